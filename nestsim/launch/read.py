@@ -11,6 +11,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from estimators.models.huggingface.load import load_huggingface
+from estimators.models.library.catalog import load_model
+from estimators.models.spec import TransformerSpec
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.load import Scenario
 from topologies.accelerators import accelerator_names
@@ -21,6 +24,9 @@ DEFAULT_ACCELERATOR = "h100-sxm"
 
 DEFAULT_NODE = 8
 """Devices of a node that are assumed where nothing says how many."""
+
+MOST_DEVICES = 16_000_000
+"""Most devices that a job may be started on."""
 
 _WIDTH = 86
 """Letters of a line of the heading, less its mark."""
@@ -70,6 +76,30 @@ class LaunchSource:
         if self.model.endswith(".json"):
             return {"config": str(Path(self.model).resolve())}
         return {"name": self.model}
+
+    def model_spec(self, sequence_length: int) -> TransformerSpec | None:
+        """Return the architecture that `model` stands for; None if not given.
+
+        Parameters
+        ----------
+        sequence_length
+            What it is trained with.
+
+        Raises
+        ------
+        InputError
+            If there is no such model.
+        """
+        table = self.model_table()
+        if table is None:
+            return None
+        try:
+            if "config" in table:
+                path = Path(table["config"])
+                return load_huggingface(path, sequence_length=sequence_length)
+            return load_model(table["name"], sequence_length=sequence_length)
+        except InputError as error:
+            raise error.at("--model", ": ") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from nestsim.launch.read import LaunchSource
+from nestsim.launch.read import MOST_DEVICES, LaunchSource
 from nestsim.launch.shell.follow import ScriptRun, Started, follow_script
 from nestsim.launch.shell.words import first_unknown
 from topologies.errors import InputError
-
-MOST_DEVICES = 16_000_000
-"""Most devices that a job may be started on."""
 
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 _NODES = ("nnodes", "nodes", "N", "num-nodes")

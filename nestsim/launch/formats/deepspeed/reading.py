@@ -5,35 +5,29 @@ file and a rank map beside it are read, too. Nothing is run.
 """
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from nestsim.launch.formats.deepspeed.ranks import parsed_rank_map
 from nestsim.launch.formats.deepspeed.script import (
     TrainerOptions,
     option_words,
     read_options,
 )
-from nestsim.launch.formats.deepspeed.shell import ReadScript, read_script
 from nestsim.launch.formats.deepspeed.tables import DeepSpeedLaunch, launch_tables
+from nestsim.launch.ranks import RANK_MAP, parsed_rank_map
 from nestsim.launch.read import ImportedJob, LaunchSource
+from nestsim.launch.shell.training import TrainingStart, find_training, program_place
+from nestsim.launch.shell.words import known_word, readable
 from topologies.errors import InputError
 from topologies.input_file import parse_json, read_text
 
 MAX_FILE = 64 * 2**20
 """Longest file beside a script that is read [byte]: a rank map of 8 million devices."""
 
-MOST_DEVICES = 16_000_000
-"""Most devices that a job may be started on."""
-
-RANK_MAP = "rank_map"
-"""Name of the file with the rank of each device."""
-
 _EXPECTED = "a JSON of DeepSpeed's, or a script that starts a job with it"
-_NODES = ("num-nodes", "nnodes", "nodes")
-_NODE_DEVICES = ("num-gpus", "num-accelerators", "nproc-per-node", "gpus-per-node")
+_LAUNCHER = re.compile(r"(?:.*/)?deepspeed(?:\.exe)?")
+_OWN = frozenset({"--deepspeed", "--deepspeed-config"})
 _STARTS = re.compile(
     r"^(?!\s*#|pip|import|from).*?"
     r"(?:--deepspeed\b|(?:^|[\s\"/])deepspeed\s+(?:-|\S*\.py))",
@@ -73,26 +67,29 @@ def read_deepspeed(source: LaunchSource) -> ImportedJob:
             folder=folder,
         )
         return _job(source, launch, _node(None, source.num_devices), ())
-    script = read_script(source.text, {**_scheduled(source.text), **source.variables})
-    started = _started(script)
-    options = read_options(option_words(started.options))
+    start = find_training(source, _trains)
+    if start is None:
+        raise InputError("starts nothing with DeepSpeed", expected=_EXPECTED)
+    num_devices, node = _devices(start, folder)
+    options = read_options(option_words(start.options))
     launch = DeepSpeedLaunch(
         options=options,
-        config=_config(options, script, folder),
-        num_devices=source.num_devices or started.num_devices,
-        environment={
-            name: value[0] for name, value in script.variables.items() if value
-        },
+        config=_config(options, start, folder),
+        num_devices=source.num_devices or num_devices,
+        environment=start.environment,
         model=beside,
         folder=folder,
     )
-    ranks = _rank_map(started, script, folder)
+    ranks = _rank_map(start, folder)
     if ranks is not None:
-        lines = len(ranks.split())
-        launch = replace(launch, devices=parsed_rank_map(ranks))
-        launch = replace(launch, num_devices=launch.num_devices or lines)
-    node = _node(started.devices_per_node, launch.num_devices)
-    return _job(source, launch, node, script.assumptions)
+        if node is None:
+            raise InputError(
+                "names devices of nodes, and nothing says how many a node has",
+                where=RANK_MAP,
+                expected="--num_gpus N, or slots in a host file",
+            )
+        launch = replace(launch, devices=parsed_rank_map(ranks, node))
+    return _job(source, launch, _node(node, launch.num_devices), start.assumptions)
 
 
 def _job(
@@ -139,142 +136,67 @@ def _node(said: int | None, num_devices: int | None) -> int | None:
     return said
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StartCommand:
-    """The command that starts a job."""
-
-    options: tuple[str, ...]
-    """Words behind the script's name."""
-    num_devices: int | None
-    """Devices that it is started on."""
-    devices_per_node: int | None
-    """Devices of a node."""
-    is_mapped: bool
-    """Whether ranks are told by a rank map."""
-
-
-def _started(script: ReadScript) -> _StartCommand:
-    """Return the command of a script that starts DeepSpeed, its last one."""
-    for command in reversed(script.commands):
-        words = tuple(part for word in command for part in _parts(word))
-        bare = {word.partition("=")[0].replace("_", "-") for word in words}
-        names = {PurePosixPath(word).name for word in words}
-        if not bare & {"--deepspeed", "--deepspeed-config"} and not (
-            names & {"deepspeed", "deepspeed.exe"}
-        ):
-            continue
-        if not any(word.startswith("--") for word in words):
-            continue
-        return _read_command(words, script)
-    raise InputError("starts nothing with DeepSpeed", expected=_EXPECTED)
-
-
-def _scheduled(text: str) -> dict[str, str]:
-    """Return variables that Slurm sets of a script's first lines."""
-    found = re.search(
-        r"^#SBATCH\s+(?:--nodes[= ]|-N\s*)(\d{1,8})\b", text, re.MULTILINE
+def _trains(words: Sequence[str]) -> bool:
+    """Whether a command starts DeepSpeed."""
+    bare = {word.partition("=")[0].replace("_", "-") for word in words}
+    places = [n for n, word in enumerate(words) if _LAUNCHER.fullmatch(word)]
+    is_launcher = 0 in places or (places and program_place(words) is not None)
+    return bool(bare & _OWN or is_launcher) and any(
+        word.startswith("--") for word in words
     )
-    if found is None:
-        return {}
-    return dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), found[1])
 
 
-def _parts(word: str) -> list[str]:
-    """Return a word; a command that is handed on as one text, word by word."""
-    if " --" not in word:
-        return [word]
-    try:
-        return shlex.split(word)
-    except ValueError:  # a quote that is left open
-        return word.split()
-
-
-def _read_command(words: tuple[str, ...], script: ReadScript) -> _StartCommand:
-    begin = next(
-        (place for place, word in enumerate(words) if word.endswith(".py")), None
-    )
-    if begin is None:
-        begin = next(
-            (
-                place + 1
-                for place, word in enumerate(words)
-                if word in {"--module", "-m"}
-                and "torch.distributed" not in words[place + 1]
-            ),
-            0,
+def _devices(start: TrainingStart, folder: Path) -> tuple[int | None, int | None]:
+    """Return the devices that a command starts, and those of a node."""
+    named = option_words(start.launcher).get("hostfile", ())
+    if named and None in (start.nodes, start.devices_per_node):
+        slots = _slots(start.files.get(named[0]) or _beside(named[0], folder) or "")
+        if slots is None:
+            return None, start.devices_per_node
+        start = replace(
+            start,
+            nodes=start.nodes or slots[0],
+            devices_per_node=start.devices_per_node or slots[1],
         )
-    launcher = option_words(words[:begin])
-    per_node = _count(launcher, _NODE_DEVICES)
-    nodes = _count(launcher, _NODES)
-    slots = _slots(launcher, script)
-    if slots is not None:
-        nodes = nodes or slots[0]
-        per_node = per_node or slots[1]
-    if nodes is None and per_node is not None and "hostfile" not in launcher:
-        nodes = 1
-    total = None if nodes is None or per_node is None else nodes * per_node
-    if total is not None and total > MOST_DEVICES:
-        raise InputError(
-            "are more devices than any cluster has",
-            got=total,
-            expected=f"at most {MOST_DEVICES:,}",
-        )
-    return _StartCommand(
-        options=words[begin + 1 :] if begin else words,
-        num_devices=total,
-        devices_per_node=per_node,
-        is_mapped="no-python" in launcher,
-    )
+    return start.num_devices, start.devices_per_node
 
 
-def _count(options: Mapping[str, Sequence[str]], names: Sequence[str]) -> int | None:
-    for name in names:
-        values = options.get(name, ())
-        if values and values[0].isdecimal() and len(values[0]) < 9 and int(values[0]):
-            return int(values[0])
-    return None
-
-
-def _slots(
-    launcher: Mapping[str, Sequence[str]], script: ReadScript
-) -> tuple[int, int] | None:
-    """Return the hosts of a host file that the script writes, and slots of each."""
-    named = launcher.get("hostfile", ())
-    text = script.files.get(named[0]) if named else None
-    if text is None:
-        return None
+def _slots(hosts: str) -> tuple[int, int] | None:
+    """Return the hosts of a host file and the slots of each; None if they differ."""
     counts = [
         int(part.removeprefix("slots="))
-        for line in text.splitlines()
+        for line in hosts.splitlines()
         for part in line.split()[1:2]
-        if re.fullmatch(r"slots=\d{1,8}", part)
+        if re.fullmatch(r"slots=[0-9]{1,8}", part)
     ]
     return (len(counts), counts[0]) if counts and len(set(counts)) == 1 else None
 
 
-def _config(options: TrainerOptions, script: ReadScript, folder: Path) -> object | None:
-    """Return the JSON that a script names: written by itself, or a file beside it."""
+def _config(options: TrainerOptions, start: TrainingStart, folder: Path) -> object:
+    """Return the JSON that a script names, written by itself or beside it; or None."""
     name = options.launch.get("config")
     if name is None:
         return None
-    written = script.files.get(name)
-    if written is not None:
-        return _at(name, written)
-    text = _beside(name, folder)
-    if text is None:
+    written = start.files.get(name) or _beside(name, folder)
+    if written is None:
         raise InputError(
             "is not beside the script",
             where="--deepspeed_config",
-            got=name,
-            expected=f"the file {PurePosixPath(name).name} in the script's folder",
+            got=readable(name),
+            expected=f"the file {PurePosixPath(readable(name)).name} in the script's "
+            "folder",
         )
-    return _at(name, text)
+    try:
+        return _at(readable(name), readable(written))
+    except InputError:
+        known_word(written, readable(name))
+        raise
 
 
-def _rank_map(started: _StartCommand, script: ReadScript, folder: Path) -> str | None:
-    if not started.is_mapped:
+def _rank_map(start: TrainingStart, folder: Path) -> str | None:
+    if "no-python" not in option_words(start.launcher):
         return None
-    return script.files.get(RANK_MAP) or _beside(RANK_MAP, folder)
+    return start.files.get(RANK_MAP) or _beside(RANK_MAP, folder)
 
 
 def _beside(name: str, folder: Path) -> str | None:

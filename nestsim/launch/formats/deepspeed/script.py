@@ -1,17 +1,16 @@
 """Options that a script is started with, sorted by what they stand for."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from nestsim.launch.formats.deepspeed import options as known
+from nestsim.launch.shell.words import known_word, readable, without_unknown
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
 
 _YES = frozenset({"", "true", "True", "1", "yes"})
 _NO = frozenset({"false", "False", "0", "no"})
-_VARIABLE = re.compile(r"\$\{?\w+\}?")
 _CONFIG = "--deepspeed-config"
 _MOST = 1_000_000_000_000
 
@@ -93,7 +92,7 @@ def _read_megatron(
     elif name in known.WITHOUT_EFFECT or name.startswith(known.WITHOUT_EFFECT_PREFIXES):
         read.ignored.append(where)
         if name in {"tokenizer-type", "pad-vocab-size-to"} and values:
-            read.launch[name] = values[0]
+            read.launch[name] = readable(values[0])
     elif name == "rampup-batch-size":
         read.ignored.append(where)
     else:
@@ -127,7 +126,7 @@ def _read_trainer(
 
 
 def _yes(where: str, values: Sequence[str]) -> bool:
-    text = values[0] if values else ""
+    text = known_word(values[0], where) if values else ""
     if text in _YES:
         return True
     if text in _NO:
@@ -139,23 +138,18 @@ def _value(kind: type, where: str, values: Sequence[str]) -> Any:
     """Return the value of an option; all of several must be the same."""
     texts = {text.strip() for text in values} - {""}
     if len(texts) > 1:  # a variable that nothing sets is no word for a shell
-        texts = {text for text in texts if not _VARIABLE.fullmatch(text)}
+        texts = {text for text in texts if without_unknown(text)}
     if len(texts) != 1:
         raise InputError(
             "has no value" if not texts else "has several values",
             where=where,
-            got=" ".join(values)[:60] or None,
+            got=readable(" ".join(values))[:60] or None,
             expected="one value",
         )
     (text,) = texts
     # A file may be called by a name that only the running shell knows.
-    if ("$" in text or "`" in text) and where != _CONFIG:
-        raise InputError(
-            "depends on a variable that the script does not set",
-            where=where,
-            got=text,
-            expected="the value of the variable beside the script",
-        )
+    if where != _CONFIG:
+        text = known_word(text, where)
     if kind is str:
         return text
     try:

@@ -16,9 +16,9 @@ from nestsim.launch.formats.deepspeed.architecture import (
     ties_of,
 )
 from nestsim.launch.formats.deepspeed.config import ConfigFacts, read_config
-from nestsim.launch.formats.deepspeed.ranks import placement_settings
 from nestsim.launch.formats.deepspeed.script import TrainerOptions
 from nestsim.launch.formats.deepspeed.split import BLOCKS, METHODS, shared_blocks
+from nestsim.launch.ranks import placement_settings
 from planner.plans.spec import DEFAULT_ORDER
 from planner.search.placements import Extents
 from topologies.arrays import IntArray

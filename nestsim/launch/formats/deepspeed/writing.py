@@ -16,8 +16,6 @@ from nestsim.launch.formats.deepspeed.architecture import model_words
 from nestsim.launch.formats.deepspeed.config import VERSION, zero_json
 from nestsim.launch.formats.deepspeed.differences import differences
 from nestsim.launch.formats.deepspeed.options import flag_of, option_of
-from nestsim.launch.formats.deepspeed.ranks import rank_map
-from nestsim.launch.formats.deepspeed.reading import RANK_MAP
 from nestsim.launch.formats.deepspeed.script import Words, read_options
 from nestsim.launch.formats.deepspeed.split import METHODS, shared_blocks
 from nestsim.launch.formats.deepspeed.tables import (
@@ -27,6 +25,7 @@ from nestsim.launch.formats.deepspeed.tables import (
     launch_tables,
 )
 from nestsim.launch.job import LaunchJob
+from nestsim.launch.ranks import RANK_MAP, rank_map
 from nestsim.launch.written import LaunchFiles
 from nestsim.report.json import dump_json
 from planner.plans.checks import AUTO
@@ -79,8 +78,8 @@ def write_deepspeed(job: LaunchJob) -> LaunchFiles:
     }
     if not in_order:
         files |= {
-            WORKER: _worker(devices.size),
-            RANK_MAP: rank_map(devices, num_devices),
+            WORKER: _worker(devices.size, job.devices_per_node),
+            RANK_MAP: rank_map(devices, job.devices_per_node),
         }
     return LaunchFiles(
         files=files, gaps=differences(job, read), notes=_notes(words, in_order)
@@ -98,8 +97,8 @@ def _notes(words: Words, in_order: bool) -> tuple[str, ...]:
         )
     if not in_order:
         notes.append(
-            f"{WORKER} gives each process the rank that {RANK_MAP} has for its device, "
-            "in the order of the host file."
+            f"{WORKER} gives each process the rank that {RANK_MAP} has for its device; "
+            "nodes are counted in the order of the host file."
         )
     return tuple(notes)
 
@@ -351,12 +350,14 @@ def _plain(name: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in name)
 
 
-def _worker(num_ranks: int) -> str:
+def _worker(num_ranks: int, devices_per_node: int) -> str:
     """Return a script that starts a process under the rank of its device."""
     return f"""#!/usr/bin/env bash
 # The launcher numbers processes by host and slot; {RANK_MAP} has the rank of each.
-rank=$(sed -n "$((RANK + 1))p" {RANK_MAP})
-if [ "$rank" = - ]; then
+node=$((RANK / {devices_per_node}))
+device=$((RANK % {devices_per_node}))
+rank=$(sed -n "s/,$node,$device\\$//p" {RANK_MAP})
+if [ -z "$rank" ]; then
     exit 0 # this device has no work
 fi
 # One visible device each: Megatron takes that of number rank % devices.

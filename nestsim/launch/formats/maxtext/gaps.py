@@ -1,11 +1,15 @@
 """What a plan, its training and its software say and MaxText has no words for."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
 from nestsim.launch.formats.maxtext.mesh import AxisMesh, placed_factors
 from nestsim.launch.formats.maxtext.names import OPTIMIZERS, QUANTIZATIONS
+from nestsim.launch.formats.usual import (
+    differing_training,
+    full_batch,
+    plain_mixed_precision,
+)
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
 from nestsim.presets import PRESETS
@@ -185,16 +189,7 @@ def _sharding_reason(job: LaunchJob) -> str:
 
 def training_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     """Yield what of training and execution MaxText does otherwise."""
-    training = job.training
-    expected = _usual_training(job)
-    for field in fields(training):
-        value = getattr(training, field.name)
-        if field.name in expected and value != expected[field.name]:
-            yield LaunchGap(
-                setting=f"training.{field.name}",
-                value=value,
-                reason=f"MaxText has {expected[field.name] or 'the usual'!s}.",
-            )
+    yield from differing_training(job.training, _usual_training(job), "MaxText")
     usual, execution = PRESETS["maxtext"].execution, job.workload.execution
     for name in (
         *("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm"),
@@ -214,23 +209,8 @@ def _usual_training(job: LaunchJob) -> dict[str, Any]:
     narrow = training.optimizer == "adam-bf16"
     optimizer = training.optimizer
     known = {*OPTIMIZERS.values(), "adam-bf16"}
-    formats = set(QUANTIZATIONS.values())
-    return {
-        "global_batch_size": job.plan.micro_batch_size
-        * job.plan.parallel.data_parallel_size
-        * job.plan.num_microbatches,
+    return plain_mixed_precision(training, QUANTIZATIONS.values()) | {
+        "global_batch_size": full_batch(job),
         "optimizer": optimizer if optimizer in known else "adam",
-        "main_params_dtype": "fp32",
-        "exp_avg_dtype": "fp32",
-        "exp_avg_sq_dtype": "fp32",
-        "matmul_precision": (
-            training.matmul_precision if training.matmul_precision in formats else ""
-        ),
-        "fp8_param_gather": False,
-        "moe_dispatch_precision": "",
         "weights_in_fp32": not narrow,
-        "gather_precision": "",
-        "reduce_precision": "",
-        "gradient_copies": False,
-        "casts_gradients": False,
     }

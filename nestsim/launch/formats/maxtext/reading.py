@@ -1,10 +1,8 @@
 """Configurations of MaxText as the tables of a scenario."""
 
 import math
-from pathlib import Path
 from typing import Any
 
-from estimators.models.huggingface.load import load_huggingface
 from estimators.models.library.catalog import load_model
 from nestsim.launch.formats.maxtext.mesh import AxisMesh
 from nestsim.launch.formats.maxtext.names import (
@@ -77,17 +75,10 @@ def _model(source: LaunchSource, settings: MaxTextSettings) -> tuple[Any, int]:
     shared: dict[str, Any] = {"sequence_length": length}
     if settings.choice("attention") == "dot_product":
         shared["attention"] = "plain"
-    table = source.model_table()
-    if table is not None:
-        try:
-            spec = (
-                load_huggingface(Path(table["config"]), sequence_length=length)
-                if "config" in table
-                else load_model(table["name"], sequence_length=length)
-            )
-        except InputError as error:
-            raise error.at("--model", ": ") from None
-        return {**table, **shared}, spec.num_layers
+    given = source.model_spec(length)
+    if given is not None:
+        table = source.model_table() or {}
+        return {**table, **shared}, given.num_layers
     name = settings.value("model_name").text()
     if name == "default":
         sizes = _sized_model(settings)

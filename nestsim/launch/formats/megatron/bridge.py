@@ -18,16 +18,16 @@ from nestsim.launch.formats.megatron.options import Option
 from nestsim.launch.formats.megatron.patterns import read_list
 from nestsim.launch.formats.megatron.settings import Values, job_options
 from nestsim.launch.formats.megatron.write import (
-    RANK_MAP,
     SCRIPT,
     environment_lines,
     mapped_lines,
+    mapped_ranks,
     needs_rank_map,
-    rank_map,
     size_lines,
     torchrun_lines,
 )
 from nestsim.launch.job import LaunchJob
+from nestsim.launch.ranks import RANK_MAP
 from nestsim.launch.written import LaunchFiles, LaunchGap
 
 VERSION = "Megatron Bridge 0.3"
@@ -248,7 +248,7 @@ def write_megatron_bridge(job: LaunchJob) -> LaunchFiles:
         SCRIPT: "\n".join(_script_lines(job, values, mapped=mapped)) + "\n",
     }
     if mapped:
-        files[RANK_MAP] = rank_map(job)
+        files[RANK_MAP] = mapped_ranks(job)
     vocabulary = {"vocab-size": (str(job.model.vocab_size),)}
     return LaunchFiles(
         files=files,

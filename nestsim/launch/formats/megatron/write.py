@@ -11,13 +11,14 @@ from nestsim.launch.formats.megatron.settings import (
     script_of,
 )
 from nestsim.launch.job import LaunchJob
+from nestsim.launch.ranks import RANK_MAP, rank_map
 from nestsim.launch.written import LaunchFiles
 
 VERSION = "Megatron Core 0.16"
 """Version whose options are written."""
 
-SCRIPT, RANK_MAP = "launch.sh", "rank_map.csv"
-"""Names of the files."""
+SCRIPT = "launch.sh"
+"""Name of the script."""
 
 
 def write_megatron(job: LaunchJob) -> LaunchFiles:
@@ -30,7 +31,7 @@ def write_megatron(job: LaunchJob) -> LaunchFiles:
         SCRIPT: "\n".join(_lines(job, groups, mapped=mapped)) + "\n"
     }
     if mapped:
-        files[RANK_MAP] = rank_map(job)
+        files[RANK_MAP] = mapped_ranks(job)
     return LaunchFiles(
         files=files, gaps=find_gaps(job, values), notes=tuple(_notes(job))
     )
@@ -42,15 +43,10 @@ def needs_rank_map(job: LaunchJob) -> bool:
     return rank_order(job) is None or (world > node and world % node > 0)
 
 
-def rank_map(job: LaunchJob) -> str:
-    """Return the node and the device of every rank, as lines of a table."""
-    order = rank_order(job) or known.USUAL_ORDER
-    node = job.devices_per_node
-    rows = (
-        f"{rank},{device // node},{device % node}"
-        for rank, device in enumerate(job.devices_of_ranks(order).tolist())
-    )
-    return "\n".join(("rank,node,device", *rows)) + "\n"
+def mapped_ranks(job: LaunchJob) -> str:
+    """Return the rank map of a job."""
+    devices = job.devices_of_ranks(rank_order(job) or known.USUAL_ORDER)
+    return rank_map(devices, job.devices_per_node)
 
 
 def environment(values: Mapping[str, Sequence[str]], job: LaunchJob) -> tuple[str, str]:

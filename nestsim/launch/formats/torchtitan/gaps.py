@@ -1,7 +1,6 @@
 """What a plan, its training and its software say and torchtitan has no words for."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
 from nestsim.launch.formats.torchtitan.names import (
@@ -9,6 +8,11 @@ from nestsim.launch.formats.torchtitan.names import (
     CONVERTERS,
     SCHEDULE_NAMES,
     TOML_VERSION,
+)
+from nestsim.launch.formats.usual import (
+    differing_training,
+    full_batch,
+    plain_mixed_precision,
 )
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
@@ -39,7 +43,7 @@ def plan_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
             setting=name,
             value=getattr(settings, name) or DEFAULT_ORDER,
             reason="torchtitan numbers its ranks in one order, tp-cp-ep-dp-pp. "
-            "torchtitan_hosts.json says on which node and device each must run: "
+            "rank_map.csv says on which node and device each must run: "
             "number the nodes so, and their devices with CUDA_VISIBLE_DEVICES, if no "
             "node has ranks of two.",
         )
@@ -227,16 +231,7 @@ def _sharding_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
 
 def training_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     """Yield what of training and execution torchtitan does otherwise."""
-    training = job.training
-    expected = _usual_training(job)
-    for field in fields(training):
-        value = getattr(training, field.name)
-        if field.name in expected and value != expected[field.name]:
-            yield LaunchGap(
-                setting=f"training.{field.name}",
-                value=value,
-                reason=f"torchtitan has {expected[field.name] or 'the usual'!s}.",
-            )
+    yield from differing_training(job.training, _usual_training(job), "torchtitan")
     usual = PRESETS["torchtitan"].execution
     execution = job.workload.execution
     for name in ("overlap_grad_reduce", "overlap_param_gather", "cpu_adam"):
@@ -267,25 +262,12 @@ def _usual_training(job: LaunchJob) -> dict[str, Any]:
     """Return what torchtitan trains with, as far as the files do not say otherwise."""
     training = job.training
     pure = training.optimizer == "adam-bf16" and not training.weights_in_fp32
-    formats = {*CONVERTERS.values(), ""}
     precision = training.precision if training.precision != "fp16" else "bf16"
-    batch = job.plan.micro_batch_size * job.plan.parallel.data_parallel_size
-    return {
-        "global_batch_size": batch * job.plan.num_microbatches,
+    return plain_mixed_precision(training, CONVERTERS.values()) | {
+        "global_batch_size": full_batch(job),
         "precision": precision,
         "optimizer": "adam-bf16" if pure else "adam",
-        "main_params_dtype": "fp32",
-        "exp_avg_dtype": "fp32",
-        "exp_avg_sq_dtype": "fp32",
         "gradient_precision": "bf16" if pure else "fp32",
-        "matmul_precision": (
-            training.matmul_precision if training.matmul_precision in formats else ""
-        ),
-        "fp8_param_gather": False,
-        "moe_dispatch_precision": "",
         "weights_in_fp32": not pure,
         "gather_precision": "fp8" if training.gather_precision == "fp8" else "",
-        "reduce_precision": "",
-        "gradient_copies": False,
-        "casts_gradients": False,
     }

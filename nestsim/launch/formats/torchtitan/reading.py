@@ -6,10 +6,8 @@ for a command line.
 """
 
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from estimators.models.huggingface.load import load_huggingface
 from estimators.models.library.catalog import load_model
 from nestsim.launch.formats.torchtitan.flavors import (
     DEBUG_MODEL,
@@ -160,17 +158,10 @@ class _Degrees(NamedTuple):
 def _model(source: LaunchSource, options: TitanOptions) -> tuple[dict[str, Any], int]:
     """Return the table [model], and how many blocks the model has."""
     length = options.whole("training.seq_len")
-    if source.model is not None:
+    given = source.model_spec(length)
+    if given is not None:
         table = source.model_table() or {}
-        try:
-            spec = (
-                load_huggingface(Path(table["config"]), sequence_length=length)
-                if "config" in table
-                else load_model(table["name"], sequence_length=length)
-            )
-        except InputError as error:
-            raise error.at("--model", ": ") from None
-        return {**table, "sequence_length": length}, spec.num_layers
+        return {**table, "sequence_length": length}, given.num_layers
     name, written = _model_name(options)
     sizes = DEBUG_MODEL if name == "debugmodel" else flavor_table(written)
     if sizes is not None:

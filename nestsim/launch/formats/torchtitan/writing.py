@@ -35,8 +35,8 @@ from nestsim.launch.formats.torchtitan.snippets import (
 )
 from nestsim.launch.formats.torchtitan.splits import module_names, weights_of
 from nestsim.launch.job import LaunchJob
+from nestsim.launch.ranks import RANK_MAP, rank_map
 from nestsim.launch.written import LaunchFiles, LaunchGap
-from nestsim.report.json import dump_json
 from planner.plans.spec import DEFAULT_ORDER
 
 TOML_FILE = "torchtitan.toml"
@@ -45,8 +45,6 @@ TOML_FILE = "torchtitan.toml"
 SCRIPT_FILE = "torchtitan.sh"
 """Starts 0.3."""
 
-HOSTS_FILE = "torchtitan_hosts.json"
-"""Where each node's processes must run, if not in the order of their numbers."""
 
 _NOTES = (
     "Data, tokenizer, checkpoints, learning rate and number of steps are yours to fill "
@@ -85,7 +83,8 @@ def write_torchtitan(job: LaunchJob) -> LaunchFiles:
     if function is not None:
         files[CONFIG_FILE] = config_file(function)
     if not job.is_in_order(DEFAULT_ORDER):
-        files[HOSTS_FILE] = dump_json(_hosts(job))
+        devices = job.devices_of_ranks(DEFAULT_ORDER)
+        files[RANK_MAP] = rank_map(devices, job.devices_per_node)
     return LaunchFiles(files=files, gaps=tuple(gaps), notes=_NOTES)
 
 
@@ -370,15 +369,3 @@ def _command_options(values: Mapping[str, Any]) -> list[str]:
 def _listed(names: Sequence[str]) -> str:
     """Return the modules of a part; the head has another name since 0.3."""
     return ",".join("lm_head" if name == "output" else name for name in names)
-
-
-def _hosts(job: LaunchJob) -> dict[str, Any]:
-    """Return where the processes must run for the placement to come true."""
-    per_node = job.devices_per_node
-    devices = job.devices_of_ranks(DEFAULT_ORDER).tolist()
-    return {
-        "ranks": [
-            {"rank": rank, "node": device // per_node, "device": device % per_node}
-            for rank, device in enumerate(devices)
-        ]
-    }

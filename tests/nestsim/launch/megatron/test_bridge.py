@@ -19,8 +19,9 @@ from nestsim.launch.formats.megatron.bridge import (
     write_megatron_bridge,
 )
 from nestsim.launch.formats.megatron.read import read_megatron
-from nestsim.launch.formats.megatron.write import RANK_MAP, SCRIPT
+from nestsim.launch.formats.megatron.write import SCRIPT
 from nestsim.launch.job import LaunchJob
+from nestsim.launch.ranks import RANK_MAP
 from nestsim.launch.read import LaunchSource
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 from topologies.errors import InputError

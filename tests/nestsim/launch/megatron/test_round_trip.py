@@ -13,8 +13,9 @@ from nestsim.launch.formats.megatron.gaps import model_gaps
 from nestsim.launch.formats.megatron.given import GivenOptions
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.formats.megatron.settings import model_options, script_of
-from nestsim.launch.formats.megatron.write import RANK_MAP, SCRIPT, write_megatron
+from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
 from nestsim.launch.job import LaunchJob
+from nestsim.launch.ranks import RANK_MAP
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.written import LaunchFiles
 from nestsim.scenario.load import Scenario

@@ -16,11 +16,9 @@ import pytest
 from hypothesis import given, settings
 
 from nestsim.launch.formats.deepspeed import config as keys
-from nestsim.launch.formats.deepspeed.ranks import nesting, parsed_rank_map, rank_map
 from nestsim.launch.formats.deepspeed.split import METHODS, shared_blocks
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from planner.plans.spec import DEFAULT_ORDER, PlanSpec
-from planner.search.placements import Extents, placements
 from tests.nestsim.launch.jobs import jobs, planned, small_job
 
 NAMES = Path(__file__).parent / "megatron_deepspeed_options.txt"
@@ -160,23 +158,3 @@ def test_only_known_names_are_written(job):
     zero = set(config["zero_optimization"])
     assert zero <= keys.ZERO_KEYS | keys.ZERO_WITHOUT_EFFECT
     assert "mics_shard_size" not in zero  # which 0.19 refuses
-
-
-def test_every_nesting_is_known_by_its_ranks():
-    extents = Extents(tp=2, cp=1, ep=2, dp=4, pp=4)
-    known = placements(extents, 96, (4, 12, 96))
-    assert len(known) > 20
-    for placement in known:
-        grid = placement.grid
-        order = ("tp", "cp", "ep", "dp", "pp")
-        devices = grid.ravel()  # tp innermost, pp outermost
-        name = nesting(devices, extents, "-".join(order))
-        assert name == placement.name
-        text = rank_map(devices, 96)
-        assert (parsed_rank_map(text) == devices).all()
-
-
-def test_devices_in_no_order_are_no_nesting():
-    extents = Extents(tp=1, cp=1, ep=1, dp=4, pp=2)
-    devices = parsed_rank_map("0\n1\n3\n2\n4\n5\n6\n7\n")
-    assert nesting(devices, extents, DEFAULT_ORDER) is None

@@ -365,7 +365,7 @@ def test_what_is_wrong_is_named(change, said):
     ("line", "said"),
     [
         ("--num-layers twelve", "--num-layers"),
-        ("--hidden-size $H", "depends on a variable"),
+        ("--hidden-size $H", "--set H=VALUE"),
         ("--recompute-granularty full", "--recompute-granularity"),
         ("--use-tutel", "Tutel"),
         ("--expert-interval 0 --num-experts 8", "--expert-interval"),
@@ -381,6 +381,43 @@ def test_options_that_are_wrong_are_named(line, said):
     with pytest.raises(InputError) as caught:
         read_deepspeed(source(text))
     assert said in str(caught.value)
+
+
+HOSTS = "cat > hosts <<EOF\none slots=4\ntwo slots=4\nEOF\n"
+STARTED = (
+    "train.py --num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 64 "
+    "--micro-batch-size 1 --deepspeed\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "devices", "node"),
+    [
+        (f"pip install deepspeed --upgrade\ndeepspeed --num_gpus 4 {STARTED}", 4, 4),
+        (f"{HOSTS}deepspeed --hostfile=hosts {STARTED}", 8, 4),
+        (f"{HOSTS}deepspeed --hostfile hosts --num_nodes 1 {STARTED}", 4, 4),
+        (f"deepspeed --hostfile hosts --num_gpus 4 {STARTED}", None, 4),
+        (f'pdsh -w a,b "deepspeed --num_nodes 2 --num_gpus 8 {STARTED}"', 16, 8),
+        (f"#SBATCH -N 2\nGPUS_PER_NODE=4\nsrun python {STARTED}", 8, 4),
+    ],
+)
+def test_devices_are_those_that_are_started(script, devices, node):
+    if devices is None:
+        with pytest.raises(InputError, match="devices"):
+            read_deepspeed(source(script))
+    else:
+        read = read_deepspeed(source(script))
+        assert (read.num_devices, read.devices_per_node) == (devices, node)
+
+
+def test_a_variable_of_a_json_that_nothing_sets_is_named():
+    script = (
+        'cat > ds.json <<EOF\n{"train_micro_batch_size_per_gpu": $MICRO, '
+        '"x": "$PATH_OF_X"}\nEOF\n'
+        f"deepspeed --num_gpus 4 {STARTED.strip()} --deepspeed_config ds.json"
+    )
+    with pytest.raises(InputError, match="--set MICRO=VALUE"):
+        read_deepspeed(source(script.replace(', "x": "$PATH_OF_X"', "")))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ import subprocess
 
 import pytest
 
-from nestsim.launch.formats.deepspeed.shell import read_script
 from nestsim.launch.formats.deepspeed.writing import WORKER, write_deepspeed
+from nestsim.launch.shell.follow import follow_script
 from planner.plans.spec import DEFAULT_ORDER, PlanSpec
 from tests.nestsim.launch.jobs import planned, small_job
-from topologies import InputError
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
@@ -55,7 +54,9 @@ def test_a_shell_starts_the_words_that_are_read(tmp_path, given):
     written(tmp_path, **given)
     text = (tmp_path / "launch.sh").read_text()
     (command,) = [
-        words for words in read_script(text, {}).commands if words[0] == "deepspeed"
+        one.words
+        for one in follow_script(text, {}).commands
+        if one.words[0] == "deepspeed"
     ]
     assert run(tmp_path, "launch.sh") == list(command[1:])
 
@@ -83,30 +84,3 @@ def test_each_process_takes_the_rank_of_its_device(tmp_path):
             assert lines == [f"{devices.index(device)} 0 8 {device % 4}"]
         else:
             assert lines == []
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("A=1\nrun $A ${B:-2} ${A:+3}", ("run", "1", "2", "3")),
-        ("A='x y'\nrun $A \"$A\"", ("run", "x", "y", "x y")),
-        (
-            "A=(a 'b c')\nA+=(d)\nrun ${#A[@]} \"${A[@]}\"",
-            ("run", "3", "a", "b c", "d"),
-        ),
-        ("N=4\nrun $((N * 8 / 2)) $((N/0))", ("run", "16", "$((N/0))")),
-        ("run a \\\n  b # c", ("run", "a", "b")),
-        ("if [ 2 -gt 1 ]; then A=1; else A=2; fi\nrun $A", ("run", "1")),
-        ('if [ -z "$X" ]; then A=1; else A=2; fi\nrun $A', ("run", "2")),
-        ("for i in 1 2; do run $i; done\nrun x", ("run", "x")),
-        ("run $(date) `pwd`", ("run", "$(date)", "`pwd`")),
-    ],
-)
-def test_scripts_are_read_as_a_shell_reads_them(text, words):
-    assert read_script(text, {}).commands[-1] == words
-
-
-@pytest.mark.parametrize("text", ["A='x", 'run "x', "A=(a", "run ${A", "if true; then"])
-def test_what_is_left_open_is_said(text):
-    with pytest.raises(InputError, match="left open"):
-        read_script(text, {})

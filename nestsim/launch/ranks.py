@@ -1,65 +1,79 @@
-"""Ranks of the framework on devices, as a file of lines, and back as a nesting.
+"""Ranks of a framework on devices: as a file, and as a nesting of dimensions.
 
-A rank map has a line for each device of the cluster, in the order of hosts and their
-slots: the rank that runs there, or a hyphen.
+Where a plan's ranks do not stand in the order of a framework, each format writes the
+same rank map beside its files: a table with a row for each rank, its node and the
+device of the node.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
+from nestsim.launch.read import MOST_DEVICES
 from planner.plans.spec import order_names
 from planner.plans.written import order_of
 from planner.search.placements import Extents
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 
-IDLE = "-"
-"""What stands for no rank."""
+RANK_MAP = "rank_map.csv"
+"""Name of the file."""
 
-MOST_DEVICES = 16_000_000
-"""Longest rank map that is read."""
+_HEADING = "rank,node,device"
+_ROW = re.compile(r"([0-9]{1,8}),([0-9]{1,8}),([0-9]{1,8})")
 
 
-def rank_map(devices: IntArray, num_devices: int) -> str:
-    """Return the text of a rank map.
+def rank_map(devices: IntArray, devices_per_node: int) -> str:
+    """Return the node and the device of every rank, as lines of a table.
 
     Parameters
     ----------
     devices
         Device of each rank, shape ``(ranks,)``.
-    num_devices
-        Devices of the cluster.
+    devices_per_node
+        Devices of a node.
     """
-    lines = [IDLE] * num_devices
-    for rank, device in enumerate(devices.tolist()):
-        lines[device] = str(rank)
-    return "\n".join(lines) + "\n"
+    rows = (
+        f"{rank},{device // devices_per_node},{device % devices_per_node}"
+        for rank, device in enumerate(devices.tolist())
+    )
+    return "\n".join((_HEADING, *rows)) + "\n"
 
 
-def parsed_rank_map(text: str) -> IntArray:
-    """Return the device of each rank of a rank map.
+def parsed_rank_map(text: str, devices_per_node: int) -> IntArray:
+    """Return the device of each rank of a rank map, shape ``(ranks,)``.
 
     Raises
     ------
     InputError
-        If it is none, or a rank is missing or there twice.
+        If it is none, or a rank or a device is missing or there twice.
     """
     lines = text.split()
-    ranks = [(line, device) for device, line in enumerate(lines) if line != IDLE]
-    expected = "a line for each device: its rank, each from 0 on once, or a hyphen"
+    expected = f"{_HEADING}, and a row for each rank from 0 on"
     if len(lines) > MOST_DEVICES:
-        raise InputError("is too long", expected=expected)
-    for line, _ in ranks:
-        if not line.isdecimal() or len(line) > len(str(MOST_DEVICES)):
-            raise InputError("is no rank", got=line[:40], expected=expected)
-    devices = np.full(len(ranks), -1, dtype=np.int64)
-    for line, device in ranks:
-        if int(line) >= len(ranks) or devices[int(line)] >= 0:
+        raise InputError("is too long", where=RANK_MAP, expected=expected)
+    devices = np.full(max(len(lines) - 1, 0), -1, dtype=np.int64)
+    for line in lines[1:]:
+        row = _ROW.fullmatch(line)
+        rank, node, device = (-1, 0, 0) if row is None else map(int, row.groups())
+        if not 0 <= rank < devices.size or devices[rank] >= 0:
             raise InputError(
-                "is not a rank of its own", got=int(line), expected=expected
+                "is no row of a rank of its own",
+                where=RANK_MAP,
+                got=line[:40],
+                expected=expected,
             )
-        devices[int(line)] = device
+        if device >= devices_per_node:
+            raise InputError(
+                "is no device of a node",
+                where=RANK_MAP,
+                got=line[:40],
+                expected=f"0 to {devices_per_node - 1}",
+            )
+        devices[rank] = node * devices_per_node + device
+    if lines[:1] != [_HEADING] or np.unique(devices).size < max(devices.size, 1):
+        raise InputError("is no rank map", where=RANK_MAP, expected=expected)
     return devices
 
 
