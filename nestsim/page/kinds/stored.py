@@ -19,7 +19,7 @@ from nestsim.report.destination import MANIFEST
 from topologies.errors import InputError
 from topologies.input_file import Value, decode, parse_json, read_file
 
-_EXPECTED = "a folder of results that nestsim wrote"
+_EXPECTED = "a folder of results of nestsim run, simulate, compare, stress or sweep"
 
 _LONGEST = 1 << 28
 """No file of a folder of results is longer [byte]."""
@@ -56,7 +56,10 @@ def stored_page(folder: Path) -> Page | None:
 
 
 def _page(file: Path, digest: object, page_of: Callable[[Any], Page]) -> Page:
-    content = read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
+    try:
+        content = _content(file)
+    except InputError as error:
+        raise error.at(str(file), ": ") from None
     if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(
             "is not as it was written",
@@ -77,8 +80,11 @@ def _page(file: Path, digest: object, page_of: Callable[[Any], Page]) -> Page:
 
 
 def _read(file: Path) -> Value:
-    content = read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
     try:
-        return Value(parse_json(decode(content), expected=_EXPECTED))
+        return Value(parse_json(decode(_content(file)), expected=_EXPECTED))
     except InputError as error:
         raise error.at(str(file), ": ") from None
+
+
+def _content(file: Path) -> bytes:
+    return read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
