@@ -56,7 +56,10 @@ def stored_page(folder: Path) -> Page | None:
 
 
 def _page(file: Path, digest: object, page_of: Callable[[Any], Page]) -> Page:
-    content = read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
+    try:
+        content = read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
+    except InputError as error:
+        raise error.at(str(file), ": ") from None
     if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(
             "is not as it was written",
@@ -77,8 +80,8 @@ def _page(file: Path, digest: object, page_of: Callable[[Any], Page]) -> Page:
 
 
 def _read(file: Path) -> Value:
-    content = read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
     try:
+        content = read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
         return Value(parse_json(decode(content), expected=_EXPECTED))
     except InputError as error:
         raise error.at(str(file), ": ") from None
