@@ -57,7 +57,11 @@ def stored_page(folder: Path) -> Page | None:
 
 def _page(file: Path, digest: object, page_of: Callable[[Any], Page]) -> Page:
     try:
+<<<<<<< HEAD
         content = _content(file)
+=======
+        content = read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
+>>>>>>> page2
     except InputError as error:
         raise error.at(str(file), ": ") from None
     if hashlib.sha256(content).hexdigest() != digest:
@@ -81,7 +85,12 @@ def _page(file: Path, digest: object, page_of: Callable[[Any], Page]) -> Page:
 
 def _read(file: Path) -> Value:
     try:
+<<<<<<< HEAD
         return Value(parse_json(decode(_content(file)), expected=_EXPECTED))
+=======
+        content = read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
+        return Value(parse_json(decode(content), expected=_EXPECTED))
+>>>>>>> page2
     except InputError as error:
         raise error.at(str(file), ": ") from None
 

@@ -217,3 +217,23 @@ def test_nestsim_report_gives_the_page_of_the_folder(
     target = tmp_path / "again.html"
     assert main(["report", str(folder), "-q", "-o", str(target)]) == 0
     assert target.read_bytes() == expected
+
+
+def test_nothing_found_is_a_page_too(opened: Open, tmp_path: Path, kind: Kind) -> None:
+    path = tmp_path / "none.toml"
+    if kind.page is sweep_page:
+        base = priced([None] * 6)
+        data = sweep_json(base)
+    elif kind.page is stress_page:
+        path.write_text(TEXT, encoding="utf-8")
+        full = {"cluster.memory_reserve": "79.9 GiB", "stress.planners": ["manual"]}
+        varied = {"stress.oversubscription": {"leaf": [4.0]}, "stress.workers": 1}
+        data = nestsim.stress(load_scenario(path).replace(full | varied)).to_dict()
+    else:
+        job = write(tmp_path, reserve="79.9 GiB")
+        data = nestsim.compare_networks(job, put(tmp_path, a=TREE, b=TORUS)).to_dict()
+    page = kind.page(json.loads(dump_json(data)))
+    assert page.headline.tone == "bad"
+    one = opened(page)
+    assert one.violations() == []
+    assert one.complaints == []

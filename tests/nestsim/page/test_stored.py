@@ -162,7 +162,9 @@ def test_a_folder_without_results_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", str(tmp_path)]) == WRONG_INPUT
-    assert "a folder of results of nestsim run" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "manifest.json: no such file" in said
+    assert "a folder of results that nestsim wrote" in said
 
 
 def test_a_scenario_with_files_beside_it_is_found_where_it_was(
