@@ -15,6 +15,7 @@ from estimators.models.huggingface.load import load_huggingface
 from estimators.models.library.catalog import load_model
 from estimators.models.spec import TransformerSpec
 from nestsim.scenario.editing import toml_text
+from nestsim.scenario.hardware.described import with_whole_paths
 from nestsim.scenario.load import Scenario
 from topologies.accelerators import accelerator_names
 from topologies.errors import InputError
@@ -196,11 +197,10 @@ def imported_scenario(
 def _cluster_table(cluster: Scenario) -> dict[str, Any]:
     """Return the table [cluster] of a scenario; its files are found from anywhere."""
     table: dict[str, Any] = cluster.document()["cluster"]
-    folder = cluster.path.parent.resolve()
-    network = table.get("network", {})
-    for inner, key in ((table, "profile"), (network, "path")):
-        if isinstance(inner.get(key), str):
-            inner[key] = str(folder / inner[key])
+    folder = cluster.path.parent
+    table["network"] = with_whole_paths(table["network"], folder)
+    if isinstance(table.get("profile"), str):
+        table["profile"] = str(folder.resolve() / table["profile"])
     return table
 
 

@@ -28,6 +28,7 @@ from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.formats.mist_yaml import SUFFIXES, mist_document
 from nestsim.scenario.hardware.cluster import ClusterTable
 from nestsim.scenario.hardware.cost import CostSpec, CostTable
+from nestsim.scenario.hardware.described import NETWORK_FILES
 from nestsim.scenario.hardware.network import link_names
 from nestsim.scenario.model import (
     IN_ONE_WAY,
@@ -311,10 +312,7 @@ class Scenario:
             document["model"].get("config"),
             *([] if module is None else [module_file(module)]),
             document["cluster"].get("profile"),
-            *(
-                document["cluster"].get("network", {}).get(one)
-                for one in ("path", "file")
-            ),
+            *(document["cluster"].get("network", {}).get(one) for one in NETWORK_FILES),
             document.get("software", {}).get("constants"),
             document.get("software", {}).get("links"),
         )

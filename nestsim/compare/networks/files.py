@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nestsim.scenario.editing import toml_text
+from nestsim.scenario.hardware.described import with_whole_paths
 from nestsim.scenario.load import Scenario, scenario_of
 from topologies.errors import InputError
 from topologies.input_file import parse_toml, read_file
@@ -162,7 +163,12 @@ def on_network(base: Scenario, file: NetworkFile) -> Scenario:
         )
     # The scenario's own number would be checked against the network: here, below.
     cluster.pop("num_devices", None)
-    document |= {"cluster": {**cluster, "network": dict(file.network)}}
+    document |= {
+        "cluster": {
+            **cluster,
+            "network": with_whole_paths(file.network, file.path.parent),
+        }
+    }
     try:
         scenario = scenario_of(document, base.path, toml_text(document).encode())
     except InputError as error:

@@ -19,7 +19,7 @@ from nestsim.report.destination import MANIFEST
 from topologies.errors import InputError
 from topologies.input_file import Value, decode, parse_json, read_file
 
-_EXPECTED = "a folder of results of nestsim run, simulate, compare, stress or sweep"
+_EXPECTED = "a folder of results that nestsim wrote"
 
 _LONGEST = 1 << 28
 """No file of a folder of results is longer [byte]."""
@@ -57,11 +57,7 @@ def stored_page(folder: Path) -> Page | None:
 
 def _page(file: Path, digest: object, page_of: Callable[[Any], Page]) -> Page:
     try:
-<<<<<<< HEAD
-        content = _content(file)
-=======
         content = read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
->>>>>>> page2
     except InputError as error:
         raise error.at(str(file), ": ") from None
     if hashlib.sha256(content).hexdigest() != digest:
@@ -85,15 +81,7 @@ def _page(file: Path, digest: object, page_of: Callable[[Any], Page]) -> Page:
 
 def _read(file: Path) -> Value:
     try:
-<<<<<<< HEAD
-        return Value(parse_json(decode(_content(file)), expected=_EXPECTED))
-=======
         content = read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
         return Value(parse_json(decode(content), expected=_EXPECTED))
->>>>>>> page2
     except InputError as error:
         raise error.at(str(file), ": ") from None
-
-
-def _content(file: Path) -> bytes:
-    return read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)

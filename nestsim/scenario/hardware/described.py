@@ -5,6 +5,7 @@ of `nestsim.scenario.hardware.network`, the same that people would have written,
 list of links where no such table has the network's form. What was assumed is said.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,6 +36,27 @@ from topologies.specs import CustomSpec
 
 MAX_DESCRIBED = 2_000_000
 """Longest file of another program that describes a network [byte]."""
+
+NETWORK_FILES = ("path", "file")
+"""Settings of [cluster.network] that name a file, relative to the scenario's folder."""
+
+
+def with_whole_paths(network: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a table [cluster.network] whose files are found from any folder.
+
+    Parameters
+    ----------
+    network
+        The table, as it is written.
+    folder
+        Of the file that it stands in.
+    """
+    named = {
+        name: str(folder.resolve() / network[name])
+        for name in NETWORK_FILES
+        if isinstance(network.get(name), str)
+    }
+    return {**network, **named}
 
 
 class DescribedNetwork(NamedTuple):
