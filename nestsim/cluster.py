@@ -103,7 +103,7 @@ def cluster_software(scenario: "Scenario", network: "Network") -> "Software":
         How its devices are joined; what of it is slow or gone makes no difference.
     """
     preset = NAMED_PRESETS[scenario.software_preset]
-    node = _node_size(network)
+    node = node_size(network)
     return replace(
         scenario.software,
         num_ranks=network.num_devices,
@@ -112,5 +112,6 @@ def cluster_software(scenario: "Scenario", network: "Network") -> "Software":
     )
 
 
-def _node_size(network: "Network") -> int:
+def node_size(network: "Network") -> int:
+    """Return how many devices a host has, `USUAL_NODE` where nothing tells."""
     return USUAL_NODE if network.rules is None else network.rules.node_size

@@ -5,7 +5,7 @@ assumed.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,7 +203,7 @@ def export(
         name, plan = str(plan), read_plan(Path(plan))
     with calling(progress, loaded.path) as call:
         job = LaunchJob.of(loaded, plan, source=name, progress=call.progress)
-        launch = write(job)
+        launch = _written(job, write)
     return ExportReport(
         scenario=loaded,
         format=chosen,
@@ -220,7 +220,7 @@ def launch_snippets(scenario: Scenario, plan: Plan) -> tuple[Snippet, ...]:
     job = LaunchJob.of(scenario, plan)
     snippets = []
     for name in (PRESET_FORMATS[scenario.software_preset], "plan"):
-        launch = find_writer(name)(job)
+        launch = _written(job, find_writer(name))
         snippets += [
             Snippet(name=f"{file} ({name})", text=text)
             for file, text in launch.files.items()
@@ -230,6 +230,12 @@ def launch_snippets(scenario: Scenario, plan: Plan) -> tuple[Snippet, ...]:
             last = len(snippets) - 1
             snippets[last] = replace(snippets[last], note=" ".join(_said(launch)))
     return tuple(snippets)
+
+
+def _written(job: LaunchJob, write: Callable[[LaunchJob], LaunchFiles]) -> LaunchFiles:
+    """Return the files of a format, with what any launch of the job must know."""
+    launch = write(job)
+    return replace(launch, notes=(*launch.notes, *job.sums_in_switches()))
 
 
 def _said(launch: LaunchFiles) -> tuple[str, ...]:

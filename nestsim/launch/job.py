@@ -5,12 +5,15 @@ numbers them, and `LaunchJob.devices_of_ranks` says on which device of the clust
 must run for the plan's placement to come true.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
+from nestsim.cluster import node_size
 from nestsim.evaluate import build_job
 from nestsim.job import price_table_plan
 from nestsim.scenario.load import Scenario
@@ -26,6 +29,17 @@ from planner.work import Progress
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 from topologies.network import Network
+
+_IN_SWITCHES: Mapping[str, str] = MappingProxyType(
+    {
+        "nvls": "Switches of nodes add up all-reduces in this plan: NCCL does so "
+        "unless NCCL_NVLS_ENABLE is 0.",
+        "sharp": "Switches between nodes add up all-reduces in this plan: NCCL does so "
+        "with its SHARP plug-in and NCCL_COLLNET_ENABLE=1.",
+    }
+)
+"""Algorithm of `estimators.collectives.algorithms.IN_NETWORK` -> what a launch needs
+for it (NCCL, "Environment Variables")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,9 +130,12 @@ class LaunchJob:
     @property
     def devices_per_node(self) -> int:
         """Devices of one host."""
-        rules = self.network.rules
-        node = 8 if rules is None else rules.node_size
-        return min(node, self.network.num_devices)
+        return min(node_size(self.network), self.network.num_devices)
+
+    def sums_in_switches(self) -> tuple[str, ...]:
+        """Return what NCCL must be told where switches add up, a sentence each."""
+        named = {self.plan.gradient_algorithm, self.plan.tensor_algorithm}
+        return tuple(words for name, words in _IN_SWITCHES.items() if name in named)
 
     def blocks_by_virtual_stage(self) -> tuple[int, ...]:
         """Return how many blocks each virtual stage holds, in the order of the chain.

@@ -10,6 +10,7 @@ import nestsim
 from nestsim.cli import main
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import ImportedJob, imported_scenario
+from nestsim.launch.registry import WRITERS
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.plans.build import build_plan
 from topologies.errors import InputError
@@ -26,6 +27,43 @@ HUB = {
     "max_position_embeddings": 256,
     "rms_norm_eps": 1e-5,
     "hidden_act": "silu",
+}
+
+SMALL = """
+name = "small"
+
+[model]
+name = "llama2-7b"
+sequence_length = 512
+
+[training]
+global_batch_size = 32
+
+[software]
+preset = "megatron-core"
+
+[cluster]
+accelerator = "h100-sxm"
+
+[cluster.network]
+kind = "fat-tree"
+nic = "device"
+levels = [
+    { name = "node", fan_out = 8, bandwidth = "450 GB/s", latency = "1 us" },
+    { name = "leaf", fan_out = 2, bandwidth = "50 GB/s", latency = "1 us" },
+]
+
+[plan]
+micro_batch_size = 1
+zero_stage = 1
+"""
+FAMILIES = {
+    "dense": ("llama3-8b", "sequence_length = 512"),
+    "experts": ("mixtral-8x7b", "sequence_length = 512"),
+    "encoder": ("bert-large", ""),
+    "encoder and decoder": ("t5-base", ""),
+    "mamba": ("nemotron-h-8b", "sequence_length = 512"),
+    "vision": ("vit-b-32", ""),
 }
 
 
@@ -189,3 +227,23 @@ def test_what_is_imported_cannot_break_out_of_the_heading() -> None:
     made = imported_scenario(job, Path("x.toml"), origin="a\nb")
     assert made.scenario.plan is None
     assert made.scenario.search.keep_best != 1
+
+
+def test_sums_in_switches_are_told_to_those_who_launch(job: LaunchJob) -> None:
+    text = SMALL.replace('nic = "device"', 'nic = "device"\nsharp = true')
+    plan = text + '\ngradient_algorithm = "sharp"\n'
+    told = nestsim.export(Scenario.from_toml(plan), "megatron").notices
+    assert any("NCCL_COLLNET_ENABLE=1" in one for one in told)
+    silent = nestsim.export(Scenario.from_toml(SMALL), "megatron").notices
+    assert not any("NCCL_COLLNET" in one for one in silent)
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+@pytest.mark.parametrize("to", sorted({*WRITERS} - {"chakra"}))
+def test_every_family_is_written_or_refused_in_a_sentence(model: str, to: str) -> None:
+    name, length = FAMILIES[model]
+    table = f'[model]\nname = "{name}"\n{length}'
+    text = SMALL.replace('[model]\nname = "llama2-7b"\nsequence_length = 512', table)
+    report = nestsim.export(Scenario.from_toml(text), to)
+    assert report.launch.files
+    assert all(gap.reason.endswith(".") for gap in report.launch.gaps)
