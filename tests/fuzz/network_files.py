@@ -13,7 +13,7 @@ from tests.fuzz.formats import dump
 from tests.fuzz.mutations import mutated_bytes, mutated_trees
 from tests.fuzz.scenarios import SCENARIO
 
-NETWORKS = Path(__file__).resolve().parents[2] / "scenarios" / "networks"
+DESCRIBED = Path(__file__).resolve().parents[2] / "scenarios" / "described"
 
 LOG = "nccl.log"
 
@@ -65,11 +65,11 @@ def network_file_cases(draw: st.DrawFn) -> Case:
             kind="network file", argv=tuple(argv), files=files, is_mutated=is_mutated
         )
     shipped = "slurm" if name == "yaml" else name
-    text = (NETWORKS / f"{shipped}.toml").read_text(encoding="utf-8")
+    text = (DESCRIBED / f"{shipped}.toml").read_text(encoding="utf-8")
     document = tomli.loads(text)
     del document["cluster"]["num_devices"]
     network = document["cluster"]["network"]
-    original = (NETWORKS / network["file"]).read_bytes()
+    original = (DESCRIBED / network["file"]).read_bytes()
     if name == "yaml":
         network["file"], original = "topology.yaml", _TOPOLOGY.encode()
         network |= draw(

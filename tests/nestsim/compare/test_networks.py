@@ -276,9 +276,10 @@ def test_every_planner_that_is_named_has_a_row(job: Scenario, tmp_path: Path) ->
 
 def test_the_shipped_networks_join_the_devices_of_the_main_scenario() -> None:
     base = load_scenario(ROOT / "scenarios" / "llama2_7b_64_h100.toml")
-    names = ("fat_tree", "rail", "slurm", "spine_leaf", "torus")
-    folder = ROOT / "scenarios" / "networks"
-    files = read_network_files([folder / f"{name}.toml" for name in names])
+    folder = ROOT / "scenarios"
+    described = folder / "described" / "slurm.toml"
+    shipped = sorted((folder / "networks").glob("*.toml"))
+    files = read_network_files([*shipped, described])
     from nestsim.cluster import cluster_network
     from topologies.fabrics.inventory import count_parts
 

@@ -14,7 +14,7 @@ from topologies.errors import InputError
 from topologies.specs import CustomSpec, FatTreeSpec
 
 ROOT = Path(__file__).resolve().parents[3]
-NETWORKS = ROOT / "scenarios" / "networks"
+DESCRIBED = ROOT / "scenarios" / "described"
 WRONG_INPUT = 2
 
 JOB = """\
@@ -197,14 +197,14 @@ def test_too_large_a_tree_without_form_is_refused(tmp_path):
 
 
 def test_the_file_is_an_input_of_the_scenario():
-    loaded = load_scenario(NETWORKS / "slurm.toml")
-    assert NETWORKS / "topology.conf" in loaded.files()
+    loaded = load_scenario(DESCRIBED / "slurm.toml")
+    assert DESCRIBED / "topology.conf" in loaded.files()
 
 
 @pytest.mark.parametrize("name", ["slurm", "nccl_topo", "infragraph"])
 def test_shipped_networks_are_drawn_and_say_what_is_assumed(name, tmp_path, capsys):
     picture = tmp_path / "network.svg"
-    arguments = ["topology", str(NETWORKS / f"{name}.toml"), "-o", str(picture)]
+    arguments = ["topology", str(DESCRIBED / f"{name}.toml"), "-o", str(picture)]
     assert main([*arguments, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["assumed"]
@@ -244,7 +244,7 @@ nic_efficiency = 0.9
 
 
 def nodes_of(tmp_path, network=NCCL, xml=None):
-    text = xml or (NETWORKS / "dgx_h100.xml").read_text(encoding="utf-8")
+    text = xml or (DESCRIBED / "dgx_h100.xml").read_text(encoding="utf-8")
     return scenario(tmp_path, network, dgx_h100__xml=text)
 
 

@@ -21,7 +21,7 @@ from topologies.readers.infragraph import (
 from topologies.specs import CustomSpec
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE = ROOT / "scenarios" / "networks" / "infragraph.yaml"
+EXAMPLE = ROOT / "scenarios" / "described" / "infragraph.yaml"
 PCIE = InfraOptions(bandwidths={"pcie": 63e9}, latencies={"pcie": 5e-7})
 
 

@@ -8,7 +8,7 @@ from topologies.errors import InputError
 from topologies.readers.nccl_topo import InsideOptions, read_nccl_topo
 
 ROOT = Path(__file__).resolve().parents[3]
-DGX_H100 = ROOT / "scenarios" / "networks" / "dgx_h100.xml"
+DGX_H100 = ROOT / "scenarios" / "described" / "dgx_h100.xml"
 
 GEN4 = 'link_speed="16.0 GT/s PCIe" link_width="16"'
 PCIE_4 = 16e9 * 16 / 8 * (128 / 130)
