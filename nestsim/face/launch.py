@@ -270,8 +270,8 @@ def import_launch(
     accelerator
         Name in the catalogue, where no cluster is given.
     saved_as
-        Where the scenario is going to be kept, as its files are found from there; None
-        for the folder of ``path``.
+        Where the scenario is going to be kept: messages call it so, and its files are
+        found from there; None for ``path``.
 
     Raises
     ------
@@ -279,7 +279,6 @@ def import_launch(
         If the file cannot be read, or makes no scenario. The message names the file.
     """
     file = Path(path)
-    place = file.with_name(f"{file.stem}.imported.toml")
     on = None if cluster is None else scenario_from(cluster)
     try:
         content = read_file(
@@ -292,7 +291,7 @@ def import_launch(
         raise error.at(str(file), separator=": ") from None
     imported = imported_scenario(
         job,
-        place if saved_as is None else Path(saved_as),
+        file if saved_as is None else Path(saved_as),
         origin=f"{file.name}, {reader.title}",
         cluster=on,
         accelerator=accelerator,

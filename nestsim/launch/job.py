@@ -88,6 +88,14 @@ class LaunchJob:
         InputError
             If there is no plan, or it does not fit the model, the batch or the cluster.
         """
+        if plan is None and scenario.plan is None:
+            raise InputError(
+                "there is no plan",
+                where="plan",
+                expected="a table [plan] in the scenario, or the plan of a search",
+                hint="`nestsim run SCENARIO --output DIR` finds one, and "
+                "`nestsim export DIR` writes it",
+            )
         network, workload = build_job(scenario, progress)
         if plan is None:
             plan = price_table_plan(scenario, network, workload).plan

@@ -137,7 +137,6 @@ def find_reader(source: LaunchSource, name: str | None = None) -> LaunchReader:
             return reader
     raise InputError(
         "is no launch configuration that is known",
-        where=str(source.path),
         expected=", ".join(reader.title for reader in READERS.values()),
         hint=f"--from says which it is: {', '.join(READERS)}",
     )

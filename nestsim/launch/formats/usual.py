@@ -50,8 +50,9 @@ def differing_training(
     for field in fields(training):
         value = getattr(training, field.name)
         if field.name in usual and value != usual[field.name]:
+            has = "none of its own" if usual[field.name] == "" else usual[field.name]
             yield LaunchGap(
                 setting=f"training.{field.name}",
                 value=value,
-                reason=f"{framework} has {usual[field.name] or 'the usual'!s}.",
+                reason=f"{framework} has {has}.",
             )

@@ -201,8 +201,30 @@ def test_a_file_of_no_format_is_refused(
     file.write_text("O my Luve's like a red, red rose\n")
     assert main(["import", str(file), "--num-devices", "8"]) == 2
     error = capsys.readouterr().err
-    assert "is no launch configuration that is known" in error
+    assert error.startswith(f"{file}: is no launch configuration that is known")
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("typo.sh", "torchrun pretrain_gpt.py --num-layers 2 --hiden-size 8\n"),
+        ("ds.json", '{"zero_optimization": {"stage": 7}}'),
+        ("broken.json", '{"zero_optimization": '),
+        ("titan.toml", '[model]\nname = "llama3"\n[parallelism]\nno_such = 1\n'),
+        ("max.yml", "base_config: base.yml\nici_no_parallelism: 4\n"),
+    ],
+)
+def test_a_refusal_names_the_file_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    assert main(["import", str(file), "--num-devices", "8"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"{file}: ")
+    assert error.splitlines()[0].count(str(file)) == 1
+    assert "expected:" in error
 
 
 @pytest.mark.parametrize("value", ["NNODES", "=8", "A B=1"])

@@ -61,7 +61,7 @@ def read_deepspeed(source: LaunchSource) -> ImportedJob:
         }
         launch = DeepSpeedLaunch(
             options=_sizes_given(words),
-            config=_at(source.path, source.text),
+            config=_parsed(source.text),
             num_devices=source.num_devices,
             model=beside,
             folder=folder,
@@ -123,11 +123,8 @@ def _sizes_given(words: Mapping[str, tuple[str, ...]]) -> TrainerOptions:
     return found
 
 
-def _at(path: Path | str, text: str) -> object:
-    try:
-        return parse_json(text, expected="a JSON of DeepSpeed's")
-    except InputError as error:
-        raise error.at(str(path), ": ") from None
+def _parsed(text: str) -> object:
+    return parse_json(text, expected="a JSON of DeepSpeed's")
 
 
 def _node(said: int | None, num_devices: int | None) -> int | None:
@@ -187,10 +184,10 @@ def _config(options: TrainerOptions, start: TrainingStart, folder: Path) -> obje
             "folder",
         )
     try:
-        return _at(readable(name), readable(written))
-    except InputError:
+        return _parsed(readable(written))
+    except InputError as error:
         known_word(written, readable(name))
-        raise
+        raise error.at(readable(name), ": ") from None
 
 
 def _rank_map(start: TrainingStart, folder: Path) -> str | None:

@@ -9,7 +9,6 @@ import re
 from nestsim.launch.formats.megatron.arguments import TrainingCommand, find_command
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
 from nestsim.launch.read import ImportedJob, LaunchSource
-from topologies.errors import InputError
 
 _SIZES = ("tensor_model", "pipeline_model", "context")
 _LOOKS = re.compile(r"--(num-layers|hidden-size|tensor-model-parallel-size)\b")
@@ -28,13 +27,6 @@ def read_megatron(source: LaunchSource) -> ImportedJob:
     InputError
         If it is not understood where that matters to the plan.
     """
-    try:
-        return _read(source)
-    except InputError as error:
-        raise error.at(str(source.path), ": ") from None
-
-
-def _read(source: LaunchSource) -> ImportedJob:
     command = find_command(source)
     given = command.given
     num_devices, node = _devices(source, command)
