@@ -14,7 +14,6 @@ from nestsim.face.calls import (
     calling,
     scenario_from,
 )
-from nestsim.face.launch import launch_snippets
 from nestsim.face.report import Contents, PagedReport, Report, table
 from nestsim.job import explain_job, plan_job, run_job, simulate_job
 from nestsim.page.parts import Page
@@ -142,6 +141,9 @@ class JobReport(PagedReport):
         best, rows = self.best, result_json(self.result).get("candidates", ())
         if best is None:
             return result_page(self.result, rows)
+        # All formats of launches: a tenth of a second that other commands do not wait.
+        from nestsim.face.launch import launch_snippets
+
         snippets = launch_snippets(self.scenario, best.priced.plan)
         return result_page(self.result, rows, snippets)
 
