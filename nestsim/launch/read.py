@@ -198,7 +198,8 @@ def _cluster_table(cluster: Scenario) -> dict[str, Any]:
     """Return the table [cluster] of a scenario; its files are found from anywhere."""
     table: dict[str, Any] = cluster.document()["cluster"]
     folder = cluster.path.parent
-    table["network"] = with_whole_paths(table["network"], folder)
+    if "network" in table:  # without one there are answers about memory alone
+        table["network"] = with_whole_paths(table["network"], folder)
     if isinstance(table.get("profile"), str):
         table["profile"] = str(folder.resolve() / table["profile"])
     return table

@@ -173,6 +173,17 @@ def test_the_cluster_of_another_scenario_is_taken(config: Path) -> None:
     assert report.scenario.accelerator.name == "a100-80gb"
 
 
+def test_a_cluster_without_network_is_taken_for_answers_about_memory(
+    config: Path,
+) -> None:
+    alone = SCENARIOS / "memory" / "llama2_7b_8_a100.toml"
+    report = nestsim.import_launch(config, cluster=alone)
+    assert report.scenario.document()["cluster"] == {
+        "accelerator": "a100-80gb",
+        "num_devices": 8,
+    }
+
+
 def test_files_of_another_scenarios_cluster_are_found(config: Path) -> None:
     custom = SCENARIOS / "custom_network.toml"
     report = nestsim.import_launch(config, cluster=custom)
