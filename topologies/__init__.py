@@ -2,7 +2,14 @@
 
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 from topologies.builders import BUILDERS, build_network
-from topologies.degrade import Degradation, SlowDevice, SlowLinks, degrade, slowdowns
+from topologies.degrade import (
+    Degradation,
+    SlowDevice,
+    SlowFraction,
+    SlowLinks,
+    degrade,
+    slowdowns,
+)
 from topologies.errors import InputError
 from topologies.network import Level, Links, Network, Routes, Tier
 from topologies.specs import (
@@ -30,6 +37,7 @@ __all__ = [
     "RailSpec",
     "Routes",
     "SlowDevice",
+    "SlowFraction",
     "SlowLinks",
     "SpineLeafSpec",
     "Tier",

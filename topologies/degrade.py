@@ -220,6 +220,35 @@ class SlowDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlowFraction:
+    """A part of all devices, drawn at random, that compute more slowly."""
+
+    fraction: float
+    """Share of the devices that are slow, from 0 to 1; the nearest whole number, halves
+    up."""
+
+    factor: float
+    """What the devices' compute times are multiplied by, at least 1."""
+
+    seed: int = 0
+    """Seed of the order in which the devices are drawn, at least 0."""
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+        if not 0.0 <= self.fraction <= 1.0:
+            raise InputError(
+                "must be a share of the devices",
+                where="fraction",
+                got=self.fraction,
+                expected="a number from 0 to 1, e.g. 0.01 for one in a hundred",
+            )
+
+    def num_slow(self, num_devices: int) -> int:
+        """Return how many devices of so many are slow."""
+        return math.floor(self.fraction * num_devices + 0.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Degradation:
     """Everything that is slowed or removed; nothing by default.
 
@@ -236,8 +265,9 @@ class Degradation:
     """Switches that are gone with all their links, by name; ``*`` stands for any
     text."""
 
-    slow_devices: tuple[SlowDevice, ...] = ()
-    """Devices that compute more slowly."""
+    slow_devices: tuple[SlowDevice | SlowFraction, ...] = ()
+    """Devices that compute more slowly, by number or as a share of all. Shares with one
+    seed take different devices, as long as there are any left."""
 
 
 def degrade(network: Network, degradation: Degradation) -> Network:
@@ -281,8 +311,71 @@ def degrade(network: Network, degradation: Degradation) -> Network:
     )
 
 
-def slowdowns(degradation: Degradation, num_devices: int) -> FloatArray:
+def random_order(num_devices: int, seed: int, *key: int) -> IntArray:
+    """Return all devices in an order that is drawn at random, shape ``(N,)``.
+
+    The generator counts (Philox [1]_), and devices are ordered by the raw words that
+    they draw: the order depends on seed and key alone, on no version of NumPy.
+
+    Parameters
+    ----------
+    num_devices
+        Devices ``N``.
+    seed, key
+        The seed, and what else tells the draw from others, at least 0.
+
+    References
+    ----------
+    .. [1] Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3",
+       SC 2011.
+    """
+    source = np.random.SeedSequence(seed, spawn_key=key)
+    words = np.random.Philox(source).random_raw(num_devices)
+    return np.argsort(words, kind="stable").astype(np.int64)
+
+
+def drawn_devices(
+    slow_devices: Sequence[SlowDevice | SlowFraction], num_devices: int, *key: int
+) -> tuple[IntArray, ...]:
+    """Return the numbers of the devices that each entry is about, rising.
+
+    Fractions of one seed take devices one after another from one order
+    (`random_order`), so that a larger fraction has those of a smaller one, and two
+    entries have none in common.
+
+    Parameters
+    ----------
+    slow_devices
+        The entries.
+    num_devices
+        Devices of the network.
+    key
+        What tells this draw from others of the same seeds, such as a run's number.
+    """
+    taken: dict[int, int] = {}
+    drawn = []
+    for slow in slow_devices:
+        if isinstance(slow, SlowDevice):
+            drawn.append(np.array([slow.device], dtype=np.int64))
+            continue
+        first = taken.get(slow.seed, 0)
+        last = min(first + slow.num_slow(num_devices), num_devices)
+        taken[slow.seed] = last
+        drawn.append(np.sort(random_order(num_devices, slow.seed, *key)[first:last]))
+    return tuple(drawn)
+
+
+def slowdowns(degradation: Degradation, num_devices: int, *key: int) -> FloatArray:
     """Return what each device's compute times are multiplied by, shape ``(N,)``.
+
+    Parameters
+    ----------
+    degradation
+        Which devices are slow.
+    num_devices
+        Devices ``N``.
+    key
+        As `drawn_devices` takes it.
 
     Raises
     ------
@@ -290,17 +383,19 @@ def slowdowns(degradation: Degradation, num_devices: int) -> FloatArray:
         If there is no such device.
     """
     factors = np.ones(num_devices)
-    for index, slow in enumerate(degradation.slow_devices):
-        if not 0 <= slow.device < num_devices:
+    slow_devices = degradation.slow_devices
+    drawn = drawn_devices(slow_devices, num_devices, *key)
+    for index, (slow, devices) in enumerate(zip(slow_devices, drawn, strict=True)):
+        if isinstance(slow, SlowDevice) and not 0 <= slow.device < num_devices:
             raise InputError(
                 "no such device",
                 where=f"slow_devices[{index}].device",
                 got=slow.device,
                 expected=f"device numbers 0 to {num_devices - 1}",
             )
-        factors[slow.device] *= slow.factor
+        factors[devices] *= slow.factor
         with _located(f"slow_devices[{index}]"):
-            _check_product(factors[slow.device])
+            _check_product(factors[devices].max(initial=1.0))
     return factors
 
 

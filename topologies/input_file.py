@@ -13,7 +13,9 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,6 +54,44 @@ _FAILURES = {
 }
 
 
+_CARRIED: ContextVar[Mapping[str, bytes] | None] = ContextVar("_CARRIED", default=None)
+"""Name of a file -> what it holds, on a machine that does not have it."""
+
+_MOST_CARRIED = 1 << 28
+"""A longer file is not carried: none that is read here is so long [byte]."""
+
+
+def files_to_carry(paths: Iterable[Path]) -> dict[str, bytes]:
+    """Return what files hold, by all names under which another machine may read them.
+
+    What cannot be read is left out: whoever reads it there says so.
+    """
+    files = {}
+    for path in dict.fromkeys(paths):
+        try:
+            content = read_file(path, expected="a file", most_bytes=_MOST_CARRIED)
+        except InputError:
+            continue
+        files[str(path)] = files[os.path.realpath(path)] = content
+    return files
+
+
+@contextmanager
+def carried_files(files: Mapping[str, bytes]) -> Iterator[None]:
+    """Read what files held elsewhere instead of what is there under their names."""
+    token = _CARRIED.set({os.path.realpath(name): files[name] for name in files})
+    try:
+        yield
+    finally:
+        _CARRIED.reset(token)
+
+
+def _carried(path: Path) -> bytes | None:
+    """Return what a file holds that is carried; None if it is not."""
+    files = _CARRIED.get()
+    return None if not files else files.get(os.path.realpath(path))
+
+
 def read_file(path: Path, *, expected: str, most_bytes: int) -> bytes:
     """Return what a regular file holds.
 
@@ -70,6 +110,10 @@ def read_file(path: Path, *, expected: str, most_bytes: int) -> bytes:
         If there is no such file, it is not a regular one, cannot be read, or is too
         long. The message does not name the file.
     """
+    carried = _carried(path)
+    if carried is not None:
+        _check_length(len(carried), most_bytes, expected)
+        return carried
     try:
         stream = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
     except OSError as error:
@@ -240,6 +284,16 @@ def _members(value: object) -> Iterable[object]:
 def _without_waiting(path: str, flags: int) -> int:
     """Open a file as `open` does; it would wait for somebody to write into a pipe."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def file_problem(path: Path) -> str:
+    """Say why there is no regular file at a path, empty if there is one."""
+    if _carried(path) is not None:
+        return ""
+    try:
+        return kind_problem(path.stat().st_mode)
+    except OSError as error:
+        return read_failure(error)
 
 
 def kind_problem(mode: int) -> str:

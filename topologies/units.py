@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BASE_UNITS: Mapping[str, str] = MappingProxyType(
     {
         "duration": "second",
+        "lifetime": "second",
         "size": "byte",
         "bandwidth": "byte / second",
         "work": "FLOP",
@@ -36,6 +37,7 @@ BASE_UNITS: Mapping[str, str] = MappingProxyType(
 EXAMPLES: Mapping[str, str] = MappingProxyType(
     {
         "duration": '"2 us"',
+        "lifetime": '"365 d"',
         "size": '"80 GiB"',
         "bandwidth": '"450 GB/s" or "400 Gbit/s"',
         "work": '"2 PFLOP"',
@@ -65,6 +67,7 @@ class Range(NamedTuple):
 RANGES: Mapping[str, Range] = MappingProxyType(
     {
         "duration": Range(1e-15, 1e7, "from 1 fs to 10000000 s"),
+        "lifetime": Range(1e-3, 1e12, "from 1 ms to 1e12 s"),
         "size": Range(1.0, 1e18, "from 1 B to 1000 PB"),
         "bandwidth": Range(1.0, 1e18, "from 1 B/s to 1000 PB/s"),
         "work": Range(1.0, 1e30, "from 1 FLOP to 1e30 FLOP"),

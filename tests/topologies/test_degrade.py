@@ -1,5 +1,6 @@
 """Networks with slowed and removed parts: routes, levels, what is refused."""
 
+import itertools
 import pickle
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from topologies import (
     LevelSpec,
     RailSpec,
     SlowDevice,
+    SlowFraction,
     SlowLinks,
     SpineLeafSpec,
     TorusSpec,
@@ -33,7 +35,7 @@ from topologies import (
     degrade,
     slowdowns,
 )
-from topologies.degrade import select_links, select_switches
+from topologies.degrade import random_order, select_links, select_switches
 
 SPINE_LEAF = SpineLeafSpec(
     devices_per_node=4,
@@ -409,6 +411,48 @@ def test_slowdowns_of_a_device_that_is_named_twice_multiply():
     slow = [SlowDevice(device=d, factor=f) for d, f in [(1, 2.0), (3, 1.5), (1, 3.0)]]
     found = slowdowns(Degradation(slow_devices=tuple(slow)), 4)
     assert found.tolist() == [1.0, 6.0, 1.0, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "count"), [(0.0, 0), (0.024, 0), (0.025, 1), (0.5, 10), (1.0, 20)]
+)
+def test_a_fraction_slows_the_nearest_number_of_devices_halves_up(fraction, count):
+    slow = SlowFraction(fraction=fraction, factor=1.5)
+    found = slowdowns(Degradation(slow_devices=(slow,)), 20)
+    assert sorted(found.tolist()) == [1.0] * (20 - count) + [1.5] * count
+
+
+def test_a_larger_fraction_of_one_seed_slows_the_devices_of_a_smaller_one_too():
+    def slow(fraction: float, seed: int) -> set[int]:
+        entry = SlowFraction(fraction=fraction, factor=2.0, seed=seed)
+        factors = slowdowns(Degradation(slow_devices=(entry,)), 1000)
+        return set(np.flatnonzero(factors > 1.0).tolist())
+
+    drawn = [slow(fraction, 7) for fraction in (0.01, 0.1, 0.5, 1.0)]
+    assert all(one < other for one, other in itertools.pairwise(drawn))
+    assert drawn[1] != slow(0.1, 8)
+
+
+def test_fractions_of_one_seed_slow_different_devices_as_long_as_there_are_any():
+    half = SlowFraction(fraction=0.5, factor=2.0)
+    rest = SlowFraction(fraction=0.75, factor=3.0)
+    found = slowdowns(Degradation(slow_devices=(half, rest)), 8)
+    assert sorted(found.tolist()) == [2.0] * 4 + [3.0] * 4
+
+
+def test_the_devices_of_a_fraction_are_the_same_wherever_they_are_drawn():
+    # The words of Philox as NumPy 2 draws them; they must never change.
+    assert random_order(8, 0).tolist() == [0, 3, 7, 5, 1, 2, 6, 4]
+    hits = np.array([random_order(50, 0, run)[:5] for run in range(2000)])
+    counts = np.bincount(hits.ravel(), minlength=50)
+    # 200 each, with a standard deviation of 13.4.
+    assert np.abs(counts - 200).max() < 5 * 13.4
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
+def test_a_fraction_is_a_share(fraction):
+    with pytest.raises(InputError, match="fraction"):
+        SlowFraction(fraction=fraction, factor=2.0)
 
 
 def test_levels_of_a_tree_follow_what_is_slowed():
