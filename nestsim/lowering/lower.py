@@ -15,7 +15,7 @@ Buckets of other collectives are views of weights and gradients, and cost nothin
 (Megatron-LM, ``_ParamAndGradBuffer``).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from estimators.training import ParameterBytes
 from nestsim.lowering.notes import (
     execution_notes,
     left_out_level_notes,
-    slow_device_notes,
+    mixed_device_notes,
 )
 from nestsim.lowering.passes import Experts, Pass, StagePasses
 from nestsim.lowering.step_end import (
@@ -39,21 +39,28 @@ from nestsim.lowering.step_end import (
 from nestsim.lowering.traffic import Message, StageTraffic
 from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.work import (
+    ActorTimes,
     Bucket,
     Held,
     LayerTraffic,
     Phase,
     PipelineWork,
     StageMemory,
-    actor_slowdowns,
 )
 from planner.cost.objective import ChunkTimes, PricedPlan, StageCost
-from planner.cost.pricing import device_grid, plan_degrees, plan_groups, rates_of
+from planner.cost.pricing import (
+    device_grid,
+    plan_degrees,
+    plan_groups,
+    plan_kinds,
+    rates_of,
+)
 from planner.cost.rates import PlacementRates
 from planner.cost.stage import passes_differ
 from planner.step import recompute
 from planner.step.execution import Workload
 from planner.step.exposure import PassProgress, bucket_parameters
+from planner.step.fleet import ActorKinds
 from planner.step.ledger import AFTER_OPTIMIZER, BEFORE_OPTIMIZER, LEDGER
 from planner.step.memory import STEP_END, stage_activations, stage_share
 from planner.step.offload import STAGING, is_beside_passes
@@ -90,6 +97,8 @@ class _StageWork(NamedTuple):
     """Parameter gather after the optimizer step, unless in buckets."""
     gather_buckets: tuple[Bucket, ...]
     """Parameter buckets behind the forward passes."""
+    cost: StageCost
+    """What the planner charges the stage."""
 
 
 def lower_plan(
@@ -98,7 +107,6 @@ def lower_plan(
     priced: PricedPlan,
     settings: ReplaySettings = _DEFAULT,
     *,
-    slowdown: FloatArray | None = None,
     memory: bool = True,
 ) -> PipelineWork:
     """Return one training step of the plan, ready for the replay.
@@ -109,9 +117,6 @@ def lower_plan(
         The plan, and what it was made for.
     settings
         Whether what layers send is simulated event by event.
-    slowdown
-        What the compute times of each device of the network are multiplied by, shape
-        ``(N,)``; all 1 if None.
     memory
         Whether to say what each stage holds; without it `PipelineWork.memory` is empty.
 
@@ -131,18 +136,14 @@ def lower_plan(
         If the step has too many passes to be written down.
     """
     plan, execution = priced.plan, workload.execution
-    copies, slow_devices = 1, tuple[str, ...]()
-    if slowdown is None:
-        slowdown = np.ones(network.num_devices)
-    else:
-        copies = np.unique(slowdown).size
-        slow_devices = slow_device_notes(priced, slowdown)
+    kinds = plan_kinds(workload, plan)
+    num_kinds = max(map(len, kinds.sets))
     find_schedule(plan.schedule).check_length(
         len(plan.stages),
         plan.num_microbatches,
         plan.virtual_pipeline_model_parallel_size,
         where="training.global_batch_size",
-        copies=copies,
+        copies=num_kinds,
     )
     grid = device_grid(plan)
     table = workload.table(plan_degrees(plan))
@@ -159,57 +160,46 @@ def lower_plan(
     )
     if slows or not (by_layer or is_default):
         rates = rates_of(network, workload, plan)
-    lowered = _stages(network, workload, priced, rates)
-    virtual = find_schedule(plan.schedule).virtual_stages(p, v)
-    order = list(zip(virtual.stage.tolist(), virtual.chunk.tolist(), strict=True))
-    passes = [lowered[s].passes[c] for s, c in order]
-    compute = _pass_times(
-        [
-            {kind: written.worked for kind, written in by_kind.items()}
-            for by_kind in passes
-        ]
-    )
-    times = compute
-    if not by_layer:
-        times = np.array([priced.stages[s].chunk_times[c] for s, c in order]).T
-    if not by_layer and not is_default:
-        assert rates is not None
-        prices = [stage.traffic.times(rates) for stage in lowered]
-        times = _pass_times(
-            [
-                {kind: written.time(prices[s]) for kind, written in by_kind.items()}
-                for by_kind, (s, _) in zip(passes, order, strict=True)
-            ]
+    stages = _stages(network, workload, priced, rates, kinds)
+    lowered = [of_stage[0] for of_stage in stages]
+    first, *others = [
+        _actor_times(
+            priced,
+            [of_stage[number if number < len(of_stage) else 0] for of_stage in stages],
+            None if by_layer or is_default else rates,
+            by_layer=by_layer,
         )
+        for number in range(num_kinds)
+    ]
     layers = None
     if by_layer:
+        assert first.passes is not None
         layers = LayerTraffic(
             collectives=tuple(stage.traffic.collectives() for stage in lowered),
-            passes={
-                kind: tuple(by_kind[kind].moves() for by_kind in passes)
-                for kind in passes[0]
-            },
+            passes=first.passes,
         )
     return PipelineWork(
         schedule=plan.schedule,
         num_chunks=v,
         num_microbatches=plan.num_microbatches,
         devices=devices,
-        forward_time=times[FORWARD].copy(),
-        backward_time=times[BACKWARD].copy(),
-        weight_time=times[WEIGHT].copy(),
-        paired_time={kind: times[kind].copy() for kind in passes[0] if kind in ALONE},
-        sent_time={kind: times[kind] - compute[kind] for kind in passes[0]},
+        forward_time=first.forward_time,
+        backward_time=first.backward_time,
+        weight_time=first.weight_time,
+        paired_time=first.paired_time,
+        sent_time=first.sent_time,
+        segments=_segments(lowered, _order(plan)),
         layers=layers,
         boundary_bytes=np.full(p * v - 1, priced.stages[0].boundary_bytes),
         blocking_transfers=not execution.overlap_p2p_comm,
         reduce_buckets=tuple(stage.reduce_buckets for stage in lowered),
         reduce_phases=tuple(stage.reduce_phases for stage in lowered),
-        optimizer_time=np.array([stage.optimizer_time for stage in priced.stages]),
+        optimizer_time=first.optimizer_time,
         gather_phases=tuple(stage.gather_phases for stage in lowered),
         gather_buckets=tuple(stage.gather_buckets for stage in lowered),
         tied_phases=() if plan.joins_ends else _tied(network, workload, table, devices),
-        slowdown=actor_slowdowns(devices, slowdown),
+        kind=kinds.kind,
+        others=tuple(others),
         interference=execution.communication_slowdown,
         memory=tuple(
             held_memory(table, plan, s, cost, workload.parameter_bytes)
@@ -219,9 +209,94 @@ def lower_plan(
         notes=(
             *execution_notes(priced, settings, execution),
             *left_out_level_notes(network, plan),
-            *slow_devices,
+            *mixed_device_notes(priced, workload.fleet),
         ),
     )
+
+
+def _actor_times(
+    priced: PricedPlan,
+    lowered: Sequence[_StageWork],
+    rates: PlacementRates | None,
+    *,
+    by_layer: bool,
+) -> ActorTimes:
+    """Return the times of one kind of actors.
+
+    Parameters
+    ----------
+    priced
+        The plan.
+    lowered
+        Each of its stages on the devices of that kind.
+    rates
+        The planner's prices, where passes last other than what they are charged.
+    by_layer
+        Whether passes are without what layers send.
+    """
+    plan = priced.plan
+    order = _order(plan)
+    passes = [lowered[s].passes[c] for s, c in order]
+    compute = _pass_times(
+        [
+            {kind: written.worked for kind, written in by_kind.items()}
+            for by_kind in passes
+        ]
+    )
+    times = compute
+    if not by_layer:
+        times = np.array([lowered[s].cost.chunk_times[c] for s, c in order]).T
+    if rates is not None:
+        prices = [stage.traffic.times(rates) for stage in lowered]
+        times = _pass_times(
+            [
+                {kind: written.time(prices[s]) for kind, written in by_kind.items()}
+                for by_kind, (s, _) in zip(passes, order, strict=True)
+            ]
+        )
+    moves = None
+    if by_layer:
+        moves = {
+            kind: tuple(by_kind[kind].moves() for by_kind in passes)
+            for kind in passes[0]
+        }
+    return ActorTimes(
+        forward_time=times[FORWARD].copy(),
+        backward_time=times[BACKWARD].copy(),
+        weight_time=times[WEIGHT].copy(),
+        paired_time={kind: times[kind].copy() for kind in passes[0] if kind in ALONE},
+        sent_time={kind: times[kind] - compute[kind] for kind in passes[0]},
+        optimizer_time=np.array([stage.cost.optimizer_time for stage in lowered]),
+        passes=moves,
+        reduce_at=tuple(
+            tuple(bucket.at for bucket in stage.reduce_buckets) for stage in lowered
+        ),
+        gather_at=tuple(
+            tuple(bucket.at for bucket in stage.gather_buckets) for stage in lowered
+        ),
+    )
+
+
+def _order(plan: Plan) -> list[tuple[int, int]]:
+    """Return stage and chunk of each virtual stage."""
+    virtual = find_schedule(plan.schedule).virtual_stages(
+        len(plan.stages), plan.virtual_pipeline_model_parallel_size
+    )
+    return list(zip(virtual.stage.tolist(), virtual.chunk.tolist(), strict=True))
+
+
+def _segments(
+    lowered: Sequence[_StageWork], order: Sequence[tuple[int, int]]
+) -> dict[int, IntArray]:
+    """Return in how many parts compute varies, as `PipelineWork.segments` has it.
+
+    Devices of any kind have the same layers and collectives.
+    """
+    passes = [lowered[s].passes[c] for s, c in order]
+    return {
+        kind: np.array([by_kind[kind].segments for by_kind in passes], np.int64)
+        for kind in passes[0]
+    }
 
 
 def _stages(
@@ -229,13 +304,28 @@ def _stages(
     workload: Workload,
     priced: PricedPlan,
     rates: PlacementRates | None,
-) -> list[_StageWork]:
+    kinds: ActorKinds,
+) -> list[list[_StageWork]]:
+    """Return each stage, lowered for each of its kinds of actors."""
     return [
-        _stage(writer, step_end, cost)
-        for (writer, step_end), cost in zip(
-            _writers(network, workload, priced, rates), priced.stages, strict=True
+        [
+            _stage(writer, writers.step_end, cost)
+            for writer, cost in zip(writers.passes, priced.costs_of(index), strict=True)
+        ]
+        for index, writers in enumerate(
+            _writers(network, workload, priced, rates, kinds)
         )
     ]
+
+
+class _Writers(NamedTuple):
+    """What writes one stage."""
+
+    passes: tuple[StagePasses, ...]
+    """Writes the passes, for each kind of actors; what they send is the same."""
+
+    step_end: StepEnd
+    """Writes the end of the step."""
 
 
 def _writers(
@@ -243,18 +333,23 @@ def _writers(
     workload: Workload,
     priced: PricedPlan,
     rates: PlacementRates | None,
-) -> Iterator[tuple[StagePasses, StepEnd]]:
+    kinds: ActorKinds,
+) -> Iterator[_Writers]:
     """Yield what writes each stage."""
     plan, skew = priced.plan, workload.execution.expert_skew
     groups = plan_groups(plan)
-    experts = Experts(*np.zeros((3, len(workload.graph.names))))
-    if skew > 1.0 and groups.ep > 1:
-        experts = Experts(*workload.expert_times(plan_degrees(plan)))
-    for index in range(len(plan.stages)):
+    skews = skew > 1.0 and groups.ep > 1
+    for index, sets in enumerate(kinds.sets):
         devices = groups._replace(grid=groups.grid[index : index + 1])
         traffic = StageTraffic(network, plan, devices, index, skew)
-        yield (
-            StagePasses(workload, plan, traffic, experts, rates),
+        passes = []
+        for one in sets:
+            experts = Experts(*np.zeros((3, len(workload.graph.names))))
+            if skews:
+                experts = Experts(*workload.expert_times(plan_degrees(plan), one))
+            passes.append(StagePasses(workload, plan, traffic, experts, rates, one))
+        yield _Writers(
+            tuple(passes),
             StepEnd(
                 network, plan, plan.stages[index], devices, workload.parameter_bytes
             ),
@@ -280,8 +375,9 @@ def stage_collectives(
 ) -> tuple[StageCollectives, ...]:
     """Return what each stage of a plan sends, as `lower_plan` has it in phases."""
     rates = rates_of(network, workload, priced.plan)
+    kinds = plan_kinds(workload, priced.plan)
     found = []
-    for writer, step_end in _writers(network, workload, priced, rates):
+    for (writer, *_), step_end in _writers(network, workload, priced, rates, kinds):
         writer.write()
         share = stage_share(writer.table, writer.stage, priced.plan)
         traffic = writer.traffic
@@ -323,6 +419,7 @@ def _stage(writer: StagePasses, step_end: StepEnd, cost: StageCost) -> _StageWor
         reduce + step_end.to_and_from_host(sent.before_to_host, sent.before_to_device),
         step_end.to_and_from_host(0.0, sent.after_to_device) + gather,
         gathers,
+        cost,
     )
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.collectives.algorithms import HIERARCHICAL, IN_NETWORK
 from estimators.collectives.messages import uneven_blocks
@@ -11,6 +10,7 @@ from nestsim.simulator.replay import ReplaySettings
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import plan_groups
 from planner.step.execution import Execution
+from planner.step.fleet import Fleet
 from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import IntArray
@@ -155,26 +155,37 @@ def _stages(stages: list[int]) -> str:
     return f"stages {shown}" + (f" and {more} more" if more > 0 else "")
 
 
-def slow_device_notes(
-    priced: PricedPlan, slowdown: NDArray[np.float64]
-) -> tuple[str, ...]:
-    """Return what the plan does not know of the devices it uses.
+def mixed_device_notes(priced: PricedPlan, fleet: Fleet | None) -> tuple[str, ...]:
+    """Return which devices of a plan differ from the others.
 
     Parameters
     ----------
     priced
         The plan.
-    slowdown
-        What each device's compute times are multiplied by, shape ``(N,)``.
+    fleet
+        Kinds of the network's devices; None for one.
     """
-    used = np.unique([stage.devices for stage in priced.plan.stages])
-    slow = used[slowdown[used] > 1.0].tolist()
-    if not slow:
+    if fleet is None:
         return ()
-    shown = [f"{device} ({slowdown[device]:g}x)" for device in slow[:_MOST_DEVICES]]
-    more = len(slow) - len(shown)
-    names = ", ".join(shown) + (f" and {more} more" if more else "")
-    return (
-        "Compute takes longer on slow devices, which the plan takes to be as fast as "
-        f"the others: {names}. What that costs is part of the gap.",
-    )
+    used = np.unique([stage.devices for stage in priced.plan.stages])
+    notes = []
+    names = [
+        kind.accelerator.name
+        for kind in (fleet.kinds[number] for number in fleet.kinds_of(used))
+    ]
+    if len(set(names)) > 1:
+        among = " and ".join(dict.fromkeys(names))
+        notes.append(
+            f"Devices are of {among}: ranks that share a stage of a replica go at the "
+            "pace of the slowest of them."
+        )
+    factors = fleet.factors()
+    slow = used[factors[used] > 1.0].tolist()
+    if slow:
+        shown = [f"{device} ({factors[device]:g}x)" for device in slow[:_MOST_DEVICES]]
+        more = len(slow) - len(shown)
+        listed = ", ".join(shown) + (f" and {more} more" if more else "")
+        notes.append(
+            f"Compute takes longer on slow devices, as the plan knows: {listed}."
+        )
+    return tuple(notes)

@@ -56,6 +56,9 @@ class Pass:
     worked: float = 0.0
     """Work of the pass so far [s]."""
 
+    segments: int = 0
+    """Pieces of work so far: of each layer, and between its collectives."""
+
     layers: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Layer -> work of the pass before it begins, and when it has ended [s]."""
 
@@ -64,6 +67,7 @@ class Pass:
         if duration > 0.0:
             self.operations.append(("work", duration, NONE))
             self.worked += duration
+            self.segments += 1
 
     def send(self, number: int) -> None:
         """Start a collective."""
@@ -152,6 +156,8 @@ class StagePasses:
         Compute that a skewed routing makes longer.
     rates
         The planner's prices; needed only with an interference factor.
+    kinds
+        Kinds of the devices that the stage works on, as of `Workload.table`.
     """
 
     def __init__(
@@ -161,10 +167,11 @@ class StagePasses:
         traffic: StageTraffic,
         experts: Experts,
         rates: PlacementRates | None,
+        kinds: tuple[int, ...] = (),
     ) -> None:
         self.workload, self.plan, self.traffic = workload, plan, traffic
         self.stage = plan.stages[traffic.index]
-        self.table = workload.table(traffic.degrees)
+        self.table = workload.table(traffic.degrees, kinds)
         self.rates = rates
         self.has_experts = any(
             self.table.expert_parameters[first : last + 1].any()

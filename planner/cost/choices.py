@@ -145,7 +145,7 @@ class HostCosts(NamedTuple):
             host_rates(network.host),
             each,
             workload.execution.cpu_adam,
-            workload.step_time,
+            workload.step_time(),
             0.0 if network.host is None else network.host.memory,
         )
 

@@ -140,7 +140,13 @@ class PricedPlan:
     """Plan that the price is of."""
 
     stages: tuple[StageCost, ...]
-    """Cost of each stage, from the first to the last."""
+    """Cost of each stage, from the first to the last: on the devices of its slowest
+    replica."""
+
+    by_kind: tuple[tuple[StageCost, ...], ...] = ()
+    """Costs of each stage where devices differ, by the kinds that its replicas work on
+    (`planner.step.fleet.actor_kinds`); empty if all replicas of each stage work on the
+    same."""
 
     iteration_time: float
     """End of the step on a network where transfers never meet, with everything hidden
@@ -160,6 +166,10 @@ class PricedPlan:
     """What the search with the planned objective minimises (`planner.cost.pricing`): a
     closed form that charges passes and the step's end in full. `iteration_time` with a
     schedule that this search does not choose from [s]."""
+
+    def costs_of(self, stage: int) -> tuple[StageCost, ...]:
+        """Return what a stage costs by the kinds that its replicas work on."""
+        return self.by_kind[stage] if self.by_kind else (self.stages[stage],)
 
     @property
     def host_memory(self) -> float:

@@ -157,23 +157,25 @@ class PassPrices:
     ----------
     workload
         What is trained, and what is hidden behind compute.
-    table
-        Its layers.
     rates
         What sending costs.
     plan, index
         Whose stage it is.
+    kinds
+        Kinds of the devices that it works on, as of `Workload.table`.
     """
 
     def __init__(
         self,
         workload: Workload,
-        table: LayerTable,
         rates: PlacementRates,
         plan: Plan,
         index: int,
+        kinds: tuple[int, ...] = (),
     ) -> None:
+        table = workload.table(plan.degrees, kinds)
         self.workload, self.table, self.rates = workload, table, rates
+        self.working = kinds
         self.plan, self.index, self.stage = plan, index, plan.stages[index]
         schedule = SCHEDULES[plan.schedule]
         self.reserves = schedule.reserves_processors
@@ -335,7 +337,7 @@ class PassPrices:
         table, more = self.table, self.skew - 1.0
         experts = np.zeros((3, table.num_layers))
         if more > 0.0:
-            experts = more * self.workload.expert_times(self.plan.degrees)
+            experts = more * self.workload.expert_times(self.plan.degrees, self.working)
         repeated = recompute.repeated_time(table, self.stage)
         if self.stage.recompute in {"full", "stage"}:
             again = recompute.repeated_layers(table, self.stage)

@@ -6,8 +6,9 @@ what the search with the planned objective minimises: a closed form over the loa
 the stages, which hides nothing, and overestimates what waits for the first and the last
 microbatch.
 
-Links are those of the network that is given, slowed and removed ones included. Devices
-are all taken to be equally fast; what slow ones cost, only a replay shows.
+Links are those of the network that is given, slowed and removed ones included. Where
+devices differ, each stage of each replica takes as long as its own devices do; a stage
+is reported, and charged in the closed form, as on the devices of its slowest replica.
 
 Letters as in `planner.kernels.split`: ``x[r, s]`` the transfers at both boundaries of
 stage ``s`` in replica ``r``, ``ws`` and ``wm`` the weights of sum and maximum.
@@ -24,9 +25,10 @@ from estimators.layers.work import Degrees
 from planner.cost.groups import StageGroups
 from planner.cost.objective import PricedPlan, StageCost
 from planner.cost.rates import AlgorithmChoice, PlacementRates, placement_rates
-from planner.cost.stage import stage_price
-from planner.cost.timeline import PlanTimeline
+from planner.cost.stage import StagePrice, stage_price
+from planner.cost.timeline import AlikeReplicas, PlanTimeline, last_pass, step_ends
 from planner.step.execution import Workload
+from planner.step.fleet import ActorKinds, actor_kinds
 from planner.step.plan import Plan
 from planner.step.schedules import find_schedule
 from topologies import InputError, Network
@@ -138,44 +140,83 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
     InputError
         If the plan's stages do not cover the model's chain.
     """
-    table = workload.table(plan_degrees(plan))
-    _check_cover(plan, table.num_layers)
+    _check_cover(plan, workload.table(plan_degrees(plan)).num_layers)
     rates = rates_of(network, workload, plan)
-    prices = [
-        stage_price(workload, table, rates, plan, index)
-        for index in range(len(plan.stages))
+    kinds = plan_kinds(workload, plan)
+    by_kind = [
+        [stage_price(workload, rates, plan, index, one) for one in sets]
+        for index, sets in enumerate(kinds.sets)
     ]
     v, m = plan.virtual_pipeline_model_parallel_size, plan.num_microbatches
     weights = iteration_weights(m, v)
-    charged = np.array([price.cost.charged_time for price in prices])
-    transfers = stage_transfers(rates, prices[0].cost.boundary_bytes, v)
+    charged = np.array(
+        [max(price.cost.charged_time for price in found) for found in by_kind]
+    )
+    transfers = stage_transfers(rates, by_kind[0][0].cost.boundary_bytes, v)
     loads = charged + transfers
     times = weights.sum * loads.sum(axis=1) + weights.max * loads.max(axis=1)
-    stages = tuple(
-        replace(price.cost, transfer_time=float(transfer))
-        for price, transfer in zip(prices, transfers[np.argmax(times)], strict=True)
-    )
-    step_ends = np.array([stage.step_end_time for stage in stages])
-    timeline = PlanTimeline(plan, prices, workload.execution.communication_slowdown)
-    directions = np.stack([rates.activation, rates.gradient], axis=-1)
-    ends = timeline.ends(directions)
+    costs = [
+        tuple(replace(price.cost, transfer_time=transfer) for price in found)
+        for found, transfer in zip(
+            by_kind, transfers[np.argmax(times)].tolist(), strict=True
+        )
+    ]
+    stages = tuple(max(found, key=_pace) for found in costs)
+    step_end = max(cost.step_end_time for found in costs for cost in found)
+    pipelines = _pipelines(workload, plan, rates, by_kind, kinds)
+    alone = [one._replace(boundaries=0.0 * one.boundaries) for one in pipelines]
+    ends = step_ends(pipelines)
     has_closed_form = plan.schedule in LOAD_SCHEDULES
     return PricedPlan(
         plan=plan,
         stages=stages,
+        by_kind=tuple(costs) if max(map(len, costs)) > 1 else (),
         iteration_time=ends.step,
         terms=_terms(
             stages,
             m,
-            alone=timeline.last_pass(0.0 * directions[:, :1]),
-            pipeline=timeline.last_pass(directions),
+            alone=last_pass(alone),
+            pipeline=last_pass(pipelines),
             step=ends.step,
         ),
         pipeline_time=ends.passes,
         closed_form_time=(
-            float(times.max() + step_ends.max()) if has_closed_form else ends.step
+            float(times.max() + step_end) if has_closed_form else ends.step
         ),
     )
+
+
+def plan_kinds(workload: Workload, plan: Plan) -> ActorKinds:
+    """Return the kinds of devices that each stage of each replica works on."""
+    grid = device_grid(plan)
+    pp, dp, ep, cp, tp = grid.shape
+    return actor_kinds(workload.fleet, grid.reshape(pp, dp * ep, cp * tp))
+
+
+def _pace(cost: StageCost) -> tuple[float, float]:
+    """Return what tells the replicas of a stage apart, the slowest last [s]."""
+    return cost.work_time, cost.optimizer_time
+
+
+def _pipelines(
+    workload: Workload,
+    plan: Plan,
+    rates: PlacementRates,
+    by_kind: Sequence[Sequence[StagePrice]],
+    kinds: ActorKinds,
+) -> list[AlikeReplicas]:
+    """Return the replicas whose devices or transfers differ, each once."""
+    directions = np.stack([rates.activation, rates.gradient], axis=-1)
+    slowdown = workload.execution.communication_slowdown
+    timelines: dict[tuple[int, ...], PlanTimeline] = {}
+    pipelines = []
+    for row, boundaries in zip(*kinds.pipelines(directions), strict=True):
+        numbers = tuple(row.tolist())
+        if numbers not in timelines:
+            prices = [found[n] for found, n in zip(by_kind, numbers, strict=True)]
+            timelines[numbers] = PlanTimeline(plan, prices, slowdown)
+        pipelines.append(AlikeReplicas(timelines[numbers], boundaries))
+    return pipelines
 
 
 def _terms(

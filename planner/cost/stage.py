@@ -109,13 +109,23 @@ class StagePrice(NamedTuple):
 
 def stage_price(
     workload: Workload,
-    table: LayerTable,
     rates: PlacementRates,
     plan: Plan,
     index: int,
+    kinds: tuple[int, ...] = (),
 ) -> StagePrice:
-    """Price one stage; transfers are left at 0 for the caller to fill in."""
-    stage = plan.stages[index]
+    """Price one stage; transfers are left at 0 for the caller to fill in.
+
+    Parameters
+    ----------
+    workload, rates
+        What is trained, and what sending costs.
+    plan, index
+        Whose stage it is.
+    kinds
+        Kinds of the devices that it works on, as of `Workload.table`.
+    """
+    table, stage = workload.table(plan.degrees, kinds), plan.stages[index]
     splits = SCHEDULES[plan.schedule].splits_backward
     parts = dict.fromkeys(PART_NAMES, 0.0)
     traffic = _ParameterTraffic.of(workload, table, rates, plan, index)
@@ -141,7 +151,7 @@ def stage_price(
     reduces: tuple[TimedBucket, ...] = ()
     by_layer = passes_differ(plan, execution)
     if by_layer or execution.overlap_grad_reduce or execution.overlap_param_gather:
-        prices = PassPrices(workload, table, rates, plan, index)
+        prices = PassPrices(workload, rates, plan, index, kinds)
         passes = prices.passes()
         if by_layer:
             chunk_times = tuple(map(_chunk_times, passes))
@@ -160,7 +170,7 @@ def stage_price(
     boundary = float(table.boundary_bytes[1:-1].max(initial=0.0))
     held = memory_of_stage(workload, table, plan, index)
     reduce_time, gather_time = traffic.ends(execution)
-    sent, end = _step_end(workload, plan, traffic)
+    sent, end = _step_end(workload, plan, traffic, kinds)
     before, after = sent.times(rates.host)
     cost = StageCost(
         forward_time=sum(times.forward for times in chunk_times),
@@ -476,7 +486,7 @@ class _ParameterTraffic:
 
 
 def _step_end(
-    workload: Workload, plan: Plan, traffic: _ParameterTraffic
+    workload: Workload, plan: Plan, traffic: _ParameterTraffic, kinds: tuple[int, ...]
 ) -> tuple[StepTransfers, dict[str, float]]:
     """Return what parameters exchange with the host after the last backward pass.
 
@@ -500,8 +510,8 @@ def _step_end(
         "reduce_time": traffic.time(BEFORE_OPTIMIZER),
         "optimizer_time": (held - sent.on_host)
         * optimizer_step_bytes(parameter_bytes)
-        / workload.memory_rate
-        + (held - sent.on_host) * workload.orthogonalisation_time
+        / workload.memory_rate(kinds)
+        + (held - sent.on_host) * workload.orthogonalisation_time(kinds)
         + workload.iteration_time
         + workload.shard_time * apart
         + on_host,

@@ -7,6 +7,10 @@ to reduce, the optimizer step and what is left to gather. A replay of the plan b
 is the same if no two transfers meet, but for stages that stop for transfers between
 them (``overlap_p2p_comm = false``): here these do not.
 
+Replicas whose devices or transfers differ have timelines of their own. What a stage
+sends once for all of its replicas, before its optimizer step or after, waits for the
+last of them.
+
 Compute of passes beside buckets is slowed down: from a stage's first gradient bucket
 on, and in the first forward pass of the first stage if it waits for buckets.
 """
@@ -46,6 +50,69 @@ class _Filled(NamedTuple):
     """Time from the pass's begin on [s]."""
 
 
+class AlikeReplicas(NamedTuple):
+    """Replicas that are alike: their passes, and what they wait for."""
+
+    timeline: "PlanTimeline"
+    """Schedule and durations."""
+
+    boundaries: FloatArray
+    """Latency [s] and inverse bandwidth [s/byte] of activations and of gradients over
+    the boundary after each stage, shape ``(p, 2, 2)``."""
+
+
+class _Reached(NamedTuple):
+    """How far passes bring the stages of replicas."""
+
+    passes: FloatArray
+    """End of each stage's last pass, shape ``(p,)`` [s]."""
+
+    filled: tuple[FloatArray, ...]
+    """When each stage's passes have filled each of its gradient buckets [s]."""
+
+
+def last_pass(pipelines: Sequence[AlikeReplicas]) -> float:
+    """Return the end of the last pass without what it does for parameters [s]."""
+    return max(one.timeline.last_pass(one.boundaries) for one in pipelines)
+
+
+def step_ends(pipelines: Sequence[AlikeReplicas]) -> StepEnds:
+    """Return when the passes and the step of all replicas are over.
+
+    Parameters
+    ----------
+    pipelines
+        Replicas that differ, each once.
+    """
+    reached = [one.timeline.reached(one.boundaries) for one in pipelines]
+    passes = np.max([one.passes for one in reached], axis=0)
+    # What is sent does not depend on the devices: it is that of any replica.
+    stages = pipelines[0].timeline.stages
+    reduced = passes.copy()
+    waits = np.zeros(len(stages), dtype=np.bool_)
+    for number, stage in enumerate(stages):
+        moments = np.max([one.filled[number] for one in reached], axis=0)
+        free = float(sum(bucket.time for bucket in stage.gathers))
+        if moments.size:
+            end = reduced_at(stage.reduces, moments, free)
+            reduced[number] = max(end, passes[number])
+        reduced[number] += stage.reduce_time
+        waits[number] = bool(moments.size) or stage.reduce_time > 0.0
+    tied = stages[0].cost.tied_time
+    if tied > 0.0:
+        reduced[[0, -1]] = max(reduced[0], reduced[-1]) + tied
+        waits[[0, -1]] = True
+    end = 0.0
+    for one, own in zip(pipelines, reached, strict=True):
+        ready = np.where(waits, reduced, own.passes)
+        after = [
+            stage.cost.optimizer_time + stage.gather_time
+            for stage in one.timeline.stages
+        ]
+        end = max(end, float((ready + after).max()))
+    return StepEnds(float(passes.max()), end)
+
+
 class PlanTimeline:
     """The instructions of a plan's stages, and how long each takes.
 
@@ -82,45 +149,27 @@ class PlanTimeline:
     def last_pass(self, boundaries: FloatArray) -> float:
         """Return the end of the last pass without what it does for parameters [s].
 
-        ``boundaries`` as in `ends`.
+        ``boundaries`` as in `AlikeReplicas`.
         """
-        return max(
-            float(self._run(boundary, self.plain, self.nothing)[1].max())
-            for boundary in _distinct(boundaries)
-        )
+        return float(self._run(boundaries, self.plain, self.nothing)[1].max())
 
-    def ends(self, boundaries: FloatArray) -> StepEnds:
-        """Return when the passes and the step are over.
+    def reached(self, boundaries: FloatArray) -> _Reached:
+        """Return how far passes bring the stages.
 
-        Parameters
-        ----------
-        boundaries
-            Latency [s] and inverse bandwidth [s/byte] of activations and of gradients
-            over the boundary after each stage, by replica, shape ``(p, d, 2, 2)``.
+        ``boundaries`` as in `AlikeReplicas`.
         """
         durations, floors = self.plain.copy(), self.nothing.copy()
         filled = [
             self._stage(stage, durations, floors) for stage in range(len(self.stages))
         ]
-        starts = np.zeros(durations.size)
-        passes = np.zeros(len(self.stages))
-        # What all replicas send together waits for the last of them.
-        for boundary in _distinct(boundaries):
-            began, ended = self._run(boundary, durations, floors)
-            starts, passes = np.maximum(starts, began), np.maximum(passes, ended)
-        reduced = passes.copy()
-        for number, (stage, fills) in enumerate(zip(self.stages, filled, strict=True)):
-            moments = np.array([starts[at] + after for at, after in fills])
-            free = float(sum(bucket.time for bucket in stage.gathers))
-            if fills:
-                end = reduced_at(stage.reduces, moments, free)
-                reduced[number] = max(end, passes[number])
-            reduced[number] += stage.reduce_time
-        tied = self.stages[0].cost.tied_time
-        if tied > 0.0:
-            reduced[[0, -1]] = max(reduced[0], reduced[-1]) + tied
-        after = [stage.cost.optimizer_time + stage.gather_time for stage in self.stages]
-        return StepEnds(float(passes.max()), float((reduced + after).max()))
+        starts, passes = self._run(boundaries, durations, floors)
+        return _Reached(
+            passes,
+            tuple(
+                np.array([starts[at] + after for at, after in fills])
+                for fills in filled
+            ),
+        )
 
     def _stage(
         self, number: int, durations: FloatArray, floors: FloatArray
@@ -206,8 +255,3 @@ class PlanTimeline:
         )
         assert status == 0, "a schedule's instructions wait for each other"
         return starts, ends
-
-
-def _distinct(boundaries: FloatArray) -> FloatArray:
-    """Return the transfers of each replica once; the same have the same timeline."""
-    return np.asarray(np.unique(np.swapaxes(boundaries, 0, 1), axis=0))

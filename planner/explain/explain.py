@@ -40,7 +40,12 @@ class Explanation:
     """Settings of the scenario that leave the requested values out, as clauses."""
 
     memory: float
-    """Memory of each device that plans may use [byte]."""
+    """Memory that plans may use of each device, where devices differ of those of
+    `lacking_stage` [byte]."""
+
+    lacking_stage: int
+    """Stage of the priced plan whose devices have the least room left; 0 without a
+    plan."""
 
     lower_bound: float
     """Lower bound of what the search minimises (`PricedPlan.closed_form_time`) over the
@@ -64,7 +69,7 @@ class Explanation:
     def missing_memory(self) -> float:
         """What the fullest stage's devices lack, negative if they have room [byte]."""
         assert self.priced is not None
-        return max(stage.peak_memory for stage in self.priced.stages) - self.memory
+        return self.priced.stages[self.lacking_stage].peak_memory - self.memory
 
     @property
     def ratio(self) -> float:
@@ -133,13 +138,15 @@ def explain(
         narrowed = request.narrowed(spec)
         priced = _best_plan(network, workload, narrowed, progress)
         rule = "" if priced else nothing_left(spec, request)
+    memory, lacking = _room(workload, spec, priced)
     return Explanation(
         request=request,
         priced=priced,
         winner=found.plans[0] if found.plans else None,
         rule=rule,
         excluded=tuple(exclusions(spec, request)),
-        memory=workload.tensor_memory(spec.memory_reserve),
+        memory=memory,
+        lacking_stage=lacking,
         lower_bound=found.lower_bound,
         infeasibility=found.infeasibility
         if found.spent.is_stopped
@@ -148,6 +155,21 @@ def explain(
         ),
         spent=found.spent,
     )
+
+
+def _room(
+    workload: Workload, spec: SearchSpec, priced: PricedPlan | None
+) -> tuple[float, int]:
+    """Return what the devices of the fullest stage have [byte], and which it is."""
+    if priced is None:
+        return workload.memory_on(reserve=spec.memory_reserve), 0
+    stages = priced.plan.stages
+    rooms = [workload.memory_on(one.devices, spec.memory_reserve) for one in stages]
+    missing = [
+        cost.peak_memory - room for cost, room in zip(priced.stages, rooms, strict=True)
+    ]
+    lacking = missing.index(max(missing))
+    return rooms[lacking], lacking
 
 
 def _best_plan(

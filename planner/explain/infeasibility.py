@@ -119,7 +119,7 @@ def smallest_change(
             f"{sizes_label(least.configuration)}."
         )
     return (
-        f"Without {named} it would still need {format_size(least.needed)} per device "
+        f"Without {named} it would still need {format_size(least.peak)} per device "
         f"({sizes_label(least.configuration)})."
     )
 

@@ -42,8 +42,12 @@ class StagedChain(NamedTuple):
     step_end: FloatCube
     """Time after the last backward pass, by the same, ``(sig, C, K)`` [s]."""
 
-    most_in_flight: IntMatrix
-    """Passes in flight that memory allows, by choice and class, ``(C, K)``."""
+    most_in_flight: IntCube
+    """Passes in flight that memory allows, by memory, choice and class, ``(mem, C,
+    K)``."""
+
+    memory_row: IntVector
+    """Row of `most_in_flight` of each stage, shape ``(p,)``."""
 
     signature: IntVector
     """Row of the times of each stage, shape ``(p,)``."""
@@ -74,17 +78,17 @@ def _fill_fronts(chain: StagedChain, front: IntCube, length: IntMatrix) -> None:
     time, step_end, tied = chain.time, chain.step_end, chain.tied
     signature, in_flight = chain.signature, chain.in_flight
     most_in_flight = chain.most_in_flight
-    num_choices = most_in_flight.shape[0]
+    num_choices = most_in_flight.shape[1]
     for s in range(len(signature)):
-        row = signature[s]
-        for k in range(most_in_flight.shape[1]):
+        row, memory = signature[s], chain.memory_row[s]
+        for k in range(most_in_flight.shape[2]):
             shortest = np.inf
             count = 0
             used = np.zeros(num_choices, dtype=np.bool_)
             while True:
                 picked = -1
                 for c in range(num_choices):
-                    if used[c] or most_in_flight[c, k] < in_flight[s]:
+                    if used[c] or most_in_flight[memory, c, k] < in_flight[s]:
                         continue
                     if not step_end[row, c, k] + tied[s] < shortest:
                         continue
@@ -117,7 +121,7 @@ def best_split(chain: StagedChain) -> tuple[float, IntArray, IntArray]:
     signature, adder, tied = chain.signature, chain.adder, chain.tied
     p = len(signature)
     num_layers = class_of.shape[0] - 1
-    num_choices, num_classes = chain.most_in_flight.shape
+    _, num_choices, num_classes = chain.most_in_flight.shape
     front = np.zeros((p, num_classes, num_choices), dtype=np.int64)
     length = np.zeros((p, num_classes), dtype=np.int64)
     _fill_fronts(chain, front, length)

@@ -88,7 +88,7 @@ class PlanBounds(NamedTuple):
     """Lower bound of the replayed time [s]."""
 
     memory: FloatMatrix
-    """Memory of the fullest stage [byte]."""
+    """Memory of the fullest stage, as if its devices had the most of all [byte]."""
 
     counts: IntMatrix
     """Repeated blocks of each chunk where they are counted, else 0."""
@@ -185,7 +185,7 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
         b[k] += backward[row, 0, end] - backward[row, 0, behind]
         w[k] = 0.0
         if order.is_listed:
-            w[k] = order.weight[end] - order.weight[begin]
+            w[k] = order.weight[row, end] - order.weight[row, begin]
         stages.passed_on[k] = b[k] - w[k]
         if each + gathers > 0.0:
             first, second = begin, end
@@ -248,6 +248,7 @@ def _fill_ends(
     """
     p, v, job, layers = family.pipeline.p, family.pipeline.v, family.job, family.layers
     constants, sent, f, b = job.constants, plan.sent, stages.forward, stages.backward
+    devices = family.devices
     first_end, start_wait = 0.0, 0.0
     joins = family.order.number[0, v - 1] == p * v - 1
     for i in range(p):
@@ -273,9 +274,10 @@ def _fill_ends(
             step = dense / plan.group + expert / constants.expert_group
         stages.work[i] = work
         stages.sizes[0, i], stages.sizes[1, i] = dense, expert
-        optimizer = step * constants.step_time + job.step_once
+        optimizer = step * devices.step_time[i] + job.step_once
         if plan.offload[_OPTIMIZER] > 0.0:
             optimizer += plan.host_once + plan.host_step * step
+            optimizer += plan.offload[_OPTIMIZER] * devices.host_saving[i] * step
         senders = family.sent.senders[plan.option]
         optimizer += job.shard_time * senders * sent.gathered_once
         if not joins and (i == 0 or i == p - 1):

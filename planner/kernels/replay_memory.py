@@ -178,10 +178,13 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
 
 @subkernel
 def most_memory(family: PlanFamily, plan: PlanChoice) -> float:
-    """Return the memory of the fullest stage, or of one that is too full [byte]."""
+    """Return the memory of the fullest stage, or of one that is too full [byte].
+
+    What is on devices with less than the most counts by as much more.
+    """
     most = 0.0
     for i in range(family.pipeline.p):
-        most = max(most, _stage_memory(family, plan, i))
+        most = max(most, _stage_memory(family, plan, i) * family.devices.scarcity[i])
         if most * _SAFE > family.job.constants.memory:
             break
     return most

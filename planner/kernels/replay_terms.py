@@ -216,9 +216,9 @@ class PassOrder(NamedTuple):
     is_listed: bool
     """Whether bounds read the lists of the stages; else the order is 1F1B's."""
 
-    weight: FloatVector
-    """Weight gradients of the layers before each that are passes of their own, shape
-    ``(L + 1,)`` [s]."""
+    weight: FloatMatrix
+    """Weight gradients of the layers before each that are passes of their own, by the
+    rows of `PassDurations`, shape ``(sig, L + 1)`` [s]."""
 
     kept: FloatVector
     """Kept by each layer for its weight gradients, shape ``(L,)`` [byte]."""
@@ -251,6 +251,21 @@ class PassOrder(NamedTuple):
     C - 1, 2)`` [s]."""
 
 
+class StageDevices(NamedTuple):
+    """The devices of each stage, shape ``(p,)`` each."""
+
+    step_time: FloatVector
+    """Optimizer step of one parameter [s]."""
+
+    host_saving: FloatVector
+    """What hosts that update parameters save beyond the time of a healthy device of
+    the job's accelerator, for each of them (negative on slower devices) [s]."""
+
+    scarcity: FloatVector
+    """Factor by which the memory of a job's constants exceeds that of a device of the
+    stage; 1 where devices have the same."""
+
+
 class PlanFamily(NamedTuple):
     """All that does not change from plan to plan."""
 
@@ -271,3 +286,6 @@ class PlanFamily(NamedTuple):
 
     order: PassOrder
     """The order of the passes."""
+
+    devices: StageDevices
+    """The devices of the stages."""

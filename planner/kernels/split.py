@@ -42,6 +42,7 @@ from topologies.arrays import (
     FloatMatrix,
     FloatVector,
     IntArray,
+    IntCube,
     IntMatrix,
     IntVector,
 )
@@ -73,8 +74,12 @@ class Chain(NamedTuple):
     step_end: FloatCube
     """Time after the last backward pass, by the same, ``(sig, C, K)`` [s]."""
 
-    most_in_flight: IntMatrix
-    """Passes in flight that memory allows, by choice and class, ``(C, K)``."""
+    most_in_flight: IntCube
+    """Passes in flight that memory allows, by memory, choice and class, ``(mem, C,
+    K)``."""
+
+    memory_row: IntVector
+    """Row of `most_in_flight` of each position, shape ``(p + 1,)``."""
 
     signature: IntVector
     """Row of the times of each position, shape ``(p + 1,)``."""
@@ -138,9 +143,10 @@ def _best_choice(
 ) -> float:
     """Return ``best[s, k]``, filled once per version: the fastest choice that fits.
 
-    Choice ``c`` fits class ``k`` at position ``s`` iff ``most_in_flight[c, k] >=
-    in_flight[s]`` and its step end is below ``step_end_limit``. Of equally fast choices
-    the one with the smaller step end, then the first; infinity if none fits. O(C).
+    Choice ``c`` fits class ``k`` at position ``s`` iff its most passes in flight there
+    are at least ``in_flight[s]``, and its step end is below ``step_end_limit``. Of
+    equally fast choices the one with the smaller step end, then the first; infinity if
+    none fits. O(C).
     """
     if trial.stamp[s, k] == version:
         known: float = trial.best[s, k]
@@ -149,8 +155,9 @@ def _best_choice(
     smallest_step_end = np.inf
     picked = -1
     row = chain.signature[s]
-    for c in range(chain.most_in_flight.shape[0]):
-        if chain.most_in_flight[c, k] < chain.in_flight[s]:
+    memory = chain.memory_row[s]
+    for c in range(chain.most_in_flight.shape[1]):
+        if chain.most_in_flight[memory, c, k] < chain.in_flight[s]:
             continue
         y = chain.step_end[row, c, k] + chain.step_end_adder[s]
         if not y < step_end_limit:
@@ -360,7 +367,7 @@ def split_chain(
     """
     p = len(chain.in_flight) - 1
     num_layers = len(chain.layer_minima)
-    num_classes = chain.most_in_flight.shape[1]
+    num_classes = chain.most_in_flight.shape[2]
     trial = _Trial(
         prefix=np.zeros(num_layers + 1),
         stamp=np.zeros((p + 1, num_classes), dtype=np.int64),

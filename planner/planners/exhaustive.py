@@ -169,6 +169,7 @@ def _best_split(chain: PlacedChain) -> tuple[float, IntArray, IntArray]:
             time=chain.time,
             step_end=chain.step_end,
             most_in_flight=chain.most_in_flight,
+            memory_row=chain.memory_row,
             signature=chain.signature,
             adder=chain.adder,
             tied=chain.tied,

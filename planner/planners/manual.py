@@ -68,6 +68,7 @@ from planner.planners.protocol import (
 )
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.spec import PlanSpec
+from planner.search.device_kinds import least_memory
 from planner.search.space import (
     LARGEST_MICRO_BATCH,
     Configuration,
@@ -501,7 +502,7 @@ class _Recipe:
         parameter_bytes = self.workload.parameter_bytes
         held = float(table.parameters.sum()) - table.tied_parameters
         held *= parameter_bytes.weights + parameter_bytes.gradients
-        memory = self.workload.tensor_memory(self.spec.memory_reserve)
+        memory = least_memory(self.workload, self.spec.memory_reserve)
         return held / sizes.pp <= memory
 
     def _zero_stage(self, sizes: Sizes) -> int:

@@ -48,18 +48,20 @@ class PlacedChain:
     ``(L + 1, L + 1)``."""
 
     time: FloatArray
-    """Time of one microbatch by distinct rates, choice and class, shape ``(sig, C, K)``
-    [s]."""
-
-    step_end: FloatArray
-    """Time after the last backward pass by distinct rates, choice and class, shape
+    """Time of one microbatch by distinct rates and devices, choice and class, shape
     ``(sig, C, K)`` [s]."""
 
+    step_end: FloatArray
+    """Time after the last backward pass by the same, shape ``(sig, C, K)`` [s]."""
+
     most_in_flight: IntArray
-    """Passes in flight that memory allows, shape ``(C, K)``."""
+    """Passes in flight that each distinct memory allows, shape ``(mem, C, K)``."""
+
+    memory_row: IntArray
+    """Row of `most_in_flight` of each stage, shape ``(p,)``."""
 
     signature: IntArray
-    """Row of the rates of each stage, shape ``(p,)``."""
+    """Row of the times of each stage, shape ``(p,)``."""
 
     adder: FloatArray
     """Time that transfers add to a stage's load in the maximum, shape ``(p,)`` [s]."""
@@ -85,8 +87,8 @@ class PlacedChain:
 
     @cached_property
     def most(self) -> IntArray:
-        """Passes in flight that some choice allows, shape ``(K,)``."""
-        return np.asarray(self.most_in_flight.max(axis=0))
+        """Passes in flight that some choice allows, shape ``(mem, K)``."""
+        return np.asarray(self.most_in_flight.max(axis=1))
 
     def classes(self, bounds: IntArray) -> IntArray:
         """Return the class of each stage's interval, shape ``(p,)``."""
@@ -104,15 +106,16 @@ class PlacedChain:
             Number of each stage's choice, shape ``(p,)``.
         """
         classes = self.classes(bounds)
-        if (self.most_in_flight[picked, classes] < self.in_flight).any():
+        most = self.most_in_flight[self.memory_row, picked, classes]
+        if (most < self.in_flight).any():
             return np.inf
         time = self.time[self.signature, picked, classes]
         step_end = self.step_end[self.signature, picked, classes] + self.tied
-        most = (time + self.adder).max()
+        largest = (time + self.adder).max()
         return float(
             self.constant
             + self.weights.sum * time.sum()
-            + self.weights.max * most
+            + self.weights.max * largest
             + step_end.max()
         )
 
@@ -167,9 +170,8 @@ class ChainPrices:
             read.boundary, interleaved.boundary_bytes, v, weights.sum, weights.max
         )
         table = interleaved.table
-        time, step_end, most_in_flight = splitter.choice_costs(configuration, read)
-        priced = time.size + step_end.size + most_in_flight.size
-        candidates.work.spend(SPLIT + priced // SPLIT_NUMBERS)
+        costs = splitter.choice_costs(configuration, read, candidates.kinds(placement))
+        candidates.work.spend(SPLIT + costs.size // SPLIT_NUMBERS)
         tied = np.zeros(p)
         if p > 1 and interleaved.tied_bytes > 0.0:
             tied[[0, -1]] = read.tied[0] + interleaved.tied_bytes * read.tied[1]
@@ -178,10 +180,11 @@ class ChainPrices:
             rates=rates,
             choices=splitter.choices(configuration, len(rates.shardings)),
             class_of=table.classes.class_of,
-            time=time,
-            step_end=step_end,
-            most_in_flight=most_in_flight,
-            signature=read.signature,
+            time=costs.time,
+            step_end=costs.step_end,
+            most_in_flight=costs.most_in_flight,
+            memory_row=costs.memory_row,
+            signature=costs.signature,
             adder=np.ascontiguousarray(adder[:0:-1]),
             tied=tied,
             in_flight=np.ascontiguousarray(splitter.in_flight(configuration)[:0:-1]),
@@ -446,7 +449,7 @@ def _fitting(
     None if nothing fits some stage.
     """
     classes = chain.classes(np.array(bounds))
-    fits = chain.most_in_flight[:, classes] >= chain.in_flight
+    fits = chain.in_flight <= chain.most_in_flight[chain.memory_row, :, classes].T
     if not fits.any(axis=0).all():
         return None
     found: list[int] = fits.argmax(axis=0).tolist()
@@ -468,7 +471,8 @@ def _memory_split(chain: PlacedChain, p: int) -> tuple[int, ...]:
         # Each stage before this one takes at least a layer, and the first all.
         starts = range(stage, end) if stage else (0,)
         needed = chain.in_flight[stage]
-        fits = (s for s in starts if chain.most[chain.class_of[s, end]] >= needed)
+        most = chain.most[chain.memory_row[stage]]
+        fits = (s for s in starts if most[chain.class_of[s, end]] >= needed)
         end = next(fits, -1)
         if end < 0:
             return ()

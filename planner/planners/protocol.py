@@ -191,9 +191,9 @@ def fits(
     host
         What stands behind each device, for plans that offload.
     """
-    memory = workload.tensor_memory(spec.memory_reserve)
-    if max(stage_peaks(workload, plan)) > memory * ROUNDING:
-        return False
+    for peak, stage in zip(stage_peaks(workload, plan), plan.stages, strict=True):
+        if peak > workload.memory_on(stage.devices, spec.memory_reserve) * ROUNDING:
+            return False
     table = workload.table(plan_degrees(plan))
     kept = (
         sum(memory_of_stage(workload, table, plan, index).host.values())
@@ -221,11 +221,16 @@ def too_little_memory(
 ) -> str:
     """Say by how much a plan does not fit, and what fills its fullest stage."""
     priced = price_plan(network, workload, plan)
-    needed = max(stage.peak_memory for stage in priced.stages)
-    memory = workload.tensor_memory(spec.memory_reserve)
+    rooms = [
+        workload.memory_on(stage.devices, spec.memory_reserve) for stage in plan.stages
+    ]
+    peaks = [stage.peak_memory for stage in priced.stages]
+    worst = max(range(len(peaks)), key=lambda stage: peaks[stage] - rooms[stage])
+    name = workload.smallest_of(plan.stages[worst].devices).name
     return (
-        f"it needs {format_size(needed)} per device and {workload.accelerator.name} "
-        f"has {format_size(max(memory, 0.0))} to give. {memory_sentence(priced)}"
+        f"it needs {format_size(peaks[worst])} per device and {name} "
+        f"has {format_size(max(rooms[worst], 0.0))} to give. "
+        f"{memory_sentence(priced, worst)}"
     )
 
 

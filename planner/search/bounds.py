@@ -11,6 +11,7 @@ from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
 from planner.kernels import closed_form as kernel
 from planner.kernels.tables import GRADIENTS, OPTIMIZER, WEIGHTS, JobConstants
+from planner.search.device_kinds import least_step_time
 from planner.search.relaxation import Relaxation
 from planner.search.space import Inner, SearchSpec
 from planner.step.execution import Workload
@@ -136,7 +137,7 @@ def _least_constants(workload: Workload, spec: SearchSpec) -> JobConstants:
 
 
 def job_constants(workload: Workload) -> JobConstants:
-    """Return what a parameter costs; memory and groups of experts are still open."""
+    """Return what a parameter costs at least; memory and experts are still open."""
     each = workload.parameter_bytes
     return JobConstants(
         weight_bytes=float(each.weights),
@@ -145,7 +146,7 @@ def job_constants(workload: Workload) -> JobConstants:
         copies_bytes=float(each.copies),
         gather_bytes=float(each.gather),
         reduce_bytes=float(each.reduce),
-        step_time=workload.step_time,
+        step_time=least_step_time(workload),
     )
 
 

@@ -31,7 +31,15 @@ from planner.search.bounds import (
     layer_bounds,
     ordered,
 )
+from planner.search.device_kinds import (
+    PlacedKinds,
+    group_speeds,
+    kind_speeds,
+    least_step_time,
+    most_memory,
+)
 from planner.search.placements import (
+    DevicePlaces,
     Placement,
     PlacementBounds,
     extents_of,
@@ -194,6 +202,8 @@ class CandidateSet:
     """What bounds the memory of configurations."""
     placement_bounds: PlacementBounds
     """What bounds the rates of placements."""
+    places: DevicePlaces
+    """What devices there are on placements."""
     work: Work
     """Work that the search is counted on."""
     _priced: dict[object, PricedGrid] = field(default_factory=dict)
@@ -201,6 +211,7 @@ class CandidateSet:
         default_factory=dict
     )
     _relaxed: dict[Sizes, tuple[StageRates, ...]] = field(default_factory=dict)
+    _speeds: dict[Degrees, list[tuple[float, FloatArray]]] = field(default_factory=dict)
 
     @classmethod
     def enumerate(
@@ -256,7 +267,7 @@ class CandidateSet:
                 work.count(LAYER_TABLE + network.num_devices * tp // PRICED_DEVICES)
                 tensor[tp] = best_group_rates(network, tp)
             work.count(LAYER_TABLE)
-            table = workload.table(degrees)
+            table = workload.fastest_table(degrees)
             layers[degrees] = layer_bounds(table, tensor[tp], relaxation, degrees)
         sizes = [len(item.pp) for item in inner]
         work.count(sum(sizes) // CLOSED_FORMS)
@@ -275,10 +286,12 @@ class CandidateSet:
             workload=workload,
             spec=spec,
             layers=layers,
-            memory=workload.tensor_memory(spec.memory_reserve),
+            memory=most_memory(workload, spec.memory_reserve),
             job=job_constants(workload),
             work=work,
-            hosts=HostCosts.of(network, workload),
+            hosts=HostCosts.of(network, workload)._replace(
+                step_time=least_step_time(workload)
+            ),
         )
         return cls(
             network=network,
@@ -292,6 +305,12 @@ class CandidateSet:
             splitter=splitter,
             memory_bounds=MemoryBounds(splitter=splitter),
             placement_bounds=PlacementBounds.of(network),
+            places=DevicePlaces(
+                network=network,
+                workload=workload,
+                reserve=spec.memory_reserve,
+                work=work,
+            ),
             work=work,
         )
 
@@ -311,7 +330,7 @@ class CandidateSet:
 
     @property
     def memory(self) -> float:
-        """What plans may use of each device [byte]."""
+        """What plans may use of a device, the most of any [byte]."""
         return self.splitter.memory
 
     def within(self, memory: float) -> "CandidateSet":
@@ -358,12 +377,55 @@ class CandidateSet:
         self.work.spend(len(relaxed) * (MEMORY_BOUND + stages))
         bound = self.memory_bounds.bounder(configuration, len(relaxed[0].group_sizes))
         value = min(bound(rates) for rates in relaxed)
+        value = max(value, self._fleet_bound(configuration))
         if value >= cutoff:
             no_split = np.isinf(value)
             reason = "out of memory" if no_split else "pruned by the memory bound"
             self.statistics[reason] += 1
             return np.inf
         return max(value, self.bound(index))
+
+    def _fleet_bound(self, configuration: Configuration) -> float:
+        """Bound a configuration by what the best devices could do at most [s].
+
+        All replicas of a stage wait for its slowest device: with the devices sorted by
+        speed and dealt out to the stages in that order, the speeds of the stages add up
+        to the most. 0 where devices do not differ.
+        """
+        fleet, splitter = self.workload.fleet, self.splitter
+        if fleet is None or fleet.is_uniform:
+            return 0.0
+        degrees, p = splitter.degrees(configuration), configuration.pp
+        weights = iteration_weights(
+            splitter.num_microbatches(configuration), configuration.v
+        )
+        most = 0.0
+        for total, speeds in self._kind_speeds(degrees):
+            size = configuration.devices // p
+            stages = float(group_speeds(fleet, speeds, size).total[p])
+            most = max(most, total * (weights.sum + weights.max / stages))
+        return most * kernel.SAFE
+
+    def _kind_speeds(self, degrees: Degrees) -> list[tuple[float, FloatArray]]:
+        """Return the least time of layers and of blocks, and the kinds' speeds [s]."""
+        if degrees not in self._speeds:
+            fleet = self.workload.fleet
+            assert fleet is not None
+            table = self.workload.fastest_table(degrees)
+            least = self.splitter.layers[degrees].minima
+            sent = least - table.forward_time - table.backward_time
+            own = [self.workload.table(degrees, (k,)) for k in range(len(fleet.kinds))]
+            times = [one.forward_time + one.backward_time + sent for one in own]
+            is_block = table.is_block > 0
+            self._speeds[degrees] = [
+                (
+                    float(least[which].sum()),
+                    kind_speeds(least[which], [time[which] for time in times]),
+                )
+                for which in (np.ones_like(is_block), is_block)
+                if which.any()
+            ]
+        return self._speeds[degrees]
 
     def relaxed_bound(
         self, configuration: Configuration, floor: float, cutoff: float
@@ -402,7 +464,8 @@ class CandidateSet:
             rates = self.placement_bounds.rates(placement, relaxed)
             value = bound(rates)
             if value < cutoff:
-                found = self.splitter.split(configuration, rates, cutoff)
+                kinds = self.kinds(placement)
+                found = self.splitter.split(configuration, rates, cutoff, kinds)
                 value = max(value, floor, found.value * kernel.SAFE)
             if value < cutoff:
                 bounds.append((value, placement))
@@ -444,12 +507,13 @@ class CandidateSet:
                 self.statistics["placements pruned by their bound"] += 1
                 continue
             rates = self.rates(configuration, placement)
-            key = _signature_bytes(rates.stage_rates)
+            kinds = self.kinds(placement)
+            key = _signature_bytes(rates.stage_rates) + kinds.key
             if key in seen:
                 self.statistics["placements priced alike"] += 1
                 continue
             seen.add(key)
-            found = self.splitter.split(configuration, rates.stage_rates, limit)
+            found = self.splitter.split(configuration, rates.stage_rates, limit, kinds)
             if found.value < limit:
                 choices = self.splitter.choices(configuration, len(rates.shardings))
                 chosen = tuple(choices[c] for c in found.picked)
@@ -464,12 +528,20 @@ class CandidateSet:
         return found
 
     def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
-        """Return every placement of a configuration."""
-        return placements(
+        """Return every placement of a configuration.
+
+        Over devices in each order that has other kinds work together.
+        """
+        found = placements(
             extents_of(configuration),
             self.network.num_devices,
             self.network.block_sizes,
         )
+        return self.places.over_orders(found)
+
+    def kinds(self, placement: Placement) -> PlacedKinds:
+        """Return the kinds of devices that work on a placement."""
+        return self.places.kinds(placement)
 
     def rates(
         self, configuration: Configuration, placement: Placement
@@ -477,7 +549,7 @@ class CandidateSet:
         """Price a placement."""
         table = self.workload.table(self.splitter.degrees(configuration))
         tensor, gradient = placement_choices(table, self.workload, configuration.pp)
-        key = placement.extents, placement.steps
+        key = placement.place
         priced = self._priced.get(key)
         if priced is None:
             if len(self._priced) * self.network.num_devices > MOST_PRICED_DEVICES:

@@ -18,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from planner.cost.pricing import device_grid
+from planner.search.device_kinds import DeviceOrder, device_orders
 from planner.search.launch_rules import (
     ACCOUNTED,
     ALWAYS,
@@ -36,6 +37,7 @@ from planner.step.execution import Workload
 from planner.step.plan import Offload, Plan
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import SCHEDULES, schedule_name
+from topologies import Network
 
 T = TypeVar("T")
 
@@ -96,12 +98,26 @@ class LaunchFacts:
     idle_devices: bool = False
     """Whether devices without work are asked for."""
 
+    orders: tuple[DeviceOrder | None, ...] = (None,)
+    """Orders in which nodes may be listed, None for that of their numbers."""
+
     @classmethod
     def of(
-        cls, workload: Workload, num_devices: int, *, idle_devices: bool = False
+        cls,
+        workload: Workload,
+        num_devices: int,
+        *,
+        idle_devices: bool = False,
+        network: Network | None = None,
     ) -> "LaunchFacts":
-        """Return the facts of a workload on a cluster."""
+        """Return the facts of a workload on a cluster.
+
+        With a network nodes may be listed by how fast they are, where that differs.
+        """
         spec = workload.graph.spec
+        orders: tuple[DeviceOrder | None, ...] = (None,)
+        if network is not None:
+            orders = device_orders(network, workload, 1)
         return cls(
             is_block=tuple(name.startswith("block") for name in workload.graph.names),
             num_attention_heads=spec.num_attention_heads,
@@ -110,6 +126,7 @@ class LaunchFacts:
             global_batch_size=workload.training.global_batch_size,
             num_devices=num_devices,
             idle_devices=idle_devices,
+            orders=orders,
         )
 
 
@@ -165,7 +182,9 @@ def _devices(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
             f"{idle:,} of {facts.num_devices:,} devices have no work",
             "none idle, or search.idle_devices = true",
         )
-    if rank_order(plan, rules.orders) is None:
+    if not any(
+        rank_order(plan, rules.orders, devices) is not None for devices in facts.orders
+    ):
         yield "rank_order", _order_text(plan), _listed_orders(plan, rules.orders)
 
 
@@ -191,15 +210,29 @@ def plan_extents(plan: Plan) -> Extents:
     return extents_of(configuration_of(plan))
 
 
-def rank_order(plan: Plan, orders: Sequence[Order] = ANY_ORDER) -> Order | None:
+def rank_order(
+    plan: Plan,
+    orders: Sequence[Order] = ANY_ORDER,
+    devices: DeviceOrder | None = None,
+) -> Order | None:
     """Return the first of some orders that a plan's devices follow, None if none is.
 
     Where sizes of 1 leave several, `ANY_ORDER` begins with Megatron's default.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    orders
+        Orders of its ranks.
+    devices
+        Order in which devices are listed, None for that of their numbers.
     """
     extents = plan_extents(plan)
     grid = device_grid(plan)
     for order in orders:
-        if np.array_equal(grid, whole_dimensions(order, extents).grid):
+        placement = whole_dimensions(order, extents).ordered(devices)
+        if np.array_equal(grid, placement.grid):
             return order
     return None
 

@@ -16,8 +16,9 @@ tree.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,15 @@ from planner.cost.groups import StageGroups
 from planner.cost.rates import StageRates
 from planner.kernels import placement_loads as loads
 from planner.kernels.nestings import PAD, enumerate_nestings
+from planner.search.device_kinds import (
+    DeviceOrder,
+    PlacedKinds,
+    device_orders,
+    placed_kinds,
+)
 from planner.search.space import Configuration
+from planner.step.execution import Workload
+from planner.work import PRICED_DEVICES, Work
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
@@ -61,6 +70,21 @@ class Placement:
     """Size and stride of the inner factor and stride of the outer one (0 if there is
     none), of each dimension in the order of `Extents`."""
 
+    order: DeviceOrder | None = None
+    """Order of the devices that the strides count; None for that of their numbers."""
+
+    def ordered(self, order: DeviceOrder | None) -> "Placement":
+        """Return the same nesting over devices in another order."""
+        if order is None:
+            return self
+        return replace(self, name=f"{self.name}, {order.name}", order=order)
+
+    @property
+    def place(self) -> object:
+        """What tells placements apart."""
+        order = "" if self.order is None else self.order.name
+        return self.extents, self.steps, order
+
     @property
     def grid(self) -> IntArray:
         """Device numbers, shape ``(pp, dp, ep, cp, tp)``, stages from first to last."""
@@ -72,7 +96,7 @@ class Placement:
             shape = [1] * len(self.extents)
             shape[-1 - axis] = size
             grid = grid + offsets.reshape(shape)
-        return grid
+        return grid if self.order is None else self.order.devices[grid]
 
     @property
     def devices(self) -> IntArray:
@@ -163,6 +187,61 @@ def _name(tp: int, log: list[int]) -> str:
     return " ".join(parts)
 
 
+MOST_KNOWN = 2**10
+"""Placements whose kinds of devices, and sizes whose placements, are kept at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DevicePlaces:
+    """What devices there are on the placements of a job."""
+
+    network: Network
+    """Network that plans are placed on."""
+    workload: Workload
+    """Model, job and devices."""
+    reserve: float
+    """Memory that plans must leave free [byte]."""
+    work: Work
+    """Work that looking at devices that differ is counted on."""
+    _kinds: dict[object, PlacedKinds] = field(default_factory=dict)
+    _orders: dict[int, tuple[DeviceOrder | None, ...]] = field(default_factory=dict)
+    _ordered: dict[object, tuple[Placement, ...]] = field(default_factory=dict)
+
+    def kinds(self, placement: Placement) -> PlacedKinds:
+        """Return the kinds of devices that work on a placement, found once."""
+        key = placement.place
+        if key not in self._kinds:
+            if len(self._kinds) >= MOST_KNOWN:
+                self._kinds.clear()
+            if self.workload.fleet is not None:
+                self.work.count(math.prod(placement.extents) // PRICED_DEVICES)
+            self._kinds[key] = placed_kinds(
+                self.workload, placement.devices, self.reserve
+            )
+        return self._kinds[key]
+
+    def over_orders(self, found: tuple[Placement, ...]) -> tuple[Placement, ...]:
+        """Return placements over devices in every order that is tried.
+
+        Each order where other kinds work together than in those before it.
+        """
+        group = found[0].extents.tp if found else 1
+        if group not in self._orders:
+            self._orders[group] = device_orders(self.network, self.workload, group)
+        if len(self._orders[group]) == 1:
+            return found
+        key = found[0].extents
+        if key not in self._ordered:
+            if len(self._ordered) >= MOST_KNOWN:
+                self._ordered.clear()
+            told: dict[object, Placement] = {}
+            for one, order in product(found, self._orders[group]):
+                placement = one.ordered(order)
+                told.setdefault((one.steps, self.kinds(placement).key), placement)
+            self._ordered[key] = tuple(told.values())
+        return self._ordered[key]
+
+
 MOST_NUMBERS = 2**24
 """Numbers that are kept of placements' loads at a time: 128 MB."""
 
@@ -230,11 +309,14 @@ class PlacementBounds:
         ``relaxed`` are rates one of which is at most those of any placement of these
         sizes.
         """
-        found = self._loads(placement)
         base = relaxed[0]
         row = base.rows[0]
         if len(relaxed) > 1:
             row = np.min([rates.rows[0] for rates in relaxed], axis=0)
+        if placement.order is not None:
+            # Blocks above nodes hold others.
+            return base._replace(rows=row[None])
+        found = self._loads(placement)
         rows, signature = loads.placement_rows(found.rates, row, base.group_sizes[0])
         boundary = np.empty((*found.boundary.shape, 2))
         boundary[..., 0] = base.boundary[0, 0, 0]

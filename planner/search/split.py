@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
 from planner.cost.choices import (
     HostCosts,
@@ -26,6 +27,7 @@ from planner.kernels import split as kernel
 from planner.kernels import tables
 from planner.kernels.tables import Choices, JobConstants
 from planner.search.bounds import LayerBounds
+from planner.search.device_kinds import Kinds, PlacedKinds
 from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER, gathers_once
@@ -46,6 +48,26 @@ class Split(NamedTuple):
     shape ``(p + 1,)``."""
     picked: IntArray
     """Number of each stage's choice, first to last, shape ``(p,)``."""
+
+
+class ChoiceCosts(NamedTuple):
+    """What each choice costs intervals of each class, and leaves room for."""
+
+    time: FloatArray
+    """Time of one microbatch by signature, choice and class, ``(sig, C, K)`` [s]."""
+    step_end: FloatArray
+    """Time after the last backward pass by the same, ``(sig, C, K)`` [s]."""
+    most_in_flight: IntArray
+    """Passes in flight by distinct memory, choice and class, ``(mem, C, K)``."""
+    signature: IntArray
+    """Row of the times of each stage, shape ``(p,)``."""
+    memory_row: IntArray
+    """Row of `most_in_flight` of each stage, shape ``(p,)``."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return self.time.size + self.step_end.size + self.most_in_flight.size
 
 
 class _InterleavedChain(NamedTuple):
@@ -75,14 +97,14 @@ class Splitter:
     layers: dict[Degrees, LayerBounds]
     """Bounds of the layer tables of the search."""
     memory: float
-    """Memory of each device that plans may use [byte]."""
+    """Memory of a device that plans may use, the most of any [byte]."""
     job: JobConstants
     """Constants of the job (`planner.search.bounds.job_constants`)."""
     work: Work
     """Work that splits are counted on."""
     hosts: HostCosts
     """What hosts cost the job."""
-    _interleaved: dict[tuple[Degrees, int], _InterleavedChain] = field(
+    _interleaved: dict[tuple[Degrees, int, Kinds | None], _InterleavedChain] = field(
         default_factory=dict
     )
     _choices: dict[tuple[int, int, int], tuple[tuple[MemoryChoice, ...], Choices]] = (
@@ -90,9 +112,15 @@ class Splitter:
     )
 
     def split(
-        self, configuration: Configuration, rates: StageRates, cutoff: float
+        self,
+        configuration: Configuration,
+        rates: StageRates,
+        cutoff: float,
+        kinds: PlacedKinds | None = None,
     ) -> Split:
         """Return the best split with a value below the cutoff.
+
+        On devices of some kinds, or on the best of all if there are none.
 
         Raises
         ------
@@ -106,10 +134,11 @@ class Splitter:
         adder, constant = kernel.stage_adders(
             rates.boundary, interleaved.boundary_bytes, v, weights.sum, weights.max
         )
-        time, step_end, most_in_flight = self.choice_costs(configuration, rates)
+        costs = self.choice_costs(configuration, rates, kinds)
         p = configuration.pp
-        signature = np.zeros(p + 1, dtype=np.int64)
-        signature[1:] = rates.signature[::-1]
+        signature, memory_row = np.zeros((2, p + 1), dtype=np.int64)
+        signature[1:] = costs.signature[::-1]
+        memory_row[1:] = costs.memory_row[::-1]
         tied = np.zeros(p + 1)
         if p > 1 and interleaved.tied_bytes > 0.0:
             tied[[1, -1]] = rates.tied[0] + interleaved.tied_bytes * rates.tied[1]
@@ -117,37 +146,103 @@ class Splitter:
         chain = kernel.Chain(
             class_of=table.classes.class_of,
             layer_minima=interleaved.minima,
-            time=time,
-            step_end=step_end,
-            most_in_flight=most_in_flight,
+            time=costs.time,
+            step_end=costs.step_end,
+            most_in_flight=costs.most_in_flight,
+            memory_row=memory_row,
             signature=signature,
             adder=adder,
             step_end_adder=tied,
             in_flight=self.in_flight(configuration),
             sum_weight=weights.sum,
             max_weight=weights.max,
-            least_step_end=_least_step_end(table, step_end, p),
+            least_step_end=_least_step_end(table, costs.step_end, p),
         )
         status, value, bounds, picked, tried = kernel.split_chain(
             chain, cutoff - constant
         )
         assert status != kernel.BROKEN, "a layer takes less than its lower bound"
-        numbers = time.size + step_end.size + most_in_flight.size
-        self.work.spend(SPLIT + numbers // SPLIT_NUMBERS + tried // SPLIT_STEPS)
+        self.work.spend(SPLIT + costs.size // SPLIT_NUMBERS + tried // SPLIT_STEPS)
         return Split(value + constant, bounds, picked)
 
     def choice_costs(
-        self, configuration: Configuration, rates: StageRates
-    ) -> tuple[FloatArray, FloatArray, IntArray]:
+        self,
+        configuration: Configuration,
+        rates: StageRates,
+        kinds: PlacedKinds | None = None,
+    ) -> ChoiceCosts:
         """Return what each choice costs intervals of each class, and leaves room for.
 
-        Time and step end under each row of rates, shape ``(sig, C, K)`` [s]; passes in
-        flight, shape ``(C, K)``.
+        A stage takes as long as the slowest of its groups of devices, and has the room
+        of those with the least. Without kinds all are the best of all devices.
         """
-        interleaved = self.interleaved_chain(configuration)
-        table, v = interleaved.table, configuration.v
+        p = configuration.pp
+        groups: tuple[tuple[Kinds | None, ...], ...] = ((None,),) * p
+        scarcity = np.ones(p)
+        if kinds is not None:
+            groups, scarcity = kinds.stages, kinds.scarcity
+        rooms, memory_row = np.unique(scarcity, return_inverse=True)
+        pairs = list(zip(rates.signature.tolist(), groups, strict=True))
+        distinct = list(dict.fromkeys(pairs))
+        if len(set(groups)) == 1:
+            # One row for each of the rates, as they are.
+            distinct = [(row, groups[0]) for row in range(len(rates.rows))]
+        every: dict[tuple[Kinds | None, ...], IntArray] = {
+            own: np.array([row for row, other in distinct if other == own])
+            for own in dict.fromkeys(own for _, own in distinct)
+        }
+        time: FloatArray | None = None
+        step_end = np.zeros(0)
+        for own, rows in every.items():
+            which = [
+                number for number, (_, other) in enumerate(distinct) if other == own
+            ]
+            slowest = self._slowest(
+                configuration, rates._replace(rows=rates.rows[rows]), own
+            )
+            if time is None:
+                shape = (len(distinct), *slowest[0].shape[1:])
+                time, step_end = np.empty(shape), np.empty(shape)
+            time[which], step_end[which] = slowest
+        assert time is not None, "there is a stage"
+        return ChoiceCosts(
+            time,
+            step_end,
+            np.stack([self._with_room(configuration, rates, one) for one in rooms]),
+            np.array([distinct.index(pair) for pair in pairs]),
+            memory_row.ravel(),
+        )
+
+    def _slowest(
+        self,
+        configuration: Configuration,
+        rates: StageRates,
+        groups: tuple[Kinds | None, ...],
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return time and step end of the slowest of some groups of devices [s]."""
+        found = [self._costs(configuration, rates, kinds) for kinds in groups]
+        if len(found) == 1:
+            return found[0]
+        times, step_ends = zip(*found, strict=True)
+        return np.max(times, axis=0), np.max(step_ends, axis=0)
+
+    def _costs(
+        self, configuration: Configuration, rates: StageRates, kinds: Kinds | None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return time and step end on devices of some kinds, None for the best [s].
+
+        Under each row of rates, shape ``(sig, C, K)``.
+        """
+        table = self.interleaved_chain(configuration, kinds).table
         choices = self.choice_columns(configuration, len(rates.group_sizes))
         constants = self.constants(configuration, self.memory)
+        if kinds is not None:
+            own = self.workload.step_time(kinds)
+            constants = constants._replace(step_time=own)
+            if choices.offload.any() and self.hosts.cpu_adam:
+                saved = choices.offload[:, tables.OPTIMIZER]
+                saved = saved * (self.hosts.step_time - own)
+                choices = choices._replace(host_step=choices.host_step + saved)
         time, step_end = tables.time_and_step_end(
             table.sums,
             table.traffic,
@@ -159,20 +254,43 @@ class Splitter:
         )
         if choices.offload.any():
             time += self.hosts.exposed_times(
-                interleave_chain(self.workload.table(self.degrees(configuration)), v),
+                interleave_chain(
+                    self._table(self.degrees(configuration), kinds), configuration.v
+                ),
                 table.classes,
                 choices,
                 Sharers(rates.group_sizes, constants.expert_group),
-                v,
+                configuration.v,
             )
         step_end += self._sending_time(choices, rates.senders)
-        most_in_flight = tables.most_in_flight(
-            table.sums, choices, rates.group_sizes, constants, KERNEL_LEDGER
+        return time, step_end
+
+    def _with_room(
+        self, configuration: Configuration, rates: StageRates, scarcity: float
+    ) -> IntArray:
+        """Return the passes in flight that devices have room for, shape ``(C, K)``.
+
+        Of devices with so many times less memory than those with the most.
+        """
+        interleaved = self.interleaved_chain(configuration)
+        choices = self.choice_columns(configuration, len(rates.group_sizes))
+        most_in_flight: IntArray = tables.most_in_flight(
+            interleaved.table.sums,
+            choices,
+            rates.group_sizes,
+            self.constants(configuration, self.memory / scarcity),
+            KERNEL_LEDGER,
         )
-        if v > 1:
+        if configuration.v > 1:
             # Every stage has a block in each of its chunks.
             most_in_flight[:, interleaved.no_block] = 0
-        return time, step_end, most_in_flight
+        return most_in_flight
+
+    def _table(self, degrees: Degrees, kinds: Kinds | None) -> LayerTable:
+        """Return the table of devices of some kinds, None for the best of all."""
+        if kinds is None:
+            return self.workload.fastest_table(degrees)
+        return self.workload.table(degrees, kinds)
 
     def _sending_time(self, choices: Choices, senders: FloatArray) -> FloatArray:
         """Return what sending shards out rank by rank takes each choice [s].
@@ -244,16 +362,25 @@ class Splitter:
         grouping = configuration.grouping
         return Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp), grouping)
 
-    def interleaved_chain(self, configuration: Configuration) -> _InterleavedChain:
-        """Return a configuration's interleaved chain, made once."""
-        key = self.degrees(configuration), configuration.v
+    def interleaved_chain(
+        self, configuration: Configuration, kinds: Kinds | None = None
+    ) -> _InterleavedChain:
+        """Return a configuration's interleaved chain, made once.
+
+        On devices of some kinds, or on the best of all if there are none.
+        """
+        if self.workload.fleet is None:
+            kinds = None
+        key = self.degrees(configuration), configuration.v, kinds
         if key not in self._interleaved:
             self.work.count(CHAIN_CLASSES)
             self._interleaved[key] = self._interleave(*key)
         return self._interleaved[key]
 
-    def _interleave(self, degrees: Degrees, v: int) -> _InterleavedChain:
-        table, layers = self.workload.table(degrees), self.layers[degrees]
+    def _interleave(
+        self, degrees: Degrees, v: int, kinds: Kinds | None
+    ) -> _InterleavedChain:
+        table, layers = self._table(degrees, kinds), self.layers[degrees]
         classes = class_table(interleave_chain(table, v), num_chunks=v)
         return _InterleavedChain(
             classes,

@@ -17,8 +17,9 @@ import numpy as np
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.search.candidates import CandidateSet, assemble_plan
+from planner.search.device_kinds import placed_kinds
 from planner.search.space import Configuration
-from topologies.arrays import IntArray
+from topologies.arrays import FloatArray, IntArray
 from topologies.units import format_size
 
 PRECISION = 0.01
@@ -34,16 +35,28 @@ class ThriftiestPlan(NamedTuple):
     """Fastest plan of those that need the least memory, on its best placement."""
     stage: int
     """Number of the plan's fullest stage."""
+    scarcity: float
+    """Factor by which the most memory of any device exceeds that of the stage's."""
 
     @property
-    def needed(self) -> float:
+    def peak(self) -> float:
         """Memory of the fullest stage's devices [byte]."""
         return self.priced.stages[self.stage].peak_memory
 
+    @property
+    def needed(self) -> float:
+        """What that is on devices with the most memory, shares being equal [byte]."""
+        return self.peak * self.scarcity
 
-def fullest_stage(priced: PricedPlan) -> int:
-    """Return the stage whose devices need the most memory, the first of equals."""
-    return int(np.argmax([stage.peak_memory for stage in priced.stages]))
+
+def fullest_stage(priced: PricedPlan, scarcity: FloatArray | float = 1.0) -> int:
+    """Return the stage whose devices need the most memory, the first of equals.
+
+    Where devices differ, by what they have: ``scarcity`` as in
+    `planner.search.device_kinds.PlacedKinds`.
+    """
+    peaks = np.array([stage.peak_memory for stage in priced.stages])
+    return int(np.argmax(peaks * scarcity))
 
 
 def space_infeasibility(candidates: CandidateSet) -> str:
@@ -53,29 +66,30 @@ def space_infeasibility(candidates: CandidateSet) -> str:
             f"{n} {why}" for why, n in candidates.statistics.items() if n
         )
         return f"The search space is empty: {reasons or 'no size is left to try'}."
-    memory = candidates.memory
-    name = candidates.workload.accelerator.name
+    memory, workload = candidates.memory, candidates.workload
+    name = workload.accelerator.name
     if memory <= 0:
         return f"The memory reserve leaves nothing of {name}'s memory to plan with."
     least = thriftiest_plan(candidates)
+    room = memory / least.scarcity
+    name = workload.smallest_of(least.priced.plan.stages[least.stage].devices).name
     if least.needed <= memory:
         return (
             "The search was stopped before it found a plan: the least demanding "
             f"configuration ({sizes_label(least.configuration)}) would fit "
-            f"{format_size(memory)} of {name}."
+            f"{format_size(room)} of {name}."
         )
-    missing = format_size(least.needed - memory)
+    missing = format_size(least.peak - room)
     return (
         f"Out of memory: the least demanding configuration "
-        f"({sizes_label(least.configuration)}) needs {format_size(least.needed)} per "
-        f"device, and {name} has {format_size(memory)} to give, {missing} too little. "
-        f"{memory_sentence(least.priced)}"
+        f"({sizes_label(least.configuration)}) needs {format_size(least.peak)} per "
+        f"device, and {name} has {format_size(room)} to give, {missing} too little. "
+        f"{memory_sentence(least.priced, least.stage)}"
     )
 
 
-def memory_sentence(priced: PricedPlan) -> str:
+def memory_sentence(priced: PricedPlan, index: int) -> str:
     """Say what the memory of a plan's fullest stage is made of, most first."""
-    index = fullest_stage(priced)
     held = priced.stages[index].memory
     parts = sorted(held.items(), key=lambda part: -part[1])
     listed = ", ".join(f"{name} {format_size(n)}" for name, n in parts if n)
@@ -96,7 +110,7 @@ def thriftiest_plan(candidates: CandidateSet) -> ThriftiestPlan:
     while (priced := plan_within(candidates, configuration, memory)) is None:
         # Room is necessary for a split on a true placement, not sufficient.
         memory *= 1 + PRECISION
-    best = ThriftiestPlan(configuration, priced, fullest_stage(priced))
+    best = _thriftiest(candidates, configuration, priced)
     # So another configuration, which seemed to need more, may need less.
     numbers = thrifty_configurations(candidates)
     held = candidates.outer.memory[numbers]
@@ -119,7 +133,19 @@ def _thriftier(
         priced = plan_within(candidates, configuration, memory)
         if priced is None:
             return best
-        best = ThriftiestPlan(configuration, priced, fullest_stage(priced))
+        best = _thriftiest(candidates, configuration, priced)
+
+
+def _thriftiest(
+    candidates: CandidateSet, configuration: Configuration, priced: PricedPlan
+) -> ThriftiestPlan:
+    """Return a plan with the stage that fills its devices most."""
+    devices = [stage.devices for stage in priced.plan.stages]
+    kinds = placed_kinds(
+        candidates.workload, np.array(devices), candidates.spec.memory_reserve
+    )
+    stage = fullest_stage(priced, kinds.scarcity)
+    return ThriftiestPlan(configuration, priced, stage, float(kinds.scarcity[stage]))
 
 
 def plan_within(

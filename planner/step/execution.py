@@ -1,14 +1,19 @@
 """The work of a job, and how its framework executes it: everything but its split.
 
+Devices may differ (`planner.step.fleet`): what depends on the device takes the kinds
+of the devices that do it together, and waits for the slowest of them. Without kinds it
+is that of a healthy device of the workload's accelerator.
+
 What a framework hides behind compute, and at what price, are facts about the job, like
 its software: the search, the prices and the replay read the same ones. What the
 replay's engine may leave out or skip is not here (`nestsim.simulator.replay`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from estimators.chain import build_layer_table
 from estimators.constants import Constants, load_constants
@@ -22,8 +27,17 @@ from estimators.software import IDEAL, Software
 from estimators.tracing.graph import LayerGraph
 from estimators.training import ParameterBytes, TrainingSpec
 from estimators.user_files.links import UserLinks
+from planner.step.fleet import (
+    DeviceKind,
+    Fleet,
+    KindSets,
+    kind_sets,
+    least_table,
+    lockstep_table,
+    stretched_table,
+)
 from topologies.accelerators import Accelerator
-from topologies.arrays import FloatArray
+from topologies.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +96,11 @@ class Workload:
     """Batch, precision and optimizer."""
 
     accelerator: Accelerator
-    """Device that the model is trained on."""
+    """Device that the model is trained on; with a fleet the one that networks and
+    figures refer to."""
+
+    fleet: Fleet | None = None
+    """Kinds of the devices; None if all are this accelerator, and healthy."""
 
     software: Software = IDEAL
     """Framework that drives the device."""
@@ -100,34 +118,148 @@ class Workload:
     """Operator times that were measured, if any."""
 
     _tables: dict[Degrees, LayerTable] = field(default_factory=dict, init=False)
-    _expert_times: dict[Degrees, FloatArray] = field(default_factory=dict, init=False)
+    _kind_tables: dict[tuple[int, Degrees], LayerTable] = field(
+        default_factory=dict, init=False
+    )
+    """Tables of accelerators beside the workload's, healthy, by number of kind."""
+    _group_tables: dict[tuple[tuple[int, ...], Degrees], LayerTable] = field(
+        default_factory=dict, init=False
+    )
+    _fastest: dict[Degrees, LayerTable] = field(default_factory=dict, init=False)
+    _expert_times: dict[tuple[int | None, Degrees], FloatArray] = field(
+        default_factory=dict, init=False
+    )
+    _platforms: dict[int, Platform] = field(default_factory=dict, init=False)
 
-    def table(self, degrees: Degrees) -> LayerTable:
-        """Return the layer table under the given degrees, made once."""
-        if degrees not in self._tables:
-            self._tables[degrees] = build_layer_table(
-                self.graph,
-                degrees=degrees,
-                training=self.training,
-                platform=self.platform,
+    def table(self, degrees: Degrees, kinds: tuple[int, ...] = ()) -> LayerTable:
+        """Return the layer table under the given degrees, made once.
+
+        Parameters
+        ----------
+        degrees
+            How layers are split.
+        kinds
+            Kinds of the devices that work in lockstep; none for the healthy
+            accelerator of the workload.
+        """
+        if not kinds:
+            return self._table(None, degrees)
+        if (kinds, degrees) not in self._group_tables:
+            own = [self._kind_table(kind, degrees) for kind in kinds]
+            self._group_tables[kinds, degrees] = lockstep_table(own)
+        return self._group_tables[kinds, degrees]
+
+    def fastest_table(self, degrees: Degrees) -> LayerTable:
+        """Return a table in which no pass takes longer than on any device."""
+        if self.fleet is None:
+            return self.table(degrees)
+        if degrees not in self._fastest:
+            every = range(len(self.fleet.kinds))
+            own = [self._kind_table(kind, degrees) for kind in every]
+            self._fastest[degrees] = least_table(own)
+        return self._fastest[degrees]
+
+    def on(self, fleet: Fleet | None) -> "Workload":
+        """Return the same work on other devices; what is known of it is kept."""
+        if fleet is self.fleet:
+            return self
+        other = replace(self, fleet=fleet)
+        # Healthy tables are the same on any fleet, made before or after.
+        object.__setattr__(other, "_tables", self._tables)
+        return other
+
+    def slowed(self, factors: FloatArray) -> "Workload":
+        """Return the same work on devices that are slower, as `Fleet.slowed` is."""
+        fleet = self.fleet
+        if fleet is None:
+            healthy = np.zeros(factors.size, dtype=np.int64)
+            fleet = Fleet((DeviceKind(self.accelerator),), healthy)
+        return self.on(fleet.slowed(factors))
+
+    def kind_sets(self, groups: IntArray) -> KindSets:
+        """Return which kinds set the pace of each group of devices.
+
+        Parameters
+        ----------
+        groups
+            Device numbers, members of a group along the last axis.
+        """
+        return kind_sets(self.fleet, groups)
+
+    def _kind_table(self, kind: int, degrees: Degrees) -> LayerTable:
+        """Return the table of devices of one kind."""
+        return stretched_table(self._table(kind, degrees), self._factor(kind))
+
+    def _table(self, kind: int | None, degrees: Degrees) -> LayerTable:
+        """Return the table of a healthy device of a kind, None for the workload's."""
+        if kind is None or self._is_own(kind):
+            if degrees not in self._tables:
+                self._tables[degrees] = self._built_table(self.platform, degrees)
+            return self._tables[degrees]
+        if (kind, degrees) not in self._kind_tables:
+            made = self._built_table(self._platform(kind), degrees)
+            # What collectives reach of links is that of the workload's accelerator:
+            # members of a group send the same.
+            sent = self._table(None, degrees)
+            self._kind_tables[kind, degrees] = replace(
+                made, traffic=sent.traffic, boundary_bytes=sent.boundary_bytes
             )
-        return self._tables[degrees]
+        return self._kind_tables[kind, degrees]
 
-    def expert_times(self, degrees: Degrees) -> FloatArray:
+    def _built_table(self, platform: Platform, degrees: Degrees) -> LayerTable:
+        return build_layer_table(
+            self.graph, degrees=degrees, training=self.training, platform=platform
+        )
+
+    def _is_own(self, kind: int) -> bool:
+        """Return whether a kind's devices are of the workload's accelerator."""
+        assert self.fleet is not None
+        return self.fleet.kinds[kind].accelerator == self.accelerator
+
+    def _factor(self, kind: int) -> float:
+        assert self.fleet is not None
+        return self.fleet.kinds[kind].factor
+
+    def _platform(self, kind: int) -> Platform:
+        """Return what the healthy devices of a kind are."""
+        assert self.fleet is not None
+        if self._is_own(kind):
+            return self.platform
+        assert self.profile is None, "a profile is of one accelerator"
+        if kind not in self._platforms:
+            self._platforms[kind] = replace(
+                self.platform, accelerator=self.fleet.kinds[kind].accelerator
+            )
+        return self._platforms[kind]
+
+    def expert_times(self, degrees: Degrees, kinds: tuple[int, ...] = ()) -> FloatArray:
         """Return the part of each layer's compute that routed experts' products are.
 
         Forward, backward, and the part of the latter that weight gradients are, shape
         ``(3, L)`` [s]. From the traced operators; 0 for a graph without.
         """
-        if degrees not in self._expert_times:
-            self._expert_times[degrees] = self._read_expert_times(degrees)
-        return self._expert_times[degrees]
+        if not kinds:
+            return self._own_expert_times(None, degrees)
+        each = [
+            self._factor(kind) * self._own_expert_times(kind, degrees) for kind in kinds
+        ]
+        return np.asarray(np.max(each, axis=0))
 
-    def _read_expert_times(self, degrees: Degrees) -> FloatArray:
+    def _own_expert_times(self, kind: int | None, degrees: Degrees) -> FloatArray:
+        """Return those of a healthy device of a kind, None for the workload's."""
+        key = None if kind is None or self._is_own(kind) else kind
+        if (key, degrees) not in self._expert_times:
+            platform = self.platform if key is None else self._platform(key)
+            self._expert_times[key, degrees] = self._read_expert_times(
+                degrees, platform
+            )
+        return self._expert_times[key, degrees]
+
+    def _read_expert_times(self, degrees: Degrees, platform: Platform) -> FloatArray:
         graph, training = self.graph, self.training
         if not graph.layers:
             return np.zeros((3, len(graph.names)))
-        model = self.platform.operator_times(training, graph.spec)
+        model = platform.operator_times(training, graph.spec)
         totals = []
         for kind, layer in enumerate(graph.layers):
             work = layer_work(graph, kind, degrees, training.element_bytes)
@@ -139,7 +271,7 @@ class Workload:
                 if traced.sharding.startswith("expert")
             ]
             totals.append(np.sum(times, axis=0) if times else np.zeros(3))
-        all_kinds = self.platform.slowest * np.array(totals)
+        all_kinds = platform.slowest * np.array(totals)
         return np.ascontiguousarray(all_kinds[np.array(graph.kinds)].T)
 
     @cached_property
@@ -154,19 +286,23 @@ class Workload:
         share = block_matrices(self.graph).share
         return self.training.mean_parameter_bytes(share)
 
-    @cached_property
-    def orthogonalisation_time(self) -> float:
-        """Time of Muon's products for each parameter, 0 with other optimizers [s]."""
+    def orthogonalisation_time(self, kinds: tuple[int, ...] = ()) -> float:
+        """Return the time of Muon's products for each parameter, 0 without [s]."""
         if self.training.optimizer != "muon":
             return 0.0
         flops = block_matrices(self.graph).orthogonalisation_flops
-        return flops / self.platform.product_rate(self.training.precision)
+        precision = self.training.precision
+        if not kinds:
+            return flops / self.platform.product_rate(precision)
+        return max(
+            flops / self._platform(kind).product_rate(precision) * self._factor(kind)
+            for kind in kinds
+        )
 
-    @cached_property
-    def step_time(self) -> float:
-        """Time in which a device updates a parameter [s]."""
-        moved = optimizer_step_bytes(self.parameter_bytes) / self.memory_rate
-        return moved + self.orthogonalisation_time
+    def step_time(self, kinds: tuple[int, ...] = ()) -> float:
+        """Return the time in which devices update a parameter [s]."""
+        moved = optimizer_step_bytes(self.parameter_bytes) / self.memory_rate(kinds)
+        return moved + self.orthogonalisation_time(kinds)
 
     @cached_property
     def platform(self) -> Platform:
@@ -184,14 +320,51 @@ class Workload:
         """What memory holds beside tensors."""
         return Allocator(constants=self.constants.allocator(self.software.name))
 
-    def tensor_memory(self, reserve: float = 0.0) -> float:
-        """Return what a device has for tensors, with some of it kept free [byte]."""
-        return self.allocator.usable(self.accelerator.memory_bytes - reserve)
+    def tensor_memory(self, reserve: float = 0.0, kinds: tuple[int, ...] = ()) -> float:
+        """Return what a device has for tensors, with some of it kept free [byte].
+
+        The least of the kinds; with none, that of the workload's accelerator.
+        """
+        capacity = self.accelerator.memory_bytes
+        if kinds:
+            assert self.fleet is not None
+            every = self.fleet.kinds
+            capacity = min(every[kind].accelerator.memory_bytes for kind in kinds)
+        return self.allocator.usable(capacity - reserve)
+
+    def smallest_of(self, devices: ArrayLike | None = None) -> Accelerator:
+        """Return the accelerator with the least memory among some devices, or all."""
+        if self.fleet is None:
+            return self.accelerator
+        if devices is None:
+            devices = np.arange(self.fleet.num_devices)
+        every = [self.fleet.kinds[kind] for kind in self.fleet.kinds_of(devices)]
+        accelerators = [kind.accelerator for kind in every]
+        return min(accelerators, key=lambda accelerator: accelerator.memory_bytes)
+
+    def memory_on(
+        self, devices: ArrayLike | None = None, reserve: float = 0.0
+    ) -> float:
+        """Return what each of some devices, or of all, has for tensors [byte]."""
+        capacity = self.smallest_of(devices).memory_bytes
+        return self.allocator.usable(capacity - reserve)
 
     @cached_property
-    def memory_rate(self) -> float:
-        """Rate of streaming kernels such as the optimizer step [byte/s]."""
-        return self.platform.memory_rate
+    def mean_peak_flops(self) -> float:
+        """Mean peak rate of the devices, in the job's precision [FLOP/s]."""
+        precision = self.training.precision
+        if self.fleet is None or len(self.fleet.accelerators) == 1:
+            return self.accelerator.peak_flops[precision]
+        peaks = [kind.accelerator.peak_flops[precision] for kind in self.fleet.kinds]
+        return float(np.mean(np.array(peaks)[self.fleet.of_device]))
+
+    def memory_rate(self, kinds: tuple[int, ...] = ()) -> float:
+        """Return the rate of streaming kernels such as the optimizer step [byte/s]."""
+        if not kinds:
+            return self.platform.memory_rate
+        return min(
+            self._platform(kind).memory_rate / self._factor(kind) for kind in kinds
+        )
 
     @cached_property
     def iteration_time(self) -> float:

@@ -195,7 +195,7 @@ class BruteForce:
             # With nothing to share all ZeRO stages are one.
             zeros=tuple(zeros if members > 1 else zeros[:1]),
             each=each,
-            step_time=optimizer_step_bytes(each) / workload.memory_rate,
+            step_time=optimizer_step_bytes(each) / workload.memory_rate(),
             shard_time=workload.shard_time,
             expert_group=members // sizes.ep,
             memory=self.space.memory,

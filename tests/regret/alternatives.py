@@ -128,6 +128,7 @@ class Alternatives:
             self.workload,
             self.network.num_devices,
             idle_devices=self.spec.idle_devices,
+            network=self.network,
         )
         return fits(self.workload, self.spec, plan) and not broken_rules(
             plan, rules, facts

@@ -93,7 +93,7 @@ def test_a_stopped_search_answers_with_what_can_be_launched() -> None:
     search = replace(scenario.search, work_limit=1, proven_gap=0.0)
     scenario = replace(scenario, search=search)
     network, workload = build_job(scenario, None)
-    facts = LaunchFacts.of(workload, network.num_devices)
+    facts = LaunchFacts.of(workload, network.num_devices, network=network)
     rules = LAUNCH_RULES["fsdp"]
     ordinary = manual_plans(network, workload, search)
     assert any(broken_rules(plan, rules, facts) for plan in ordinary)

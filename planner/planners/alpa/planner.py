@@ -53,6 +53,7 @@ from planner.planners.protocol import (
 )
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
+from planner.search.device_kinds import least_memory
 from planner.search.space import SearchSpec, sequence_parallel
 from planner.step.execution import Workload
 from planner.step.plan import Plan
@@ -161,7 +162,7 @@ class AlpaSearch:
         cls, network: Network, workload: Workload, spec: SearchSpec, work: Work
     ) -> "AlpaSearch":
         """Read what Alpa may see of a problem."""
-        memory = workload.tensor_memory(spec.memory_reserve)
+        memory = least_memory(workload, spec.memory_reserve)
         return cls(
             network=network,
             choices=MeshChoices(TwoLevelMesh.of(network), workload, spec),

@@ -44,6 +44,7 @@ from planner.planners.protocol import (
 )
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.spec import PlanSpec
+from planner.search.device_kinds import least_memory
 from planner.search.space import SearchSpec, sequence_parallel
 from planner.step.execution import Workload
 from planner.step.plan import NO_OFFLOAD, Offload, Plan
@@ -204,7 +205,7 @@ class _MistSearch:
             mesh=cluster_mesh(self.network),
             num_layers=workload.chain[1],
             global_batch_size=workload.training.global_batch_size,
-            memory=share * workload.tensor_memory(spec.memory_reserve),
+            memory=share * least_memory(workload, spec.memory_reserve),
             tensor_sizes=_listed(TENSOR_SIZES, spec.tensor_model_parallel_sizes),
             micro_batch_sizes=_listed(MICRO_BATCHES, spec.micro_batch_sizes),
             stage_counts=spec.pipeline_model_parallel_sizes,

@@ -25,13 +25,14 @@ from planner.kernels import replay_bound as kernel
 from planner.kernels import replay_terms as terms
 from planner.kernels import tables
 from planner.search.bounds import job_constants
+from planner.search.device_kinds import Kinds, PlacedKinds
 from planner.search.replayed.exits import AloneRates, Exits, no_exits
 from planner.search.replayed.orders import pass_counts, pass_order
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER
 from planner.step.recompute import recompute_shares
 from planner.step.schedules import SCHEDULES, schedule_name
-from topologies.arrays import FloatArray
+from topologies.arrays import FloatArray, IntArray
 
 MOST_PASSES = 256
 """Most times of passes that are kept at a time."""
@@ -82,6 +83,8 @@ class Placed(NamedTuple):
     """Rates of what a stage sends while others do not."""
     exits: Exits
     """Shares of traffic that leave blocks of the network."""
+    kinds: PlacedKinds
+    """Kinds of the devices."""
     key: bytes
     """Bytes that are equal for placements that no bound can tell apart."""
 
@@ -91,13 +94,24 @@ class Placed(NamedTuple):
         return len(self.key) // 8
 
 
+class _Rows(NamedTuple):
+    """Rates and devices of the stages of a replica, each pair of them once."""
+
+    rates: StageRates
+    """Rates by row."""
+    kinds: tuple[Kinds | None, ...]
+    """Kinds of each row, None for what no device beats; one for all rows if all are
+    alike."""
+
+
 class _Sent(NamedTuple):
     """What a bound takes everything to cost that is sent."""
 
     rates: StageRates
     """Rates of what passes wait for."""
-    wires: FloatArray
-    """Transfers between stages, as the kernel reads them."""
+    wires: tuple[FloatArray, ...]
+    """Transfers between stages, as the kernel reads them, for each of the replicas that
+    differ in their devices."""
     ends: FloatArray
     """Rates of the step's end, as the kernel reads them."""
     exits: Exits
@@ -115,7 +129,7 @@ class ReplayBounds:
     """Whether replays send the collectives inside of layers over the links."""
 
     memory: float
-    """Memory of each device that plans may use [byte]."""
+    """Memory of a device that plans may use, the most of any [byte]."""
 
     hosts: HostCosts
     """What hosts cost the job."""
@@ -129,11 +143,12 @@ class ReplayBounds:
         rates: StageRates,
         exits: tuple[Exits, ...],
         variants: terms.Variants,
+        kinds: PlacedKinds,
         cutoff: float,
     ) -> FloatArray:
         """Bound plans under rates that no placement can beat, shape ``(K, Y)`` [s].
 
-        Infinite where a plan does not fit.
+        On devices of the kinds of a placement. Infinite where a plan does not fit.
         """
         wires = np.zeros((1, shape.p, 2))
         if shape.p > 1:
@@ -141,8 +156,11 @@ class ReplayBounds:
             wires[:] = rates.boundary[0, 0, 0] + rates.boundary[0, 0, 1] * num_bytes
         ends = np.repeat(rates.rows, shape.p, axis=0)
         every = exits or (no_exits(len(rates.group_sizes), shape.p),)
+        alike = (wires,) * len(kinds.replicas)
         found = [
-            self._bound(shape, _Sent(rates, wires, ends, block_exits), variants, cutoff)
+            self._read(
+                shape, _Sent(rates, alike, ends, block_exits), variants, kinds, cutoff
+            ).values
             for block_exits in every
         ]
         return np.asarray(np.max(found, axis=0))
@@ -158,34 +176,73 @@ class ReplayBounds:
         """Bound plans on one placement, as `relaxed` does."""
         num_bytes = self.columns(shape.degrees).boundary_bytes
         alone, inside = placed.alone, placed.rates
-        wires = alone.boundary[..., 0] + alone.boundary[..., 1] * num_bytes
+        wires = tuple(
+            boundary[..., 0] + boundary[..., 1] * num_bytes
+            for boundary in alone.boundaries
+        )
         if self.by_layer:
             inside = inside._replace(rows=_unhindered(inside.rows, relaxed.rows))
         sent = _Sent(inside, wires, alone.ends, placed.exits)
-        return self._read(shape, sent, variants, cutoff)
+        return self._read(shape, sent, variants, placed.kinds, cutoff)
 
     def memory_of(
-        self, shape: Shape, rates: StageRates, variants: terms.Variants
+        self,
+        shape: Shape,
+        rates: StageRates,
+        variants: terms.Variants,
+        kinds: PlacedKinds,
     ) -> FloatArray:
-        """Return the memory of the fullest stage of plans, ``(K, Y)`` [byte]."""
+        """Return the memory of the fullest stage of plans, ``(K, Y)`` [byte].
+
+        What is on devices with less memory than the most counts by as much more.
+        """
         wires = np.zeros((1, shape.p, 2))
         ends = np.repeat(rates.rows, shape.p, axis=0)
         exits = no_exits(len(rates.group_sizes), shape.p)
-        sent = _Sent(rates, wires, ends, exits)
+        sent = _Sent(rates, (wires,), ends, exits)
+        first = kinds._replace(replicas=kinds.replicas[:1])
         unbounded = replace(self, memory=np.inf)
-        return unbounded._read(shape, sent, variants, np.inf).memory  # noqa: SLF001
-
-    def _bound(
-        self, shape: Shape, sent: _Sent, variants: terms.Variants, cutoff: float
-    ) -> FloatArray:
-        return self._read(shape, sent, variants, cutoff).values
+        return unbounded._read(shape, sent, variants, first, np.inf).memory  # noqa: SLF001
 
     def _read(
-        self, shape: Shape, sent: _Sent, variants: terms.Variants, cutoff: float
+        self,
+        shape: Shape,
+        sent: _Sent,
+        variants: terms.Variants,
+        kinds: PlacedKinds,
+        cutoff: float,
     ) -> kernel.PlanBounds:
-        """Return bounds, memory and repeated blocks."""
+        """Return bounds, memory and repeated blocks.
+
+        Each of the replicas that differ in their devices is a lower bound: memory, and
+        with it what is repeated, is the same in all.
+        """
+        found: kernel.PlanBounds | None = None
+        for stages, wires in zip(kinds.replicas, sent.wires, strict=True):
+            family = self._family(shape, sent, stages, wires, kinds.scarcity)
+            one: kernel.PlanBounds = kernel.replay_bounds(family, variants, cutoff)
+            if found is None:
+                found = one
+            else:
+                np.maximum(found.values, one.values, out=found.values)
+        assert found is not None, "there is a replica"
+        return found
+
+    def _family(
+        self,
+        shape: Shape,
+        sent: _Sent,
+        stages: tuple[Kinds, ...],
+        wires: FloatArray,
+        scarcity: FloatArray,
+    ) -> terms.PlanFamily:
+        """Return all that does not change from plan to plan, of some replicas."""
         table = self.workload.table(shape.degrees)
         rates, exits = sent.rates, sent.exits
+        rows = _rows_by_kind(rates, stages)
+        own = [self._table(shape.degrees, kinds) for kinds in rows.kinds]
+        if len(own) == 1:
+            own *= len(rows.rates.rows)
         known = self.columns(shape.degrees)
         tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
         degrees = shape.degrees
@@ -216,7 +273,7 @@ class ReplayBounds:
         )
         schedule = shape.schedule_name
         counts = pass_counts(schedule, shape.p, shape.m, shape.v)
-        family = terms.PlanFamily(
+        return terms.PlanFamily(
             pipeline=terms.Pipeline(
                 shape.p,
                 shape.v,
@@ -224,34 +281,82 @@ class ReplayBounds:
                 *counts,
                 SCHEDULES[schedule].last_in_flight(shape.m),
             ),
-            passes=terms.PassDurations(
-                *self._times(table, rates, shape), rates.signature
-            ),
+            passes=terms.PassDurations(*self._times(rows, shape), rows.rates.signature),
             layers=known.layers,
             sent=terms.SentTerms(
-                np.ascontiguousarray(sent.wires),
+                np.ascontiguousarray(wires),
                 np.ascontiguousarray(sent.ends),
                 rates.group_sizes,
                 rates.senders,
                 terms.BlockExits(*exits),
             ),
             job=job,
-            order=pass_order(schedule, shape, table, sent.wires),
+            order=pass_order(schedule, shape, own, wires),
+            devices=self._devices(stages, scarcity),
         )
-        found: kernel.PlanBounds = kernel.replay_bounds(family, variants, cutoff)
-        return found
+
+    def _devices(
+        self, stages: tuple[Kinds, ...], scarcity: FloatArray
+    ) -> terms.StageDevices:
+        """Return what the devices of each stage are."""
+        steps = [self.workload.step_time(kinds) for kinds in stages]
+        saving = np.zeros(len(stages))
+        if self.hosts.cpu_adam:
+            saving = self.hosts.step_time - np.array(steps)
+        return terms.StageDevices(
+            step_time=np.array(steps), host_saving=saving, scarcity=scarcity
+        )
+
+    def _table(self, degrees: Degrees, kinds: Kinds | None) -> LayerTable:
+        """Return the table of devices of some kinds, None for the best of all."""
+        if kinds is None:
+            return self.workload.fastest_table(degrees)
+        return self.workload.table(degrees, kinds)
 
     def _tied_bytes(self, table: LayerTable) -> float:
         return table.tied_parameters * self.workload.parameter_bytes.reduce
 
     def pass_times(
-        self, degrees: Degrees, rates: StageRates, *, pairs: bool = False
+        self,
+        degrees: Degrees,
+        rates: StageRates,
+        *,
+        pairs: bool = False,
+        kinds: Kinds | None = None,
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the least forward and backward time of each layer, ``(L,)`` [s]."""
-        table = self.workload.table(degrees)
+        """Return the least forward and backward time of each layer, ``(L,)`` [s].
+
+        On devices of some kinds, or on any device if there are none.
+        """
         shape = Shape(degrees, 1, 1, 1, 1, pairs)
-        forward, backward, *_ = self._times(table, rates, shape)
+        forward, backward, *_ = self._times(_Rows(rates, (kinds,)), shape)
         return np.diff(forward[0]), np.diff(backward[0].min(axis=0))
+
+    def stage_times(
+        self,
+        shape: Shape,
+        rates: StageRates,
+        kinds: PlacedKinds,
+        cuts: IntArray,
+    ) -> FloatArray:
+        """Return the least that the busiest stage of layouts works, ``(Y,)`` [s].
+
+        All microbatches of a replica, nothing repeated, under rates that no placement
+        can beat.
+        """
+        stage = SCHEDULES[shape.schedule_name].virtual_stages(shape.p, shape.v).stage
+        most = np.zeros(len(cuts))
+        for stages in kinds.replicas:
+            rows = _rows_by_kind(rates, stages)
+            forward, backward, *_ = self._times(rows, shape)
+            both = forward + backward[:, tables.NONE]
+            row = rows.rates.signature[stage]
+            held = both[row, cuts[:, 1:]] - both[row, cuts[:, :-1]]
+            worked = np.zeros((len(cuts), shape.p))
+            for k, number in enumerate(stage.tolist()):
+                worked[:, number] += held[:, k]
+            most = np.maximum(most, worked.max(axis=1))
+        return np.asarray(shape.m * most * (1.0 - 1e-12))
 
     def columns(self, degrees: Degrees) -> _Columns:
         """Return what the kernel reads of a layer table, made once."""
@@ -260,25 +365,30 @@ class ReplayBounds:
         return self._columns[degrees]
 
     def _times(
-        self, table: LayerTable, rates: StageRates, shape: Shape
+        self, rows: _Rows, shape: Shape
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return `forward`, `backward`, `sharded` and `hidden` of the kernel."""
-        rows = rates.rows[:, : tables.DENSE_REDUCE].tobytes()
-        key = shape.degrees, shape.pairs, rows
+        rates = rows.rates
+        own = rates.rows[:, : tables.DENSE_REDUCE].tobytes()
+        key = shape.degrees, shape.pairs, own, rows.kinds
         if key not in self._passes:
             if len(self._passes) >= MOST_PASSES:
                 self._passes.clear()
-            self._passes[key] = self._in_layers(table, rates, shape)
+            each = [self._table(shape.degrees, kinds) for kinds in rows.kinds]
+            self._passes[key] = self._in_layers(each, rates, shape)
+        table = self.workload.table(shape.degrees)
         return (*self._passes[key], *self._shared(table, rates, shape))
 
     def _in_layers(
-        self, table: LayerTable, rates: StageRates, shape: Shape
+        self, each: list[LayerTable], rates: StageRates, shape: Shape
     ) -> tuple[FloatArray, FloatArray]:
         """Return the times of passes without what ZeRO sends in them [s].
 
         Those that another pass may be beside take no less than what goes between
-        experts, and no less than all else: alone they take both.
+        experts, and no less than all else: alone they take both. ``each`` is the table
+        of each row, or one for all.
         """
+        table = each[0]
         rows = rates.rows[:, None, :]
         num_rows, num_layers = len(rates.rows), table.num_layers
         modes = {mode: number for mode, number in RECOMPUTE_MODES.items() if number}
@@ -298,10 +408,11 @@ class ReplayBounds:
             for mode, share in recompute_shares(item, table).items():
                 count, sent = item.forward_count * share, item.forward_bytes * share
                 sums[2 + modes[mode]] += count * latency + sent * inverse
-        compute = np.zeros((2 + tables.NUM_MODES, 1, num_layers))
-        compute[0], compute[1] = table.forward_time, table.backward_time
-        for mode, number in modes.items():
-            compute[2 + number] = table.recompute_time[mode]
+        compute = np.zeros((2 + tables.NUM_MODES, len(each), num_layers))
+        for row, own in enumerate(each):
+            compute[0, row], compute[1, row] = own.forward_time, own.backward_time
+            for mode, number in modes.items():
+                compute[2 + number, row] = own.recompute_time[mode]
         if self.workload.execution.tp_comm_overlap:
             both = np.maximum(compute, tensor) + other
         else:
@@ -355,6 +466,20 @@ class ReplayBounds:
                     beside[:, :, place] = sent[:, :, place] * table.is_block
                 sent[:, :, place] = 0.0
         return _prefix(sent), _prefix(beside)
+
+
+def _rows_by_kind(rates: StageRates, stages: tuple[Kinds, ...]) -> _Rows:
+    """Return a row for each of the pairs of rates and kinds that some stage has."""
+    if len(set(stages)) == 1:
+        return _Rows(rates, stages[:1])
+    pairs = list(zip(rates.signature.tolist(), stages, strict=True))
+    distinct = sorted(set(pairs))
+    rows = np.ascontiguousarray(rates.rows[[row for row, _ in distinct]])
+    signature = np.array([distinct.index(pair) for pair in pairs])
+    return _Rows(
+        rates._replace(rows=rows, signature=signature),
+        tuple(kinds for _, kinds in distinct),
+    )
 
 
 def _unhindered(rows: FloatArray, relaxed: FloatArray) -> FloatArray:

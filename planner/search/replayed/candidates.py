@@ -24,11 +24,15 @@ from planner.cost.rates import (
     PricedGrid,
     StageRates,
 )
-from planner.kernels import tables
 from planner.kernels.replay_terms import Variants
+from planner.search.device_kinds import (
+    PlacedKinds,
+    most_memory,
+)
 from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
 from planner.search.launchable import LaunchFacts, broken_rules
 from planner.search.placements import (
+    DevicePlaces,
     Placement,
     PlacementBounds,
     extents_of,
@@ -38,8 +42,9 @@ from planner.search.placements import (
 from planner.search.relaxation import Relaxation, best_group_rates
 from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
 from planner.search.replayed.exits import alone_rates, placed_exits, relaxed_exits
+from planner.search.replayed.floors import first_bounds, relaxed_rates, shared_inside
 from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace, layouts
-from planner.search.space import Configuration, Inner, SearchSpec, sequence_parallel
+from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import SCHEDULES, schedule_name
@@ -57,6 +62,12 @@ BOUND = 450
 BOUNDED_LAYERS = 40
 """Layers for which a bound takes one unit of work more, each counted once a choice and
 layout."""
+
+SHEAF = 32
+"""Layouts that are bounded together where devices differ."""
+
+PACE_DIGITS = 3
+"""Digits of the ratio of two devices' speeds."""
 
 MOST_GRIDS = 64
 """Placements whose prices under every algorithm are kept at a time."""
@@ -145,6 +156,8 @@ class LaunchableCandidates:
     """Number of the first configuration of each family, and the number of all."""
     tiers: PlacementBounds
     """Blocks of the network."""
+    places: DevicePlaces
+    """What devices there are on placements."""
     _placed: dict[object, Placed] = field(default_factory=dict)
     _grids: dict[object, PricedGrid] = field(default_factory=dict)
     _choosers: dict[object, AlgorithmChooser] = field(default_factory=dict)
@@ -185,7 +198,7 @@ class LaunchableCandidates:
         bounds = ReplayBounds(
             workload=workload,
             by_layer=by_layer,
-            memory=workload.tensor_memory(spec.memory_reserve),
+            memory=most_memory(workload, spec.memory_reserve),
             hosts=HostCosts.of(network, workload),
         )
         relaxation = Relaxation.of(network)
@@ -201,16 +214,10 @@ class LaunchableCandidates:
             work.count(LAYER_TABLE)
             rates = relaxed_rates(relaxation, tensor[tp], family.configuration(0))
             plain, paired = (
-                [bounds.pass_times(family.degrees, row, pairs=pairs) for row in rates]
+                first_bounds(bounds, family, rates, pairs=pairs)
                 for pairs in (False, True)
             )
-            first.append(
-                np.where(
-                    family.pairs + space.pairs_chunks,
-                    mean_stage_bounds(workload, family, paired),
-                    mean_stage_bounds(workload, family, plain),
-                )
-            )
+            first.append(np.where(family.pairs + space.pairs_chunks, paired, plain))
         sizes = [0, *(len(family.pp) for family in families)]
         dropped["configurations"] = sum(sizes)
         return cls(
@@ -227,6 +234,12 @@ class LaunchableCandidates:
             first_bounds=np.concatenate(first),
             starts=np.cumsum(sizes),
             tiers=PlacementBounds.of(network),
+            places=DevicePlaces(
+                network=network,
+                workload=workload,
+                reserve=spec.memory_reserve,
+                work=work,
+            ),
         )
 
     @property
@@ -244,23 +257,62 @@ class LaunchableCandidates:
     def relaxed_bound(self, configuration: Configuration, cutoff: float) -> float:
         """Bound a configuration's plans under rates that no placement can beat [s].
 
-        Infinite if none fits in memory.
+        With the kinds of devices that its placements have. Infinite if none fits in
+        memory.
         """
-        cuts = self._layouts(configuration)
         least = np.inf
-        for shape, rates in product(
-            self._shapes(configuration), self._relaxed(configuration)
+        for shape, kinds, rates in product(
+            self._shapes(configuration),
+            self._distinct_kinds(configuration),
+            self._relaxed(configuration),
         ):
             options = len(rates.group_sizes)
             choices = self.choices(configuration, options, shape.schedule)
             if not choices:
                 continue
-            self._spend(cuts, choices)
-            variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
+            columns = choice_columns(choices, self.bounds.hosts)
             exits = relaxed_exits(self.tiers, configuration, options)
-            found = self.bounds.relaxed(shape, rates, exits, variants, cutoff)
-            least = min(least, float(found.min()))
+            for cuts, floor in self._sheaves(configuration, shape, kinds):
+                if floor >= min(least, cutoff):
+                    least = min(least, floor)
+                    break
+                self._spend(cuts, choices, kinds)
+                variants = Variants(cuts, columns)
+                found = self.bounds.relaxed(
+                    shape, rates, exits, variants, kinds, cutoff
+                )
+                least = min(least, float(found.min()))
         return least
+
+    def _sheaves(
+        self, configuration: Configuration, shape: Shape, kinds: PlacedKinds
+    ) -> Iterator[tuple[IntArray, float]]:
+        """Yield layouts, and a bound of the replays of these and all that follow [s].
+
+        All at once, with no bound, if all stages have devices of the same kinds.
+        """
+        cuts = self.layouts(configuration, shape, kinds)
+        if kinds.are_alike:
+            yield cuts, 0.0
+            return
+        floors = self._floors(shape, kinds, cuts, self._relaxed(configuration))
+        order = np.argsort(floors, kind="stable")
+        for start in range(0, len(order), SHEAF):
+            chosen = order[start : start + SHEAF]
+            yield np.ascontiguousarray(cuts[chosen]), float(floors[chosen[0]])
+
+    def _floors(
+        self,
+        shape: Shape,
+        kinds: PlacedKinds,
+        cuts: IntArray,
+        relaxed: tuple[StageRates, ...],
+    ) -> FloatArray:
+        """Return a bound of the replays of layouts, of what their stages work [s]."""
+        every = [
+            self.bounds.stage_times(shape, rates, kinds, cuts) for rates in relaxed
+        ]
+        return np.asarray(np.min(every, axis=0))
 
     def leaves(self, configuration: Configuration, cutoff: float) -> Iterator[Leaves]:
         """Yield the plans of a configuration that fit, placement by placement.
@@ -268,9 +320,9 @@ class LaunchableCandidates:
         What bounds cannot tell apart has the same ones, but replays of its own: flows
         may meet otherwise.
         """
-        cuts = self._layouts(configuration)
         known: dict[tuple[str, bytes], Leaves] = {}
-        relaxed = self._least(self._relaxed(configuration))
+        least = self._relaxed(configuration)
+        relaxed = self._least(least)
         for shape, placement in product(
             self._shapes(configuration), self.placements(configuration)
         ):
@@ -285,7 +337,12 @@ class LaunchableCandidates:
             choices = self.choices(configuration, options, shape.schedule)
             if not choices:
                 continue
-            self._spend(cuts, choices)
+            cuts = self.layouts(configuration, shape, placed.kinds)
+            if not placed.kinds.are_alike:
+                # What cannot even be an alternative is never looked at.
+                floors = self._floors(shape, placed.kinds, cuts, least)
+                cuts = np.ascontiguousarray(cuts[floors < cutoff])
+            self._spend(cuts, choices, placed.kinds)
             variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
             found = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
             fits = np.argwhere(np.isfinite(found.values))
@@ -315,19 +372,30 @@ class LaunchableCandidates:
                 choices = self.choices(configuration, 1, shape.schedule)
                 if not choices:
                     continue
-                cuts = self._layouts(configuration)
                 rates = self._relaxed(configuration)[0]
-                variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
-                memory = self.bounds.memory_of(shape, rates, variants)
-                if memory.min() < least:
-                    least = float(memory.min())
-                    choice, layout = np.unravel_index(memory.argmin(), memory.shape)
-                    cut = tuple(cuts[layout].tolist())
-                    found = configuration, cut, choices[choice], shape.schedule
+                columns = choice_columns(choices, self.bounds.hosts)
+                seen: set[bytes] = set()
+                for placement in self.placements(configuration):
+                    kinds = self.kinds(placement)
+                    if kinds.key in seen:
+                        continue
+                    seen.add(kinds.key)
+                    cuts = self.layouts(configuration, shape, kinds)
+                    variants = Variants(cuts, columns)
+                    memory = self.bounds.memory_of(shape, rates, variants, kinds)
+                    if memory.min() < least:
+                        least = float(memory.min())
+                        choice, layout = np.unravel_index(memory.argmin(), memory.shape)
+                        cut = tuple(cuts[layout].tolist())
+                        found = Leaf(
+                            configuration,
+                            cut,
+                            choices[choice],
+                            placement,
+                            schedule=shape.schedule,
+                        )
         assert found is not None, "the space is not empty"
-        configuration, cut, kept, schedule = found
-        placement = self.placements(configuration)[0]
-        return Leaf(configuration, cut, kept, placement, schedule=schedule)
+        return found
 
     def is_launchable(self, plan: Plan) -> bool:
         """Tell whether a plan that somebody made keeps the rules, where they hold."""
@@ -337,6 +405,7 @@ class LaunchableCandidates:
             self.workload,
             self.network.num_devices,
             idle_devices=self.spec.idle_devices,
+            network=self.network,
         )
         return not broken_rules(plan, self.rules, facts)
 
@@ -407,13 +476,28 @@ class LaunchableCandidates:
         )
 
     def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
-        """Return the placements that ranks numbered by the framework lead to."""
+        """Return the placements that ranks numbered by the framework lead to.
+
+        Over devices in each order that has other kinds work together.
+        """
         extents = extents_of(configuration)
         found: dict[object, Placement] = {}
         for order in self.rules.orders:
             placement = whole_dimensions(order, extents)
             found.setdefault(placement.steps, placement)
-        return tuple(found.values())
+        return self.places.over_orders(tuple(found.values()))
+
+    def kinds(self, placement: Placement) -> PlacedKinds:
+        """Return the kinds of devices that work on a placement."""
+        return self.places.kinds(placement)
+
+    def _distinct_kinds(self, configuration: Configuration) -> list[PlacedKinds]:
+        """Return the kinds that work on each of a configuration's placements, once."""
+        found: dict[bytes, PlacedKinds] = {}
+        for placement in self.placements(configuration):
+            kinds = self.kinds(placement)
+            found.setdefault(kinds.key, kinds)
+        return list(found.values())
 
     def placed(self, configuration: Configuration, placement: Placement) -> Placed:
         """Return what bounds read of a placement, made once."""
@@ -426,12 +510,14 @@ class LaunchableCandidates:
         if key not in self._placed:
             rates = self.rates(configuration, placement)
             groups = groups_of(configuration, placement)
-            alone = alone_rates(self.network, groups, rates)
+            kinds = self.kinds(placement)
+            alone = alone_rates(self.network, groups, rates, kinds.which)
             sizes = tuple(option.group_size for option in rates.shardings)
             exits = placed_exits(self.tiers, groups, sizes)
             read = rates.stage_rates._replace(boundary=np.zeros((0, 0, 2)))
-            arrays = (*read, alone.ends, alone.boundary, *exits[:3])
-            found = Placed(read, alone, exits, b"".join(a.tobytes() for a in arrays))
+            arrays = (*read, alone.ends, *alone.boundaries, *exits[:3])
+            told = b"".join(array.tobytes() for array in arrays)
+            found = Placed(read, alone, exits, kinds, told + kinds.key)
             self._held[0] += 2 * found.size
             if self._held[0] > MOST_PRICED_NUMBERS:
                 self._placed.clear()
@@ -460,9 +546,11 @@ class LaunchableCandidates:
         table = self.workload.table(self._shape(configuration).degrees)
         return placement_choices(table, self.workload, configuration.pp)
 
-    def _spend(self, cuts: IntArray, choices: tuple[MemoryChoice, ...]) -> None:
+    def _spend(
+        self, cuts: IntArray, choices: tuple[MemoryChoice, ...], kinds: PlacedKinds
+    ) -> None:
         layers = len(cuts) * len(choices) * self.workload.chain[0]
-        self.work.spend(BOUND + layers // BOUNDED_LAYERS)
+        self.work.spend(len(kinds.replicas) * (BOUND + layers // BOUNDED_LAYERS))
 
     def _shape(self, configuration: Configuration) -> Shape:
         tp, cp, ep, b, v, pp, dp, grouping, pairs = configuration
@@ -484,31 +572,41 @@ class LaunchableCandidates:
             for name in names
         ]
 
-    def _layouts(self, configuration: Configuration) -> IntArray:
-        table = self.workload.table(self._shape(configuration).degrees)
+    def layouts(
+        self, configuration: Configuration, shape: Shape, kinds: PlacedKinds
+    ) -> IntArray:
+        """Return the first layer of each virtual stage, for each way to cut the chain.
+
+        Shape ``(Y, C + 1)``; those whose slower stages hold fewer blocks last.
+        """
+        table = self.workload.table(shape.degrees)
         first, last = block_span(table.is_block)
         counts = self.space.layouts(configuration.pp, configuration.v)
+        if not kinds.are_alike:
+            more = self.space.unequal_layouts(
+                self._paces(shape, kinds), shape.schedule_name, configuration.v
+            )
+            counts = tuple(dict.fromkeys((*counts, *more)))
         return layouts(counts, first, table.num_layers - last)
+
+    def _paces(self, shape: Shape, kinds: PlacedKinds) -> tuple[float, ...]:
+        """Return the compute of a block on each stage over that on the fastest.
+
+        To `PACE_DIGITS` digits: what differs by less is no class of its own.
+        """
+        is_block = self.workload.table(shape.degrees).is_block > 0
+        found = np.zeros(len(kinds.stages))
+        for number, groups in enumerate(kinds.stages):
+            for one in groups:
+                table = self.workload.table(shape.degrees, one)
+                both = table.forward_time + table.backward_time
+                found[number] = max(found[number], float(both[is_block].sum()))
+        return tuple(np.round(found / found.min(), PACE_DIGITS).tolist())
 
     def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         tensor = self.tensor_rates[configuration.tp]
         found = relaxed_rates(self.relaxation, tensor, configuration)
-        sizes = found[0].group_sizes
-        if len(sizes) == 1:
-            return found
-        # Shards are shared inside of a block; across rates are per byte of a shard.
-        blocks = self.network.block_sizes
-        inside = [blocks[0]] * (len(sizes) - 2) + [max(blocks[:-1], default=blocks[0])]
-        shared = sizes.copy()
-        for option, block in enumerate(inside, start=1):
-            shared[option] = min(sizes[0], max(block // configuration.tp, 1))
-        changed = []
-        for rates in found:
-            rows = rates.rows.copy()
-            first = tables.SHARD_ACROSS + 1
-            rows[:, first::4] *= shared / sizes
-            changed.append(rates._replace(rows=rows, group_sizes=shared))
-        return tuple(changed)
+        return shared_inside(found, configuration.tp, self.network.block_sizes)
 
     def _least(self, rates: tuple[StageRates, ...]) -> StageRates:
         """Return rates that are at most any of some."""
@@ -516,35 +614,6 @@ class LaunchableCandidates:
         return rates[0]._replace(rows=rows)
 
 
-def relaxed_rates(
-    relaxation: Relaxation, tensor: FloatArray, configuration: Configuration
-) -> tuple[StageRates, ...]:
-    """Return rates one of which no placement of a configuration can beat."""
-    sizes, grouping = configuration.sizes, configuration.grouping
-    spreads = relaxation.expert_spreads(sizes)
-    if grouping.is_folded:
-        spreads = range(1, 2)
-    return tuple(
-        relaxation.rates(tensor, sizes, together, grouping) for together in spreads
-    )
-
-
 def _place(configuration: Configuration, placement: Placement) -> object:
     """Return what tells placements apart whose groups differ."""
-    return placement.extents, placement.steps, configuration.ep, configuration.grouping
-
-
-def mean_stage_bounds(
-    workload: Workload,
-    family: ConfigurationFamily | Inner,
-    times: list[tuple[FloatArray, FloatArray]],
-) -> FloatArray:
-    """Bound the configurations of a family: some stage has the mean stage's work [s].
-
-    ``times`` are of the layers' forward and backward passes, under rates one of which
-    holds.
-    """
-    whole = min(float(forward.sum() + backward.sum()) for forward, backward in times)
-    batch = workload.training.global_batch_size
-    m = np.ceil(batch / (family.degrees.micro_batch_size * family.dp))
-    return np.asarray(m * whole / family.pp * (1.0 - 1e-12))
+    return placement.place, configuration.ep, configuration.grouping

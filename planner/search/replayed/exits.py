@@ -169,14 +169,14 @@ class AloneRates:
     """Rates of the step's end, columns as in `planner.kernels.tables`, shape ``(p,
     rates)``."""
 
-    boundary: FloatArray
-    """Rates of transfers over the boundary after each stage: distinct replicas, stages,
-    activation or gradient, latency [s] or inverse bandwidth [s/byte], shape ``(R, p, 2,
-    2)``."""
+    boundaries: tuple[FloatArray, ...]
+    """Rates of transfers over the boundary after each stage, for each set of replicas:
+    distinct replicas, stages, activation or gradient, latency [s] or inverse bandwidth
+    [s/byte], shape ``(R, p, 2, 2)``."""
 
 
 def alone_rates(
-    network: Network, groups: StageGroups, placed: PlacementRates
+    network: Network, groups: StageGroups, placed: PlacementRates, which: IntArray
 ) -> AloneRates:
     """Price a placement under the algorithms, and for the shardings, of its prices.
 
@@ -188,10 +188,12 @@ def alone_rates(
         Devices, and the groups that they form.
     placed
         The prices of all groups at the same time.
+    which
+        Number of the set of each replica, from 0; below it for none.
     """
     return AloneRates(
         ends=_ends(network, groups, placed),
-        boundary=_boundaries(network, groups.grid),
+        boundaries=_boundaries(network, groups.grid, which),
     )
 
 
@@ -238,12 +240,15 @@ def _reduce_and_pass_rates(
     return found["all_reduce"], halves
 
 
-def _boundaries(network: Network, grid: IntArray) -> FloatArray:
-    """Price the transfers of each replica over each boundary."""
+def _boundaries(
+    network: Network, grid: IntArray, which: IntArray
+) -> tuple[FloatArray, ...]:
+    """Price the transfers of each replica over each boundary, by set of replicas."""
     pp, dp, ep, cp, tp = grid.shape
     ranks = grid.reshape(pp, dp * ep, cp * tp)
+    sets = range(int(which.max()) + 1)
     if pp == 1:
-        return np.zeros((1, 1, 2, 2))
+        return tuple(np.zeros((1, 1, 2, 2)) for _ in sets)
     following = np.roll(ranks, -1, axis=0)
     shape = (pp * dp * ep, 1, cp * tp)
     found = np.stack(
@@ -255,4 +260,5 @@ def _boundaries(network: Network, grid: IntArray) -> FloatArray:
         ],
         axis=2,
     )
-    return np.unique(np.swapaxes(found, 0, 1), axis=0)
+    by_replica = np.swapaxes(found, 0, 1)
+    return tuple(np.unique(by_replica[which == one], axis=0) for one in sets)

@@ -4,6 +4,7 @@ Stages repeat themselves in the middle of a step: nothing here changes beyond so
 microbatches for each stage, so that short lists say it all.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -73,7 +74,10 @@ def is_listed(schedule: str) -> bool:
 
 
 def pass_order(
-    schedule: str, sizes: _PipelineSizes, table: LayerTable, wires: FloatArray
+    schedule: str,
+    sizes: _PipelineSizes,
+    tables: Sequence[LayerTable],
+    wires: FloatArray,
 ) -> PassOrder:
     """Return the order of the passes of a schedule.
 
@@ -83,8 +87,8 @@ def pass_order(
         Its name.
     sizes
         Of the pipeline.
-    table
-        Its layers.
+    tables
+        Its layers, for each row of the times of passes; one for all if all are alike.
     wires
         Transfers over the boundary after each stage, activations (0) and gradients (1),
         by replica, shape ``(R, p, 2)`` [s].
@@ -95,11 +99,12 @@ def pass_order(
         return fixed
     virtual = SCHEDULES[schedule].virtual_stages(p, v)
     crossed = virtual.after_each(np.swapaxes(wires, 0, 1))
-    weight = np.zeros(table.num_layers + 1)
-    np.cumsum(table.weight_gradient_time, out=weight[1:])
+    weight = np.zeros((len(tables), tables[0].num_layers + 1))
+    for row, table in zip(weight, tables, strict=True):
+        np.cumsum(table.weight_gradient_time, out=row[1:])
     return fixed._replace(
         weight=weight,
-        kept=np.array(table.weight_gradient_bytes, dtype=np.float64),
+        kept=np.array(tables[0].weight_gradient_bytes, dtype=np.float64),
         crossed=np.ascontiguousarray(np.swapaxes(crossed, 0, 1)),
     )
 
@@ -116,7 +121,7 @@ def _fixed_order(schedule: str, p: int, m: int, v: int) -> PassOrder:
         stage=virtual.stage.copy(),
         crossings=np.bincount(crossed, minlength=p).astype(np.int64),
         is_listed=listed,
-        weight=np.zeros(0),
+        weight=np.zeros((0, 0)),
         kept=np.zeros(0),
         crossed=np.zeros((0, 0, 2)),
         **lists._asdict(),

@@ -34,9 +34,8 @@ from planner.search.replayed.bounds import ReplayBounds
 from planner.search.replayed.candidates import (
     LaunchableCandidates,
     Leaves,
-    mean_stage_bounds,
-    relaxed_rates,
 )
+from planner.search.replayed.floors import first_bounds, relaxed_rates
 from planner.search.space import (
     Configuration,
     SearchSpec,
@@ -429,13 +428,17 @@ def _infeasibility(candidates: LaunchableCandidates) -> str:
         return f"The memory reserve leaves nothing of {name}'s memory to plan with."
     leaf = candidates.thriftiest()
     priced = price_plan(candidates.network, candidates.workload, candidates.plan(leaf))
-    needed = priced.stages[fullest_stage(priced)].peak_memory
+    workload = candidates.workload
+    kinds = candidates.kinds(leaf.placement)
+    stage = fullest_stage(priced, kinds.scarcity)
+    needed, memory = priced.stages[stage].peak_memory, memory / kinds.scarcity[stage]
+    name = workload.smallest_of(priced.plan.stages[stage].devices).name
     return (
         f"Out of memory: the least demanding configuration that "
         f"{candidates.rules.framework} can launch "
         f"({sizes_label(leaf.configuration)}) needs {format_size(needed)} per device, "
         f"and {name} has {format_size(memory)} to give, "
-        f"{format_size(needed - memory)} too little. {memory_sentence(priced)}"
+        f"{format_size(needed - memory)} too little. {memory_sentence(priced, stage)}"
     )
 
 
@@ -515,6 +518,6 @@ def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float
             tensor[tp] = best_group_rates(network, tp)
         rates = relaxed_rates(relaxation, tensor[tp], item.configuration(0))
         may_pair = pairs and item.degrees.ep > 1
-        times = [bounds.pass_times(item.degrees, row, pairs=may_pair) for row in rates]
-        least = min(least, float(mean_stage_bounds(workload, item, times).min()))
+        found = first_bounds(bounds, item, rates, pairs=may_pair)
+        least = min(least, float(found.min()))
     return least

@@ -7,7 +7,8 @@ Core's ``account_for_embedding_in_pipeline_split`` and
 ``account_for_loss_in_pipeline_split`` have it, or as its
 ``decoder_first_pipeline_num_layers`` and ``decoder_last_pipeline_num_layers`` say.
 Where that does not come out even and the framework takes a layout, some virtual stages
-hold one block more.
+hold one block more. Stages of slower devices may hold fewer
+(`planner.search.replayed.unequal`).
 
 Letters as in `planner.search.space`, with ``p`` stages, ``v`` chunks of each, ``C = p
 v`` virtual stages (``c p + i`` is chunk ``c`` of stage ``i``), ``B`` blocks and ``m``
@@ -36,6 +37,7 @@ from planner.search.launch_rules import (
     ROUNDS,
     LaunchRules,
 )
+from planner.search.replayed.unequal import unequal_counts
 from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
 from planner.step.execution import Workload
 from planner.step.plan import COUNTED_MODES, Offload
@@ -83,21 +85,30 @@ def block_counts(
         Equal ones first; empty if there is no layout in which all have a block.
     """
     found: dict[tuple[int, ...], None] = {}
-    most = 0 if p * v == 1 else MOST_SPARED
-    more = trailing if p * v > 1 else 0
-    for total in range(2 * most + more + 1):
-        for first in range(max(0, total - most - more), min(total, most) + 1):
-            last = total - first
-            over = (num_blocks + total) % (p * v)
-            if not _is_allowed(first, last, over, v, splits, trailing=more):
-                continue
-            counts = _counts(num_blocks, p, v, first, last)
-            inner = counts[1:-1] if empty_ends and v > 1 else counts
-            if min(inner, default=1) >= 1 and min(counts) >= 0:
-                found[counts] = None
+    for first, last in spared_ends(p * v, trailing=trailing):
+        over = (num_blocks + first + last) % (p * v)
+        more = trailing if p * v > 1 else 0
+        if not _is_allowed(first, last, over, v, splits, trailing=more):
+            continue
+        counts = _counts(num_blocks, p, v, first, last)
+        inner = counts[1:-1] if empty_ends and v > 1 else counts
+        if min(inner, default=1) >= 1 and min(counts) >= 0:
+            found[counts] = None
     if ROUNDS in splits and num_blocks % v == 0 and num_blocks // v >= p:
         found[_counts(num_blocks // v, p, 1, 0, 0) * v] = None
     return tuple(found)
+
+
+def spared_ends(num_stages: int, *, trailing: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield how many blocks less the first and the last virtual stage may have.
+
+    Of so many virtual stages; ``trailing`` as for `block_counts`.
+    """
+    most = 0 if num_stages == 1 else MOST_SPARED
+    more = trailing if num_stages > 1 else 0
+    for total in range(2 * most + more + 1):
+        for first in range(max(0, total - most - more), min(total, most) + 1):
+            yield first, total - first
 
 
 def _is_allowed(
@@ -261,10 +272,42 @@ class LaunchableSpace:
             v,
             rules.splits,
             empty_ends=rules.empty_ends,
-            trailing=sum(
-                name.startswith(PREDICTION) for name in self.workload.graph.names
-            ),
+            trailing=self._trailing,
         )
+
+    def unequal_layouts(
+        self, paces: tuple[float, ...], schedule: str, v: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return the blocks of each virtual stage where slower stages hold fewer.
+
+        Parameters
+        ----------
+        paces
+            Time of a block on each stage, as for `unequal_counts`.
+        schedule, v
+            Where chunks are, and how many each stage has.
+        """
+        rules, p, trailing = self.rules, len(paces), self._trailing
+        virtual = SCHEDULES[schedule].virtual_stages(p, v)
+        ends = tuple(
+            (first, last)
+            for first, last in spared_ends(p * v, trailing=trailing)
+            if v == 1 or max(first, last - trailing) <= 1
+        )
+        return unequal_counts(
+            self.workload.chain[1],
+            tuple(virtual.stage.tolist()),
+            paces,
+            rules.splits,
+            ends,
+            empty_ends=rules.empty_ends,
+        )
+
+    @property
+    def _trailing(self) -> int:
+        """Layers behind the last block that cost about as much as one."""
+        names = self.workload.graph.names
+        return sum(name.startswith(PREDICTION) for name in names)
 
     def zero_stages(self, pp: int) -> list[int]:
         """Return the ZeRO stages that plans of some stages may have, rising."""

@@ -16,13 +16,14 @@ from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import ReplaySettings, replay
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move
-from planner.cost.pricing import plan_degrees, price_plan, rates_of
+from planner.cost.pricing import plan_degrees, plan_kinds, price_plan, rates_of
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.search.best_first import search
 from planner.step.schedules import ALONE, BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from tests.planner.cost.test_pricing import TREE, plan, workload
 from tests.planner.examples import eight_devices, executed, tiny_job
+from tests.planner.fleets import executed_on, slow_fleet
 from tests.planner.instances import instances, interleaved
 from topologies import FatTreeSpec, LevelSpec, build_network
 
@@ -82,7 +83,8 @@ def test_passes_take_as_long_as_the_planner_says(case):
     assert written == (expected if exact else pytest.approx(np.array(expected)))
     # Layer by layer, if every collective takes the planner's price.
     rates = rates_of(network, job, priced.plan)
-    stages = _stages(network, job, priced, rates)
+    kinds = plan_kinds(job, priced.plan)
+    stages = [stage for (stage,) in _stages(network, job, priced, rates, kinds)]
     for stage, cost in zip(stages, priced.stages, strict=True):
         prices = stage.traffic.times(rates)
         total = np.zeros(5)
@@ -218,6 +220,35 @@ def test_layer_by_layer_a_real_model_takes_as_long_where_nothing_is_shared(name)
     expected = pass_times(whole)
     for key, lengths in pass_times(split).items():
         assert lengths == pytest.approx(expected[key], abs=rounding)
+
+
+@pytest.mark.parametrize("name", list(REAL))
+def test_compute_varies_by_layer_and_between_collectives(name):
+    net, job, priced = real(name)
+    whole, split = lower_plan(net, job, priced), lower_plan(net, job, priced, BY_LAYER)
+    for kind, moves in split.layers.passes.items():
+        for virtual, one in enumerate(moves):
+            segments = whole.segments_in(kind, virtual)
+            assert split.segments_in(kind, virtual) == segments
+            # Layers that follow each other without a collective are one move.
+            first, last = priced.plan.stages[virtual].layers
+            worked = sum(move.duration > 0.0 for move in one)
+            assert worked <= segments <= worked + last + 1 - first
+
+
+def test_what_nobody_shares_varies_by_layer():
+    net, job = eight_devices(), tiny_job(2.0**40)
+    spec = PlanSpec(micro_batch_size=1, pipeline_model_parallel_size=2)
+    priced = price_plan(net, job, build_plan(net, job, spec))
+    work = lower_plan(net, job, priced)
+    table = job.table(plan_degrees(priced.plan))
+    for stage, one in enumerate(priced.plan.stages):
+        layers = slice(one.layers[0], one.layers[1] + 1)
+        for kind, times in (
+            (FORWARD, table.forward_time),
+            (BACKWARD, table.backward_time),
+        ):
+            assert work.segments_in(kind, stage) == (times[layers] > 0.0).sum()
 
 
 def test_every_collective_of_every_layer_is_sent():
@@ -555,10 +586,12 @@ def test_nothing_but_memory_is_left_out_when_nobody_asks_for_it():
 
 def test_a_cluster_that_is_slow_everywhere_is_noted():
     net, job, priced = real("tensor")
-    work = lower_plan(net, job, priced, slowdown=np.full(net.num_devices, 2.0))
-    assert any("slow devices" in one for one in work.notes)
-    work = lower_plan(net, job, priced, slowdown=np.ones(net.num_devices))
-    assert not any("slow devices" in one for one in work.notes)
+    for factor in (1.0, 2.0):
+        fleet = slow_fleet(job, np.full(net.num_devices, factor))
+        slow = executed_on(job, fleet)
+        work = lower_plan(net, slow, price_plan(net, slow, priced.plan))
+        noted = any("slow devices" in one for one in work.notes)
+        assert noted == (factor > 1.0)
 
 
 def test_the_logits_are_held_by_the_last_stage_alone():

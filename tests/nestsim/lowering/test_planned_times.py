@@ -107,7 +107,7 @@ def rounding(priced):
 @relaxed
 def test_planned_is_the_replay_with_a_network_for_each_kind_of_transfer(case, size):
     priced, work = priced_in_buckets(case, size)
-    found = contention_by_level(case[0], work, PLAIN, 0.0).even
+    found = contention_by_level(case[0], work, PLAIN, 0.0).alone
     close = pytest.approx(priced.iteration_time, rel=1e-9, abs=rounding(priced))
     assert found.whole == close
     close = pytest.approx(priced.pipeline_time, rel=1e-9, abs=rounding(priced))
@@ -134,7 +134,7 @@ def test_planned_is_no_less_than_the_replay_where_kinds_of_transfer_never_meet(
 ):
     """Planned, the stages' collectives share links at the same time."""
     priced, work = priced_in_buckets(case, size)
-    found = contention_by_level(case[0], work, PLAIN, 0.0).even
+    found = contention_by_level(case[0], work, PLAIN, 0.0).alone
     most = priced.iteration_time * (1.0 + 1e-9) + rounding(priced)
     assert found.whole <= most
 

@@ -41,7 +41,7 @@ def instances(draw, max_layers=6, *, additive=True):
     else:
         time = numbers(2, NUM_CHOICES, num_classes, high=30)
         minima = np.zeros(len(kinds))
-    slots = numbers(NUM_CHOICES, num_classes, high=5).astype(np.int64)
+    slots = numbers(2, NUM_CHOICES, num_classes, high=5).astype(np.int64)
     m = draw(st.integers(1, 6))
     flight = np.array([0, *(min(s, m) for s in range(1, p + 1))])
     return {
@@ -50,6 +50,7 @@ def instances(draw, max_layers=6, *, additive=True):
         "time": time,
         "step_end": numbers(2, NUM_CHOICES, num_classes, high=30),
         "most_in_flight": slots,
+        "memory_row": numbers(p + 1, high=1).astype(np.int64),
         "signature": numbers(p + 1, high=1).astype(np.int64),
         "adder": numbers(p + 1, high=6),
         "step_end_adder": numbers(p + 1, high=4),
@@ -68,7 +69,7 @@ def price(case, bounds, choices):
         s = p - index
         k = case["class_of"][i, j]
         c = choices[index]
-        if case["most_in_flight"][c, k] < case["in_flight"][s]:
+        if case["most_in_flight"][case["memory_row"][s], c, k] < case["in_flight"][s]:
             return None
         row = case["signature"][s]
         times.append(case["time"][row, c, k])
@@ -144,7 +145,8 @@ def test_many_dense_instances_equal_exhaustive_search():
             "layer_minima": np.zeros(num_layers),
             "time": rng.integers(0, 100, shape).astype(float),
             "step_end": rng.integers(0, 200, shape).astype(float),
-            "most_in_flight": rng.integers(0, 6, shape[1:]),
+            "most_in_flight": rng.integers(0, 6, shape),
+            "memory_row": rng.integers(0, 2, p + 1),
             "signature": rng.integers(0, 2, p + 1),
             "adder": rng.integers(0, 30, p + 1).astype(float),
             "step_end_adder": rng.integers(0, 30, p + 1).astype(float),
@@ -173,7 +175,7 @@ def test_cutoff_hides_exactly_what_is_not_below_it(case, offset):
 @given(instances(max_layers=5))
 def test_memory_check_never_refuses_a_split_that_exists(case):
     # The rule presumes that larger intervals need more memory.
-    slots = case["most_in_flight"].copy()
+    slots = case["most_in_flight"][0].copy()
     class_of = case["class_of"]
     num_layers = len(class_of) - 1
     for length in range(2, num_layers + 1):
@@ -182,7 +184,8 @@ def test_memory_check_never_refuses_a_split_that_exists(case):
             k = class_of[i, i + length]
             for part in inside:
                 slots[:, k] = np.minimum(slots[:, k], slots[:, part])
-    exists = np.isfinite(brute_force({**case, "most_in_flight": slots}))
+    one_memory = np.stack([slots, slots])
+    exists = np.isfinite(brute_force({**case, "most_in_flight": one_memory}))
     fits = kernel.fits_in_memory(class_of, slots, case["in_flight"])
     assert fits or not exists
 
@@ -206,7 +209,8 @@ def test_ties_go_to_the_earliest_cut_and_the_first_choice():
         "layer_minima": np.ones(3),
         "time": np.tile(classes.counts[:, 0].astype(float), (1, 2, 1)),
         "step_end": np.zeros((1, 2, num_classes)),
-        "most_in_flight": np.full((2, num_classes), 9),
+        "most_in_flight": np.full((1, 2, num_classes), 9),
+        "memory_row": np.zeros(3, np.int64),
         "signature": np.zeros(3, np.int64),
         "adder": np.zeros(3),
         "step_end_adder": np.zeros(3),
@@ -230,7 +234,8 @@ def test_one_microbatch_has_no_slowest_stage():
         "layer_minima": np.zeros(5),
         "time": rng.integers(1, 50, shape).astype(float),
         "step_end": rng.integers(0, 50, shape).astype(float),
-        "most_in_flight": np.full(shape[1:], 9),
+        "most_in_flight": np.full(shape, 9),
+        "memory_row": np.zeros(4, np.int64),
         "signature": np.zeros(4, np.int64),
         "adder": np.zeros(4),
         "step_end_adder": np.zeros(4),

@@ -167,8 +167,13 @@ def compiled(case, cutoff=np.inf):
         order=pass_order(
             "1f1b" if case.v == 1 else "interleaved-1f1b",
             case,
-            SimpleNamespace(num_layers=num_layers),
+            (SimpleNamespace(num_layers=num_layers),),
             np.array(case.wires),
+        ),
+        devices=terms.StageDevices(
+            step_time=np.full(case.p, case.step_time),
+            host_saving=np.zeros(case.p),
+            scarcity=np.ones(case.p),
         ),
     )
     choice = tables.Choices(

@@ -12,7 +12,6 @@ import pytest
 
 from planner.cost.choices import MemoryChoice, goes_with
 from planner.cost.pricing import price_plan
-from planner.search.placements import extents_of, whole_dimensions
 from planner.search.replayed.candidates import Leaf
 from planner.search.replayed.search import Replays, search_replayed
 from planner.step.plan import COUNTED_MODES, NO_OFFLOAD, Offload, Plan
@@ -63,11 +62,14 @@ def told_apart(plan: Plan) -> str:
 def fits(world: World, plan: Plan) -> bool:
     """Tell whether each stage fits into what a device has, and its host."""
     priced = price_plan(world.network, world.workload, plan)
-    memory = world.workload.tensor_memory(world.spec.memory_reserve)
+    job, reserve = world.workload, world.spec.memory_reserve
     host = world.network.host
     if host is not None and priced.host_memory > host.memory:
         return False
-    return max(sum(stage.memory.values()) for stage in priced.stages) <= memory
+    return all(
+        sum(cost.memory.values()) <= job.memory_on(stage.devices, reserve)
+        for cost, stage in zip(priced.stages, plan.stages, strict=True)
+    )
 
 
 def every_leaf(world):
@@ -77,8 +79,9 @@ def every_leaf(world):
     for number in range(len(candidates)):
         sizes = candidates[number]
         v, pp, pairs = sizes.v, sizes.pp, sizes.pairs
-        for order in rules.orders:
-            placement = whole_dimensions(order, extents_of(sizes))
+        for placement in candidates.placements(sizes):
+            kinds = candidates.kinds(placement)
+            cuts = candidates.layouts(sizes, candidates._shape(sizes), kinds).tolist()
             shardings = candidates.rates(sizes, placement).shardings
             modes = set(rules.recompute) - (SENDING_AGAIN if pairs else set())
             for mode in spec.recompute:
@@ -88,8 +91,7 @@ def every_leaf(world):
                     hybrid = zero in rules.hybrid_sharding
                     options = range(len(shardings) if hybrid else 1)
                     offloads = [one for one in spec.offload if goes_with(mode, one)]
-                    layouts = candidates._layouts(sizes).tolist()
-                    for option, offload, cut in product(options, offloads, layouts):
+                    for option, offload, cut in product(options, offloads, cuts):
                         choice = MemoryChoice(mode, zero, option, offload)
                         for count in counts(world, rules, mode, cut):
                             leaf = Leaf(sizes, tuple(cut), choice, placement, count)
@@ -266,9 +268,7 @@ def offloading(seed: int) -> Whole | None:
     if not needs:
         return None
     memory = 1.05 * sorted(needs)[len(needs) // 12]
-    accelerator = replace(world.workload.accelerator, memory_bytes=memory)
-    tight = world._replace(workload=replace(world.workload, accelerator=accelerator))
-    return whole_of(tight)
+    return whole_of(world.with_memory(memory))
 
 
 OFFLOADING = (8, 9, 17, 18, 23, 30, 54, 60, 64, 67, 92, 116, 120, 130, 228, 302)

@@ -26,8 +26,8 @@ from planner.search.space import SearchSpec
 from planner.step.execution import Execution, Workload
 from planner.step.plan import Plan
 from planner.work import Work
+from tests.planner.fleets import slow_fleet
 from topologies.accelerators import load_accelerator
-from topologies.arrays import FloatArray
 from topologies.builders import build_network
 from topologies.degrade import Degradation, SlowDevice, SlowLinks, degrade, slowdowns
 from topologies.network import Network
@@ -75,8 +75,6 @@ class World(NamedTuple):
     spec: SearchSpec
     settings: ReplaySettings
     preset: str
-    slowdown: FloatArray
-    """What compute times of each device are multiplied by."""
 
     def candidates(self) -> LaunchableCandidates:
         """Return its launchable plans."""
@@ -87,6 +85,19 @@ class World(NamedTuple):
             by_layer=self.settings.granularity == "layer",
             work=Work(),
         )
+
+    def with_memory(self, memory: float) -> "World":
+        """Return the same job on devices that all have so much memory [byte]."""
+        job = self.workload
+        own = replace(job.accelerator, memory_bytes=memory)
+        other = replace(job, accelerator=own, fleet=None)
+        if job.fleet is not None:
+            every = [
+                replace(one, accelerator=replace(one.accelerator, memory_bytes=memory))
+                for one in job.fleet.kinds
+            ]
+            other = other.on(replace(job.fleet, kinds=tuple(every)))
+        return self._replace(workload=other)
 
     def spec_with(self, **changes: Any) -> "World":
         """Return the same job with another space."""
@@ -99,9 +110,7 @@ class World(NamedTuple):
     def time(self, plan: Plan) -> float:
         """Replay a plan [s]."""
         priced = self.priced(plan)
-        work = lower_plan(
-            self.network, self.workload, priced, self.settings, slowdown=self.slowdown
-        )
+        work = lower_plan(self.network, self.workload, priced, self.settings)
         return replayed_time(self.network, work, self.settings)
 
 
@@ -131,14 +140,11 @@ def random_world(
         recompute=("none", "selective", "full", "stage"),
         sequence_parallel=rng.choice((None, None, False)),
     )
-    return World(
-        degrade(network, wear),
-        random_workload(rng, preset),
-        spec,
-        settings,
-        preset,
-        slowdowns(wear, network.num_devices),
-    )
+    workload = random_workload(rng, preset)
+    factors = slowdowns(wear, network.num_devices)
+    if (factors > 1.0).any():
+        workload = workload.on(slow_fleet(workload, factors))
+    return World(degrade(network, wear), workload, spec, settings, preset)
 
 
 def random_wear(rng: random.Random, network: Network) -> Degradation:
