@@ -8,12 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.simulator.flows import Flows, StagePorts, build_flows, stage_ports
+from nestsim.simulator.flows import (
+    Flows,
+    StagePorts,
+    binding_links,
+    build_flows,
+    stage_ports,
+)
 from nestsim.simulator.programs import Programs, StageProgram, build_programs
 from nestsim.simulator.system import NONE, TICK, System, num_posts, quantise, tick_for
 from nestsim.simulator.work import PipelineWork
 from topologies.arrays import FloatArray, IntArray
-from topologies.network import Network
+from topologies.network import Links, Network
 
 
 class Model(NamedTuple):
@@ -32,8 +38,83 @@ class Model(NamedTuple):
     num_replicas: int
     """Replicas ``d`` of each stage."""
 
+    horizon: float
+    """A moment before which every run of the system has ended [s]."""
+
     notes: tuple[str, ...]
     """What the replay does not simulate one by one, one sentence each."""
+
+
+class Draft(NamedTuple):
+    """A training step whose clock and whose binding links are not known yet."""
+
+    work: PipelineWork
+    """The training step."""
+
+    flows: Flows
+    """Its flows."""
+
+    by_stage: tuple[StagePorts, ...]
+    """The ports of its stages."""
+
+    def programs(self, tick: float) -> Programs:
+        """Return the programs of all actors, durations in whole ticks.
+
+        Raises
+        ------
+        InputError
+            If the schedule does not exist or does not work with these sizes.
+        """
+        return build_programs(self.work, self.by_stage, tick=tick)
+
+    def horizon(self, programs: Programs, links: Links, weights: FloatArray) -> float:
+        """Return a moment before which the step has ended in every run [s].
+
+        Parameters
+        ----------
+        programs
+            Its programs, for any tick.
+        links
+            Of the network.
+        weights
+            Weight of all flows that there are on each link.
+        """
+        slowest = np.append(self.flows.slowest_times(links, weights), 0.0)
+        return _horizon(programs, slowest[_table(self.by_stage, programs)])
+
+    def system(
+        self, programs: Programs, links: Links, kept: IntArray, tick: float
+    ) -> System:
+        """Return what the engine runs, over the links ``kept``."""
+        return System(
+            programs=tuple(one.steps for one in programs.distinct),
+            program=programs.of_actor,
+            ports=_table(self.by_stage, programs),
+            num_sources=self.flows.num_sources,
+            latency=quantise(self.flows.latency, tick),
+            num_bytes=self.flows.num_bytes,
+            incidence=self.flows.incidence.restricted(kept, len(links)),
+            capacity=links.bandwidth[kept],
+            tick=tick,
+            num_recorded=max(int(self.flows.used(len(links)).sum()), len(self.flows)),
+        )
+
+
+def draft_step(network: Network, work: PipelineWork) -> Draft:
+    """Lay out the flows and the ports of a training step.
+
+    Raises
+    ------
+    InputError
+        If the schedule does not exist or does not work with these sizes.
+    """
+    _check(work)
+    flows = build_flows(network, work)
+    virtual = work.virtual_stages()
+    stages = range(len(work.devices))
+    return Draft(
+        work, flows, tuple(stage_ports(flows, stage, virtual) for stage in stages)
+    )
 
 
 def build_model(network: Network, work: PipelineWork) -> Model:
@@ -44,47 +125,33 @@ def build_model(network: Network, work: PipelineWork) -> Model:
     InputError
         If the schedule does not exist or does not work with these sizes.
     """
-    _check(work)
-    flows = build_flows(network, work)
-    virtual = work.virtual_stages()
-    by_stage = [
-        stage_ports(flows, stage, virtual) for stage in range(len(work.devices))
-    ]
-    programs = build_programs(work, by_stage, tick=TICK)
-    ports = _table(by_stage, programs)
-    slowest = np.append(flows.slowest_times(network.links), 0.0)[ports]
-    tick = tick_for(_horizon(programs, slowest))
+    draft = draft_step(network, work)
+    flows, links = draft.flows, network.links
+    programs = draft.programs(TICK)
+    horizon = draft.horizon(programs, links, flows.weights(len(links)))
+    tick = tick_for(horizon)
     if tick > TICK:
-        programs = build_programs(work, by_stage, tick=tick)
-    used = np.zeros(len(network.links), dtype=np.bool_)
-    used[flows.incidence.links] = True
-    binding = np.flatnonzero(used & flows.binding)
-    num_used = int(used.sum())
-    system = System(
-        programs=tuple(one.steps for one in programs.distinct),
-        program=programs.of_actor,
-        ports=ports,
-        num_sources=flows.num_sources,
-        latency=quantise(flows.latency, tick),
-        num_bytes=flows.num_bytes,
-        incidence=flows.incidence.restricted(binding, len(network.links)),
-        capacity=network.links.bandwidth[binding],
-        tick=tick,
-        num_recorded=max(num_used, len(flows)),
-    )
-    notes = (*work.notes, *_notes(work, num_used, num_used - binding.size))
-    return Model(flows, programs.distinct, system, work.devices.shape[1], notes)
+        programs = draft.programs(tick)
+    kept = binding_links([flows], links)
+    system = draft.system(programs, links, kept, tick)
+    num_used = int(flows.used(len(links)).sum())
+    notes = (*work.notes, *_notes(work, num_used, num_used - kept.size))
+    num_replicas = work.devices.shape[1]
+    return Model(flows, programs.distinct, system, num_replicas, horizon, notes)
 
 
 def _check(work: PipelineWork) -> None:
     num_stages, num_replicas, _ = work.devices.shape
     num_virtual = num_stages * work.num_chunks
-    times = work.forward_time, work.backward_time, work.weight_time
-    by_kind = *work.paired_time.values(), *work.sent_time.values()
-    assert {one.size for one in (*times, *by_kind)} == {num_virtual}
+    for number in range(1 + len(work.others)):
+        own = work.of_kind(number)
+        times = own.forward_time, own.backward_time, own.weight_time
+        by_kind = *own.paired_time.values(), *own.sent_time.values()
+        assert {one.size for one in (*times, *by_kind)} == {num_virtual}
+        assert own.optimizer_time.size == num_stages
     assert work.boundary_bytes.size == num_virtual - 1
-    assert work.slowdown.shape == (num_stages, num_replicas)
-    assert (work.slowdown >= 1.0).all()
+    assert work.kind.shape == (num_stages, num_replicas)
+    assert 0 <= work.kind.min() <= work.kind.max() <= len(work.others)
     assert work.interference >= 1.0
 
 
@@ -118,7 +185,7 @@ def _horizon(programs: Programs, slowest: FloatArray) -> float:
         ``(A, S)`` [s].
     """
     most = np.zeros((len(programs.distinct), slowest.shape[1]))
-    # Actors of one program are next to each other but where devices are slow.
+    # Actors of one program are next to each other but where devices differ.
     for number in range(len(programs.distinct)):
         rows = slowest[programs.of_actor == number]
         most[number] = rows.max(axis=0)

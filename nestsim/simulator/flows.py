@@ -20,13 +20,21 @@ Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``t`` ranks of a re
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.simulator.folding import DevicePairs, binding, joined, largest
+from nestsim.simulator.folding import (
+    DevicePairs,
+    Seams,
+    binding,
+    joined,
+    largest,
+    seams_of,
+)
 from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.system import NONE, Incidence
 from nestsim.simulator.work import (
@@ -141,8 +149,8 @@ class Flows:
     incidence: Incidence
     """Links of the network that each flow crosses."""
 
-    binding: BoolArray
-    """Links that can limit a flow when the others are respected, shape ``(E,)``."""
+    seams: Seams
+    """Where routes begin and end, and which links follow each other on them."""
 
     activation: IntArray
     """Flow of the activations from virtual stage ``k`` to ``k + 1``, shape
@@ -178,16 +186,42 @@ class Flows:
     def __len__(self) -> int:
         return int(self.kind.shape[0])
 
-    def slowest_times(self, links: Links) -> FloatArray:
+    def used(self, num_links: int) -> BoolArray:
+        """Return which of ``num_links`` links any flow crosses."""
+        used = np.zeros(num_links, dtype=np.bool_)
+        used[self.incidence.links] = True
+        return used
+
+    def weights(self, num_links: int) -> FloatArray:
+        """Return the weight of all flows on each of ``num_links`` links."""
+        incidence = self.incidence
+        weights = np.bincount(incidence.links, incidence.weights, num_links)
+        return np.asarray(weights, dtype=np.float64)
+
+    def slowest_times(self, links: Links, weights: FloatArray) -> FloatArray:
         """Return how long a transfer takes at most, all flows being active [s].
 
         A max-min fair level is at least the least fair share on the flow's links.
+
+        Parameters
+        ----------
+        links
+            Of the network.
+        weights
+            Weight of all flows that there are on each link, as of `weights`.
         """
-        share = np.bincount(
-            self.incidence.links, self.incidence.weights, minlength=len(links)
-        )
-        slowness = (share / links.bandwidth)[self.incidence.links]
+        slowness = (weights / links.bandwidth)[self.incidence.links]
         return self.latency + self.num_bytes * largest(self.incidence.indptr, slowness)
+
+
+def binding_links(flows: Sequence[Flows], links: Links) -> IntArray:
+    """Return the links that can limit any of the flows, rising.
+
+    What neighbours on routes carry counts, so all flows that there are must be given.
+    """
+    used = np.logical_or.reduce([one.used(len(links)) for one in flows])
+    kept = binding([one.seams for one in flows], links)
+    return np.flatnonzero(used & kept)
 
 
 def build_flows(network: Network, work: PipelineWork) -> Flows:
@@ -227,7 +261,7 @@ def build_flows(network: Network, work: PipelineWork) -> Flows:
         num_bytes=columns.column("num_bytes", np.float64),
         latency=pairs.latencies(network, routes) * columns.column("num_steps"),
         incidence=pairs.incidence(routes, len(network.links)),
-        binding=binding(routes, network.links),
+        seams=seams_of(routes, len(network.links)),
         activation=activation,
         gradient=gradient,
         reduce=reduce,

@@ -119,6 +119,7 @@ def fold(system: System, actor_colours: IntArray, channel_colours: IntArray) -> 
     channel_colours
         Channels of different colours stay apart likewise, shape ``(C,)``.
     """
+    assert not system.is_delayed, "no two channels are alike"
     graph = _graph(system)
     actors = numbered(system.program, actor_colours)
     channels = numbered(system.num_bytes, system.latency, channel_colours)
@@ -360,9 +361,21 @@ def largest(indptr: IntArray, values: FloatArray) -> FloatArray:
     return values_of_rows
 
 
-def binding(routes: Routes, links: Links) -> BoolArray:
-    """Find the links whose limits do not follow from their neighbours' on routes."""
-    num_links = len(links)
+class Seams(NamedTuple):
+    """Where routes begin and end, and which links follow each other on them."""
+
+    inner: BoolArray
+    """Whether no route starts, and whether none ends, with a link, shape ``(2, E)``."""
+
+    first: IntArray
+    """Links that another one follows on some route, each pair once, shape ``(Q,)``."""
+
+    second: IntArray
+    """The links that follow them, shape ``(Q,)``."""
+
+
+def seams_of(routes: Routes, num_links: int) -> Seams:
+    """Return where the routes begin and end, and what is next to each other on them."""
     filled = np.diff(routes.indptr) > 0
     inner = np.ones((2, num_links), dtype=np.bool_)
     inner[0, routes.links[routes.indptr[:-1][filled]]] = False
@@ -373,8 +386,23 @@ def binding(routes: Routes, links: Links) -> BoolArray:
     consecutive[seams - 1] = False
     # Each pair of consecutive links once: flows share most of them.
     pairs = routes.links[:-1][consecutive] * num_links + routes.links[1:][consecutive]
-    pairs = pairs[first_members(numbered(pairs))]
-    first, second = np.divmod(pairs, max(1, num_links))
+    return Seams(inner, *_distinct_pairs(pairs, num_links))
+
+
+def binding(seams: Sequence[Seams], links: Links) -> BoolArray:
+    """Find the links whose limits do not follow from their neighbours' on routes.
+
+    Parameters
+    ----------
+    seams
+        Of all routes in use, in any number of parts.
+    links
+        Of the network.
+    """
+    num_links = len(links)
+    inner = np.logical_and.reduce([one.inner for one in seams])
+    pairs = np.concatenate([one.first * num_links + one.second for one in seams])
+    first, second = _distinct_pairs(pairs, num_links)
     # A link without neighbours stays.
     joined_links = np.zeros(num_links, dtype=np.bool_)
     joined_links[first] = joined_links[second] = True
@@ -388,6 +416,12 @@ def binding(routes: Routes, links: Links) -> BoolArray:
         _neighbours(first, second, num_links),
     )
     return kept
+
+
+def _distinct_pairs(pairs: IntArray, num_links: int) -> tuple[IntArray, IntArray]:
+    """Return what is distinct of ``first * num_links + second``, taken apart."""
+    first, second = np.divmod(pairs[first_members(numbered(pairs))], max(1, num_links))
+    return first, second
 
 
 def _neighbours(links: IntArray, values: IntArray, num_links: int) -> Neighbours:

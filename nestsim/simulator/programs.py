@@ -2,10 +2,10 @@
 
 A step waits for the n-th message of a channel, works for a while, and posts to another
 channel; how many messages it needs is known beforehand, so no queues are simulated.
-All replicas of a stage run one program, but for slow devices, each with its own table
-of channels (`nestsim.simulator.flows`). Buckets of parameters are reduced and gathered
-by a second actor, the communication stream of the first: one collective after another,
-beside the passes.
+All replicas of a stage run one program, but where devices differ, each with its own
+table of channels (`nestsim.simulator.flows`). Buckets of parameters are reduced and
+gathered by a second actor, the communication stream of the first: one collective after
+another, beside the passes.
 
 A pass is a list of *parts* before it is known which one in the step it is. It begins
 when what it needs has come, and ends when its last move is done; what it sends to the
@@ -45,7 +45,7 @@ from planner.step.schedules import (
     Instructions,
     find_schedule,
 )
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import IntArray
 
 RUNNING = -1
 """Need of a part that waits for all that its actor has posted to the port so far."""
@@ -267,9 +267,9 @@ class Writer:
         self.reduce_marks = self._reduce_marks()
         self.codes, self.order = self._order(numbers)
 
-    def write(self, slowdown: float, tick: float) -> Steps:
-        """Return the steps of an actor whose compute takes ``slowdown`` times."""
-        written = [self._block(code, slowdown) for code in self.codes]
+    def write(self, tick: float) -> Steps:
+        """Return the steps of the stage's actors of kind 0."""
+        written = [self._block(code) for code in self.codes]
         rows = Steps.of(step for block in written for step in block)
         steps = kernels.write_blocks(
             self.order,
@@ -340,36 +340,31 @@ class Writer:
                     arrivals[kind, chunk] = sent[kind, of_virtual.chunk[sender]]
         return arrivals
 
-    def _block(self, code: _Code, slowdown: float) -> _Block:
+    def _block(self, code: _Code) -> _Block:
         """Return the steps of a block; durations are not whole ticks yet."""
         block, kind, chunk, place, filling, before, paired = code
         if block == kernels.END:
-            return self._end(float(self.work.optimizer_time[self.stage]) * slowdown)
+            return self._end(float(self.work.optimizer_time[self.stage]))
         source, target = self.pass_ports[:, kind, chunk].tolist()
         if block == kernels.SEND:
             return _steps((Part(0.0, target),))
         if block == kernels.RECEIVE:
             return self._receive(source, kind, before)
         written = kind + NUM_KINDS * paired
-        parts = self._pass(written, chunk, slowdown, place, filling=bool(filling))
+        parts = self._pass(written, chunk, place, filling=bool(filling))
         # What the first part needs differs from pass to pass.
         parts = between_stages(parts, Part(0.0, source), target)
         return _steps(parts, opens=beginning(parts))
 
-    def _pass(
-        self, kind: int, chunk: int, slowdown: float, place: int, *, filling: bool
-    ) -> Parts:
+    def _pass(self, kind: int, chunk: int, place: int, *, filling: bool) -> Parts:
         """Return the parts of a pass, its buckets included."""
         virtual = int(self.virtual.number[self.stage, chunk])
         moves = self.work.pass_moves(kind, virtual)
         total = sum(move.duration for move in moves)
         share = self.work.sent_in(kind, virtual) / total if total else 0.0
 
-        def stretch(factor: float) -> float:
-            return 1.0 + (factor - 1.0) * (1.0 - share)
-
-        parts = scaled(parts_of(moves, self.ports), stretch(slowdown))
-        beside = stretch(self.work.interference)
+        parts = parts_of(moves, self.ports)
+        beside = 1.0 + (self.work.interference - 1.0) * (1.0 - share)
         if filling:
             parts = scaled(parts, beside)
         if place == kernels.FIRST:
@@ -490,6 +485,7 @@ def build_programs(
         for stage in range(num_stages)
     ]
     numbers = [pass_numbers(instructions, work) for instructions in lists]
+    of_kind = [work.of_kind(number) for number in range(1 + len(work.others))]
     distinct: list[StageProgram] = []
     of_actor, streams = [], []
     for stage, instructions in enumerate(lists):
@@ -499,10 +495,10 @@ def build_programs(
             np.append(instructions.microbatch, -1),
             np.append(instructions.chunk, -1),
         )
-        writer = Writer(work, instructions, numbers, stage, ports[stage])
-        values, which = _values(work.slowdown[stage])
-        of_actor.append(len(distinct) + which)
-        distinct += [StageProgram(writer.write(v, tick), *meaning) for v in values]
+        of_actor.append(len(distinct) + work.kind[stage])
+        for own in of_kind[: int(work.kind[stage].max()) + 1]:
+            writer = Writer(own, instructions, numbers, stage, ports[stage])
+            distinct.append(StageProgram(writer.write(tick), *meaning))
     for stage, ports_of_stage in enumerate(ports):
         steps = _stream(ports_of_stage)
         if len(steps):
@@ -513,14 +509,6 @@ def build_programs(
     return Programs(
         tuple(distinct), np.concatenate(of_actor).astype(np.int64), tuple(streams)
     )
-
-
-def _values(slowdown: FloatArray) -> tuple[list[float], IntArray]:
-    """Return what is distinct, rising, and which of it each replica has."""
-    if (slowdown == slowdown[0]).all():
-        return [float(slowdown[0])], np.zeros(slowdown.size, np.int64)
-    values, which = np.unique(slowdown, return_inverse=True)
-    return values.tolist(), which.ravel()
 
 
 def _stream(ports: StagePorts) -> Steps:

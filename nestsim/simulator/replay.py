@@ -368,12 +368,46 @@ def replay(
         If the schedule does not exist or does not work with these sizes.
     """
     model = build_model(network, work)
+    return replay_model(
+        network,
+        work,
+        model,
+        settings,
+        memory=memory,
+        every_actor=every_actor,
+        progress=progress,
+    )
+
+
+def replay_model(  # noqa: PLR0913 - what is built, and what `replay` takes
+    network: Network,
+    work: PipelineWork,
+    model: Model,
+    settings: ReplaySettings,
+    *,
+    memory: bool = True,
+    every_actor: bool = False,
+    progress: Progress | None = None,
+) -> Replay:
+    """Simulate a training step that is ready for the engine; as `replay` does.
+
+    Parameters
+    ----------
+    network, work
+        What the model was built of.
+    model
+        Actors, channels and flows.
+    settings
+        What to simulate event by event.
+    memory, every_actor, progress
+        As of `replay`.
+    """
     folding = _folding(model, settings)
     traffic = Traffic(network.links, model.flows, folding.channels)
     num_recorded = max(traffic.num_rows, folding.channels.first.size)
     system = dataclasses.replace(folding.system, num_recorded=num_recorded)
     if progress is not None:
-        _report_forecast(system, settings, progress)
+        report_forecast(system, settings, progress)
     run = run_system(system, settings)
     links = traffic.record(run)
     notes = (*model.notes, *_folding_notes(model, folding), *_skip_notes(run.skips))
@@ -435,10 +469,10 @@ def fold_model(model: Model) -> Folding:
     )
 
 
-def _report_forecast(
+def report_forecast(
     system: System, settings: ReplaySettings, progress: Progress
 ) -> None:
-    """Say how long a long run will take."""
+    """Say about how long a run will take, if it is long."""
     seconds = forecast_seconds(system)[choose_engine(system, settings)]
     if seconds > _WORTH_A_WORD:
         unless = ", less if its state repeats" if settings.skipping else ""

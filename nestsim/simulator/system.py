@@ -16,7 +16,7 @@ Letters: ``A`` actors, ``S`` ports, ``C`` channels, ``L`` links.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -37,6 +37,12 @@ WHOLE = OPENS | CLOSES
 """Flags of a step that is a span of its own."""
 
 
+ROUND = 4
+"""Unit of the flags behind the others, which number the rounds of a program that does
+the same again and again. It is then no loop of rounds, and the loops inside of each are
+found, in which the state of a run repeats far sooner."""
+
+
 class Step(NamedTuple):
     """One step of a program: wait, work, post."""
 
@@ -54,7 +60,8 @@ class Step(NamedTuple):
 
     span: int
     """`OPENS`, `CLOSES`, `WHOLE`, or 0 for a step that only waits, works or posts as
-    part of a span that is open, or outside of any."""
+    part of a span that is open, or outside of any; perhaps plus a multiple of
+    `ROUND`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,10 +164,20 @@ class System:
     num_recorded: int
     """Rows that the recorded traffic will be spread over: bounds its time bins."""
 
+    delays: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """What each message needs beyond its channel's latency, in order, channel by
+    channel, multiples of the tick; empty if none needs more. Messages do not overtake
+    each other: none arrives before the one ahead of it in its channel [s]."""
+
     @property
     def wired(self) -> NDArray[np.bool_]:
         """Whether a channel's messages need time on a link, shape ``(C,)``."""
         return np.asarray((self.num_bytes > 0) & (np.diff(self.incidence.indptr) > 0))
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether messages have delays of their own: then no state comes again."""
+        return self.delays.size > 0
 
 
 class Skip(NamedTuple):

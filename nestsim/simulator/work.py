@@ -3,8 +3,10 @@
 Letters: ``p`` stages (0 is the first, with the embedding), ``v`` chunks per stage (1
 without interleaving), ``d`` replicas, ``t`` ranks of a replica (tensor- and
 context-parallel), ``m`` microbatches, ``E`` links. An *actor* is one stage of one
-replica: its ranks work in lockstep. Virtual stages are the chunks of all stages in the
-order of the chain; the schedule says which stage holds which.
+replica: its ranks work in lockstep. All replicas of a stage send the same; where
+devices differ, they are of several *kinds*, and compute at paces of their own. Virtual
+stages are the chunks of all stages in the order of the chain; the schedule says which
+stage holds which.
 
 A pass of a stage is one duration, or a list of moves between which the actor sends
 and waits. What a *lockstep group* of replicas sends together inside of passes (the
@@ -16,7 +18,7 @@ or by any messages at all: those of one stage, or of lockstep groups of its repl
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -229,8 +231,45 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ActorTimes:
+    """What depends on an actor's devices, of every stage; as in `PipelineWork`."""
+
+    forward_time: FloatArray
+    """Forward pass through each virtual stage, shape ``(v p,)`` [s]."""
+
+    backward_time: FloatArray
+    """Backward pass through each virtual stage, shape ``(v p,)`` [s]."""
+
+    weight_time: FloatArray
+    """Pass for weight gradients through each virtual stage, shape ``(v p,)`` [s]."""
+
+    paired_time: Mapping[int, FloatArray]
+    """Kind of a pass with another one beside it -> its time through each virtual stage,
+    shape ``(v p,)`` [s]."""
+
+    sent_time: Mapping[int, FloatArray]
+    """Kind of pass -> the part of its time that is communication, shape ``(v p,)``
+    [s]."""
+
+    optimizer_time: FloatArray
+    """Optimizer step of each stage, shape ``(p,)`` [s]."""
+
+    passes: Mapping[int, tuple[Moves, ...]] | None
+    """Kind of pass -> moves in each virtual stage; None where passes send nothing."""
+
+    reduce_at: tuple[tuple[float, ...], ...]
+    """Moment of each of `PipelineWork.reduce_buckets`, as a fraction of its pass."""
+
+    gather_at: tuple[tuple[float, ...], ...]
+    """Moment of each of `PipelineWork.gather_buckets`, as a fraction of its pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PipelineWork:
-    """One training step, lowered: all that the replay needs beside the network."""
+    """One training step, lowered: all that the replay needs beside the network.
+
+    Times are those of actors of kind 0; `of_kind` has those of others.
+    """
 
     schedule: str
     """A name of `planner.step.schedules.SCHEDULES`."""
@@ -262,8 +301,13 @@ class PipelineWork:
     missing [s]."""
 
     sent_time: Mapping[int, FloatArray]
-    """Kind of pass -> the part of its time that is communication, which a slow device
-    does not stretch, shape ``(v p,)``; 0 where a kind is missing [s]."""
+    """Kind of pass -> the part of its time that is communication, which nothing beside
+    it stretches, shape ``(v p,)``; 0 where a kind is missing [s]."""
+
+    segments: Mapping[int, IntArray] = field(default_factory=dict)
+    """Kind of pass -> the parts of its compute whose times vary on their own: layers,
+    and what is between two collectives of a layer, shape ``(v p,)``; one where a kind
+    is missing."""
 
     layers: LayerTraffic | None
     """What passes send; None if that is part of their durations."""
@@ -301,9 +345,13 @@ class PipelineWork:
     when the gradient collectives of both are done, and both wait for it before their
     optimizer step; empty if nothing is tied."""
 
-    slowdown: FloatArray
-    """Factor on the compute of each actor, that of its slowest rank, at least 1, shape
-    ``(p, d)``."""
+    kind: IntArray
+    """Which times each actor has, from 0 on in every stage, shape ``(p, d)``. Kinds of
+    one stage have nothing to do with those of another."""
+
+    others: tuple[ActorTimes, ...] = ()
+    """Times of actors of kind 1, 2 and so on; of stages that have less kinds those of
+    kind 0."""
 
     interference: float
     """Factor on the duration of compute that is beside buckets: from a stage's first
@@ -321,10 +369,37 @@ class PipelineWork:
         schedule = find_schedule(self.schedule)
         return schedule.virtual_stages(len(self.devices), self.num_chunks)
 
+    def of_kind(self, number: int) -> "PipelineWork":
+        """Return the step with the times of actors of a kind as its own."""
+        if number == 0:
+            return self
+        times = self.others[number - 1]
+        layers = self.layers
+        if layers is not None:
+            assert times.passes is not None
+            layers = replace(layers, passes=times.passes)
+        return replace(
+            self,
+            forward_time=times.forward_time,
+            backward_time=times.backward_time,
+            weight_time=times.weight_time,
+            paired_time=times.paired_time,
+            sent_time=times.sent_time,
+            optimizer_time=times.optimizer_time,
+            layers=layers,
+            reduce_buckets=_at(self.reduce_buckets, times.reduce_at),
+            gather_buckets=_at(self.gather_buckets, times.gather_at),
+        )
+
     def sent_in(self, kind: int, virtual: int) -> float:
         """Return the part of a pass's time that is communication [s]."""
         sent = self.sent_time.get(kind, self.sent_time.get(ALONE.get(kind, kind)))
         return 0.0 if sent is None else float(sent[virtual])
+
+    def segments_in(self, kind: int, virtual: int) -> int:
+        """Return in how many parts the compute of a pass varies, at least 1."""
+        segments = self.segments.get(kind, self.segments.get(ALONE.get(kind, kind)))
+        return 1 if segments is None else max(1, int(segments[virtual]))
 
     def pass_moves(self, kind: int, virtual: int) -> Moves:
         """Return the moves of a kind of pass in a virtual stage."""
@@ -339,14 +414,13 @@ class PipelineWork:
         return (Move(NONE, float(times[virtual]), NONE),)
 
 
-def actor_slowdowns(devices: IntArray, slowdown: FloatArray) -> FloatArray:
-    """Return each actor's slowdown from that of every device of the network.
-
-    Parameters
-    ----------
-    devices
-        Devices of each actor, shape ``(p, d, t)``.
-    slowdown
-        Factor on the compute of each device of the network, at least 1.
-    """
-    return np.asarray(slowdown[devices].max(axis=2), dtype=np.float64)
+def _at(
+    buckets: tuple[tuple[Bucket, ...], ...], moments: tuple[tuple[float, ...], ...]
+) -> tuple[tuple[Bucket, ...], ...]:
+    """Return the buckets of each stage at other moments."""
+    return tuple(
+        tuple(
+            bucket._replace(at=moment) for bucket, moment in zip(own, when, strict=True)
+        )
+        for own, when in zip(buckets, moments, strict=True)
+    )

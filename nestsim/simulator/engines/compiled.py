@@ -73,6 +73,7 @@ class CompiledEngine:
         self, system: System, *, skipping: bool = False, recording: bool = True
     ) -> None:
         listing = list_steps(system)
+        skipping = skipping and not system.is_delayed
         self._fluid = Fluid(system, remember=skipping, recording=recording)
         self._first = listing.first[system.program]
         self._delay = 0.0
@@ -210,10 +211,12 @@ def _actor_state(
 def _channel_state(system: System, num_messages: IntArray) -> kernels.ChannelState:
     """Return channels that nothing has been posted to."""
     num_channels = system.latency.size
+    assert system.delays.size in {0, num_messages.sum()}
     return kernels.ChannelState(
         num_sources=np.array(system.num_sources, dtype=np.int64),
         is_wired=system.wired.astype(np.int64),
         latency=np.array(system.latency, dtype=np.float64),
+        more=np.array(system.delays, dtype=np.float64),
         missing=np.array(system.num_sources, dtype=np.int64),
         num_posted=np.zeros(num_channels, np.int64),
         num_begun=np.zeros(num_channels, np.int64),

@@ -19,7 +19,7 @@ from simpy.core import EmptySchedule
 from simpy.events import EventPriority
 
 from nestsim.simulator.engines.fluid import Fluid
-from nestsim.simulator.folding import list_steps
+from nestsim.simulator.folding import list_steps, num_posts_of_channels
 from nestsim.simulator.steady import Jump, SteadyState, Watch
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Run, Skip, Step, System
 from topologies.arrays import FloatArray
@@ -35,6 +35,7 @@ class Channel:
         "flow",
         "latency",
         "missing",
+        "more",
         "num_sources",
         "posts",
         "starts",
@@ -45,6 +46,8 @@ class Channel:
         self.flow = flow
         """Number of its flow in the network; `NONE` if its messages need no link."""
         self.latency = latency
+        self.more: Sequence[float] = ()
+        """What each message needs beyond that, in order; empty if none does [s]."""
         self.num_sources = num_sources
         self.missing = num_sources
         """Posts until the next message is complete."""
@@ -144,6 +147,7 @@ class Engine:
         self, system: System, *, skipping: bool = False, recording: bool = True
     ) -> None:
         self.environment = Environment()
+        skipping = skipping and not system.is_delayed
         wired = system.wired.tolist()
         self.channels = [
             Channel(number if wired[number] else NONE, latency, sources)
@@ -152,6 +156,13 @@ class Engine:
             )
         ]
         programs = [tuple(steps) for steps in system.programs]
+        if system.is_delayed:
+            num_posted = num_posts_of_channels(system, list_steps(system))
+            ends = np.cumsum(num_posted // system.num_sources)[:-1]
+            for channel, delays in zip(
+                self.channels, np.split(system.delays, ends), strict=True
+            ):
+                channel.more = delays.tolist()
         self.actors = [
             Actor(
                 programs[program],
@@ -276,9 +287,15 @@ class Engine:
         self._touch()
 
     def _leave(self, channel: Channel) -> None:
-        channel.arrivals.append(self.environment.now + channel.latency + self._delay)
-        if channel.latency > 0.0:
-            arrival = Timeout(self.environment, channel.latency, channel)
+        now, arrivals = self.environment.now, channel.arrivals
+        latency = channel.latency
+        if channel.more:
+            latency += channel.more[len(arrivals)]
+            if arrivals:
+                latency = max(latency, arrivals[-1] - self._delay - now)
+        arrivals.append(now + latency + self._delay)
+        if latency > 0.0:
+            arrival = Timeout(self.environment, latency, channel)
             arrival.callbacks.append(self._on_arrival)
         else:
             self._arrive(channel)

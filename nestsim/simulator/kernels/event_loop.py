@@ -88,6 +88,10 @@ class ChannelState(NamedTuple):
     latency: FloatVector
     """Between leaving and arriving [s]."""
 
+    more: FloatVector
+    """What each message needs beyond that, by its place in the log; of length 0 if none
+    does [s]."""
+
     missing: IntVector
     """Posts that are missing for the next message."""
 
@@ -238,13 +242,20 @@ def _leave(now: float, c: int, state: RunState) -> None:
     Of those on their way only the first one is in the calendar: they arrive in order.
     """
     channels, delay = state.channels, state.fluid.bookings.delay[0]
-    number, latency = channels.num_left[c], channels.latency[c]
+    number, arrival = channels.num_left[c], now + channels.latency[c]
+    place = channels.first_message[c] + number
+    if channels.more.shape[0] > 0:
+        arrival += channels.more[place]
+        if number > 0:
+            arrival = max(arrival, state.messages.arrived[place - 1] - delay)
     channels.num_left[c] += 1
-    state.messages.arrived[channels.first_message[c] + number] = now + latency + delay
-    if latency == 0.0:
+    state.messages.arrived[place] = arrival + delay
+    if number > channels.num_arrived[c]:
+        return
+    if arrival == now:
         _arrive(c, state)
-    elif number == channels.num_arrived[c]:
-        schedule(state.events, state.actors.position.shape[0] + c, now + latency)
+    else:
+        schedule(state.events, state.actors.position.shape[0] + c, arrival)
 
 
 @subkernel

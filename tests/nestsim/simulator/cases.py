@@ -1,13 +1,19 @@
 """Small networks built by hand, and training steps to replay on them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
 
 from nestsim.simulator.replay import ReplaySettings, replay
-from nestsim.simulator.work import Held, PipelineWork, RingPhase, StageMemory
+from nestsim.simulator.work import (
+    ActorTimes,
+    Held,
+    PipelineWork,
+    RingPhase,
+    StageMemory,
+)
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES
 from topologies.network import Level, Links, Network, Routes
 
@@ -143,7 +149,11 @@ def stage_memory(static, saved, *, forward=0.0, backward=0.0):
 
 
 def pipeline(devices, num_microbatches, *, num_chunks=1, **changes):
-    """Build work with nothing but passes of 1 s; ``changes`` replace fields."""
+    """Build work with nothing but passes of 1 s; ``changes`` replace fields.
+
+    ``slowdown`` is what the compute of each actor takes times as long.
+    """
+    slowdown = changes.pop("slowdown", None)
     devices = np.array(devices, dtype=np.int64)
     p, v = devices.shape[0], num_chunks
     fields = {
@@ -164,15 +174,70 @@ def pipeline(devices, num_microbatches, *, num_chunks=1, **changes):
         "gather_phases": ((),) * p,
         "gather_buckets": ((),) * p,
         "tied_phases": (),
-        "slowdown": np.ones(devices.shape[:2]),
+        "kind": np.zeros(devices.shape[:2], dtype=np.int64),
         "interference": 1.0,
         "memory": (StageMemory(static={"weights": 0.0}, held=()),) * p,
         "notes": (),
     }
     fields.update(changes)
-    for name in (*PASS_TIMES, "boundary_bytes", "optimizer_time", "slowdown"):
+    for name in (*PASS_TIMES, "boundary_bytes", "optimizer_time"):
         fields[name] = np.array(fields[name], dtype=np.float64)
-    return PipelineWork(**fields)
+    work = PipelineWork(**fields)
+    return work if slowdown is None else slowed(work, slowdown)
+
+
+def actor_slowdowns(devices, slowdown):
+    """Return each actor's factor, that of its slowest device."""
+    return np.asarray(slowdown)[devices].max(axis=2)
+
+
+def slowed(work, slowdown):
+    """Let the compute of each actor, as of kind 0, take so many times as long."""
+    slowdown = np.array(slowdown, dtype=np.float64)
+    kind, values = np.zeros(slowdown.shape, dtype=np.int64), []
+    for stage, factors in enumerate(slowdown):
+        distinct, kind[stage] = np.unique(factors, return_inverse=True)
+        values.append(distinct)
+    factors = [
+        np.array([own[n if n < len(own) else 0] for own in values])
+        for n in range(max(map(len, values)))
+    ]
+    first, *others = [_stretched(work, each) for each in factors]
+    own = {name: getattr(first, name) for name in (*TIMES, "optimizer_time")}
+    layers = work.layers and replace(work.layers, passes=first.passes)
+    return replace(work, **own, layers=layers, kind=kind, others=tuple(others))
+
+
+TIMES = ("forward_time", "backward_time", "weight_time", "paired_time", "sent_time")
+
+
+def _stretched(work, factors):
+    """Return the times of actors whose compute is slower, stage by stage."""
+    each = factors[work.virtual_stages().stage]
+
+    def whole(kind, times):
+        sent = work.sent_time.get(kind, 0.0)
+        return sent + each * (times - sent)
+
+    names = ("forward_time", "backward_time", "weight_time")
+    passes = None
+    if work.layers is not None:
+        passes = {
+            kind: tuple(
+                tuple(move._replace(duration=factor * move.duration) for move in moves)
+                for factor, moves in zip(each, by_stage, strict=True)
+            )
+            for kind, by_stage in work.layers.passes.items()
+        }
+    return ActorTimes(
+        **{name: whole(kind, getattr(work, name)) for kind, name in enumerate(names)},
+        paired_time={kind: whole(kind, t) for kind, t in work.paired_time.items()},
+        sent_time=work.sent_time,
+        optimizer_time=factors * work.optimizer_time,
+        passes=passes,
+        reduce_at=tuple(tuple(b.at for b in own) for own in work.reduce_buckets),
+        gather_at=tuple(tuple(b.at for b in own) for own in work.gather_buckets),
+    )
 
 
 def ring_all_reduce(members, size):

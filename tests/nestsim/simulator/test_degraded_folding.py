@@ -1,7 +1,5 @@
 """Folding stays exact where links are gone or slow, and devices slow."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,8 +7,8 @@ from hypothesis import strategies as st
 
 from nestsim.simulator.build import build_model
 from nestsim.simulator.replay import fold_model
-from nestsim.simulator.work import RingPhase, actor_slowdowns
-from tests.nestsim.simulator.cases import pipeline
+from nestsim.simulator.work import RingPhase
+from tests.nestsim.simulator.cases import actor_slowdowns, pipeline, slowed
 from tests.nestsim.simulator.folding_cases import grid, spine_leaf, steps
 from tests.nestsim.simulator.test_folding import assert_same_run
 from tests.topologies.strategies import degraded_networks
@@ -33,7 +31,7 @@ def degraded_steps(draw):
         )
     )
     each = slowdowns(Degradation(slow_devices=tuple(slow)), built.num_devices)
-    return left, dataclasses.replace(work, slowdown=actor_slowdowns(work.devices, each))
+    return left, slowed(work, actor_slowdowns(work.devices, each))
 
 
 @settings(

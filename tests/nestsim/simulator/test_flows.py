@@ -7,6 +7,7 @@ from nestsim.lowering.groups import find_lockstep_groups
 from nestsim.simulator.engines.fluid import max_min_rates
 from nestsim.simulator.flows import SIGNAL, build_flows
 from nestsim.simulator.folding import binding as find_binding
+from nestsim.simulator.folding import seams_of
 from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.replay import replay
 from nestsim.simulator.system import Incidence
@@ -170,7 +171,8 @@ def test_the_bound_of_a_transfer_holds_when_everything_is_active():
     net, work = contended_step()
     flows = build_flows(net, work)
     levels = max_min_rates(flows.incidence, np.array(net.links.bandwidth))
-    slowest = flows.slowest_times(net.links) - flows.latency
+    weights = flows.weights(len(net.links))
+    slowest = flows.slowest_times(net.links, weights) - flows.latency
     assert np.all(flows.num_bytes / levels <= slowest * (1 + 1e-12))
 
 
@@ -181,9 +183,10 @@ def test_full_bisection_uplinks_are_left_out_and_oversubscribed_ones_kept():
         flows = build_flows(net, work)
         # Node links: up 16, 17, down 18, 19. One way is 16 and then 19, with the same
         # traffic and capacity, so that one of them is enough.
-        assert flows.binding[[16, 19]].sum() == kept
-        assert flows.binding[[17, 18]].sum() == kept
-        assert flows.binding[:16].all()
+        binding = find_binding([flows.seams], net.links)
+        assert binding[[16, 19]].sum() == kept
+        assert binding[[17, 18]].sum() == kept
+        assert binding[:16].all()
 
 
 def test_links_in_a_row_are_not_left_out_on_account_of_each_other():
@@ -192,7 +195,7 @@ def test_links_in_a_row_are_not_left_out_on_account_of_each_other():
     back = [(4, 0, 5.0, 0.0)]
     net = network(5, 5, chain + back, lambda a, b: range(4) if a == 0 else [4])
     flows = build_flows(net, pipeline([[[0]], [[4]]], 1, boundary_bytes=[1.0]))
-    assert flows.binding[:4].sum() == 1
+    assert find_binding([flows.seams], net.links)[:4].sum() == 1
 
 
 @st.composite
@@ -226,7 +229,9 @@ def test_leaving_links_out_changes_no_rate(case, data):
         level=np.zeros(capacity.size),
         num_parallel=np.ones(capacity.size),
     )
-    binding = find_binding(Routes(np.cumsum(lengths), flat), links)
+    binding = find_binding(
+        [seams_of(Routes(np.cumsum(lengths), flat), len(links))], links
+    )
     # Any part of the flows may be active.
     active = data.draw(st.sets(st.integers(0, len(routes) - 1), min_size=1))
     chosen = [routes[f] for f in sorted(active)]

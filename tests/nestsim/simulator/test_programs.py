@@ -19,10 +19,10 @@ from nestsim.simulator.work import (
     LockstepTraffic,
     Move,
     RingPhase,
-    actor_slowdowns,
 )
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from tests.nestsim.simulator.cases import (
+    actor_slowdowns,
     contended_step,
     full_mesh,
     pipeline,
@@ -462,7 +462,7 @@ def test_a_slow_device_slows_its_actor_alone(schedule):
         optimizer_time=[1.0] * p,
         slowdown=actor_slowdowns(devices, slowdown),
     )
-    assert work.slowdown.tolist()[1] == [2.5, 1.0]
+    assert work.kind.tolist()[1] == [1, 0]
     model = build_model(full_mesh(p * 4), work)
     assert len(model.system.programs) == p + 1
     assert model.system.program.tolist()[:4] == [0, 0, 2, 1]
