@@ -15,11 +15,12 @@ from pydantic.fields import FieldInfo
 
 from nestsim.scenario.assertions import Compared
 from nestsim.scenario.base import Quantity, Table
-from nestsim.scenario.load import ScenarioTable, scenario_schema
+from nestsim.scenario.table import ScenarioTable, scenario_schema
 
 UNITS: Mapping[str, str] = MappingProxyType(
     {
         "duration": "s",
+        "lifetime": "s",
         "size": "byte",
         "bandwidth": "byte/s",
         "rate": "FLOP/s",
@@ -198,11 +199,19 @@ def _type_words(
         distinct = ", all different" if schema.get("uniqueItems") else ""
         return f"list ({each}{distinct})"
     if schema.get("type") == "object":
-        values = schema.get("additionalProperties", {})
-        names = schema.get("propertyNames")
-        keys = f"{_type_words(names, links)} = " if names else "name = "
-        return f"table ({keys}{_type_words(values, links, measured)})"
+        return _table_words(schema, links, measured)
     return _plain_words(schema, measured)
+
+
+def _table_words(
+    schema: Mapping[str, Any], links: Mapping[str, str], measured: str
+) -> str:
+    values = schema.get("additionalProperties", {})
+    if values is True:
+        return "table of settings"
+    names = schema.get("propertyNames")
+    keys = f"{_type_words(names, links)} = " if names else "name = "
+    return f"table ({keys}{_type_words(values, links, measured)})"
 
 
 def _plain_words(schema: Mapping[str, Any], measured: str) -> str:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
 from topologies.errors import InputError
-from topologies.input_file import kind_problem, read_failure
+from topologies.input_file import file_problem
 from topologies.units import EXAMPLES, NUMBER_PATTERN, UNIT_PATTERN, parse_quantity
 
 MAX_COUNT = 1_000_000
@@ -120,6 +120,12 @@ Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Factor = Annotated[float, Field(ge=1, le=1e6)]
 """At least 1."""
 
+Fraction = Annotated[float, Field(ge=0, le=1)]
+"""A share, none and all included."""
+
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1, examples=[0])]
+"""Of what is drawn at random."""
+
 
 @dataclass(frozen=True, slots=True)
 class NameChoice:
@@ -185,12 +191,7 @@ def input_file(folder: Path, name: str, where: str, expected: str) -> Path:
         read.
     """
     path = folder / name
-    try:
-        kind = path.stat().st_mode
-    except OSError as error:
-        problem = read_failure(error)
-    else:
-        problem = kind_problem(kind)
+    problem = file_problem(path)
     if problem:
         raise InputError(problem, where=where, got=name, expected=expected)
     return path

@@ -105,7 +105,7 @@ def _has_variants(field: "FieldInfo") -> bool:
     from pydantic import Discriminator
 
     inner = (one for kind in get_args(field.annotation) for one in get_args(kind))
-    marked = any(isinstance(one, Discriminator) for one in inner)
+    marked = any(isinstance(one, Discriminator) for one in (*inner, *field.metadata))
     return marked or field.discriminator is not None
 
 

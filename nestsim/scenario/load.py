@@ -1,15 +1,12 @@
-"""Read a scenario file and hand out its parts, or say what is wrong with it.
-
-The outermost table of a scenario stands here, and the JSON Schema of the whole file.
-"""
+"""Read a scenario file and hand out its parts, or say what is wrong with it."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from estimators.collectives.transports import Scope
 from estimators.models.spec import TransformerSpec
@@ -21,33 +18,26 @@ from estimators.training import TrainingSpec
 from estimators.user_files.constants import UserConstants
 from estimators.user_files.links import UserLinks, measured_efficiencies
 from nestsim.notebook import html_of
-from nestsim.scenario.assertions import AssertTable
-from nestsim.scenario.base import Table, Text
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.formats.mist_yaml import SUFFIXES, mist_document
-from nestsim.scenario.hardware.cluster import ClusterTable
-from nestsim.scenario.hardware.cost import CostSpec, CostTable
+from nestsim.scenario.hardware.cost import CostSpec
 from nestsim.scenario.hardware.described import NETWORK_FILES
+from nestsim.scenario.hardware.groups import DeviceGroup
 from nestsim.scenario.hardware.network import link_names
 from nestsim.scenario.model import (
-    IN_ONE_WAY,
-    WHICH_MODEL,
-    AnyModel,
     ModuleModel,
     module_file,
 )
-from nestsim.scenario.plan import PlanTable
-from nestsim.scenario.search import SearchTable, TrainingTable
+from nestsim.scenario.operations.goodput import GoodputSpec
+from nestsim.scenario.operations.jitter import JitterSpec
 from nestsim.scenario.settings import (
     Assertion,
     SimulationSpec,
-    SimulationTable,
     StressSpec,
     SweepSpec,
 )
-from nestsim.scenario.software import SoftwareTable
-from nestsim.scenario.stress import StressTable, SweepTable
+from nestsim.scenario.table import ScenarioTable
 from planner.planners.protocol import PlannerSettings
 from planner.plans.spec import PlanSpec
 from planner.search.launch_rules import LAUNCH_RULES
@@ -59,74 +49,6 @@ from topologies.errors import InputError, Problems
 from topologies.input_file import parse_toml, read_file
 from topologies.notices import NOTICES
 from topologies.specs import NetworkSpec
-
-
-class ScenarioTable(Table):
-    """One training job on one cluster, and what to find out about it.
-
-    Quantities are strings with a unit, such as "450 GB/s", "400 Gbit/s", "80 GiB" or
-    "2 us". GB is 1e9 bytes and GiB 2**30; bandwidths are per direction.
-    """
-
-    name: Text = Field(examples=["Llama 2 7B on 64 H100"])
-    """Name of the scenario, by which reports call it."""
-
-    model: Annotated[AnyModel, IN_ONE_WAY] = Field(
-        discriminator=WHICH_MODEL,
-        examples=[{"name": "llama2-7b", "sequence_length": 4096}],
-    )
-    """The model: a name of the library, a Hugging Face config.json, a module of your
-    own, or an architecture spelled out in Megatron's names."""
-
-    training: TrainingTable = Field(examples=[{"global_batch_size": 512}])
-    """What is trained at once, and in which precision."""
-
-    cluster: ClusterTable
-    """The devices that the job runs on, and the network that joins them."""
-
-    software: SoftwareTable = Field(
-        SoftwareTable.model_validate({}),
-        json_schema_extra={"default": {}},
-        examples=[{"preset": "megatron-core"}],
-    )
-    """The framework that runs the job. Left out, none that takes any time."""
-
-    search: SearchTable = Field(
-        SearchTable.model_validate({}), json_schema_extra={"default": {}}
-    )
-    """What the planner may try, and how long it may take."""
-
-    plan: PlanTable | None = Field(None, examples=[{"micro_batch_size": 1}])
-    """One plan, under Megatron's names, for `nestsim simulate` and the planner
-    "fixed"; others do not read it."""
-
-    simulation: SimulationTable = Field(
-        SimulationTable.model_validate({}), json_schema_extra={"default": {}}
-    )
-    """How plans are replayed and judged."""
-
-    sweep: SweepTable = Field(
-        SweepTable.model_validate({}), json_schema_extra={"default": {}}
-    )
-    """Which settings `nestsim sweep` varies; other commands do not read it."""
-
-    stress: StressTable = Field(
-        StressTable.model_validate({}), json_schema_extra={"default": {}}
-    )
-    """What `nestsim stress` does to the cluster; other commands do not read it."""
-
-    cost: CostTable | None = Field(None, examples=[{"device_hour": "2.50 USD/h"}])
-    """What the cluster costs and draws: tokens for a dollar, the cost of a run. Left
-    out, reports say nothing of money and energy."""
-
-    assertions: AssertTable = Field(
-        AssertTable.model_validate({}),
-        alias="assert",
-        json_schema_extra={"default": {}},
-        examples=[{"verdict": "confirmed", "throughput": ">= 1.2e6 tokens/s"}],
-    )
-    """What must come out; if it does not, the exit status is 1."""
-
 
 MAX_FILE = 1_000_000
 """Scenarios are written by hand; a longer file is not one [byte]."""
@@ -170,7 +92,11 @@ class Scenario:
     """What is trained at once, and in which precision."""
 
     accelerator: Accelerator
-    """The devices."""
+    """The devices; of several kinds that which the network and the hosts are for."""
+
+    groups: tuple[DeviceGroup, ...] = ()
+    """Devices of several accelerators, in the order of their numbers; empty if all are
+    the same."""
 
     network_spec: NetworkSpec
     """What the network is built from."""
@@ -224,6 +150,11 @@ class Scenario:
 
     stress: StressSpec = field(default_factory=StressSpec)
     """What `nestsim stress` does to the cluster."""
+
+    goodput: GoodputSpec = field(default_factory=GoodputSpec)
+    """What fails, and what the job does about it."""
+    jitter: JitterSpec = field(default_factory=JitterSpec)
+    """What differs from step to step, for `nestsim jitter`."""
 
     assertions: tuple[Assertion, ...] = ()
     """What must come out."""
@@ -329,11 +260,12 @@ class Scenario:
     def content(self) -> str:
         """Return all that it says, defaults and files resolved, to be told apart by.
 
-        Where it lies and how it is written does not matter, nor do prices: plans and
-        replays do not depend on them.
+        Where it lies and how it is written does not matter, nor do prices, failures and
+        what differs from step to step: plans and replays do not depend on them.
         """
         parts = {one.name: getattr(self, one.name) for one in fields(self)}
         parts |= {"path": Path(), "text": b"", "cost": None}
+        del parts["goodput"], parts["jitter"]
         said = ", ".join(f"{name}={value!r}" for name, value in parts.items())
         return f"Scenario({said})"
 
@@ -417,6 +349,13 @@ def scenario_of(document: Mapping[str, Any], file: Path, text: bytes) -> Scenari
 
 
 def _check(document: Mapping[str, Any]) -> ScenarioTable:
+    if document.get("jobs"):
+        raise InputError(
+            "this file has several jobs that share a cluster",
+            where="jobs",
+            expected="a scenario of one job, without tables [[jobs]]",
+            hint="nestsim jobs FILE replays them together",
+        )
     try:
         return ScenarioTable.model_validate(document)
     except ValidationError as error:
@@ -438,14 +377,17 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         cluster, assumed = table.cluster.described(folder)
         table = table.model_copy(update={"cluster": cluster})
         reached = measured_efficiencies(links, constants)
-        accelerator, network_spec = _cluster(table, folder, reached)
+        accelerator, groups, network_spec = _cluster(table, folder, reached)
         # What else needs the accelerator is looked at if there is one.
         with problems.noted("training"):
             training = _training(table, accelerator)
+            for group in groups:
+                _training(table, group.accelerator)
             with problems.noted():
                 profile = _profile(table, training, folder)
         with problems.noted("cost"):
             cost = None if table.cost is None else table.cost.build(accelerator)
+            _check_one_price(cost, groups)
     with problems.noted():
         execution = software.build_execution(table.simulation.moved)
     with problems.noted("search"):
@@ -455,8 +397,8 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         plan = None if table.plan is None else table.plan.build(software.defaults)
         with problems.noted("search"):
             planner_settings = table.search.settings(plan)
-    with problems.noted("stress"):
-        stress = table.stress.build()
+    with problems.noted():
+        asked = _asked(table)
     problems.refuse()
     _check_host_update(training, execution, search, plan)
     for name in table.simulation.moved:
@@ -469,6 +411,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         module=module,
         training=training,
         accelerator=accelerator,
+        groups=groups,
         network_spec=network_spec,
         network_assumed=assumed,
         host=table.cluster.host.build(accelerator.like or accelerator.name),
@@ -484,11 +427,28 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         plan=plan,
         planner=table.search.planner,
         planner_settings=planner_settings,
-        sweep=table.sweep.build(),
-        stress=stress,
-        assertions=table.assertions.build(),
         cost=cost,
+        **asked,
     )
+
+
+def _asked(table: ScenarioTable) -> dict[str, Any]:
+    """Return what the tables say that single commands read."""
+    problems = Problems()
+    with problems.noted("stress"):
+        stress = table.stress.build()
+    with problems.noted("goodput"):
+        goodput = table.goodput.build()
+    with problems.noted("jitter"):
+        jitter = table.jitter.build()
+    problems.refuse()
+    return {
+        "sweep": table.sweep.build(),
+        "stress": stress,
+        "goodput": goodput,
+        "jitter": jitter,
+        "assertions": table.assertions.build(),
+    }
 
 
 def _check_host_update(
@@ -522,7 +482,7 @@ def _software(table: ScenarioTable) -> Software:
 
 def _cluster(
     table: ScenarioTable, folder: Path, reached: Mapping[Scope, float]
-) -> tuple[Accelerator, NetworkSpec]:
+) -> tuple[Accelerator, tuple[DeviceGroup, ...], NetworkSpec]:
     problems = Problems()
     with problems.noted():
         network_spec = table.cluster.build_network(folder, reached)
@@ -534,13 +494,26 @@ def _cluster(
     with problems.noted():
         accelerator = table.cluster.build_accelerator()
     problems.refuse()
-    return accelerator, network_spec
+    groups = table.cluster.build_groups(accelerator, num_devices)
+    return accelerator, groups, network_spec
+
+
+def _check_one_price(cost: CostSpec | None, groups: tuple[DeviceGroup, ...]) -> None:
+    """Refuse one price and one power for devices of several accelerators."""
+    if cost is not None and groups:
+        raise InputError(
+            "knows one price and one power of a device",
+            expected="no table [cost] where cluster.groups has several accelerators",
+        )
 
 
 def _degradation(table: ScenarioTable) -> Degradation | None:
     if table.cluster.degraded is None:
         return None
-    return table.cluster.degraded.build()
+    try:
+        return table.cluster.degraded.build()
+    except InputError as error:
+        raise error.at("cluster.degraded") from None
 
 
 def _training(table: ScenarioTable, accelerator: Accelerator) -> TrainingSpec:
@@ -610,30 +583,3 @@ def _check_measured(profile: Profile, training: TrainingSpec) -> None:
             expected=one_of(sorted(known)),
             hint="write training.precision as it was measured, or measure again",
         )
-
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def scenario_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) that editors check scenarios with."""
-    schema = _for_editors(ScenarioTable.model_json_schema(mode="validation"))
-    return {"$schema": DIALECT, **schema, "title": "nestsim scenario"}
-
-
-def _for_editors(schema: Any) -> Any:
-    """Undo the line breaks of docstrings, and leave out null, which TOML has not."""
-    if isinstance(schema, list):
-        return [_for_editors(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    plain = {key: _for_editors(one) for key, one in schema.items()}
-    if isinstance(plain.get("description"), str):
-        plain["description"] = " ".join(plain["description"].split())
-    if "default" in plain and plain["default"] is None:
-        del plain["default"]
-    variants = [one for one in plain.get("anyOf", []) if one != {"type": "null"}]
-    if len(variants) == 1:
-        del plain["anyOf"]
-        plain = {**variants[0], **plain}
-    return plain

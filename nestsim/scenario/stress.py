@@ -10,10 +10,12 @@ from nestsim.scenario.base import (
     Distinct,
     Duration,
     NameChoice,
+    Seed,
     Table,
     Text,
 )
-from nestsim.scenario.hardware.network import DegradedTable, Ratio, Seed
+from nestsim.scenario.hardware.degraded import DegradedTable
+from nestsim.scenario.hardware.network import Ratio
 from nestsim.scenario.settings import (
     DEFAULT_PLANNERS,
     QUANTITIES,
@@ -88,10 +90,14 @@ class ConditionTable(Table):
                 background.append(one.build())
             except InputError as error:
                 raise error.at(f"background[{index}]") from None
+        try:
+            worse = self.degraded.build() if self.degraded else Degradation()
+        except InputError as error:
+            raise error.at("degraded") from None
         return ConditionSpec(
             name=self.name,
             oversubscription=self.oversubscription,
-            degradation=self.degraded.build() if self.degraded else Degradation(),
+            degradation=worse,
             background=tuple(background),
             ecmp_seed=self.ecmp_seed,
         )

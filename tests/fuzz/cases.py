@@ -120,6 +120,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "run": ("-o", OUTPUT, *FAST),
         "sweep": ("--workers", "1", "-o", OUTPUT, *FAST),
         "stress": ("--workers", "1"),
+        "jitter": ("--workers", "1", "--runs", "3"),
         "compare": ("--json",),
         "collectives": ("--json", "-e", "1 MiB"),
         "memory": ("--json",),
@@ -225,6 +226,7 @@ _OPTIONS = (
     f"collectives {SCENARIO} --json -f VALUE",
     f"memory {SCENARIO} --tp VALUE",
     f"memory {SCENARIO} --recompute VALUE",
+    f"jobs {SCENARIO} --ecmp-seeds VALUE",
     f"stress {SCENARIO} --workers 1 --oversubscription VALUE",
     f"stress {SCENARIO} --workers 1 --oversubscription leaf=VALUE",
     f"stress {SCENARIO} --workers 1 --keep VALUE",
@@ -353,6 +355,14 @@ KINDS: Mapping[str, Callable[[Results], st.SearchStrategy[Case]]] = MappingProxy
         "stress": _scenarios(
             "stress", "stress", "search", within=("stress",), commands="stress"
         ),
+        "jobs": _scenarios(
+            *("jobs", "jobs", "shared", "search"),
+            within=("jobs",),
+            commands="jobs jobs jobs run",
+        ),
+        "jitter": _scenarios(
+            "jitter", "jitter", "plan", within=("jitter",), commands="jitter"
+        ),
         "links": _scenarios(
             "links", "links", within=(LINKS,), commands="topology topology plan"
         ),
@@ -393,6 +403,8 @@ _WEIGHTS = {
     "assert": 6,
     "sweep": 5,
     "stress": 4,
+    "jobs": 5,
+    "jitter": 4,
     "option": 8,
     "run": 3,
     "place": 4,

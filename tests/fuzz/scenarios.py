@@ -92,6 +92,9 @@ def worlds(draw: st.DrawFn, *, uses: tuple[str, ...] = ()) -> World:
         "assert": (6, _asserts()),
         "sweep": (0, _sweeps(document)),
         "stress": (0, _stresses(parts, num_devices)),
+        "shared": (0, st.sampled_from([{}, {"ecmp_seeds": [0, 1]}])),
+        "jobs": (0, _jobs(num_devices)),
+        "jitter": (0, _jitters()),
     }
     for name, (percent, strategy) in tables.items():
         if has(name, percent):
@@ -324,7 +327,8 @@ def _degraded(draw: st.DrawFn, parts: Parts, num_devices: int) -> Tree:
         table["slow_links"] = [{"links": links, "factor": draw(factors)}]
     if draw(st.booleans()):
         device = draw(st.integers(0, num_devices - 1))
-        table["slow_devices"] = [{"device": device, "factor": draw(factors)}]
+        which = draw(st.sampled_from([{"device": device}, {"fraction": 0.3}]))
+        table["slow_devices"] = [{**which, "factor": draw(factors)}]
     if parts.spares and draw(st.booleans()):
         table["removed_links"] = [draw(st.sampled_from(parts.spares))]
     return table
@@ -442,6 +446,45 @@ def _sweeps(draw: st.DrawFn, document: dict[str, Any]) -> Tree:
     if draw(st.booleans()):
         sweep["what"] = draw(st.sampled_from(["plan", "simulate", "run"]))
     return sweep
+
+
+@st.composite
+def _jobs(draw: st.DrawFn, num_devices: int) -> Tree:
+    """Draw jobs that share the devices, by their numbers or by how many."""
+    count = draw(st.integers(2, 3))
+    each = num_devices // count
+    jobs: list[dict[str, Tree]] = []
+    for number in range(count):
+        job: dict[str, Tree] = {"name": f"job {number}"}
+        if draw(st.booleans()):
+            job["devices"] = f"{number * each}-{(number + 1) * each - 1}"
+        else:
+            job["num_devices"] = draw(st.sampled_from([each, 1, 2]))
+            placements = ["compact", "spread", "best"]
+            job["placement"] = draw(st.sampled_from(placements))
+        if draw(st.integers(0, 3)) == 0:
+            job["start"] = draw(st.sampled_from(["0 s", "1 ms", "10 s"]))
+        if draw(st.integers(0, 2)) == 0:
+            job["training"] = {"global_batch_size": draw(st.sampled_from([4, 8, 24]))}
+        jobs.append(job)
+    return jobs
+
+
+@st.composite
+def _jitters(draw: st.DrawFn) -> Tree:
+    distributions = ["lognormal", "normal", "gamma", "exponential", "uniform"]
+    jitter: dict[str, Tree] = {"runs": 3}
+    if draw(st.booleans()):
+        jitter["compute"] = {
+            "distribution": draw(st.sampled_from(distributions)),
+            "cv": draw(st.sampled_from([0.1, 0.0, 0.5])),
+            "per": draw(st.sampled_from(["pass", "step", "operator"])),
+        }
+    if draw(st.booleans()):
+        jitter["links"] = {"mean": draw(_LATENCIES), "cv": draw(st.floats(0.0, 1.0))}
+    if draw(st.booleans()):
+        jitter["slow"] = [{"fraction": draw(st.floats(0.0, 1.0)), "factor": 1.5}]
+    return jitter
 
 
 @st.composite

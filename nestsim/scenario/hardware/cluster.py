@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
 from estimators.collectives.transports import Scope
 from estimators.operators.profile import Profile, read_profile
@@ -14,186 +14,35 @@ from nestsim.scenario.base import (
     Bandwidth,
     Count,
     Latency,
-    Power,
-    Rate,
-    Size,
     SizeOrNothing,
     Table,
     Text,
     input_file,
 )
-from nestsim.scenario.errors import nearest
+from nestsim.scenario.hardware.accelerator import AnyAccelerator, build_accelerator
+from nestsim.scenario.hardware.degraded import DegradedTable
 from nestsim.scenario.hardware.described import SlurmTable
+from nestsim.scenario.hardware.groups import (
+    MOST_GROUPS,
+    DeviceGroup,
+    GroupTable,
+    build_groups,
+)
 from nestsim.scenario.hardware.infragraph import InfraGraphTable
 from nestsim.scenario.hardware.nccl_topo import NcclTopoTable
 from nestsim.scenario.hardware.network import (
     CustomTable,
-    DegradedTable,
     NetworkTable,
     with_measured,
 )
 from topologies.accelerators import (
     Accelerator,
     Host,
-    accelerator_names,
-    load_accelerator,
     usual_host,
 )
 from topologies.errors import InputError
 from topologies.specs import CustomSpec, DevicesSpec, NetworkSpec
 from topologies.units import format_size
-
-NumberFormat = Literal[
-    "fp64",
-    "fp32",
-    "tf32",
-    "bf16",
-    "fp16",
-    "fp8",
-    "mxfp8",
-    "int8",
-    "fp4",
-    "nvfp4",
-]
-
-
-CatalogueName = Annotated[
-    Text, Field(json_schema_extra={"enum": list(accelerator_names())})
-]
-
-
-class AcceleratorTable(Table):
-    """A device that the catalogue does not have."""
-
-    name: Text = Field(examples=["my-accelerator"])
-    """Name of the device, by which reports call it."""
-
-    vendor: Text = Field("unknown", examples=["NVIDIA"])
-    """Who makes the device."""
-
-    peak_flops: dict[NumberFormat, Rate] = Field(
-        min_length=1, examples=[{"bf16": "989 TFLOP/s"}]
-    )
-    """Dense rate of matrix products for each number format [FLOP/s]."""
-
-    memory_bytes: Size
-    """Memory of one device [byte]."""
-
-    memory_bandwidth: Bandwidth
-    """Bandwidth of the device's memory [byte/s]."""
-
-    num_compute_units: Count = Field(examples=[132])
-    """Streaming multiprocessors of a GPU, matrix units of a TPU."""
-
-    vector_engine: bool = False
-    """Whether elementwise work has an engine of its own that runs beside the matrix
-    units, as on a TPU."""
-
-    interconnect_bandwidth: Bandwidth
-    """Bandwidth of all scale-up ports (NVLink, ICI, PCIe) of one device together, in
-    one direction [byte/s]."""
-
-    tdp: Power | None = Field(None, examples=["700 W"])
-    """Thermal design power of one device, for [cost] [W]."""
-
-    sources: dict[Text, Text] = Field(
-        {}, examples=[{"memory_bytes": "data sheet, page 2"}]
-    )
-    """Where each value was published; for the reader alone."""
-
-    def build(self) -> Accelerator:
-        """Return the device for the estimators."""
-        peak_flops = {str(name): rate for name, rate in self.peak_flops.items()}
-        return Accelerator(
-            name=self.name,
-            vendor=self.vendor,
-            peak_flops=peak_flops,
-            memory_bytes=self.memory_bytes,
-            memory_bandwidth=self.memory_bandwidth,
-            num_compute_units=self.num_compute_units,
-            vector_engine=self.vector_engine,
-            interconnect_bandwidth=self.interconnect_bandwidth,
-            tdp=self.tdp,
-            sources=dict(self.sources),
-        )
-
-
-class LikeAcceleratorTable(Table):
-    """A device of the catalogue with other values: what is left out is as there."""
-
-    like: CatalogueName = Field(examples=["h100-sxm"])
-    """A name that `nestsim accelerators` lists. What products and collectives reach of
-    rates, and the usual server, are that device's, too."""
-
-    name: Text | None = Field(None, examples=["my-h100"])
-    """Name of the device, by which reports call it. Left out, `like`."""
-
-    vendor: Text | None = Field(None, examples=["NVIDIA"])
-    """Who makes the device."""
-
-    peak_flops: dict[NumberFormat, Rate] | None = Field(
-        None, min_length=1, examples=[{"bf16": "800 TFLOP/s"}]
-    )
-    """Dense rate of matrix products for the number formats that differ [FLOP/s]."""
-
-    memory: Size | None = Field(None, examples=["96 GB"])
-    """Memory of one device [byte]."""
-
-    memory_bandwidth: Bandwidth | None = None
-    """Bandwidth of the device's memory [byte/s]."""
-
-    num_compute_units: Count | None = Field(None, examples=[114])
-    """Streaming multiprocessors of a GPU, matrix units of a TPU."""
-
-    vector_engine: bool | None = Field(None, examples=[True])
-    """Whether elementwise work has an engine of its own that runs beside the matrix
-    units, as on a TPU."""
-
-    interconnect_bandwidth: Bandwidth | None = None
-    """Bandwidth of all scale-up ports (NVLink, ICI, PCIe) of one device together, in
-    one direction [byte/s]."""
-
-    tdp: Power | None = Field(None, examples=["700 W"])
-    """Thermal design power of one device, for [cost] [W]."""
-
-    sources: dict[Text, Text] = Field({}, examples=[{"memory": "data sheet, page 2"}])
-    """Where each value was published; for the reader alone."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, value: object) -> object:
-        """Take `memory_bytes`, as a whole table has it, for `memory`."""
-        if not isinstance(value, dict) or "memory" in value:
-            return value
-        names = {"memory_bytes": "memory"}
-        return {names.get(key, key): one for key, one in value.items()}
-
-    def build(self) -> Accelerator:
-        """Return the device for the estimators."""
-        base = _from_catalogue(self.like, "accelerator.like")
-        given: dict[str, Any] = {
-            "vendor": self.vendor,
-            "memory_bytes": self.memory,
-            "memory_bandwidth": self.memory_bandwidth,
-            "num_compute_units": self.num_compute_units,
-            "vector_engine": self.vector_engine,
-            "interconnect_bandwidth": self.interconnect_bandwidth,
-            "tdp": self.tdp,
-        }
-        if self.peak_flops is not None:
-            rates = {str(name): rate for name, rate in self.peak_flops.items()}
-            given["peak_flops"] = {**base.peak_flops, **rates}
-        written = {name: value for name, value in given.items() if value is not None}
-        sources = {k: v for k, v in base.sources.items() if k not in written}
-        return replace(
-            base,
-            name=self.name or self.like,
-            measured_as=base.constants_name,
-            like=self.like,
-            overrides=tuple(written),
-            sources={**sources, **self.sources},
-            **written,
-        )
 
 
 class HostTable(Table):
@@ -253,16 +102,6 @@ class HostTable(Table):
         return replace(usual, latency=self.latency, **written)
 
 
-def _name_or_table(value: object) -> str | None:
-    if isinstance(value, str):
-        return "name"
-    if isinstance(value, LikeAcceleratorTable) or (
-        isinstance(value, dict) and "like" in value
-    ):
-        return "LikeAcceleratorTable"
-    return "AcceleratorTable" if isinstance(value, dict | AcceleratorTable) else None
-
-
 DescribedTable = SlurmTable | NcclTopoTable | InfraGraphTable
 """Networks that are read from another program's file."""
 
@@ -270,14 +109,18 @@ DescribedTable = SlurmTable | NcclTopoTable | InfraGraphTable
 class ClusterTable(Table):
     """The devices and the network that joins them."""
 
-    accelerator: (
-        Annotated[CatalogueName, Tag("name")]
-        | Annotated[LikeAcceleratorTable, Tag("LikeAcceleratorTable")]
-        | Annotated[AcceleratorTable, Tag("AcceleratorTable")]
-    ) = Field(discriminator=Discriminator(_name_or_table), examples=["h100-sxm"])
+    accelerator: AnyAccelerator = Field(examples=["h100-sxm"])
     """A name that `nestsim accelerators` lists, a table that says which of them the
     device is like and in what it differs, such as `{ like = "h100-sxm", memory = "96
-    GB" }`, or a table that describes a device."""
+    GB" }`, or a table that describes a device. Where there are `groups`, the one of
+    them that the network and the hosts are taken to be made for; left out, the first
+    group's."""
+
+    groups: (
+        Annotated[list[GroupTable], Field(min_length=1, max_length=MOST_GROUPS)] | None
+    ) = Field(None, examples=[[{"accelerator": "a100-80gb", "num_devices": 32}]])
+    """Groups of devices that are not all the same, in the order of their numbers. Left
+    out, all devices are `accelerator`."""
 
     profile: Text | None = Field(None, examples=["h200.json"])
     """File of operator times that `nestsim profile` measured on such a device, relative
@@ -313,10 +156,38 @@ class ClusterTable(Table):
 
     def build_accelerator(self) -> Accelerator:
         """Return the device for the estimators."""
-        if isinstance(self.accelerator, str):
-            device = _from_catalogue(self.accelerator, "accelerator")
-        else:
-            device = self.accelerator.build()
+        device = build_accelerator(self.accelerator)
+        self._check_reserve(device)
+        return device
+
+    def build_groups(
+        self, reference: Accelerator, num_devices: int
+    ) -> tuple[DeviceGroup, ...]:
+        """Return the groups of devices, none where all are the same.
+
+        Parameters
+        ----------
+        reference
+            The accelerator that stands for the cluster.
+        num_devices
+            Devices of the network.
+        """
+        if self.groups is None:
+            return ()
+        built = build_groups(self.groups, reference, num_devices)
+        for group in built:
+            self._check_reserve(group.accelerator)
+        if self.profile is not None and len(built) > 1:
+            raise InputError(
+                "is of one kind of device",
+                where="profile",
+                got=self.profile,
+                expected="no profile where groups are of several accelerators",
+            )
+        return built
+
+    def _check_reserve(self, device: Accelerator) -> None:
+        """Refuse to leave all memory of a device free."""
         if self.memory_reserve >= device.memory_bytes:
             raise InputError(
                 "leaves no memory to train in",
@@ -325,7 +196,17 @@ class ClusterTable(Table):
                 expected=f"less than the {format_size(device.memory_bytes)} of "
                 f"{device.name}",
             )
-        return device
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_of_groups(cls, value: object) -> object:
+        """Take the first group's accelerator where none stands for the cluster."""
+        if not isinstance(value, dict) or "accelerator" in value:
+            return value
+        match value.get("groups"):
+            case [{"accelerator": first}, *_]:
+                return {**value, "accelerator": first}
+        return value
 
     def described(self, folder: Path) -> "tuple[ClusterTable, tuple[str, ...]]":
         """Return the cluster with its network read, and what was assumed of it.
@@ -411,16 +292,3 @@ class ClusterTable(Table):
                 got=self.num_devices,
                 expected=f"{found}, which is what cluster.network adds up to",
             )
-
-
-def _from_catalogue(name: str, where: str) -> Accelerator:
-    known = accelerator_names()
-    if name not in known:
-        raise InputError(
-            "no such accelerator in the catalogue",
-            where=where,
-            got=name,
-            expected="one of " + ", ".join(known) + ", or a table that describes it",
-            hint=nearest(name, known),
-        )
-    return load_accelerator(name)

@@ -1,8 +1,8 @@
-"""The tables [cluster.network] and [cluster.degraded].
+"""The table [cluster.network].
 
 Networks have one variant per kind, named as `topologies.specs` is. Transports that
 links name are made into efficiencies and latencies here, so that all below the scenario
-reads links alone. The second table says what of the cluster is slow or gone.
+reads links alone.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,15 @@ from pydantic import Field
 
 from estimators.collectives.transports import Scope, transports
 from nestsim.scenario.base import (
-    MAX_COUNT,
     Bandwidth,
     Count,
-    Distinct,
-    Factor,
     Latency,
     NameChoice,
+    Seed,
     Table,
     Text,
     input_file,
 )
-from topologies.degrade import Degradation, SlowDevice, SlowLinks
 from topologies.errors import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO, InputError
 from topologies.specs import (
     CustomSpec,
@@ -56,8 +53,6 @@ TransportName = Annotated[str, NameChoice(tuple(transports()))]
 
 NodeTransportName = Annotated[str, NameChoice(_names("node"))]
 FabricTransportName = Annotated[str, NameChoice(_names("fabric"))]
-
-Seed = Annotated[int, Field(ge=0, le=2**63 - 1, examples=[0])]
 
 _T = TypeVar("_T", bound=Table)
 
@@ -553,76 +548,3 @@ def _stating(table: _T, measured: Mapping[str, float | None]) -> _T:
         and name.replace("efficiency", "transport") not in said
     }
     return table.model_copy(update=missing)
-
-
-MOST_PARTS = 1000
-
-DeviceNumber = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
-
-
-class SlowLinksTable(Table):
-    """Links that carry less than they were built for."""
-
-    links: Text = Field(examples=["leaf 0 <-> spine *", "level spine"])
-    """Links that are slow: two neighbours by name ("->" one way, "<->" both ways, "*"
-    for any text, "#1" for the second of several cables), or all links of a level."""
-
-    factor: Factor = Field(examples=[4.0])
-    """What the links' bandwidth is divided by."""
-
-    def build(self) -> SlowLinks:
-        """Return the record for the network."""
-        return SlowLinks(links=self.links, factor=self.factor)
-
-
-class SlowDeviceTable(Table):
-    """A device that computes more slowly than the others."""
-
-    device: DeviceNumber = Field(examples=[5])
-    """Number of the slow device, from 0."""
-
-    factor: Factor = Field(examples=[1.5])
-    """What the device's compute times are multiplied by."""
-
-    def build(self) -> SlowDevice:
-        """Return the record for the replay."""
-        return SlowDevice(device=self.device, factor=self.factor)
-
-
-class DegradedTable(Table):
-    """What of the cluster is slow or gone; routes go round what is gone.
-
-    What is named several times is slowed by the product of the factors.
-    """
-
-    removed_links: Distinct[Text] | None = Field(None, examples=[["leaf 0 <-> spine"]])
-    """Links that are gone, named as in `slow_links`."""
-
-    removed_switches: Distinct[Text] | None = Field(None, examples=[["spine 1"]])
-    """Switches that are gone with all their links, by name; "*" stands for any
-    text."""
-
-    slow_links: (
-        Annotated[list[SlowLinksTable], Field(min_length=1, max_length=MOST_PARTS)]
-        | None
-    ) = Field(None, examples=[[{"links": "level spine", "factor": 2.0}]])
-    """Links that carry less than they were built for."""
-
-    slow_devices: (
-        Annotated[list[SlowDeviceTable], Field(min_length=1, max_length=MOST_PARTS)]
-        | None
-    ) = Field(None, examples=[[{"device": 5, "factor": 1.5}]])
-    """Devices that compute more slowly. Plans are made as if they did not; the replay
-    shows what they cost."""
-
-    def build(self) -> Degradation:
-        """Return the record for the network and the replay.
-
-        Whether the names mean something shows only when the network has been built.
-        """
-        return Degradation(
-            removed_links=tuple(self.removed_links or ()),
-            removed_switches=tuple(self.removed_switches or ()),
-            slow_links=tuple(one.build() for one in self.slow_links or ()),
-            slow_devices=tuple(one.build() for one in self.slow_devices or ()),
-        )

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from nestsim.cli import main
-from nestsim.cluster import cluster_network, device_slowdowns
+from nestsim.cluster import cluster_network, device_fleet
 from nestsim.evaluate import build_job
 from nestsim.lowering.lower import lower_plan
 from nestsim.report.topology.marks import find_wear
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.replay import replay
+from planner.cost.pricing import price_plan
 from planner.search.best_first import search
+from planner.step.schedules import FORWARD
+from tests.planner.fleets import slow_fleet
 from topologies import (
     Degradation,
     FatTreeSpec,
@@ -70,6 +73,22 @@ CASES = {
     "negative device": (
         *(DEVICE, "device = -1", "slow_devices[0].device"),
         ("got:      -1",),
+    ),
+    "a device and a fraction": (
+        *(DEVICE, "device = 21, fraction = 0.1", "slow_devices[0].device"),
+        ("by none or both", "either device = 5 or fraction = 0.01"),
+    ),
+    "neither device nor fraction": (
+        *("device = 21, factor", "factor", "slow_devices[0].device"),
+        ("by none or both",),
+    ),
+    "more than all devices": (
+        *(DEVICE, "fraction = 1.5", "slow_devices[0].fraction"),
+        ("got:      1.5",),
+    ),
+    "a seed of a device": (
+        *(DEVICE, "device = 21, seed = 3", "slow_devices[0].seed"),
+        ("goes with a fraction alone",),
     ),
     "a device is no switch": (
         *(REMOVED, 'removed_switches = ["device 3"]', "removed_switches[0]"),
@@ -146,14 +165,24 @@ def planned():
 
 def test_a_slow_device_slows_down_the_actor_that_it_is_part_of(planned):
     scenario, network, workload, best = planned
-    slowdown = device_slowdowns(scenario, network.num_devices)
-    work = lower_plan(network, workload, best, slowdown=slowdown)
+    fleet = device_fleet(scenario, network.num_devices)
+    assert workload.fleet.factors().tolist() == fleet.factors().tolist()
+    work = lower_plan(network, workload, best)
     slow = (work.devices == 21).any(axis=2)
     assert slow.sum() == 1
-    assert (work.slowdown == np.where(slow, SLOWDOWN, 1.0)).all()
+    (stage,) = np.flatnonzero(slow.any(axis=1))
+    slow = slow[stage]
+    own, other = (work.of_kind(int(work.kind[stage, of].max())) for of in (slow, ~slow))
+    assert own.optimizer_time[stage] > other.optimizer_time[stage]
+    compute = [
+        times.forward_time[stage] - times.sent_in(FORWARD, stage)
+        for times in (own, other)
+    ]
+    assert compute[0] == pytest.approx(SLOWDOWN * compute[1], rel=1e-12)
     assert any("21 (" in said for said in work.notes)
-    even = lower_plan(network, workload, best)
-    assert (even.slowdown == 1.0).all()
+    healthy = workload.on(None)
+    even = lower_plan(network, healthy, price_plan(network, healthy, best.plan))
+    assert even.others == ()
     assert not any("slow device" in said for said in even.notes)
 
 
@@ -167,7 +196,9 @@ def test_a_slower_device_never_shortens_the_step_and_folding_is_exact(
     for factor in (1.0, 1.25, 3.0):
         slowdown = np.ones(64)
         slowdown[21] = factor
-        work = lower_plan(network, workload, best, settings, slowdown=slowdown)
+        job = workload.on(slow_fleet(workload, slowdown))
+        priced = price_plan(network, job, best.plan)
+        work = lower_plan(network, job, priced, settings)
         folded = replay(network, work, settings)
         unfolded = replay(network, work, replace(settings, folding=False))
         assert folded.iteration_time == unfolded.iteration_time
@@ -198,6 +229,21 @@ def test_the_summary_says_what_is_degraded(tmp_path, monkeypatch, capsys):
     assert main(["topology", str(whole), "-o", "whole.svg"]) == 0
     assert "Degraded" not in capsys.readouterr().out
     assert "removed" not in Path("whole.svg").read_text(encoding="utf-8")
+
+
+def test_a_fraction_is_told_with_the_number_of_its_devices(tmp_path, capsys):
+    text = DEGRADED.read_text(encoding="utf-8")
+    file = tmp_path / "some.toml"
+    file.write_text(text.replace(DEVICE, "fraction = 0.1, seed = 4"), encoding="utf-8")
+    assert main(["topology", str(file), "--no-figures"]) == 0
+    told = f"10.0 % of the devices, seed 4  6 devices compute {SLOWDOWN:g} times"
+    assert told in capsys.readouterr().out
+    assert main(["topology", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["degraded"]["slow_devices"] == [
+        {"fraction": 0.1, "factor": SLOWDOWN, "seed": 4, "num_devices": 6}
+    ]
+    factors = device_fleet(load_scenario(file), 64).factors()
+    assert sorted(factors.tolist()) == [1.0] * 58 + [SLOWDOWN] * 6
 
 
 TORUS = TorusSpec(dimensions=(4, 4), wrap=(True, True), bandwidth=10.0, latency=1.0)

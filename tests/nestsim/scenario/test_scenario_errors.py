@@ -9,7 +9,7 @@ import pytest
 from nestsim.cli import main
 from nestsim.scenario.accepted import accepted
 from nestsim.scenario.base import Table
-from nestsim.scenario.load import ScenarioTable
+from nestsim.scenario.table import ScenarioTable
 from tests.nestsim.scenario.test_scenario import MINIMAL
 
 WRONG_INPUT = 2

@@ -8,7 +8,7 @@ import pytest
 import tomli
 from jsonschema import Draft202012Validator
 
-from nestsim.scenario.load import scenario_schema
+from nestsim.scenario.table import scenario_schema
 from topologies.accelerators import accelerator_names
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -48,6 +48,28 @@ def test_it_is_a_schema_of_draft_2020_12() -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_scenario_is_valid(path: Path) -> None:
     Draft202012Validator(SCHEMA).validate(tomli.loads(path.read_text(encoding="utf-8")))
+
+
+SEVERAL = sorted((SCENARIOS / "jobs").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SEVERAL, ids=lambda path: path.stem)
+def test_several_jobs_may_have_all_models_for_themselves(path: Path) -> None:
+    document = tomli.loads(path.read_text(encoding="utf-8"))
+    assert accepts(document)
+    del document["model"], document["training"]
+    assert accepts(document)
+    del document["jobs"]
+    assert not accepts(document)
+
+
+def test_groups_may_stand_for_the_accelerator() -> None:
+    path = SCENARIOS / "mixed" / "llama2_7b_32_a100_h100.toml"
+    document = tomli.loads(path.read_text(encoding="utf-8"))
+    document["cluster"].pop("accelerator", None)
+    assert accepts(document)
+    del document["cluster"]["groups"]
+    assert not accepts(document)
 
 
 WRONG: dict[str, tuple[str, list[str | int], object]] = {

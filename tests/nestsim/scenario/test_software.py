@@ -341,6 +341,7 @@ def test_a_report_says_what_is_kept_free_beside_tensors() -> None:
             profile=None,
             accelerator=load_accelerator("h100-sxm"),
             accelerator_name="h100-sxm",
+            groups=(),
         )
         stated[preset] = assumptions_rows(assumed)
     assert "memory" not in stated["ideal"]

@@ -1,0 +1,1 @@
+"""The tables about clusters in operation: jitter, failures, several jobs."""

@@ -1,0 +1,153 @@
+"""The outermost table of a scenario, and the JSON Schema of the whole file."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from nestsim.scenario.assertions import AssertTable
+from nestsim.scenario.base import Table, Text
+from nestsim.scenario.hardware.cluster import ClusterTable
+from nestsim.scenario.hardware.cost import CostTable
+from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
+from nestsim.scenario.operations.goodput import GoodputTable
+from nestsim.scenario.operations.jitter import JitterTable
+from nestsim.scenario.operations.jobs import (
+    MOST_JOBS,
+    OWN_TABLES,
+    JobTable,
+    SharedTable,
+)
+from nestsim.scenario.plan import PlanTable
+from nestsim.scenario.search import SearchTable, TrainingTable
+from nestsim.scenario.settings import SimulationTable
+from nestsim.scenario.software import SoftwareTable
+from nestsim.scenario.stress import StressTable, SweepTable
+
+
+class ScenarioTable(Table):
+    """One training job on one cluster, and what to find out about it.
+
+    Quantities are strings with a unit, such as "450 GB/s", "400 Gbit/s", "80 GiB" or
+    "2 us". GB is 1e9 bytes and GiB 2**30; bandwidths are per direction.
+    """
+
+    name: Text = Field(examples=["Llama 2 7B on 64 H100"])
+    """Name of the scenario, by which reports call it."""
+
+    model: Annotated[AnyModel, IN_ONE_WAY] = Field(
+        discriminator=WHICH_MODEL,
+        examples=[{"name": "llama2-7b", "sequence_length": 4096}],
+    )
+    """The model: a name of the library, a Hugging Face config.json, a module of your
+    own, or an architecture spelled out in Megatron's names."""
+
+    training: TrainingTable = Field(examples=[{"global_batch_size": 512}])
+    """What is trained at once, and in which precision."""
+
+    cluster: ClusterTable
+    """The devices that the job runs on, and the network that joins them."""
+
+    software: SoftwareTable = Field(
+        SoftwareTable.model_validate({}),
+        json_schema_extra={"default": {}},
+        examples=[{"preset": "megatron-core"}],
+    )
+    """The framework that runs the job. Left out, none that takes any time."""
+
+    search: SearchTable = Field(
+        SearchTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """What the planner may try, and how long it may take."""
+
+    plan: PlanTable | None = Field(None, examples=[{"micro_batch_size": 1}])
+    """One plan, under Megatron's names, for `nestsim simulate` and the planner
+    "fixed"; others do not read it."""
+
+    simulation: SimulationTable = Field(
+        SimulationTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """How plans are replayed and judged."""
+
+    sweep: SweepTable = Field(
+        SweepTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """Which settings `nestsim sweep` varies; other commands do not read it."""
+
+    stress: StressTable = Field(
+        StressTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """What `nestsim stress` does to the cluster; other commands do not read it."""
+
+    goodput: GoodputTable = Field(
+        GoodputTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """What fails, and what the job does about it; only `nestsim goodput` reads it."""
+
+    jitter: JitterTable = Field(
+        JitterTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """What `nestsim jitter` draws at random; other commands do not read it."""
+
+    cost: CostTable | None = Field(None, examples=[{"device_hour": "2.50 USD/h"}])
+    """What the cluster costs and draws: tokens for a dollar, the cost of a run. Left
+    out, reports say nothing of money and energy."""
+
+    jobs: Annotated[list[JobTable], Field(max_length=MOST_JOBS)] = Field(
+        [], examples=[[{"name": "pretraining", "devices": "0-511"}]]
+    )
+    """Several jobs that share the cluster, for `nestsim jobs`, which needs two or more;
+    other commands refuse a file that has any. With jobs, [model], [training] and
+    [plan] are what they have in common, and may be left out."""
+
+    shared: SharedTable = Field(
+        SharedTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """How the jobs of `nestsim jobs` are replayed together; other commands do not read
+    it."""
+
+    assertions: AssertTable = Field(
+        AssertTable.model_validate({}),
+        alias="assert",
+        json_schema_extra={"default": {}},
+        examples=[{"verdict": "confirmed", "throughput": ">= 1.2e6 tokens/s"}],
+    )
+    """What must come out; if it does not, the exit status is 1."""
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def scenario_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) that editors check scenarios with."""
+    schema = _for_editors(ScenarioTable.model_json_schema(mode="validation"))
+    # Several jobs may have all of their models and batches for themselves.
+    always = [name for name in schema["required"] if name not in OWN_TABLES]
+    alone = [name for name in schema["required"] if name in OWN_TABLES]
+    # The first group's accelerator stands for a cluster that names none.
+    schema["$defs"]["ClusterTable"] |= {
+        "required": [],
+        "anyOf": [{"required": ["accelerator"]}, {"required": ["groups"]}],
+    }
+    schema |= {
+        "required": always,
+        "anyOf": [{"required": alone}, {"required": ["jobs"]}],
+    }
+    return {"$schema": DIALECT, **schema, "title": "nestsim scenario"}
+
+
+def _for_editors(schema: Any) -> Any:
+    """Undo the line breaks of docstrings, and leave out null, which TOML has not."""
+    if isinstance(schema, list):
+        return [_for_editors(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {key: _for_editors(one) for key, one in schema.items()}
+    if isinstance(plain.get("description"), str):
+        plain["description"] = " ".join(plain["description"].split())
+    if "default" in plain and plain["default"] is None:
+        del plain["default"]
+    variants = [one for one in plain.get("anyOf", []) if one != {"type": "null"}]
+    if len(variants) == 1:
+        del plain["anyOf"]
+        plain = {**variants[0], **plain}
+    return plain

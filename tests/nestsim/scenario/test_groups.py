@@ -1,0 +1,209 @@
+"""Devices of several accelerators in one cluster: the table, and what becomes of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nestsim
+from nestsim.cli import main
+from nestsim.cluster import device_fleet
+from nestsim.evaluate import Evaluator
+from nestsim.job import explain_job, simulate_job
+from nestsim.memory.job import memory_job
+from nestsim.report.assumptions import assumptions_json, assumptions_rows
+from nestsim.scenario.load import Scenario, load_scenario
+from planner.explain.request import Request
+from planner.planners.protocol import fits
+from topologies import InputError
+from topologies.accelerators import load_accelerator
+
+FILE = Path(__file__).parents[3] / "scenarios/mixed/llama2_7b_32_a100_h100.toml"
+A100, H100 = load_accelerator("a100-80gb"), load_accelerator("h100-sxm")
+GROUPS = "cluster.groups"
+
+
+def two_groups(first, second, sizes=(16, 16)):
+    return [
+        {"accelerator": accelerator, "num_devices": size}
+        for accelerator, size in zip((first, second), sizes, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def scenario():
+    return load_scenario(FILE)
+
+
+@pytest.fixture(scope="module")
+def result(scenario):
+    return simulate_job(scenario)
+
+
+def test_groups_follow_each_other(scenario):
+    assert [group.accelerator for group in scenario.groups] == [A100, H100]
+    fleet = device_fleet(scenario, 32)
+    assert [kind.accelerator for kind in fleet.kinds] == [A100, H100]
+    assert fleet.of_device.tolist() == [0] * 16 + [1] * 16
+
+
+def test_groups_and_slow_devices_are_kinds_of_one_fleet(scenario):
+    degraded = {"slow_devices": [{"device": 3, "factor": 1.5}]}
+    slow = scenario.replace({"cluster.degraded": degraded})
+    fleet = device_fleet(slow, 32)
+    assert [(kind.accelerator, kind.factor) for kind in fleet.kinds] == [
+        (A100, 1.0),
+        (A100, 1.5),
+        (H100, 1.0),
+    ]
+    assert np.flatnonzero(fleet.factors() > 1.0).tolist() == [3]
+
+
+def test_groups_of_the_clusters_own_accelerator_are_none(scenario):
+    same = scenario.replace({GROUPS: two_groups("h100-sxm", "h100-sxm", (8, 24))})
+    assert same.groups == ()
+    assert device_fleet(same, 32) is None
+    document = scenario.document()
+    del document["cluster"]["groups"]
+    plain = simulate_job(Scenario.from_dict(document, FILE))
+    assert simulate_job(same).candidates[0].planned == plain.candidates[0].planned
+
+
+def test_the_first_group_stands_for_the_cluster_if_nothing_is_said(scenario):
+    document = scenario.document()
+    del document["cluster"]["accelerator"]
+    assert Scenario.from_dict(document, FILE).accelerator == A100
+
+
+def test_what_is_planned_is_replayed_on_unequal_stages(result):
+    (candidate,) = result.candidates
+    planned, simulated = candidate.planned, candidate.simulated
+    assert simulated.iteration_time == pytest.approx(planned.iteration_time, rel=1e-9)
+    layers = [stage.chunks for stage in candidate.priced.plan.stages]
+    assert layers == [((0, 8),), ((9, 34),)]
+    assert candidate.verdict.kind == "confirmed"
+
+
+def test_a_mixed_cluster_is_between_those_of_either_accelerator(scenario, result):
+    def times(name):
+        groups = two_groups(name, name)
+        even = scenario.replace({GROUPS: groups, "cluster.accelerator": name})
+        (candidate,) = simulate_job(even).candidates
+        return candidate.planned.iteration_time, candidate.simulated.iteration_time
+
+    (candidate,) = result.candidates
+    mixed = candidate.planned.iteration_time, candidate.simulated.iteration_time
+    for fast, between, slow in zip(
+        times("h100-sxm"), mixed, times("a100-80gb"), strict=True
+    ):
+        assert fast < between < slow
+
+
+def test_stages_by_pace_are_faster_than_equal_ones(scenario, result):
+    equal = scenario.replace({"plan.num_layers_per_pipeline_stage": [16, 16]})
+    (slower,) = simulate_job(equal).candidates
+    (candidate,) = result.candidates
+    assert slower.simulated.iteration_time > 1.5 * candidate.simulated.iteration_time
+
+
+def test_mfu_is_of_the_peak_of_all_devices(result):
+    found = result.candidates[0].simulated
+    peak = (A100.peak_flops["bf16"] + H100.peak_flops["bf16"]) / 2
+    assert found.mfu == pytest.approx(found.flops_per_device / peak, rel=1e-12)
+
+
+def test_reports_list_the_groups(result):
+    rows = assumptions_rows(result.assumptions)
+    assert rows["devices"] == "a100-80gb (80 GiB): 0-15; h100-sxm (80 GiB): 16-31"
+    assert rows["operator times"] == "from the rates of a100-80gb and h100-sxm"
+    groups = assumptions_json(result.assumptions)["groups"]
+    assert [one["devices"] for one in groups] == [["0-15"], ["16-31"]]
+
+
+def test_a_stage_is_held_to_the_memory_of_its_own_devices(scenario):
+    small = {"like": "a100-80gb", "memory": "20 GB"}
+    for groups, kind in (
+        # The first stage needs some 12 GiB, the second one 26.
+        (two_groups(small, "h100-sxm"), "confirmed"),
+        (two_groups("h100-sxm", small), "infeasible"),
+    ):
+        changed = scenario.replace({GROUPS: groups})
+        (candidate,) = simulate_job(changed).candidates
+        assert candidate.verdict.kind == kind
+        evaluator = Evaluator.of(changed)
+        assert evaluator.workload.smallest_of().memory_bytes == 20e9
+
+
+@pytest.mark.parametrize(
+    ("values", "where", "words"),
+    [
+        ({GROUPS: two_groups("a100-80gb", "h100-sxm", (16, 8))}, "groups", "24"),
+        ({GROUPS: two_groups("a100-80gb", "a100-80gb")}, "accelerator", "h100-sxm"),
+        ({GROUPS: two_groups("a100-80gb", "h100-sxm", (32, 0))}, "groups", "1"),
+        ({GROUPS: []}, "groups", ""),
+        ({GROUPS: two_groups("a100-80gbb", "h100-sxm")}, "groups[0]", "a100-80gb"),
+        (
+            {GROUPS: two_groups({"like": "a100-80gb", "memory": "1 GB"}, "h100-sxm")},
+            "memory_reserve",
+            "a100-80gb",
+        ),
+    ],
+)
+def test_groups_that_make_no_cluster_are_refused(scenario, values, where, words):
+    with pytest.raises(InputError) as caught:
+        scenario.replace(values)
+    assert f"cluster.{where}" in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_prices_and_profiles_of_one_device_are_refused(scenario):
+    with pytest.raises(InputError, match="cost"):
+        scenario.replace({"cost": {"device_hour": "2 USD/h"}})
+
+
+def test_a_format_that_one_group_cannot_is_refused(scenario):
+    with pytest.raises(InputError, match="a100-80gb has no matrix rate"):
+        scenario.replace({"training.matmul_precision": "fp8"})
+
+
+def test_memory_alone_answers_for_one_size_of_memory(scenario):
+    assert memory_job(scenario).device_memory == A100.memory_bytes
+    small = {"like": "a100-80gb", "memory": "40 GB"}
+    changed = scenario.replace({GROUPS: two_groups(small, "h100-sxm")})
+    with pytest.raises(InputError, match="several sizes of memory"):
+        memory_job(changed)
+
+
+def test_the_command_simulates_the_scenario(tmp_path, capsys):
+    words = ["simulate", str(FILE), "--output", str(tmp_path / "out"), "--no-figures"]
+    assert main(words) == 0
+    assert "a100-80gb (80 GiB): 0-15" in capsys.readouterr().out
+
+
+def test_the_face_takes_it(result):
+    report = nestsim.simulate(FILE)
+    assert report.result.candidates[0].planned == result.candidates[0].planned
+    assert replace(result, kind="run").assumptions.groups == result.assumptions.groups
+
+
+def test_reports_compare_the_fullest_stage_with_its_own_devices(scenario):
+    """The second stage needs more, and is on the devices that have more."""
+    small = {"like": "a100-80gb", "memory": "20 GB"}
+    changed = scenario.replace({GROUPS: two_groups(small, "h100-sxm")})
+    found = simulate_job(changed)
+    assert found.device_memory == H100.memory_bytes
+    assert found.candidates[0].simulated.peak_memory > 20e9
+
+
+@pytest.mark.parametrize("first", ["small", "large"])
+def test_an_explained_plan_fits_if_each_stage_does(scenario, first):
+    small = {"like": "a100-80gb", "memory": "20 GB"}
+    pair = (small, "h100-sxm") if first == "small" else ("h100-sxm", small)
+    changed = scenario.replace({GROUPS: two_groups(*pair)})
+    explanation = explain_job(changed, Request.parse("tp=2,pp=2,b=1")).explanation
+    workload = Evaluator.of(changed).workload
+    plan = explanation.priced.plan
+    assert explanation.fits == fits(workload, changed.search, plan)
+    peak = explanation.priced.stages[explanation.lacking_stage].peak_memory
+    assert explanation.missing_memory == peak - explanation.memory
