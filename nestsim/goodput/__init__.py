@@ -1,0 +1,1 @@
+"""Training through failures: checkpoints, restarts, spares, and what a month gives."""

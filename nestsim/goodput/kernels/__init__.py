@@ -1,0 +1,1 @@
+"""Numba kernels of the failures: arrays in, arrays out."""
