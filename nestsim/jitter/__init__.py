@@ -1,0 +1,1 @@
+"""What differs from step to step: draws, percentiles, the slowest of many."""

@@ -1,0 +1,235 @@
+"""`nestsim jitter` as a whole: runs, workers, reports, files."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nestsim
+from nestsim.cli import main
+from nestsim.evaluate import Evaluator
+from nestsim.jitter.figure import draw_jitter
+from nestsim.jitter.job import JitterResult, JitterTask, jitter_job
+from nestsim.jitter.record import jitter_json
+from nestsim.jitter.report import print_jitter
+from nestsim.job import price_table_plan
+from nestsim.page.document import page_html
+from nestsim.page.kinds.jitter import jitter_page
+from nestsim.report.json import dump_json
+from nestsim.report.tables import plain_text
+from nestsim.scenario.load import Scenario
+from tests.nestsim.jitter.jobs import TEXT, noisy, small
+from topologies.errors import InputError
+
+TABLE = """
+[jitter]
+compute = { distribution = "lognormal", cv = 0.05, per = "pass" }
+links = { mean = "20 us" }
+slow = [{ fraction = 0.25, factor = 1.2 }]
+runs = 30
+seed = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def scenario() -> Scenario:
+    return Scenario.from_toml(TEXT + TABLE)
+
+
+@pytest.fixture(scope="module")
+def result(scenario: Scenario) -> JitterResult:
+    return jitter_job(scenario, workers=1)
+
+
+def test_results_are_the_same_bytes_for_any_number_of_workers(
+    scenario: Scenario, result: JitterResult
+) -> None:
+    parallel = jitter_job(scenario, workers=2)
+    assert dump_json(jitter_json(parallel)) == dump_json(jitter_json(result))
+
+
+def test_more_runs_begin_with_the_same_ones_and_seeds_differ(
+    scenario: Scenario, result: JitterResult
+) -> None:
+    assert result.steps is not None
+    few = jitter_job(
+        replace(scenario, jitter=scenario.jitter.with_options(runs=7)), workers=1
+    )
+    other = jitter_job(
+        replace(scenario, jitter=scenario.jitter.with_options(runs=7, seed=4)),
+        workers=1,
+    )
+    assert few.steps is not None
+    assert other.steps is not None
+    assert few.steps.times.tolist() == result.steps.times[:7].tolist()
+    assert not set(few.steps.times.tolist()) & set(other.steps.times.tolist())
+
+
+def test_the_plan_is_replayed_with_all_replicas_and_with_halves(
+    result: JitterResult,
+) -> None:
+    rows = result.scale
+    assert [row.replicas for row in rows] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert [row.num_devices for row in rows] == [row.replicas for row in rows]
+    simulated = [row for row in rows if row.simulated is not None]
+    assert [row.replicas for row in simulated] == [1, 2, 4, 8]
+    assert result.steps is not None
+    assert simulated[-1].simulated == result.steps.simulated
+    assert simulated[-1].plain_time == result.steps.plain_time
+    assert all(row.plain_time == rows[3].plain_time for row in rows[3:])
+
+
+def test_a_run_without_jitter_is_the_plain_replay_and_loses_nothing() -> None:
+    quiet = jitter_job(
+        small({"jitter.compute": {"cv": 0.0}, "jitter.runs": 3}), workers=1
+    )
+    assert quiet.steps is not None
+    assert quiet.steps.times.tolist() == [quiet.steps.plain_time] * 3
+    assert quiet.steps.loss == 0.0
+    assert all(abs(row.closed_loss) < 1e-9 for row in quiet.scale)
+    assert "0.0 %" in plain_text(lambda console: print_jitter(quiet, console))
+
+
+def test_more_jitter_never_loses_less() -> None:
+    losses = []
+    for cv in (0.0, 0.02, 0.1, 0.4):
+        found = jitter_job(
+            noisy("gamma", cv, "step", {"jitter.runs": 40}), workers=1
+        ).steps
+        assert found is not None
+        losses.append(found.loss)
+    assert losses == sorted(losses)
+
+
+def test_the_slowest_is_the_one_with_the_slow_devices() -> None:
+    slow = small(
+        {
+            "jitter.slow": [{"fraction": 0.125, "factor": 3.0}],
+            "jitter.compute": {"cv": 0.001},
+            "jitter.runs": 5,
+        }
+    )
+    found = jitter_job(slow, workers=1)
+    assert found.steps is not None
+    who = found.steps.slowest
+    factors = slow.jitter.slowdowns(8, who.run)
+    assert who.slow_devices == who.devices == tuple(np.flatnonzero(factors > 1.0))
+    assert who.ratio == pytest.approx(3.0, rel=0.02)
+
+
+def test_devices_that_are_always_slow_are_part_of_the_plain_step() -> None:
+    always = small(
+        {
+            "cluster.degraded.slow_devices": [{"fraction": 0.125, "factor": 2.0}],
+            "jitter.compute": {"cv": 0.0},
+            "jitter.runs": 2,
+        }
+    )
+    found = jitter_job(always, workers=1).steps
+    healthy = jitter_job(
+        small({"jitter.compute": {"cv": 0.0}, "jitter.runs": 2}), workers=1
+    ).steps
+    assert found is not None
+    assert healthy is not None
+    assert found.plain_time > 1.5 * healthy.plain_time
+    assert found.loss == 0.0
+
+
+def test_without_a_plan_in_the_scenario_one_is_searched() -> None:
+    document = small().document()
+    del document["plan"]
+    document["search"] = {"micro_batch_sizes": [1, 2]}
+    document["jitter"] = {"runs": 2, "most_replicas": 1}
+    found = jitter_job(Scenario.from_dict(document), workers=1)
+    assert found.spent is not None
+    assert found.steps is not None
+    document["cluster"]["memory_reserve"] = "79.9 GiB"
+    report = nestsim.jitter(Scenario.from_dict(document), workers=1)
+    assert not report.succeeded
+    assert report.result.shortfall
+    assert "NO PLAN" in str(report)
+    assert page_html(report.page())
+    assert report.figures == ()
+
+
+def test_keys_of_points_depend_on_draws_and_plan(scenario: Scenario) -> None:
+    evaluator = Evaluator.of(scenario)
+    priced = price_table_plan(scenario, evaluator.network, evaluator.workload)
+    point = {"replicas": 8, "first": 0, "runs": 5}
+    key = JitterTask.of(scenario, priced.plan).key(point)
+    other = replace(scenario, jitter=scenario.jitter.with_options(seed=9))
+    assert key != JitterTask.of(other, priced.plan).key(point)
+    assert key != JitterTask.of(scenario, priced.plan).key({**point, "first": 5})
+
+
+def test_the_command_writes_what_it_prints_and_the_page_comes_of_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, folder = tmp_path / "small.toml", tmp_path / "out"
+    file.write_text(TEXT + TABLE, encoding="utf-8")
+    asked = ["jitter", str(file), "--runs", "5", "--seed", "1", "--workers", "1"]
+    assert main([*asked, "-o", str(folder), "--html", "-q"]) == 0
+    told = capsys.readouterr().out
+    assert "p95" in told
+    assert "steps         5, seed 1" in told
+    data = json.loads((folder / "jitter.json").read_text(encoding="utf-8"))
+    rows = list(csv.DictReader(io.StringIO((folder / "jitter.csv").read_text())))
+    assert [float(row["step_time_s"]) for row in rows] == data["steps"]["times_s"]
+    assert data["headline"] in told
+    page = (folder / "page.html").read_text(encoding="utf-8")
+    assert nestsim.report_page(folder).to_html() == page
+    assert main([*asked, "--json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out) == data
+    assert (folder / "jitter.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("table", "where"),
+    [
+        ('compute = { distribution = "cauchy" }', "jitter.compute.distribution"),
+        ('compute = { distribution = "uniform", cv = 0.9 }', "jitter.compute.cv"),
+        ("compute = { cv = -0.1 }", "jitter.compute.cv"),
+        ('compute = { per = "week" }', "jitter.compute.per"),
+        ('links = { distribution = "gamma" }', "jitter.links.mean"),
+        ('links = { mean = "5 GB" }', "jitter.links.mean"),
+        ('links = { distribution = "normal", mean = "5 us" }', "jitter.links.cv"),
+        ("slow = [{ fraction = 1.5, factor = 2.0 }]", "jitter.slow[0].fraction"),
+        ("slow = [{ fraction = 0.5, factor = 0.5 }]", "jitter.slow[0].factor"),
+        ("runs = 0", "jitter.runs"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(table: str, where: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Scenario.from_toml(f"{TEXT}\n[jitter]\n{table}\n")
+    assert where in str(caught.value)
+
+
+def test_what_is_left_out_of_the_table_is_none_or_all_of_the_usual() -> None:
+    usual = small().jitter
+    assert usual.jitter.compute is not None
+    assert usual.jitter.per == "step"
+    links = small({"jitter.links": {"mean": "5 us"}}).jitter
+    assert links.jitter.compute is None
+    assert links.jitter.links is not None
+    assert links.jitter.links.mean == pytest.approx(5e-6)
+
+
+@pytest.mark.parametrize("name", ["runs", "seed", "workers"])
+def test_the_face_refuses_numbers_that_are_none(name: str) -> None:
+    with pytest.raises(InputError, match=name):
+        nestsim.jitter(small(), **{name: -1})
+
+
+def test_the_picture_and_the_page_are_the_same_every_time(
+    result: JitterResult, tmp_path: Path
+) -> None:
+    for name in ("a.png", "b.png"):
+        draw_jitter(result, tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    data = json.loads(dump_json(jitter_json(result)))
+    assert page_html(jitter_page(data)) == page_html(jitter_page(data))
+    assert {one.name for one in jitter_page(data).figures} == {"steps", "scale"}
