@@ -1,0 +1,1 @@
+"""Several jobs on one fabric: replayed together, placed where they hurt least."""

@@ -1,0 +1,118 @@
+"""Jobs on one fabric as JSON and CSV, in SI units."""
+
+import csv
+import io
+from typing import Any
+
+from nestsim.report.wording import device_ranges
+from nestsim.tenancy.results import (
+    PlacementChoice,
+    TenancyResult,
+    TenantOutcome,
+)
+from nestsim.tenancy.text import devices_in_words, headline
+from planner.step.plan import to_ranges
+
+MOST_LINKS = 20
+"""Kinds of shared links that are listed."""
+
+
+def jobs_json(result: TenancyResult) -> dict[str, Any]:
+    """Return everything that was found, for programs."""
+    links = result.links[:MOST_LINKS]
+    return {
+        "headline": headline(result),
+        "scenario": result.name,
+        "num_devices": result.network.num_devices,
+        "reason": result.shortfall or None,
+        "lost_devices": result.lost if result.outcomes else None,
+        "lost_in_words": devices_in_words(result.lost),
+        "ecmp_seeds": list(result.seeds),
+        "jobs": [_job_json(one) for one in result.outcomes],
+        "levels": [
+            {
+                "level": one.level,
+                "num_links": one.num_links,
+                "num_shared": one.num_shared,
+                "busiest_share": list(one.busiest),
+                "busiest_share_of_all": one.total,
+            }
+            for one in result.levels
+        ],
+        "shared_links": [
+            {
+                "link": one.link,
+                "level": one.level,
+                "num_alike": one.num_alike,
+                "share": list(one.shares),
+                "share_of_all": one.total,
+            }
+            for one in links
+        ],
+        "placements": [_choice_json(one) for one in result.choices],
+        "notes": list(result.notes),
+    }
+
+
+def job_rows(result: TenancyResult) -> list[dict[str, Any]]:
+    """Return one row for each job."""
+    return [_row(one) for one in result.outcomes]
+
+
+def jobs_csv(result: TenancyResult) -> str:
+    """Return one line for each job."""
+    rows = job_rows(result)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _row(outcome: TenantOutcome) -> dict[str, Any]:
+    seeds = outcome.seed_range if outcome.by_seed else (None, None, None)
+    return {
+        "job": outcome.tenant.name,
+        "num_devices": len(outcome.devices),
+        "step_alone_s": outcome.alone,
+        "step_together_s": outcome.together,
+        "slowdown": outcome.slowdown,
+        "tokens_per_s_alone": outcome.tokens_per_second(outcome.alone),
+        "tokens_per_s_together": outcome.tokens_per_second(outcome.together),
+        "slowdown_least_of_seeds": seeds[0],
+        "slowdown_median_of_seeds": seeds[1],
+        "slowdown_largest_of_seeds": seeds[2],
+    }
+
+
+def _job_json(outcome: TenantOutcome) -> dict[str, Any]:
+    return {
+        **_row(outcome),
+        "start_s": outcome.tenant.start,
+        "devices": to_ranges(outcome.devices.tolist()),
+        "plan_is_given": outcome.made.is_given,
+        "fits": outcome.made.fits,
+        "planned_step_s": outcome.priced.iteration_time,
+        "plan": outcome.made.plan.to_json(),
+        "slowdown_by_seed": list(outcome.by_seed),
+    }
+
+
+def _choice_json(choice: PlacementChoice) -> dict[str, Any]:
+    return {
+        "job": choice.tenant.name,
+        "beside": list(choice.others),
+        "is_complete": choice.is_complete,
+        "chosen": choice.chosen,
+        "candidates": [
+            {
+                "label": one.label,
+                "devices": to_ranges(one.devices.tolist()),
+                "devices_in_words": device_ranges(one.devices.tolist()),
+                "step_s": one.step_time,
+                "slowdown": list(one.slowdowns),
+                "lost_devices": one.lost,
+            }
+            for one in choice.judged
+        ],
+    }
