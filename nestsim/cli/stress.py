@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nestsim.cli.console.executors import ExecutorName, Scheduler
 from nestsim.cli.console.results import (
     Force,
     Html,
@@ -95,6 +96,8 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
     keep: Keep = None,
     level: Level = None,
     workers: Workers = None,
+    executor: ExecutorName = "processes",
+    scheduler: Scheduler = None,
     restart: Restart = False,
     output: Output = None,
     force: Force = False,
@@ -116,6 +119,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
     Example: `nestsim stress scenarios/llama2_7b_64_h100.toml --keep 0.95 -o stress`
     """
     import nestsim
+    from nestsim.cli.console.executors import chosen_executor
     from nestsim.cli.console.output import note_all, progress_bar
     from nestsim.cli.console.results import print_report, results_folder, write_report
     from nestsim.scenario import load_scenario
@@ -130,11 +134,18 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
         workers=workers,
     )
     inputs = loaded.files()
-    with results_folder(output, FILES, inputs=inputs, force=force) as folder:
+    with (
+        chosen_executor(executor, scheduler, workers=workers, quiet=quiet) as evaluator,
+        results_folder(output, FILES, inputs=inputs, force=force) as folder,
+    ):
         stores = None if folder is None else folder.path
         with progress_bar(quiet=quiet) as progress:
             report = nestsim.stress(
-                loaded, keep_in=stores, restart=restart, progress=progress
+                loaded,
+                keep_in=stores,
+                restart=restart,
+                executor=evaluator,
+                progress=progress,
             )
         note_all(report.notices, quiet=quiet)
         if folder is not None and output is not None:

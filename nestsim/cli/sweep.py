@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nestsim.cli.console.executors import ExecutorName, Scheduler
 from nestsim.cli.console.results import (
     Force,
     Html,
@@ -74,6 +75,8 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     settings: Set = None,
     what: What = None,
     workers: Workers = None,
+    executor: ExecutorName = "processes",
+    scheduler: Scheduler = None,
     output: Output = None,
     restart: Restart = False,
     force: Force = False,
@@ -96,6 +99,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     "cluster.network.nic_bandwidth=100 Gbit/s,200 Gbit/s,400 Gbit/s"`
     """
     import nestsim
+    from nestsim.cli.console.executors import chosen_executor
     from nestsim.cli.console.output import note_all, progress_bar, working
     from nestsim.cli.console.results import results_folder, write_report
     from nestsim.scenario import load_scenario
@@ -110,7 +114,10 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
         axes = axes_of_texts(settings or ())
         scenario_sweep(loaded, axes, what=what)
     named = output or Path("results") / f"{scenario.stem}_sweep"
-    with results_folder(named, FILES, inputs=loaded.files(), force=force) as folder:
+    with (
+        chosen_executor(executor, scheduler, workers=workers, quiet=quiet) as evaluator,
+        results_folder(named, FILES, inputs=loaded.files(), force=force) as folder,
+    ):
         assert folder is not None
         with progress_bar(quiet=quiet) as progress:
             report = nestsim.sweep(
@@ -118,6 +125,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
                 axes,
                 what=what,
                 workers=workers,
+                executor=evaluator,
                 keep_in=folder.path,
                 restart=restart,
                 progress=progress,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
+    from nestsim.sweep.executors.protocol import Executor
+
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class StressReport(PagedReport):
@@ -102,6 +104,7 @@ def stress(
     *,
     keep_in: str | os.PathLike[str] | None = None,
     restart: bool = False,
+    executor: "Executor | None" = None,
     progress: ProgressTarget = None,
 ) -> StressReport:
     """Put plans under the conditions of the scenario's table [stress].
@@ -117,6 +120,8 @@ def stress(
         goes on there; None for memory alone.
     restart
         Forget what is kept there.
+    executor
+        As `nestsim.sweep` takes it.
     progress
         As `nestsim.plan` takes it.
 
@@ -128,6 +133,10 @@ def stress(
     loaded, stores = scenario_from(scenario), store_folder(keep_in)
     with calling(progress, loaded.path) as call:
         result = stress_job(
-            loaded, stores=stores, restart=restart, progress=call.progress
+            loaded,
+            stores=stores,
+            restart=restart,
+            executor=executor,
+            progress=call.progress,
         )
     return StressReport(scenario=loaded, result=result, notices=tuple(call.notices))

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
+    from nestsim.sweep.executors.protocol import Executor
+
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class SweepReport(PagedReport):
@@ -101,6 +103,7 @@ def sweep(  # noqa: PLR0913 - one for each thing that can be asked
     *,
     what: str | None = None,
     workers: int | None = None,
+    executor: "Executor | None" = None,
     keep_in: str | os.PathLike[str] | None = None,
     restart: bool = False,
     progress: ProgressTarget = None,
@@ -119,6 +122,9 @@ def sweep(  # noqa: PLR0913 - one for each thing that can be asked
         else simulate where it has a [plan], else run.
     workers
         Processes; None for sweep.workers, else one for each core.
+    executor
+        Who evaluates points, such as `nestsim.DaskWorkers`; None for processes of this
+        machine. Results do not depend on it.
     keep_in
         Folder in which finished points are kept, so that a call that was interrupted
         goes on there; None for memory alone.
@@ -130,8 +136,8 @@ def sweep(  # noqa: PLR0913 - one for each thing that can be asked
     Raises
     ------
     InputError
-        If there is nothing to vary, or no point of it is a scenario. A point that
-        fails is recorded with its reason.
+        If there is nothing to vary, no point of it is a scenario, or there is nobody
+        to evaluate points. A point that fails is recorded with its reason.
     """
     loaded = scenario_from(scenario)
     _check_what(what)
@@ -142,7 +148,11 @@ def sweep(  # noqa: PLR0913 - one for each thing that can be asked
         with naming(loaded.path):
             asked = scenario_sweep(loaded, axes, what=what, workers=workers)
         result = run_scenario_sweep(
-            asked, store_folder(keep_in), restart=restart, progress=call.progress
+            asked,
+            store_folder(keep_in),
+            restart=restart,
+            executor=executor,
+            progress=call.progress,
         )
     return SweepReport(scenario=loaded, result=result, notices=tuple(call.notices))
 

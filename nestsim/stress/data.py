@@ -53,7 +53,10 @@ def stress_json(result: "StressResult") -> dict[str, Any]:
         "objective": result.objective,
         "built_oversubscription": dict(result.built),
         "oversubscription": {k: list(v) for k, v in result.axes.items()},
-        "conditions": [_condition_json(one) for one in result.conditions],
+        "conditions": [
+            _condition_json(one, result.network.num_devices)
+            for one in result.conditions
+        ],
         "plans": {
             key: {"name": names[key], **plan.to_json()}
             for key, plan in result.plans.items()
@@ -171,11 +174,11 @@ def _costs_json(result: "StressResult") -> dict[str, Any]:
     }
 
 
-def _condition_json(condition: "ConditionSpec") -> dict[str, Any]:
+def _condition_json(condition: "ConditionSpec", num_devices: int) -> dict[str, Any]:
     return {
         "name": condition.name,
         "oversubscription": dict(condition.oversubscription),
-        "degraded": degraded_json(condition.degradation),
+        "degraded": degraded_json(condition.degradation, num_devices),
         "background": [
             {"links": one.links, "rate_bytes_per_s": one.rate, "share": one.share}
             for one in condition.background

@@ -54,9 +54,7 @@ class AlikeLinks(NamedTuple):
     """Number of the links."""
 
 
-def causes(
-    priced: PricedPlan, replay: Replay, *, has_slow: bool = False
-) -> dict[str, float]:
+def causes(priced: PricedPlan, replay: Replay) -> dict[str, float]:
     """Return the simulated time by cause [s]; the parts add up to it.
 
     ``"tail"`` is what synchronisation and the optimizer step add to the passes: as
@@ -66,14 +64,9 @@ def causes(
     ----------
     priced, replay
         What was promised, and what came of it.
-    has_slow
-        Whether devices of the plan are slow: what they cost is then in one sum with
-        contention (`nestsim.verdict.explain_gap` would part them by more replays).
     """
     gap = dict(gap_by_cause(priced, replay).terms)
     added = gap.pop("synchronisation")
-    if has_slow:
-        gap["slow devices and contention"] = gap.pop("contention")
     return {**priced.terms, "tail": priced.terms["tail"] + added, **gap}
 
 
@@ -277,7 +270,7 @@ class ConditionEvaluator:
         return ConditionResult(
             planned=priced.iteration_time,
             simulated=replayed.iteration_time,
-            causes=causes(priced, replayed, has_slow=bool((work.slowdown > 1.0).any())),
+            causes=causes(priced, replayed),
             stage=busiest_stage(replayed),
             hottest=hottest(network, replayed),
         )

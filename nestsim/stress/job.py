@@ -40,6 +40,7 @@ from nestsim.stress.thresholds import (
     plan_changes,
     quantity_of,
 )
+from nestsim.sweep.executors.protocol import Executor
 from nestsim.sweep.runner import SweepResult, run_sweep
 from planner.planners import PLANNERS
 from planner.step.plan import Plan
@@ -64,6 +65,10 @@ class _WithEvaluator:
     def evaluator(self) -> ConditionEvaluator:
         """Return this process's evaluator."""
         return evaluator_of(self.scenario, self.digest)
+
+    def files(self, _: Sequence[Point]) -> tuple[Path, ...]:
+        """Return the files that points read."""
+        return self.scenario.files()
 
     def key(self, point: Point) -> str:
         """Return a hash of the point, the scenario and what else it depends on."""
@@ -173,8 +178,10 @@ class _Sweeps:
         spec: StressSpec,
         folder: Path | None,
         restart: bool,
+        executor: Executor | None,
         progress: Progress | None,
     ) -> None:
+        self._executor = executor
         self._workers, self._folder = spec.workers, folder
         self._restart, self._progress = restart, progress
 
@@ -188,7 +195,14 @@ class _Sweeps:
                 facts = {"points": content_key([*map(task.key, points)])}
                 store = stack.enter_context(Store(path, facts, restart=self._restart))
             workers = 1 if len(points) < _FEW else self._workers
-            return run_sweep(points, task, store, workers=workers, progress=told)
+            return run_sweep(
+                points,
+                task,
+                store,
+                workers=workers,
+                executor=self._executor,
+                progress=told,
+            )
 
     def _told(self, name: str) -> Progress | None:
         progress = self._progress
@@ -206,6 +220,7 @@ def stress_job(
     *,
     stores: Path | None = None,
     restart: bool = False,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> StressResult:
     """Put plans under the scenario's conditions.
@@ -219,6 +234,8 @@ def stress_job(
         it stopped; None for memory alone.
     restart
         Forget what is kept there.
+    executor
+        Who evaluates points; None for processes of this machine.
     progress
         Told about every point.
 
@@ -245,7 +262,7 @@ def stress_job(
             evaluator.under(condition)
         except InputError as error:
             raise error.at("stress", ": ") from None
-    sweeps = _Sweeps(spec, stores, restart, progress)
+    sweeps = _Sweeps(spec, stores, restart, executor, progress)
     crossed = _crossed(sweeps, scenario, conditions)
     return StressResult(
         scenario_name=scenario.name,

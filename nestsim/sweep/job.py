@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nestsim.scenario.load import Scenario
+    from nestsim.sweep.executors.protocol import Executor
     from planner.work import Progress
 
 STORE = "sweep.sqlite"
@@ -111,6 +112,7 @@ def run_scenario_sweep(
     folder: Path | None = None,
     *,
     restart: bool = False,
+    executor: "Executor | None" = None,
     progress: "Progress | None" = None,
 ) -> ScenarioSweepResult:
     """Evaluate all points that are not in the folder's store yet.
@@ -123,13 +125,16 @@ def run_scenario_sweep(
         Of results, which must be there; None to keep points in memory.
     restart
         Forget what the store holds.
+    executor
+        Who evaluates points; None for processes of this machine.
     progress
         Called with every finished point.
 
     Raises
     ------
     InputError
-        If the store is of another sweep or cannot be written.
+        If the store is of another sweep or cannot be written, or there is nobody to
+        evaluate points.
     """
     path = None if folder is None else folder / STORE
     facts = sweep.task.facts(sweep.axes, sweep.time_limit)
@@ -139,6 +144,7 @@ def run_scenario_sweep(
             sweep.task,
             store,
             workers=sweep.workers,
+            executor=executor,
             time_limit=sweep.time_limit,
             progress=progress,
         )

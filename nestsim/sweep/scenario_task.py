@@ -136,6 +136,18 @@ class ScenarioTask:
         if first is not None:
             raise first
 
+    def files(self, points: Sequence[Point]) -> set[Path]:
+        """Return the files that points read."""
+        settings = dict.fromkeys(name for point in points for name in point)
+        values = {
+            name: [point[name] for point in points if name in point]
+            for name in settings
+            if any(_touches(name, path) for path in FILE_SETTINGS)
+        }
+        found = _named_files(self.document, values)
+        folder = self.path.parent
+        return {folder / file for named in found.values() for file in named.values()}
+
     def facts(
         self, axes: Sequence[Axis], time_limit: float | None = None
     ) -> dict[str, str]:
@@ -154,7 +166,32 @@ def _files_digest(
 ) -> str:
     """Return a hash of every file that a setting names, in the file or on an axis."""
     digests = {}
-    for path, (expected, most_bytes) in FILE_SETTINGS.items():
+    for path, named in _named_files(document, values).items():
+        expected, most_bytes = FILE_SETTINGS[path]
+        for name, file in named.items():
+            # What cannot be read is told where the point is evaluated.
+            with contextlib.suppress(InputError):
+                content = read_file(
+                    folder / file, expected=expected, most_bytes=most_bytes
+                )
+                digests[f"{path} = {name}"] = hashlib.sha256(content).hexdigest()
+    return content_key(digests)
+
+
+def _named_files(
+    document: Mapping[str, Any], values: Mapping[str, Sequence[Any]]
+) -> dict[str, dict[str, str]]:
+    """Return each setting of `FILE_SETTINGS` with its values, and the files they name.
+
+    Parameters
+    ----------
+    document
+        What the scenario says.
+    values
+        Dotted path of a setting -> its values, instead of what the scenario says.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for path in FILE_SETTINGS:
         setting = parse_path(path)
         named = {_inner(document, setting)}
         for text, settled in values.items():
@@ -162,15 +199,17 @@ def _files_digest(
             if setting[: len(outer)] == outer:
                 inner = setting[len(outer) :]
                 named.update(_inner(value, inner) for value in settled)
-        for name in sorted(one for one in named if one):
-            # What cannot be read is told where the point is evaluated.
-            with contextlib.suppress(InputError):
-                file = module_file(name) if path == "model.module" else name
-                content = read_file(
-                    folder / file, expected=expected, most_bytes=most_bytes
-                )
-                digests[f"{path} = {name}"] = hashlib.sha256(content).hexdigest()
-    return content_key(digests)
+        found[path] = {
+            name: module_file(name) if path == "model.module" else name
+            for name in sorted(one for one in named if one)
+        }
+    return found
+
+
+def _touches(name: str, path: str) -> bool:
+    """Tell whether a setting is one that names a file, or a table with it."""
+    outer = parse_path(name)
+    return parse_path(path)[: len(outer)] == outer
 
 
 def _inner(value: object, path: SettingPath) -> str | None:

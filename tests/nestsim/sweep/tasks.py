@@ -11,6 +11,13 @@ from nestsim.store import PointFailedError, content_key
 from topologies.errors import InputError
 
 
+def spin(seconds: float) -> None:
+    """Work for a while: unlike sleep, in steps of Python."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
 class Square:
     """Squares ``x``; some points do not go well, as their other settings say."""
 
@@ -19,8 +26,8 @@ class Square:
 
     def __call__(self, point: Mapping[str, Any]) -> Mapping[str, Any]:
         x = point["x"]
-        if "seconds" in point:
-            time.sleep(point["seconds"])
+        time.sleep(point.get("seconds", 0.0))
+        spin(point.get("spin", 0.0))
         if "count" in point:  # one letter for each evaluation
             with Path(point["count"]).open("a") as file:
                 file.write("x")

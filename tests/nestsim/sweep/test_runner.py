@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from nestsim.store import Store
+from nestsim.sweep.executors.protocol import DIED, OUT_OF_MEMORY
 from nestsim.sweep.job import csv_text, write_parquet
-from nestsim.sweep.runner import DIED, OUT_OF_MEMORY, run_sweep
+from nestsim.sweep.runner import run_sweep
 from tests.nestsim.sweep.tasks import Square
 from topologies.errors import InputError
 

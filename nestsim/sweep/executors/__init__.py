@@ -1,0 +1,1 @@
+"""Where points are evaluated: processes of this machine, Dask workers."""
