@@ -30,22 +30,29 @@ if TYPE_CHECKING:
     from nestsim.face.launch import ExportReport, ImportReport, export, import_launch
     from nestsim.face.memory import MemoryReport, memory
     from nestsim.face.networks import NetworksReport, compare_networks
+    from nestsim.face.operations.goodput import GoodputReport, goodput
+    from nestsim.face.operations.jitter import JitterReport, jitter
+    from nestsim.face.operations.jobs import TenancyReport, jobs
     from nestsim.face.report import FolderReport, Report
     from nestsim.face.stress import StressReport, stress
     from nestsim.face.sweep import SweepReport, sweep
     from nestsim.face.validation import ValidateReport, validate
     from nestsim.scenario.load import Scenario, load_scenario
+    from nestsim.sweep.executors.dask import DaskWorkers
     from planner.step.plan import Plan
     from topologies.errors import InputError
 
 __all__ = [
     "CollectivesReport",
     "CompareReport",
+    "DaskWorkers",
     "ExplainReport",
     "ExportReport",
     "FolderReport",
+    "GoodputReport",
     "ImportReport",
     "InputError",
+    "JitterReport",
     "JobReport",
     "MemoryReport",
     "NetworksReport",
@@ -56,13 +63,17 @@ __all__ = [
     "Scenario",
     "StressReport",
     "SweepReport",
+    "TenancyReport",
     "ValidateReport",
     "collectives",
     "compare",
     "compare_networks",
     "explain",
     "export",
+    "goodput",
     "import_launch",
+    "jitter",
+    "jobs",
     "load_scenario",
     "memory",
     "plan",
@@ -78,11 +89,14 @@ _HOMES = MappingProxyType(
     {
         "CollectivesReport": "nestsim.face.collectives",
         "CompareReport": "nestsim.face.comparison",
+        "DaskWorkers": "nestsim.sweep.executors.dask",
         "ExplainReport": "nestsim.face.jobs",
         "ExportReport": "nestsim.face.launch",
         "FolderReport": "nestsim.face.report",
+        "GoodputReport": "nestsim.face.operations.goodput",
         "ImportReport": "nestsim.face.launch",
         "InputError": "topologies.errors",
+        "JitterReport": "nestsim.face.operations.jitter",
         "JobReport": "nestsim.face.jobs",
         "MemoryReport": "nestsim.face.memory",
         "NetworksReport": "nestsim.face.networks",
@@ -93,13 +107,17 @@ _HOMES = MappingProxyType(
         "Scenario": "nestsim.scenario.load",
         "StressReport": "nestsim.face.stress",
         "SweepReport": "nestsim.face.sweep",
+        "TenancyReport": "nestsim.face.operations.jobs",
         "ValidateReport": "nestsim.face.validation",
         "collectives": "nestsim.face.collectives",
         "compare": "nestsim.face.comparison",
         "compare_networks": "nestsim.face.networks",
         "explain": "nestsim.face.jobs",
         "export": "nestsim.face.launch",
+        "goodput": "nestsim.face.operations.goodput",
         "import_launch": "nestsim.face.launch",
+        "jobs": "nestsim.face.operations.jobs",
+        "jitter": "nestsim.face.operations.jitter",
         "load_scenario": "nestsim.scenario.load",
         "memory": "nestsim.face.memory",
         "plan": "nestsim.face.jobs",

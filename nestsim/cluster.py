@@ -7,10 +7,14 @@ knows how large its nodes are.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from estimators.collectives.transports import library_network
 from estimators.platform import Platform
 from nestsim.cost.cluster import ClusterCost, cluster_cost
 from nestsim.presets import NAMED_PRESETS
+from nestsim.scenario.hardware.groups import DeviceGroup
+from planner.step.fleet import DeviceKind, Fleet
 from topologies.builders import build_network
 from topologies.degrade import Degradation, degrade, slowdowns
 from topologies.errors import InputError
@@ -18,7 +22,6 @@ from topologies.errors import InputError
 if TYPE_CHECKING:
     from estimators.software import Software
     from nestsim.scenario.load import Scenario
-    from topologies.arrays import FloatArray
     from topologies.network import Network
 
 _WHERE = "cluster.degraded"
@@ -73,19 +76,44 @@ def job_network(scenario: "Scenario") -> "Network":
     InputError
         As `cluster_network`.
     """
+    return network_in_use(scenario, cluster_network(scenario))
+
+
+def network_in_use(scenario: "Scenario", network: "Network") -> "Network":
+    """Return wires as the software of a scenario uses them, with the devices' hosts.
+
+    Parameters
+    ----------
+    scenario
+        Whose library and hosts.
+    network
+        `cluster_network` of the scenario, or a part of it.
+    """
     platform = Platform(
         accelerator=scenario.accelerator,
         software=scenario.software,
         links=scenario.links,
     )
     fabric = platform.transport(inside_node=False)
-    network = library_network(cluster_network(scenario), fabric, scenario.software)
-    return network.with_host(scenario.host)
+    return library_network(network, fabric, scenario.software).with_host(scenario.host)
 
 
-def device_slowdowns(scenario: "Scenario", num_devices: int) -> "FloatArray":
-    """Return what each device's compute times are multiplied by, shape ``(N,)``."""
-    return slowdowns(scenario.degradation or Degradation(), num_devices)
+def device_fleet(scenario: "Scenario", num_devices: int) -> Fleet | None:
+    """Return which kinds of devices a cluster has, None if all are alike and healthy.
+
+    Raises
+    ------
+    InputError
+        If a slow device is not there.
+    """
+    factors = slowdowns(scenario.degradation or Degradation(), num_devices)
+    groups = scenario.groups or (DeviceGroup(scenario.accelerator, num_devices),)
+    sizes = [group.num_devices for group in groups]
+    numbers = np.repeat(np.arange(len(groups)), sizes)
+    accelerators = [group.accelerator for group in groups]
+    fleet = Fleet.of_devices(accelerators, numbers, factors)
+    healthy = fleet.kinds == (DeviceKind(scenario.accelerator),)
+    return None if healthy else fleet
 
 
 USUAL_NODE = 8

@@ -15,7 +15,7 @@ from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import constants_with
 from nestsim.cluster import (
     cluster_software,
-    device_slowdowns,
+    device_fleet,
     job_network,
     priced_cluster,
 )
@@ -24,6 +24,8 @@ from nestsim.lowering.lower import lower_plan
 from nestsim.results import Candidate, Throughput
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import SimulationSpec
+from nestsim.simulator.jittered import jittered_times
+from nestsim.simulator.noise import Jitter
 from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay, replayed_time
 from nestsim.simulator.work import PipelineWork
@@ -78,10 +80,6 @@ class Evaluator:
     simulation: SimulationSpec = field(default_factory=SimulationSpec)
     """How plans are replayed and judged."""
 
-    slowdown: FloatArray | None = None
-    """What each device's compute times are multiplied by, shape ``(N,)``; None for
-    devices that are equally fast. Plans take them to be; the replay does not."""
-
     cost: ClusterCost | None = None
     """What the cluster costs; None where nobody says or asks."""
 
@@ -101,13 +99,15 @@ class Evaluator:
     def on(
         cls, scenario: Scenario, network: Network, workload: Workload
     ) -> "Evaluator":
-        """Return the evaluator of a scenario whose network and workload are there."""
+        """Return the evaluator of a scenario whose network and workload are there.
+
+        The workload is that of the scenario's devices, slow ones included.
+        """
         return cls(
             network=network,
-            workload=workload,
+            workload=workload.on(device_fleet(scenario, network.num_devices)),
             search=scenario.search,
             simulation=scenario.simulation,
-            slowdown=device_slowdowns(scenario, network.num_devices),
         )
 
     def price(self, plan: Plan) -> PricedPlan:
@@ -126,7 +126,6 @@ class Evaluator:
             self.workload,
             priced,
             self.simulation.replay,
-            slowdown=self.slowdown,
             memory=memory,
         )
 
@@ -163,6 +162,18 @@ class Evaluator:
             return math.inf
         return replayed_time(self.network, work, self.simulation.replay, cutoff=cutoff)
 
+    def jittered_times(
+        self,
+        priced: PricedPlan,
+        jitter: Jitter,
+        runs: range,
+        progress: Progress | None = None,
+    ) -> FloatArray:
+        """Return the replayed iteration time of a plan in each of some runs [s]."""
+        work = self.lower(priced, memory=False)
+        settings = self.simulation.replay
+        return jittered_times(self.network, work, settings, jitter, runs, progress)
+
     def judge(
         self, priced: PricedPlan, done: Replay, rank: int, gap: Gap | None = None
     ) -> Verdict:
@@ -176,7 +187,10 @@ class Evaluator:
             priced,
             done,
             tolerance=None if by_replay else self.simulation.tolerance,
-            memory=self.workload.tensor_memory(self.search.memory_reserve),
+            memory=[
+                self.workload.memory_on(stage.devices, self.search.memory_reserve)
+                for stage in priced.plan.stages
+            ],
             gap=gap,
         )
 
@@ -222,7 +236,10 @@ class Evaluator:
         if search.rules is None:
             return ()
         facts = LaunchFacts.of(
-            self.workload, self.network.num_devices, idle_devices=search.idle_devices
+            self.workload,
+            self.network.num_devices,
+            idle_devices=search.idle_devices,
+            network=self.network,
         )
         return broken_rules(plan, search.rules, facts)
 
@@ -325,7 +342,7 @@ def _throughput(
     flops = sequences * model_flops_per_sequence(workload.graph) / iteration_time
     causal = sequences * model_flops_per_sequence(workload.graph, counts_masked=False)
     per_device = flops / network.num_devices
-    peak = workload.accelerator.peak_flops[workload.training.precision]
+    peak = workload.mean_peak_flops
     return Throughput(
         iteration_time=iteration_time,
         tokens_per_second=tokens,
@@ -345,6 +362,7 @@ def build_job(
         progress("network: build", None)
     network = job_network(scenario)
     workload = build_workload(scenario, cluster_software(scenario, network), progress)
+    workload = workload.on(device_fleet(scenario, network.num_devices))
     if scenario.profile is not None:
         _check_measured(workload)
     return network, workload

@@ -26,6 +26,7 @@ from planner.explain.request import Request
 from planner.planners.protocol import PlannerOutcome
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.checks import check_plan
+from planner.search.thriftiest import fullest_stage
 from planner.step.execution import Workload
 from planner.step.plan import Plan
 from planner.step.schedules import find_schedule
@@ -134,6 +135,12 @@ def first_confirmed(candidates: Sequence[Candidate]) -> int | None:
     return kinds.index("confirmed") if "confirmed" in kinds else None
 
 
+def _reported(candidates: Sequence[Candidate | PlannedCandidate]) -> int:
+    """Return the index of the plan that is reported: the first confirmed one."""
+    replayed = [one for one in candidates if isinstance(one, Candidate)]
+    return first_confirmed(replayed) or 0
+
+
 def job_result(
     kind: JobKind,
     scenario: Scenario,
@@ -142,6 +149,11 @@ def job_result(
 ) -> JobResult[C]:
     """Return what there is to report of a job but for what a search found."""
     network, workload = evaluator.network, evaluator.workload
+    # Where devices differ, those of the reported plan's fullest stage.
+    fullest = None
+    if candidates:
+        priced = candidates[_reported(candidates)].priced
+        fullest = priced.plan.stages[fullest_stage(priced)].devices
     return JobResult(
         kind=kind,
         scenario_name=scenario.name,
@@ -156,11 +168,12 @@ def job_result(
             links=scenario.links,
             profile=workload.profile,
             network=scenario.network_assumed,
+            groups=scenario.groups,
         ),
         network=network,
         layer_names=tuple(workload.graph.names),
-        device_memory=workload.accelerator.memory_bytes,
-        usable_memory=workload.tensor_memory(scenario.search.memory_reserve),
+        device_memory=workload.smallest_of(fullest).memory_bytes,
+        usable_memory=workload.memory_on(fullest, scenario.search.memory_reserve),
         band=None if scenario.constants else _band(network, workload),
         cost=evaluator.cost,
         candidates=candidates,
@@ -169,20 +182,29 @@ def job_result(
 
 
 def _band(network: Network, workload: Workload) -> Band | None:
-    """Return the band of a simulated time by shipped constants.
+    """Return the band of a simulated time by shipped constants, the widest of devices.
 
     Measured operators are another matter.
     """
     if workload.profile is not None:
         return None
-    return band(
-        Setting(
-            software=workload.software.name,
-            accelerator=workload.accelerator.name,
-            num_devices=network.num_devices,
-            has_experts=bool(workload.graph.spec.num_moe_experts),
+    fleet = workload.fleet
+    used = (workload.accelerator,) if fleet is None else fleet.accelerators
+    bands = [
+        band(
+            Setting(
+                software=workload.software.name,
+                accelerator=accelerator.name,
+                num_devices=network.num_devices,
+                has_experts=bool(workload.graph.spec.num_moe_experts),
+            )
         )
-    )
+        for accelerator in used
+    ]
+    known = [one for one in bands if one is not None]
+    if len(known) < len(bands):
+        return None
+    return Band(min(one.low for one in known), max(one.high for one in known))
 
 
 def _find(

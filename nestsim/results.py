@@ -12,6 +12,7 @@ from estimators.user_files.constants import UserConstants
 from estimators.user_files.links import UserLinks
 from nestsim.cost.cluster import ClusterCost
 from nestsim.cost.run import RunCost
+from nestsim.scenario.hardware.groups import DeviceGroup
 from nestsim.simulator.outcome import Replay
 from nestsim.uncertainty import Band
 from nestsim.verdict import Verdict
@@ -113,6 +114,10 @@ class Assumptions:
     network: tuple[str, ...] = ()
     """What a file of another program does not say of the network."""
 
+    groups: tuple[DeviceGroup, ...] = ()
+    """Devices of several accelerators, in the order of their numbers; empty if all are
+    `accelerator`."""
+
     __repr__ = short_repr
 
 
@@ -143,7 +148,8 @@ class JobResult(Generic[C]):
     """Names of the chain's layers."""
 
     device_memory: float
-    """Memory of one device [byte]."""
+    """Memory of one device; where devices differ, of those of the fullest stage of the
+    plan that is reported [byte]."""
 
     usable_memory: float
     """What tensors may take of a device's memory: what the library keeps and the

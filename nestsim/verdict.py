@@ -47,10 +47,6 @@ class Contention(NamedTuple):
     alone: Ends
     """End of a step in which each kind of transfer has a network of its own."""
 
-    even: Ends
-    """End of a step in which each kind of transfer has a network of its own and all
-    devices are equally fast."""
-
     by_level: Mapping[str, float]
     """Name of the level -> how much later the last pass ends because the links of this
     level are shared, too; levels on which nothing can meet are left out [s]."""
@@ -74,17 +70,13 @@ def contention_by_level(
         _ends(model, network.links, shared[:number], settings)
         for number in range(max(1, len(shared)))
     ]
-    even = chain[0]
-    if (work.slowdown > 1.0).any():
-        same = replace(work, slowdown=np.ones(work.slowdown.shape))
-        even = _ends(build_model(network, same), network.links, (), settings)
     reached = [*(ends.pipeline for ends in chain), pipeline]
     by_level: dict[str, float] = {}
     for number, level in enumerate(shared):
         name = network.level_name(level)
         added = reached[number + 1] - reached[number]
         by_level[name] = by_level.get(name, 0.0) + added
-    return Contention(chain[0], even, by_level)
+    return Contention(chain[0], by_level)
 
 
 def shared_levels(model: Model, links: Links) -> tuple[int, ...]:
@@ -198,8 +190,9 @@ class Gap:
     two exact answers: ``"contention"`` (the replay's last pass instead of the planned
     one) and ``"synchronisation"`` (what is left of the step then). `explain_gap`
     replaces the first one by ``"settings"`` (what the replay simulates that the plan
-    does not know, if anything), ``"slow devices"`` and, for each level of the network
-    whose links several flows share, ``"contention at <level>"``."""
+    does not know, if anything) and, for each level of the network whose links several
+    flows share, ``"contention at <level>"``. What slow devices cost is in the plan, and
+    no cause of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +215,7 @@ def judge(
     replay: Replay,
     *,
     tolerance: float | None,
-    memory: float,
+    memory: Sequence[float],
     gap: Gap | None = None,
 ) -> Verdict:
     """Compare a plan with its replay.
@@ -239,15 +232,16 @@ def judge(
         None for a plan that was chosen by this replay, whose time is then what was
         promised, however far it is from the planned one.
     memory
-        What each device has to give [byte].
+        What each device of each stage has to give [byte].
     gap
         The difference in time by cause, if it has been explained already.
     """
     gap = gap or gap_by_cause(priced, replay)
     peaks = [timeline.peak for timeline in replay.memory]
-    fullest = int(np.argmax(peaks))
-    if peaks[fullest] > memory:
-        over = format_size(peaks[fullest] - memory)
+    missing = np.array(peaks) - np.array(memory)
+    fullest = int(np.argmax(missing))
+    if missing[fullest] > 0.0:
+        over = format_size(missing[fullest])
         reason = f"stage {fullest} needs {format_size(peaks[fullest])}, {over} too much"
         return Verdict(kind="infeasible", reason=reason, gap=gap)
     host = priced.host_memory
@@ -300,8 +294,8 @@ def explain_gap(
 
     By exact differences, too: what the replay simulates beyond the plan while each kind
     of transfer has a network of its own, as the plan assumes (collectives layer by
-    layer, stages that stop for transfers); what slow devices add; what each level adds
-    whose links are shared (`nestsim.verdict`). That takes a run of the step for each
+    layer, stages that stop for transfers); what each level adds whose links are shared
+    (`nestsim.verdict`). That takes a run of the step for each
     such level, and is left undone where the sum is at most `NEGLIGIBLE` of the
     iteration.
     """
@@ -309,12 +303,9 @@ def explain_gap(
     if abs(coarse.terms["contention"]) <= NEGLIGIBLE * replay.iteration_time:
         return coarse
     contention = contention_by_level(network, work, settings, replay.pipeline_time)
-    even = contention.even.pipeline
-    settled = even - priced.pipeline_time
+    settled = contention.alone.pipeline - priced.pipeline_time
     is_rounding = abs(settled) <= ROUNDING * replay.iteration_time
     terms = {} if is_rounding else {"settings": settled}
-    if contention.alone != contention.even:
-        terms["slow devices"] = contention.alone.pipeline - even
     for level, seconds in contention.by_level.items():
         terms[f"contention at {level}"] = seconds
     rounding = settled if is_rounding else 0.0

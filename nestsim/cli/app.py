@@ -15,6 +15,9 @@ from nestsim.cli.console.several import SeveralValues
 from nestsim.cli.export import export
 from nestsim.cli.import_ import import_
 from nestsim.cli.memory import memory
+from nestsim.cli.operations.goodput import goodput
+from nestsim.cli.operations.jitter import jitter
+from nestsim.cli.operations.jobs import jobs
 from nestsim.cli.plan import plan
 from nestsim.cli.profile import calibrate, profile
 from nestsim.cli.report import report
@@ -77,7 +80,10 @@ for _command in (
     memory,
     compare,
     stress,
+    goodput,
+    jitter,
     sweep,
+    jobs,
     diff,
     export,
     import_,

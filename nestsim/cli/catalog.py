@@ -190,7 +190,7 @@ def topology(
         from nestsim.report.json import dump_json
         from nestsim.report.network import degraded_json, topology_json
 
-        degraded = degraded_json(loaded.degradation)
+        degraded = degraded_json(loaded.degradation, network.num_devices)
         report = {**topology_json(network), "degraded": degraded}
         if loaded.network_assumed:
             report["assumed"] = list(loaded.network_assumed)
@@ -251,6 +251,6 @@ def schema() -> None:
 
     import typer
 
-    from nestsim.scenario.load import scenario_schema
+    from nestsim.scenario.table import scenario_schema
 
     typer.echo(json.dumps(scenario_schema(), indent=2, ensure_ascii=False))

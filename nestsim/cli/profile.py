@@ -197,7 +197,7 @@ def _stated(device: str, given: tuple[float | None, float | None]) -> "Stated":
     return Stated(accelerator=entry.name, node=known, fabric=fabric)
 
 
-class DeviceKind(StrEnum):
+class MeasuredDevice(StrEnum):
     """What torch can be asked for."""
 
     cpu = "cpu"
@@ -205,7 +205,8 @@ class DeviceKind(StrEnum):
 
 
 Device = Annotated[
-    DeviceKind, typer.Option("--device", help="What is measured: the CPU or one GPU.")
+    MeasuredDevice,
+    typer.Option("--device", help="What is measured: the CPU or one GPU."),
 ]
 
 Output = Annotated[
@@ -296,7 +297,7 @@ NicBandwidth = Annotated[
 
 def profile(  # noqa: PLR0913, PLR0917 - one for each option
     output: Output,
-    device: Device = DeviceKind.cpu,
+    device: Device = MeasuredDevice.cpu,
     quick: Quick = False,
     check: Check = False,
     budget: Budget = "5 min",

@@ -289,7 +289,7 @@ def _group(
         scenario=label,
         model=model_label(scenario),
         num_devices=network.num_devices,
-        device_memory=workload.accelerator.memory_bytes,
+        device_memory=workload.smallest_of().memory_bytes,
         base=base,
         entries=tuple(entries),
         cost=priced_cluster(scenario),

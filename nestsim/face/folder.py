@@ -54,8 +54,8 @@ def report_page(
     Parameters
     ----------
     folder
-        As ``nestsim run``, ``simulate``, ``compare``, ``stress`` or ``sweep`` writes
-        it.
+        As ``nestsim run``, ``simulate``, ``compare``, ``stress``, ``jitter``,
+        ``goodput``, ``jobs`` or ``sweep`` writes it.
     scenario
         The scenario's file where it was, if it names files beside it; None for its
         copy in the folder.

@@ -31,6 +31,7 @@ from planner.step.schedules import SCHEDULES
 from planner.work import Progress
 from topologies.errors import InputError
 from topologies.short_repr import short_repr
+from topologies.units import format_size
 
 LOGITS = "logits"
 """Name of what the loss keeps: part of the last stage's activations."""
@@ -194,6 +195,7 @@ def memory_job(
     InputError
         If parts of the scenario do not go together.
     """
+    _check_one_memory(scenario)
     workload = build_workload(scenario, scenario.software, progress)
     rules = scenario.search.rules or LAUNCH_RULES["ideal"]
     reserve = scenario.search.memory_reserve
@@ -232,6 +234,20 @@ def memory_job(
         micro_batch=largest_micro_batch(job, spec),
         sequence=longest_sequence(job, spec) if scenario.module is None else None,
     )
+
+
+def _check_one_memory(scenario: Scenario) -> None:
+    """Refuse devices with several sizes of memory: there is one answer for all."""
+    sizes = {group.accelerator.memory_bytes for group in scenario.groups}
+    if len(sizes) > 1:
+        listed = " and ".join(map(format_size, sorted(sizes)))
+        raise InputError(
+            "has devices with several sizes of memory",
+            where="cluster.groups",
+            got=listed,
+            expected="one size, as this command answers for every device at once",
+            hint="nestsim plan holds each stage to the memory of its own devices",
+        )
 
 
 def _empty(job: MemoryJob, scenario: Scenario, rules: LaunchRules) -> MemoryResult:

@@ -4,11 +4,13 @@ Whoever reads a report sees which framework's habits and whose measurements are 
 """
 
 from dataclasses import asdict
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from estimators.constants import load_constants
 from estimators.user_files.constants import constants_with
 from nestsim.report.wording import percent, plural
+from planner.step.plan import to_ranges
 from topologies.units import format_size
 
 if TYPE_CHECKING:
@@ -52,7 +54,27 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
             "driver": profile.driver if profile else None,
             **_device_json(assumed.accelerator),
         },
+        **_groups_json(assumed),
         **_user_json(assumed),
+    }
+
+
+def _groups_json(assumed: "Assumptions") -> dict[str, Any]:
+    """Return the groups of devices; nothing where all are the same."""
+    if not assumed.groups:
+        return {}
+    ends = accumulate(group.num_devices for group in assumed.groups)
+    return {
+        "groups": [
+            {
+                "accelerator": group.accelerator.name,
+                "num_devices": group.num_devices,
+                "devices": to_ranges(range(end - group.num_devices, end)),
+                "memory_bytes": group.accelerator.memory_bytes,
+                **_device_json(group.accelerator),
+            }
+            for group, end in zip(assumed.groups, ends, strict=True)
+        ]
     }
 
 
@@ -94,8 +116,20 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
         "number formats": _formats(assumed),
         **_memory(assumed),
         "operator times": _operator_times(assumed),
+        **_group_rows(assumed),
         **_user_rows(assumed),
     }
+
+
+def _group_rows(assumed: "Assumptions") -> dict[str, str]:
+    """Say which devices are of which accelerator; nothing where all are the same."""
+    groups = _groups_json(assumed).get("groups", ())
+    listed = [
+        f"{one['accelerator']} ({format_size(one['memory_bytes'])}): "
+        f"{', '.join(one['devices'])}"
+        for one in groups
+    ]
+    return {"devices": "; ".join(listed)} if listed else {}
 
 
 def _user_rows(assumed: "Assumptions") -> dict[str, str]:
@@ -219,7 +253,9 @@ def _operator_times(assumed: "Assumptions") -> str:
     profile = assumed.profile
     if profile is None:
         device = assumed.accelerator
-        words = [f"from the rates of {device.name}"]
+        own = (group.accelerator.name for group in assumed.groups)
+        names = list(dict.fromkeys(own)) or [device.name]
+        words = [f"from the rates of {' and '.join(names)}"]
         if device.like:
             words.append(_likeness(device))
         if device.measured_as not in {"", device.like}:

@@ -145,7 +145,7 @@ def _lacking(result: "ExplainResult") -> str:
     explanation = result.explanation
     priced = explanation.priced
     assert priced is not None
-    index = fullest_stage(priced)
+    index = explanation.lacking_stage
     stage, cost = priced.plan.stages[index], priced.stages[index]
     name, size = max(cost.memory.items(), key=lambda part: part[1])
     saving = f"{recompute_label(stage.recompute)}, {zero_label(stage.zero_stage)}"

@@ -12,12 +12,17 @@ from nestsim.report.json import plain_values
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.wording import number, percent, plural
 from topologies.accelerators import Accelerator
-from topologies.degrade import select_links, select_switches
+from topologies.degrade import (
+    SlowDevice,
+    drawn_devices,
+    select_links,
+    select_switches,
+)
 from topologies.network import Level, Network, Tier
 from topologies.units import format_bandwidth, format_duration, format_rate, format_size
 
 if TYPE_CHECKING:
-    from topologies.degrade import Degradation
+    from topologies.degrade import Degradation, SlowFraction
 
 
 def print_topology(
@@ -182,9 +187,16 @@ def print_degraded(
         count = _num_links(network, slow_links.links)
         divided = f"bandwidth divided by {slow_links.factor:g}"
         rows[slow_links.links] = f"{divided} ({count})"
-    for slow in degradation.slow_devices:
-        name = network.vertex_names[slow.device]
-        rows[name] = f"computes {slow.factor:g} times as long"
+    slow_devices = degradation.slow_devices
+    drawn = drawn_devices(slow_devices, network.num_devices)
+    for slow, devices in zip(slow_devices, drawn, strict=True):
+        if isinstance(slow, SlowDevice):
+            name = network.vertex_names[slow.device]
+            rows[name] = f"computes {slow.factor:g} times as long"
+        else:
+            name = f"{percent(slow.fraction)} of the devices, seed {slow.seed}"
+            slowed = f"compute {slow.factor:g} times as long"
+            rows[name] = f"{plural(devices.size, 'device')} {slowed}"
     console.print(facts(rows), highlight=False)
     note = (
         "Tiers stand above as they were built, bandwidths between two devices as the "
@@ -198,10 +210,14 @@ def _num_links(network: "Network", selector: str) -> str:
     return plural(count, "directed link")
 
 
-def degraded_json(degradation: "Degradation | None") -> dict[str, Any] | None:
-    """Return what is slow or gone, under the scenario's names."""
+def degraded_json(
+    degradation: "Degradation | None", num_devices: int
+) -> dict[str, Any] | None:
+    """Return what is slow or gone of so many devices, under the scenario's names."""
     if degradation is None:
         return None
+    slow_devices = degradation.slow_devices
+    drawn = drawn_devices(slow_devices, num_devices)
     return {
         "removed_links": list(degradation.removed_links),
         "removed_switches": list(degradation.removed_switches),
@@ -209,7 +225,18 @@ def degraded_json(degradation: "Degradation | None") -> dict[str, Any] | None:
             {"links": one.links, "factor": one.factor} for one in degradation.slow_links
         ],
         "slow_devices": [
-            {"device": one.device, "factor": one.factor}
-            for one in degradation.slow_devices
+            _slow_json(slow, devices.size)
+            for slow, devices in zip(slow_devices, drawn, strict=True)
         ],
+    }
+
+
+def _slow_json(slow: "SlowDevice | SlowFraction", num_slow: int) -> dict[str, Any]:
+    if isinstance(slow, SlowDevice):
+        return {"device": slow.device, "factor": slow.factor}
+    return {
+        "fraction": slow.fraction,
+        "factor": slow.factor,
+        "seed": slow.seed,
+        "num_devices": num_slow,
     }

@@ -266,7 +266,6 @@ def schedule_label(plan: Plan) -> str:
 
 _MEANINGS = {
     "settings": "what the replay simulates that the plan does not know of",
-    "slow devices": "devices that are slow, with all stages that wait for them",
     "contention": "messages that wait for each other on shared links",
     "synchronisation": "what follows the last pass: gradients and parameters",
 }

@@ -47,15 +47,26 @@ SURFACE = {
         ),
     ],
     "stress": [
-        *("--force", "--html", "--json", "--keep", "--level", "--no-figures"),
-        "--output",
-        *("--oversubscription", "--planners", "--quiet", "--restart", "--workers"),
-        *("-o", "-q", "SCENARIO"),
+        *("--executor", "--force", "--html", "--json", "--keep", "--level"),
+        *("--no-figures", "--output", "--oversubscription", "--planners", "--quiet"),
+        *("--restart", "--scheduler", "--workers", "-o", "-q", "SCENARIO"),
+    ],
+    "goodput": [
+        *("--duration", "--force", "--html", "--interval", "--json", "--no-figures"),
+        *("--output", "--quiet", "--seeds", "--spares", "-o", "-q", "SCENARIO"),
+    ],
+    "jitter": [
+        *("--force", "--html", "--json", "--no-figures", "--output", "--quiet"),
+        *("--runs", "--seed", "--workers", "-o", "-q", "SCENARIO"),
     ],
     "sweep": [
-        *("--csv", "--force", "--html", "--json", "--no-figures", "--output"),
-        "--quiet",
-        *("--restart", "--set", "--what", "--workers", "-o", "-q", "SCENARIO"),
+        *("--csv", "--executor", "--force", "--html", "--json", "--no-figures"),
+        *("--output", "--quiet", "--restart", "--scheduler", "--set", "--what"),
+        *("--workers", "-o", "-q", "SCENARIO"),
+    ],
+    "jobs": [
+        *("--ecmp-seeds", "--force", "--html", "--json", "--no-figures", "--output"),
+        *("--quiet", "-o", "-q", "FILE"),
     ],
     "diff": ["--json", "A", "B"],
     "export": [

@@ -85,3 +85,9 @@ def test_simulate_102400_devices_with_a_folder(benchmark, figures, tmp_path):
     scenario.write_text(LARGE, encoding="utf-8")
     output = "--output", str(tmp_path / "out")
     measure(benchmark, "simulate", str(scenario), *output, *figures)
+
+
+@pytest.mark.parametrize("seeds", [(), ("--ecmp-seeds", "0,1,2")], ids=["none", "3"])
+def test_two_jobs_on_1024_devices(benchmark, seeds):
+    scenario = SCENARIOS / "jobs" / "two_jobs_1024_h100.toml"
+    measure(benchmark, "jobs", str(scenario), *seeds)

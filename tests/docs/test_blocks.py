@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import tomli
+import yaml
 from pydantic import ValidationError
 
 from docs.builder.commands import commands as all_commands
 from nestsim.compare.networks.files import read_network_file
 from nestsim.scenario.load import ScenarioTable, load_scenario
+from nestsim.tenancy.scenario import JobsScenario
 from tests.docs.pages import ROOT, Block, blocks, commands, read
 
 CONSTANTS = "format"
@@ -78,6 +80,8 @@ def test_scenarios_that_a_command_names_are_there(page: str, line: str) -> None:
             for file in files:
                 if file.parent.name == "networks":
                     read_network_file(file)
+                elif file.parent.name == "jobs":
+                    JobsScenario.from_file(file)
                 elif file.suffix == ".toml" and not file.stem.endswith("_links"):
                     load_scenario(file)
 
@@ -87,9 +91,11 @@ def test_the_guide_shows_the_main_scenario_as_it_is() -> None:
     assert scenario in read(ROOT / "docs" / "guide.md")
 
 
-def test_blocks_in_json_and_in_python_can_be_read() -> None:
+def test_blocks_in_json_yaml_and_python_can_be_read() -> None:
     for block in blocks("json"):
         json.loads(block.text)
+    for block in blocks("yaml"):
+        assert yaml.safe_load(block.text)
     for block in blocks("python"):
         ast.parse(block.text)
 

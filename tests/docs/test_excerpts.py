@@ -14,7 +14,10 @@ MAIN = ["run", "scenarios/llama2_7b_64_h100.toml"]
 SHOWN = {
     "compare.md": "compare",
     "stress.md": "stress",
+    "goodput.md": "goodput",
+    "jitter.md": "jitter",
     "sweep.md": "sweep",
+    "jobs.md": "jobs",
     "collectives.md": "collectives",
     "validate.md": "validate",
 }
@@ -69,7 +72,8 @@ def test_a_table_on_a_page_is_what_the_command_prints(
     shown, *_ = (
         block.text
         for block in [*blocks("text"), *blocks("console")]
-        if block.page.name == page and re.search("───|^Conditions", block.text, re.M)
+        if block.page.name == page
+        and re.search("───|^Conditions|^Replicas", block.text, re.M)
     )
     lines = plain(_COMMAND.sub("", shown)).split("\n")
     expected = {*report.split("\n"), ""}

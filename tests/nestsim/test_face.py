@@ -54,6 +54,7 @@ CALLS: dict[str, Callable[[nestsim.Scenario], nestsim.Report]] = {
     ),
     "collectives": lambda one: nestsim.collectives(one, [1024]),
     "memory": lambda one: nestsim.memory(one, "b=1"),
+    "jitter": lambda one: nestsim.jitter(one, runs=2, workers=1),
 }
 
 

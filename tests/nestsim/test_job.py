@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from nestsim.evaluate import Evaluator
 from nestsim.job import plan_job, run_job
 from nestsim.report.text import print_job
 from nestsim.scenario.load import load_scenario
+from nestsim.simulator.jittered import jittered_replay
+from nestsim.simulator.noise import Delay, Jitter, Noise
+from planner.planners.protocol import PlannerSettings
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 FILES = sorted(
@@ -38,6 +42,23 @@ def test_every_shipped_scenario_is_planned_and_confirmed(path):
     simulated = chosen.simulated.iteration_time
     assert result.lower_bound <= simulated * (1 + 1e-9)
     assert simulated <= 1.01 * result.lower_bound
+
+
+def test_an_evaluator_draws_the_runs_that_its_replays_would_be():
+    evaluator = Evaluator.of(load("bert_large_16_v100"))
+    priced = evaluator.find("nest", PlannerSettings()).plans[0]
+    jitter = Jitter(
+        compute=Noise("normal", 0.05), links=Delay("gamma", 1e-5, 1.0), per="operator"
+    )
+    times = evaluator.jittered_times(priced, jitter, range(5, 8))
+    work, settings = evaluator.lower(priced), evaluator.simulation.replay
+    for number, time in zip(range(5, 8), times, strict=True):
+        run = jittered_replay(evaluator.network, work, settings, jitter, number)
+        assert run.iteration_time == time
+    # The slowest of many, and never by more than the largest factors.
+    plain = evaluator.replayed_time(priced)
+    assert (times > plain).all()
+    assert (times < 1.2 * plain).all()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -12,7 +12,7 @@ from nestsim.cli import main
 from nestsim.job import plan_job, run_job
 from nestsim.report.json import dump_json, plan_json
 from nestsim.scenario import load_scenario
-from nestsim.scenario.load import scenario_schema
+from nestsim.scenario.table import scenario_schema
 from planner.planners import PLANNERS
 from planner.planners.protocol import STARTS, PlannerSettings
 from topologies.errors import InputError

@@ -11,6 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 from nestsim.page.kinds.comparison import comparison_page
+from nestsim.page.kinds.goodput import goodput_page
+from nestsim.page.kinds.jitter import jitter_page
+from nestsim.page.kinds.jobs import jobs_page
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
 from nestsim.page.kinds.sweep import sweep_page
@@ -33,7 +36,10 @@ def _compared_page(data: Any) -> Page:
 _KINDS: Mapping[str, tuple[str, Callable[[Any], Page]]] = MappingProxyType(
     {
         "comparison.csv": ("comparison.json", _compared_page),
+        "jobs.csv": ("jobs.json", jobs_page),
+        "goodput.csv": ("goodput.json", goodput_page),
         "stress.csv": ("stress.json", stress_page),
+        "jitter.csv": ("jitter.json", jitter_page),
         "points.csv": ("result.json", sweep_page),
     }
 )

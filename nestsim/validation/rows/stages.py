@@ -42,7 +42,7 @@ from nestsim.validation.rows.training import read_training
 from planner.cost.objective import ChunkTimes, StageCost
 from planner.cost.pricing import price_plan, rates_of
 from planner.cost.stage import StagePrice
-from planner.cost.timeline import PlanTimeline
+from planner.cost.timeline import AlikeReplicas, PlanTimeline, step_ends
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.step.execution import Execution, Workload
@@ -480,7 +480,9 @@ def uneven_step_time(
     plan = _like_plan(workload, cluster, stages[0], len(stages), "none", blocks=1)
     rates = rates_of(cluster, workload, plan)
     directions = np.stack([rates.activation, rates.gradient], axis=-1)
-    return PlanTimeline(plan, prices, slowdown=1.0).ends(directions).step
+    timeline = PlanTimeline(plan, prices, slowdown=1.0)
+    replicas = np.unique(np.swapaxes(directions, 0, 1), axis=0)
+    return step_ends([AlikeReplicas(timeline, one) for one in replicas]).step
 
 
 def _with_devices(network: FatTreeSpec, count: int) -> FatTreeSpec:

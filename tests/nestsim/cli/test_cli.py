@@ -535,7 +535,7 @@ def test_an_interrupted_command_has_the_status_of_an_interrupt(
     def interrupt() -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(nestsim.scenario.load, "scenario_schema", interrupt)
+    monkeypatch.setattr(nestsim.scenario.table, "scenario_schema", interrupt)
     assert main(["schema"]) == 130
 
 

@@ -1,4 +1,4 @@
-"""Pages of stress tests, sweeps and networks in a real browser, of their JSON."""
+"""Pages of stress tests, sweeps, networks and jobs in a real browser, of their JSON."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,6 +13,8 @@ from nestsim.cli import main
 from nestsim.face.report import FolderReport
 from nestsim.face.sweep import SweepReport
 from nestsim.page.document import page_html
+from nestsim.page.kinds.goodput import goodput_page
+from nestsim.page.kinds.jobs import jobs_page
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
 from nestsim.page.kinds.sweep import sweep_page
@@ -27,6 +29,7 @@ from tests.nestsim.page.conftest import DESKTOP, PHONE, Opened
 from tests.nestsim.stress.clusters import TEXT
 from tests.nestsim.stress.test_stress_cost import COST, SLOW
 from tests.nestsim.sweep.test_sweep_cost import AXES, priced
+from tests.nestsim.tenancy.test_jobs_report import three_jobs, without_a_plan
 
 Open = Callable[..., Opened]
 
@@ -101,7 +104,35 @@ def networked(folder: Path) -> Kind:
     )
 
 
-KINDS = {"stress": stressed, "sweep": swept, "networks": networked}
+def shared(_: Path) -> Kind:
+    return Kind(
+        nestsim.jobs(three_jobs()),
+        jobs_page,
+        {"slow-downs", "levels"},
+        ("small", "second", "third", "leaf"),
+        ("jobs", "Slow-down"),
+    )
+
+
+def failing(folder: Path) -> Kind:
+    path = write(folder, plan=True)
+    asked = {"goodput.seeds": 5, "goodput.checkpoint.interval": "2 h"}
+    return Kind(
+        nestsim.goodput(load_scenario(path).replace(asked)),
+        goodput_page,
+        {"causes", "intervals", "tokens"},
+        ("four blocks", "a100"),
+        ("failures", "In a run"),
+    )
+
+
+KINDS = {
+    "stress": stressed,
+    "sweep": swept,
+    "networks": networked,
+    "goodput": failing,
+    "jobs": shared,
+}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -229,6 +260,12 @@ def test_nothing_found_is_a_page_too(opened: Open, tmp_path: Path, kind: Kind) -
         full = {"cluster.memory_reserve": "79.9 GiB", "stress.planners": ["manual"]}
         varied = {"stress.oversubscription": {"leaf": [4.0]}, "stress.workers": 1}
         data = nestsim.stress(load_scenario(path).replace(full | varied)).to_dict()
+    elif kind.page is jobs_page:
+        data = nestsim.jobs(without_a_plan()).to_dict()
+    elif kind.page is goodput_page:
+        job = load_scenario(write(tmp_path, reserve="79.9 GiB"))
+        quick = {"search.planner": "manual", "goodput.seeds": 1}
+        data = nestsim.goodput(job.replace(quick)).to_dict()
     else:
         job = write(tmp_path, reserve="79.9 GiB")
         data = nestsim.compare_networks(job, put(tmp_path, a=TREE, b=TORUS)).to_dict()

@@ -41,7 +41,7 @@ from tests.nestsim.report.examples import Shape, layer_names, make_plan
             "The largest part is settings: what the replay simulates that the plan "
             "does not know of.",
         ),
-        ({"contention": 0.0, "slow devices": 0.05}, "slow devices", ""),
+        ({"contention": 0.0, "settings": 0.05}, "settings", ""),
         ({"contention": 0.0, "synchronisation": 0.0}, "", ""),
     ],
 )

@@ -72,16 +72,15 @@ def test_a_plan_has_no_regret_where_it_was_made_for(result: StressResult) -> Non
         assert result.regret(planner, AS_BUILT) == 0.0
 
 
-def test_planned_times_do_not_know_of_slow_devices(result: StressResult) -> None:
+def test_planned_times_know_of_slow_devices(result: StressResult) -> None:
     kept, fresh = (result.made["nest", name] for name in (AS_BUILT, "slow device"))
     cells = result.cells["slow device"]
     assert cells[fresh].simulated <= cells[kept].simulated
     healthy = result.cells[AS_BUILT][kept]
     slow = result.cells["slow device"][kept]
-    assert slow.planned == healthy.planned
+    assert slow.planned > 1.05 * healthy.planned
     assert slow.simulated > 1.05 * healthy.simulated
-    term = result.term("nest", AS_BUILT, "slow device")
-    assert term == "slow devices and contention"
+    assert result.term("nest", AS_BUILT, "slow device") == "compute"
 
 
 def test_the_causes_of_a_cell_add_up_to_its_time(result: StressResult) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from nestsim.cluster import device_slowdowns
+from nestsim.cluster import device_fleet
 from nestsim.evaluate import Evaluator
 from nestsim.launch.formats.chakra import wire
 from nestsim.launch.formats.chakra.program import TraceNode, TraceProgram, numbered
@@ -197,7 +197,14 @@ def _gaps(job: LaunchJob, priced: PricedPlan) -> Iterator[LaunchGap]:
             reason="what devices exchange with their hosts around the optimizer step "
             "is left out.",
         )
-    if (device_slowdowns(job.scenario, job.network.num_devices) > 1.0).any():
+    if job.scenario.groups:
+        yield LaunchGap(
+            setting="cluster.groups",
+            value="several accelerators",
+            reason="the compute of a trace is that of cluster.accelerator.",
+        )
+    fleet = device_fleet(job.scenario, job.network.num_devices)
+    if fleet is not None and (fleet.factors() > 1.0).any():
         yield LaunchGap(
             setting="cluster.degraded",
             value="slow devices",

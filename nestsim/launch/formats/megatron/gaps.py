@@ -280,7 +280,9 @@ def _orders(job: LaunchJob) -> Iterator[LaunchGap]:
 
 def _refusals(job: LaunchJob) -> Iterator[LaunchGap]:
     """Yield what can be said, and Megatron-LM would refuse when it starts."""
-    facts = LaunchFacts.of(job.workload, job.network.num_devices, idle_devices=True)
+    facts = LaunchFacts.of(
+        job.workload, job.network.num_devices, idle_devices=True, network=job.network
+    )
     for broken in broken_rules(job.plan, LAUNCH_RULES["megatron-core"], facts):
         if broken.rule in _REFUSED_AT_START:
             yield LaunchGap(

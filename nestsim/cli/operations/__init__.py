@@ -1,0 +1,1 @@
+"""Commands about clusters in operation: jitter, failures, several jobs."""

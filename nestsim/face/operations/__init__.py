@@ -1,0 +1,1 @@
+"""What Python users call about clusters in operation, and what they get."""
