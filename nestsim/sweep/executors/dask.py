@@ -328,7 +328,7 @@ class _HandedOut:
                 done.append(self._done.get_nowait())
         return done
 
-    def _check(self, future: "Future[Any]", status: str) -> None:
+    def _check(self, future: "Future[Any]", status: str | None) -> None:
         """Raise why a point has no answer, unless its workers died."""
         from distributed.scheduler import KilledWorker
 
