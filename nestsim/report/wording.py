@@ -75,6 +75,22 @@ def difference(planned: float, simulated: float) -> float:
     return simulated / planned - 1.0 if planned else math.nan
 
 
+def seeds_in_words(seeds: Sequence[int], most: int = 8) -> str:
+    """Name the seeds of a hash, or say how many there are of more than a few.
+
+    Examples
+    --------
+    >>> seeds_in_words([0, 1, 2])
+    'the ECMP seeds 0, 1, 2'
+    >>> seeds_in_words(range(200))
+    '200 ECMP seeds'
+    """
+    if len(seeds) > most:
+        return plural(len(seeds), "ECMP seed")
+    noun = "seed" if len(seeds) == 1 else "seeds"
+    return f"the ECMP {noun} {', '.join(map(str, seeds))}"
+
+
 def device_ranges(devices: Iterable[int], most: int = 3) -> str:
     """Write device numbers as ranges: ``0-7, 32-39, .. 96-103 (4 x 8)``.
 

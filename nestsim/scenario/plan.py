@@ -181,7 +181,8 @@ class PlanTable(Table):
     placement: Text | None = Field(None, examples=["tp8 dp2 pp4 dp4"])
     """Nesting of the parallel dimensions over device numbers, as reports write it,
     innermost first; it may split dp and pp into two parts, and stands in place of
-    `order`."""
+    `order`. Where devices differ it may end in ", fast first" or ", slow first": whole
+    nodes in that order."""
 
     gradient_algorithm: Text = Field("auto", examples=["ring", "halving-doubling"])
     """Algorithm of the data-parallel collectives, a name that `nestsim collectives`

@@ -5,7 +5,14 @@ from rich.table import Table
 from rich.text import Text
 
 from nestsim.report.tables import add_row, new_table, print_line, print_section
-from nestsim.report.wording import device_ranges, number, percent, plan_label, plural
+from nestsim.report.wording import (
+    device_ranges,
+    number,
+    percent,
+    plan_label,
+    plural,
+    seeds_in_words,
+)
 from nestsim.tenancy.results import PlacementChoice, TenancyResult
 from topologies.units import format_duration
 
@@ -55,10 +62,8 @@ def print_jobs(result: TenancyResult, console: Console) -> None:
     console.print(Text(f"  {headline(result)}."), highlight=False)
     print_section(console, "Each job alone and beside the others", _job_table(result))
     if result.seeds:
-        words = ", ".join(str(seed) for seed in result.seeds)
-        print_section(
-            console, f"Slow-down over the ECMP seeds {words}", _seed_table(result)
-        )
+        title = f"Slow-down over {seeds_in_words(result.seeds)}"
+        print_section(console, title, _seed_table(result))
     print_section(console, "Plans", _plan_table(result))
     for choice in result.choices:
         print_section(console, choice_title(choice), _choice_table(choice))

@@ -28,7 +28,14 @@ from planner.plans.checks import (
     check_sizes,
 )
 from planner.plans.spec import PlanSpec, order_names
-from planner.search.placements import Extents, Placement, placements, whole_dimensions
+from planner.search.device_kinds import DeviceOrder, device_orders
+from planner.search.placements import (
+    Extents,
+    Placement,
+    name_parts,
+    placements,
+    whole_dimensions,
+)
 from planner.step.execution import Workload
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import (
@@ -56,7 +63,7 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
         ``where``.
     """
     outline = _outline(workload, spec, network.num_devices)
-    placement = _placement(network, spec, outline.parallel)
+    placement = _placement(network, workload, spec, outline.parallel)
     plan = replace(
         outline,
         placement=placement.name,
@@ -383,7 +390,7 @@ def _check_blocks(spec: PlanSpec, blocks: tuple[int, ...], where: str) -> None:
 
 
 def _placement(
-    network: Network, spec: PlanSpec, parallel: ParallelismConfig
+    network: Network, workload: Workload, spec: PlanSpec, parallel: ParallelismConfig
 ) -> Placement:
     """Return the devices of every rank."""
     sizes, ep = parallel.sizes(), parallel.placed_expert_size
@@ -391,10 +398,10 @@ def _placement(
     if spec.placement is None:
         return _order_placement(spec.order, extents)
     found = placements(extents, network.num_devices, tuple(network.block_sizes))
-    name = " ".join(spec.placement.split())
+    nesting, order = name_parts(spec.placement)
     for placement in found:
-        if placement.name == name:
-            return placement
+        if placement.name == nesting:
+            return placement.ordered(_device_order(network, workload, spec, order))
     some = ", ".join(f'"{placement.name}"' for placement in found[:_MOST_LISTED])
     more = ", .." if len(found) > _MOST_LISTED else ""
     raise InputError(
@@ -402,6 +409,27 @@ def _placement(
         where="placement",
         got=spec.placement,
         expected=f"one of {some}{more}",
+    )
+
+
+def _device_order(
+    network: Network, workload: Workload, spec: PlanSpec, name: str
+) -> DeviceOrder | None:
+    """Return the order of the nodes that a placement's name ends in."""
+    if not name:
+        return None
+    group = spec.tensor_model_parallel_size
+    orders = [one for one in device_orders(network, workload, group) if one is not None]
+    for order in orders:
+        if order.name == name:
+            return order
+    raise InputError(
+        "no such order of the nodes of this cluster",
+        where="placement",
+        got=spec.placement,
+        expected=" or ".join(
+            ["nothing after the dimensions", *(f'", {one.name}"' for one in orders)]
+        ),
     )
 
 

@@ -176,6 +176,20 @@ def whole_dimensions(order: Sequence[str], extents: Extents) -> Placement:
     return Placement(name=" ".join(parts), extents=extents, steps=tuple(steps.values()))
 
 
+def name_parts(name: str) -> tuple[str, str]:
+    """Return the nesting of a placement's name and the order of its devices.
+
+    Examples
+    --------
+    >>> name_parts("tp8 dp2 pp4, slow first")
+    ('tp8 dp2 pp4', 'slow first')
+    >>> name_parts(" tp8  dp2 pp4")
+    ('tp8 dp2 pp4', '')
+    """
+    nesting, _, order = (" ".join(part.split()) for part in name.partition(","))
+    return nesting, order
+
+
 def _name(tp: int, log: list[int]) -> str:
     """Return the factors of a log, innermost first."""
     parts = [f"tp{tp}"]

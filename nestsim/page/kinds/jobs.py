@@ -17,7 +17,7 @@ from nestsim.page.parts import (
     Sentences,
 )
 from nestsim.report.figures.palette import DISTINCT
-from nestsim.report.wording import number, percent, plan_label
+from nestsim.report.wording import number, percent, plan_label, seeds_in_words
 from planner.step.plan import Plan
 from topologies.units import format_duration
 
@@ -107,7 +107,7 @@ def _jobs(data: Mapping[str, Any]) -> tuple[Block, ...]:
         for place, job in enumerate(jobs)
     )
     seeds = data["ecmp_seeds"]
-    said = ", ".join(str(seed) for seed in seeds)
+    said = f"Lines: the largest over {seeds_in_words(seeds)}." if seeds else ""
     return (
         PageFigure(
             name="slow-downs",
@@ -126,7 +126,7 @@ def _jobs(data: Mapping[str, Any]) -> tuple[Block, ...]:
                 ),
                 numbers=("Slow-down",),
             ),
-            note=f"Lines: the largest over the ECMP seeds {said}." if seeds else "",
+            note=said,
         ),
         _job_table(jobs, seeds),
     )

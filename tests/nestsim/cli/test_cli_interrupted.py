@@ -22,7 +22,21 @@ pytestmark = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="this system has no /proc"
 )
 
-SWEPT = ("--set", "simulation.seed=" + ",".join(map(str, range(1, 200))))
+SEEDS = ",".join(map(str, range(1, 200)))
+SWEPT = ("--set", f"simulation.seed={SEEDS}")
+JOBS = """
+[plan]
+tensor_model_parallel_size = 2
+micro_batch_size = 1
+
+[[jobs]]
+name = "one"
+devices = "0-1, 4-5"
+
+[[jobs]]
+name = "other"
+devices = "2-3, 6-7"
+"""
 COMMANDS = {
     "run": ("run", "job.toml", "-o", "out"),
     "simulate": ("simulate", "job.toml", "-o", "out"),
@@ -32,6 +46,10 @@ COMMANDS = {
     "stress": ("stress", "job.toml", "-o", "out", "--workers", "2"),
     "sweep": ("sweep", "job.toml", "-o", "out", "--workers", "1", *SWEPT),
     "sweep on two": ("sweep", "job.toml", "-o", "out", "--workers", "2", *SWEPT),
+    "goodput": ("goodput", "job.toml", "-o", "out", "--seeds", "5000"),
+    "jitter": ("jitter", "job.toml", "-o", "out", "--runs", "2000", "--workers", "1"),
+    "jitter on two": ("jitter", "job.toml", "-o", "out", "--runs", "2000"),
+    "jobs": ("jobs", "jobs.toml", "-o", "out", "--ecmp-seeds", SEEDS),
     "validate": ("validate", "rows.csv", "-o", "out"),
     "collectives": ("collectives", "job.toml", "-o", "out"),
     "topology": ("topology", "job.toml", "-o", "out/network.png"),
@@ -55,6 +73,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the current folder, with inputs; no process may be left at the end."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path, plan=True)
+    jobs = write(tmp_path, "jobs")
+    jobs.write_text(jobs.read_text() + JOBS)
     rows = [{**GPT, "row_id": str(number)} for number in range(40)]
     write_csv(tmp_path / "rows.csv", *rows)
     yield tmp_path

@@ -1,5 +1,7 @@
 """Plans become settings, and the settings the same plans again."""
 
+import re
+from dataclasses import replace
 from itertools import pairwise, permutations
 
 import pytest
@@ -12,6 +14,7 @@ from planner.plans.written import order_of, plan_settings
 from planner.search.placements import Extents, placements, whole_dimensions
 from planner.step.schedules import SCHEDULES
 from tests.planner.examples import tiny_job
+from tests.planner.fleets import executed_on, slow_fleet
 from tests.planner.plans.test_build import MEMORY, tree
 from topologies import InputError
 
@@ -157,6 +160,48 @@ def test_the_default_order_needs_no_word():
 @pytest.mark.parametrize("name", ["tp8 dp2 pp4 dp4", "tp2 pp3/8 dp2", "tp2/4 dp2"])
 def test_nestings_that_are_no_order_keep_their_name(name):
     assert order_of(name) is None
+
+
+SLOW_NODE = executed_on(GPT, slow_fleet(GPT, [1.0] * 4 + [2.0] * 4 + [1.0] * 8))
+PIPELINE = PlanSpec(
+    micro_batch_size=1,
+    tensor_model_parallel_size=2,
+    pipeline_model_parallel_size=4,
+    data_parallel_size=2,
+    placement="tp2 dp2 pp4",
+)
+
+
+@pytest.mark.parametrize(
+    ("order", "nodes"),
+    [
+        ("", [0, 1, 2, 3]),
+        (", fast first", [0, 2, 3, 1]),
+        (",slow  first", [1, 0, 2, 3]),
+    ],
+)
+def test_orders_of_the_nodes_are_read_back(order, nodes):
+    spec = replace(PIPELINE, placement=f"tp2 dp2 pp4{order}")
+    plan = build_plan(NETWORK, SLOW_NODE, spec)
+    assert [stage.devices[0][0] // 4 for stage in plan.stages] == nodes
+    is_block = SLOW_NODE.table(plan.degrees).is_block
+    written = plan_settings(plan, is_block, 16)
+    assert build_plan(NETWORK, SLOW_NODE, written) == plan
+    assert (written.placement or "").endswith(order.replace(",slow  ", ", slow "))
+
+
+@pytest.mark.parametrize(
+    ("workload", "order", "expected"),
+    [
+        (GPT, "fast first", "nothing after the dimensions$"),
+        (SLOW_NODE, "best first", 'dimensions or ", fast first" or ", slow first"$'),
+    ],
+)
+def test_an_order_that_there_is_not_is_refused(workload, order, expected):
+    spec = replace(PIPELINE, placement=f"tp2 dp2 pp4, {order}")
+    with pytest.raises(InputError, match="no such order of the nodes") as caught:
+        build_plan(NETWORK, workload, spec)
+    assert re.search(expected, str(caught.value), re.MULTILINE)
 
 
 @pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])

@@ -14,6 +14,7 @@ from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
 from nestsim.presets import PRESETS
 from planner.plans.spec import DEFAULT_ORDER
+from planner.search.placements import name_parts
 from planner.step.plan import Offload
 
 _ONE_FOR_ALL = "MaxText has one for the whole job: that of the first stage is taken."
@@ -27,13 +28,15 @@ def plan_gaps(job: LaunchJob, mesh: AxisMesh) -> Iterator[LaunchGap]:
     yield from _offload_gaps(job)
     yield from _sharding_gaps(job)
     settings = job.settings
-    if mesh.factors != placed_factors(job.plan.placement):
+    nesting, nodes = name_parts(job.plan.placement)
+    if nodes or mesh.factors != placed_factors(nesting):
         name = "order" if settings.placement is None else "placement"
         yield LaunchGap(
             setting=name,
             value=getattr(settings, name) or DEFAULT_ORDER,
             reason="The axes of MaxText nest as data, fsdp, context, tensor, expert, "
-            "the last innermost, with stages outermost, inside slices and among them.",
+            "the last innermost, with stages outermost, inside slices and among them; "
+            "nodes stand in the order of their numbers.",
         )
     for name in ("gradient_algorithm", "tensor_algorithm"):
         if getattr(settings, name) != "auto":
