@@ -133,7 +133,9 @@ def placement_settings(
     if name is None:
         raise InputError(
             "ranks do not stand in a nesting of the parallel dimensions",
+            where=RANK_MAP,
             expected="equal distances between the ranks of each dimension",
+            hint="nodes in another order than that of their numbers cannot be imported",
         )
     written = order_of(name)
     return {"placement": name} if written is None else {"order": written}

@@ -280,3 +280,41 @@ def test_every_family_is_written_or_refused_in_a_sentence(model: str, to: str) -
     report = nestsim.export(Scenario.from_toml(text), to)
     assert report.launch.files
     assert all(gap.reason.endswith(".") for gap in report.launch.gaps)
+
+
+UNPLANNED, _, _ = SMALL.partition("[plan]")
+MIXED = f"""{UNPLANNED.replace('accelerator = "h100-sxm"', "")}
+[[cluster.groups]]
+accelerator = "h100-sxm"
+num_devices = 8
+
+[[cluster.groups]]
+accelerator = "a100-80gb"
+num_devices = 8
+
+[plan]
+micro_batch_size = 1
+pipeline_model_parallel_size = 2
+placement = "tp1 dp8 pp2, slow first"
+"""
+
+
+@pytest.mark.parametrize("to", sorted({*WRITERS} - {"plan", "chakra"}))
+def test_nodes_in_another_order_are_told_or_mapped(to: str) -> None:
+    report = nestsim.export(Scenario.from_toml(MIXED), to)
+    (gap,) = (one for one in report.launch.gaps if one.setting == "placement")
+    assert gap.value == "tp1 dp8 pp2, slow first"
+    if to == "maxtext":
+        assert "rank_map.csv" not in report.launch.files
+        assert "order of their numbers" in gap.reason
+    else:
+        lines = str(report.launch.files["rank_map.csv"]).splitlines()
+        assert [lines[1], lines[9]] == ["0,1,0", "8,0,0"]
+        assert "rank_map.csv" in gap.reason
+
+
+def test_a_plan_with_nodes_in_another_order_is_exported_and_built_again() -> None:
+    job = LaunchJob.of(Scenario.from_toml(MIXED))
+    assert job.plan.stages[0].devices[0] == (8,)
+    assert job.settings.placement == "tp1 dp8 pp2, slow first"
+    assert build_plan(job.network, job.workload, job.settings) == job.plan

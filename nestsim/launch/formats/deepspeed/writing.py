@@ -30,6 +30,7 @@ from nestsim.launch.written import LaunchFiles
 from nestsim.report.json import dump_json
 from planner.plans.checks import AUTO
 from planner.plans.spec import DEFAULT_ORDER, PlanSpec
+from planner.search.placements import name_parts
 
 T = TypeVar("T", str, int, float)
 
@@ -62,12 +63,14 @@ def write_deepspeed(job: LaunchJob) -> LaunchFiles:
     num_devices = job.network.num_devices
     in_order = job.is_in_order(DEFAULT_ORDER) and devices.size == num_devices
     words = {name: value for group in groups for name, value in group.words.items()}
+    # Which nodes are slow stands in no launch: their order is not read back.
+    _, nodes = name_parts(job.plan.placement)
     read = launch_tables(
         DeepSpeedLaunch(
             options=read_options(words),
             config=config,
             num_devices=num_devices,
-            devices=None if in_order else devices,
+            devices=None if in_order or nodes else devices,
             environment=environment,
         )
     )
