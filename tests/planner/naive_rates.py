@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import reject
 
-from estimators.collectives.cost import ALGORITHMS
 from tests.planner.naive_wires import FREE, Rate, Wires, around
 
 
@@ -84,13 +83,13 @@ class NaiveRates:
     def tensor(self) -> dict[str, Collective]:
         """Tensor-parallel groups under each algorithm."""
         groups = self.groups(4)
-        return {name: self.priced(groups, name) for name in ALGORITHMS}
+        return {name: self.priced(groups, name) for name in self.wires.algorithms}
 
     @cached_property
     def dense(self) -> dict[str, Collective]:
         """Replicas of dense parameters under each algorithm."""
         groups = self.groups(1, 2, 3)
-        return {name: self.priced(groups, name) for name in ALGORITHMS}
+        return {name: self.priced(groups, name) for name in self.wires.algorithms}
 
     @cached_property
     def context(self) -> list[Rate]:
@@ -149,12 +148,12 @@ class NaiveRates:
         if self.ep == 1:
             return self.dense
         groups = self.groups(1, 3)
-        return {name: self.priced(groups, name) for name in ALGORITHMS}
+        return {name: self.priced(groups, name) for name in self.wires.algorithms}
 
     @cached_property
     def shardings(self) -> dict[str, list[tuple[Sharding, ...]]]:
         """Return, under each algorithm and by stage, every way to share shards."""
-        return {name: self._shardings(name) for name in ALGORITHMS}
+        return {name: self._shardings(name) for name in self.wires.algorithms}
 
     def stages(self, tensor_bytes: float, gradient_bytes: float) -> list[StageRates]:
         """Return the rates of every stage; sizes are what algorithms are chosen by.

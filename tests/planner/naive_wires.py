@@ -10,7 +10,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from estimators.collectives.cost import ALGORITHMS
+from estimators.collectives.cost import algorithm_phases, searched_algorithms
 from topologies import Network
 
 Rate = tuple[float, float]
@@ -25,6 +25,7 @@ class Wires:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.blocks = network.block_sizes
+        self.algorithms = searched_algorithms(network)
         everyone = range(network.num_devices)
         pairs = list(product(everyone, everyone))
         routes = network.routes(*np.array(pairs, dtype=np.int64).T)
@@ -74,9 +75,7 @@ class Wires:
         key = operation, groups, algorithm
         if key not in self._phases:
             members = np.array(groups, dtype=np.int64)
-            phases = ALGORITHMS[algorithm](
-                operation, members, self.blocks, self.network.rules
-            )
+            phases = algorithm_phases(self.network, operation, members, algorithm)
             self._phases[key] = [
                 (tuple(around(phase.rings.tolist())), phase.fraction, phase.num_steps)
                 for phase in phases
