@@ -147,6 +147,11 @@ def enough_nodes(failure_rate: float, repair: float, spares: FloatArray) -> Floa
 def spares_for(failure_rate: float, repair: float, share: float) -> int:
     """Return how many spare nodes are enough for a share of the time below 1."""
     mean = failure_rate * repair
-    most = int(mean + 12.0 * math.sqrt(mean) + 40.0)
-    reached = enough_nodes(failure_rate, repair, np.arange(most + 1.0)) >= share
-    return int(np.argmax(reached))
+    least, most = 0, int(mean + 12.0 * math.sqrt(mean) + 40.0)
+    while least < most:
+        middle = (least + most) // 2
+        if pdtr(middle, mean) >= share:
+            most = middle
+        else:
+            least = middle + 1
+    return least

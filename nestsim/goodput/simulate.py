@@ -250,7 +250,9 @@ def run_seeds(
     """
     ticks, speeds = habits.ticks(), np.array(habits.speeds)
     length = _ticks(duration)
-    marks = np.arange(1, num_marks + 1, dtype=np.int64) * length // num_marks
+    # Not length * number: that is no 64-bit number for runs of millennia.
+    numbers, (whole, rest) = np.arange(1, num_marks + 1), divmod(length, num_marks)
+    marks = numbers * whole + numbers * rest // num_marks
     ledgers, failures = [], []
     for number, seed in enumerate(seeds):
         if progress is not None:

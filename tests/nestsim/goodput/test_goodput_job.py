@@ -26,9 +26,14 @@ def llama() -> Scenario:
     return load_scenario(FILE)
 
 
+def named(scenario: Scenario, **settings: object) -> Scenario:
+    return scenario.replace(
+        {f"goodput.{key.replace('__', '.')}": one for key, one in settings.items()}
+    )
+
+
 def found(scenario: Scenario, **settings: object) -> GoodputFindings:
-    named = {f"goodput.{key.replace('__', '.')}": one for key, one in settings.items()}
-    result = nestsim.goodput(scenario.replace(named)).result
+    result = nestsim.goodput(named(scenario, **settings)).result
     assert result.found is not None
     return result.found
 
@@ -285,6 +290,23 @@ def test_what_cannot_be_is_refused(
     with pytest.raises(InputError) as caught:
         found(llama, **settings)
     assert where in caught.value.where
+
+
+@pytest.mark.parametrize("rates", [{}, {"job": {"mtbf": "1e9 s"}}])
+def test_runs_may_last_for_millennia(llama: Scenario, rates: dict[str, Any]) -> None:
+    """1e18 ticks, which 52 marks are beyond 64 bits."""
+    settings = {"failures": "none", "rates": rates, "maintenance": {"every": "1e12 s"}}
+    run = found(llama, seeds=1, duration="1e12 s", **settings)
+    assert run.runs.duration == 1e12
+    assert run.goodput.p50 == pytest.approx(1.0, abs=1e-3)
+
+
+def test_repairs_of_millennia_need_more_spares_than_a_list_holds(
+    llama: Scenario,
+) -> None:
+    run = found(llama, seeds=1, duration="1 d", repair_time="1e12 s")
+    rate = sum(kind.total_rate for kind in run.kinds if kind.breaks_node)
+    assert run.spares_needed == pytest.approx(rate * 1e12, rel=1e-3)
 
 
 def test_replicas_of_an_unknown_plan_are_asked_for(tmp_path: Path) -> None:
