@@ -40,8 +40,10 @@ from nestsim.scenario.operations.goodput import GoodputSpec
 from nestsim.scenario.operations.published_failures import (
     BREAKS_NODE,
     COMPONENTS,
+    PARTS_OF_FABRIC,
     PUBLISHED,
 )
+from planner.plans.build import build_plan
 from planner.step.execution import Workload
 from planner.work import Progress
 from topologies.errors import InputError
@@ -165,6 +167,8 @@ def failure_kinds(
     }
     published = PUBLISHED.get(spec.failures)
     known = {} if published is None else published.rates()
+    if not spec.rates.keys().isdisjoint(PARTS_OF_FABRIC):
+        known.pop("fabric", None)
     source = "" if published is None else published.source
     kinds = []
     for stream, name in enumerate(COMPONENTS):
@@ -200,14 +204,16 @@ def _check_duration(
     if count > MOST_FAILURES:
         raise InputError(
             "lets the job fail too often",
-            where="goodput.rates",
-            got=f"about {count:.3g} failures in a run",
-            expected=f"at most {MOST_FAILURES:,.0f}",
+            where="goodput.rates" if spec.rates else "goodput.duration",
+            got=f"about {count:.3g} failures in {spec.duration:.4g} s",
+            expected=f"at most {MOST_FAILURES:,.0f} in a run",
         )
-    if spec.duration > MOST_FAILURES * (spec.maintenance_every or math.inf):
+    every = spec.maintenance_every or math.inf
+    if spec.duration > MOST_FAILURES * every:
         raise InputError(
             "stops the job too often",
             where="goodput.maintenance.every",
+            got=f"{every:.4g} s, {spec.duration / every:.3g} stops in a run",
             expected=f"at most {MOST_FAILURES:,.0f} stops in a run",
         )
 
@@ -274,7 +280,7 @@ class _JobParts:
         candidate: Candidate | None,
     ) -> None:
         self.scenario, self.spec = scenario, scenario.goodput
-        self.workload, self.candidate = workload, candidate
+        self.network, self.workload, self.candidate = network, workload, candidate
         self.num_devices = network.num_devices
         self.node_size = node_size(network)
         self.num_nodes = -(-self.num_devices // self.node_size)
@@ -375,10 +381,8 @@ class _JobParts:
                 got=self.spec.elastic,
                 expected='a table [plan], no goodput.step_time, or "off"',
             )
-        model = (
-            given.tensor_model_parallel_size
-            * given.pipeline_model_parallel_size
-            * given.context_parallel_size
-        )
-        replicas = given.data_parallel_size or max(1, self.num_devices // model)
-        return replicas, given.micro_batch_size
+        try:
+            plan = build_plan(self.network, self.workload, given)
+        except InputError as error:
+            raise error.at("plan") from None
+        return plan.parallel.data_parallel_size, plan.micro_batch_size

@@ -137,9 +137,11 @@ class FailureRateTable(Table):
     def build(self) -> FailureRate:
         """Return the record for the simulation."""
         if (self.mtbf is None) == (self.per_thousand_days is None):
+            is_none = self.mtbf is None
             raise InputError(
                 "says how often by none or both of its settings",
                 where="mtbf",
+                got="none" if is_none else "mtbf and per_thousand_days",
                 expected='either mtbf = "3300 d" or per_thousand_days = 0.3',
             )
         if self.mtbf is not None:
@@ -167,7 +169,8 @@ class FailureRatesTable(Table):
 
     fabric: FailureRateTable | None = Field(None, examples=[{"mtbf": "25000 d"}])
     """Rate of one device's share of switches, cables and adapters, where they are not
-    told apart; the job restarts around them."""
+    told apart; the job restarts around them. The published one does not count beside
+    `switch` or `link`."""
 
     job: FailureRateTable | None = Field(None, examples=[{"mtbf": "1 d"}])
     """Rate of what stops the job whatever its size, such as bugs; it restarts on the

@@ -16,6 +16,9 @@ COMPONENTS = ("device", "node", "switch", "link", "fabric", "job")
 """What fails: an accelerator, the rest of its node, a switch, a cable outside of nodes,
 the fabric's share of one device, and the job's software."""
 
+PARTS_OF_FABRIC = frozenset({"switch", "link"})
+"""Components that a published fabric contains: told apart, they are in place of it."""
+
 BREAKS_NODE = frozenset({"device", "node"})
 """Components whose failure takes a node out until it is repaired."""
 

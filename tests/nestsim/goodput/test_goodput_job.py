@@ -292,6 +292,25 @@ def test_what_cannot_be_is_refused(
     assert where in caught.value.where
 
 
+def test_a_plan_that_does_not_fit_has_no_replicas(llama: Scenario) -> None:
+    """Its step time may be given, but 1,000 replicas have no place in the cluster."""
+    with pytest.raises(InputError) as caught:
+        found(llama.replace({"plan.data_parallel_size": 1000}), elastic="same-batch")
+    assert "plan.data_parallel_size" in caught.value.where
+
+
+def test_switches_and_cables_are_in_place_of_the_published_fabric(
+    llama: Scenario,
+) -> None:
+    """Llama 3 counts both as one: beside it they would fail twice."""
+    for part in ("switch", "link"):
+        run = found(llama, seeds=1, duration="1 d", rates={part: {"mtbf": "9000 d"}})
+        assert [kind.name for kind in run.kinds] == ["device", "node", part, "job"]
+    rates = {"link": {"mtbf": "9000 d"}, "fabric": {"mtbf": "9000 d"}}
+    run = found(llama, seeds=1, duration="1 d", rates=rates)
+    assert {"link", "fabric"} < {kind.name for kind in run.kinds}
+
+
 @pytest.mark.parametrize("rates", [{}, {"job": {"mtbf": "1e9 s"}}])
 def test_runs_may_last_for_millennia(llama: Scenario, rates: dict[str, Any]) -> None:
     """1e18 ticks, which 52 marks are beyond 64 bits."""
@@ -307,6 +326,13 @@ def test_repairs_of_millennia_need_more_spares_than_a_list_holds(
     run = found(llama, seeds=1, duration="1 d", repair_time="1e12 s")
     rate = sum(kind.total_rate for kind in run.kinds if kind.breaks_node)
     assert run.spares_needed == pytest.approx(rate * 1e12, rel=1e-3)
+
+
+def test_too_many_failures_are_blamed_on_what_was_given(llama: Scenario) -> None:
+    """Published rates are not at fault, nor anything that the file does not have."""
+    with pytest.raises(InputError) as caught:
+        found(llama, duration="1e12 s")
+    assert caught.value.where.endswith("goodput.duration")
 
 
 def test_replicas_of_an_unknown_plan_are_asked_for(tmp_path: Path) -> None:
