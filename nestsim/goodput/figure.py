@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nestsim.goodput.report import amount, headline, interval_rows, long_time
+from nestsim.goodput.report import headline, interval_rows
 from nestsim.goodput.results import DAY, GoodputFindings, GoodputResult
 from nestsim.report.figures.canvas import figure_with_headline, save_figure
 from nestsim.report.figures.palette import DISTINCT, INK, ink_on
-from nestsim.report.wording import percent
+from nestsim.report.wording import amount, long_time, percent, token_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,9 @@ CAUSE_COLOURS = {
 }
 """What takes time from the training -> its colour."""
 
-_TICKS = (10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 604800)
+_SHORT_TICKS = (1e-3, 1e-2, 0.1, 1, 10, 30, 60, 120, 300, 600, 1800)
+_LONG_TICKS = (3600, 7200, 14400, 43200, 86400, 604800, 30 * DAY, 365 * DAY, 3650 * DAY)
+_TICKS = (*_SHORT_TICKS, *_LONG_TICKS)
 """Times that an axis of intervals may name [s]."""
 
 
@@ -79,23 +81,25 @@ def _draw_intervals(axes: "Axes", found: GoodputFindings) -> None:
         for one in found.curve
         if one.simulated is not None
     ]
-    middle = np.array([100.0 * band.mean for _, band in points])
+    # The mean of runs that hardly ever fail may not be between p5 and p95.
+    low, middle, high = (
+        np.array([100.0 * getattr(band, name) for _, band in points])
+        for name in ("p5", "p50", "p95")
+    )
+    places = [interval for interval, _ in points]
     axes.errorbar(
-        [interval for interval, _ in points],
+        places,
         middle,
-        yerr=[
-            [
-                most - 100.0 * band.p5
-                for most, (_, band) in zip(middle, points, strict=True)
-            ],
-            [
-                100.0 * band.p95 - most
-                for most, (_, band) in zip(middle, points, strict=True)
-            ],
-        ],
-        fmt="o",
-        color=DISTINCT[1],
+        yerr=[middle - low, high - middle],
+        fmt="none",
+        ecolor=DISTINCT[1],
         capsize=4,
+    )
+    axes.plot(
+        places,
+        [100.0 * band.mean for _, band in points],
+        "o",
+        color=DISTINCT[1],
         label="simulated: mean, p5 to p95",
     )
     looks: Any = {"Young 1974": ":", "Daly 2006": "--", "best": "-", "this job's": "-."}
@@ -111,7 +115,7 @@ def _draw_intervals(axes: "Axes", found: GoodputFindings) -> None:
             )
     axes.set_xscale("log")
     axes.minorticks_off()
-    ticks: list[int] = []
+    ticks: list[float] = []
     apart = (xs[-1] / xs[0]) ** 0.09
     for tick in _TICKS:
         is_free = not ticks or tick >= apart * ticks[-1]
@@ -143,7 +147,7 @@ def _draw_tokens(axes: "Axes", found: GoodputFindings) -> None:
     low, middle, high = found.weekly_tokens()
     count = len(middle)
     days = found.runs.duration / DAY * np.arange(count + 1) / count
-    scale, unit = _token_unit(float(high[-1]))
+    scale, unit = token_unit(float(high[-1]))
     healthy = found.healthy.tokens_per_day * days
     axes.plot(days, healthy / scale, color=INK, linestyle="--", label="nothing fails")
     lines = [np.concatenate([[0.0], one]) / scale for one in (low, middle, high)]
@@ -167,13 +171,6 @@ def _draw_tokens(axes: "Axes", found: GoodputFindings) -> None:
     inset.locator_params(axis="x", nbins=4)
     inset.tick_params(labelsize=9.5)
     inset.spines[["top", "right", "left"]].set_visible(False)
-
-
-def _token_unit(most: float) -> tuple[float, str]:
-    for scale, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if most >= scale:
-            return scale, name
-    return 1.0, "1"
 
 
 def _draw_causes(axes: "Axes", found: GoodputFindings) -> None:

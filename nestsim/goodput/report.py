@@ -15,7 +15,7 @@ from nestsim.goodput.results import (
     SeedBand,
 )
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
-from nestsim.report.wording import number, percent, plural
+from nestsim.report.wording import amount, long_time, number, percent, plural
 from topologies.units import format_bandwidth, format_duration, format_size
 
 NAMES: Mapping[str, str] = {
@@ -65,7 +65,7 @@ def sentences(found: GoodputFindings) -> list[str]:
         "failures."
     ]
     if math.isinf(found.mtti):
-        said.append("Nothing interrupts the job.")
+        said.append("No failure interrupts the job.")
     else:
         said.append(
             f"The job is interrupted every {long_time(found.mtti)} on average; "
@@ -81,7 +81,8 @@ def _main_cause(found: GoodputFindings) -> str:
     shares = {name: band.mean for name, band in found.shares().items()}
     del shares["training"]
     cause = max(shares, key=lambda name: shares[name])
-    return f"most of the loss is {cause}, {percent(shares[cause])} of the time."
+    name = "throughput of missing replicas" if cause == "degraded" else cause
+    return f"the largest loss is {name}, {percent(shares[cause])} of the time."
 
 
 def interval_sentence(found: GoodputFindings) -> str:
@@ -90,9 +91,12 @@ def interval_sentence(found: GoodputFindings) -> str:
         return ""
     used = long_time(found.habits.interval)
     if not found.interval_is_given:
+        why = "which is best by the closed form"
+        if found.best <= found.healthy.step_time:
+            why = "after each step; closed forms would have more"
         return (
-            f"Checkpoints every {used}, which is best by the closed form (Young "
-            f"{long_time(found.young)}, Daly {long_time(found.daly)})."
+            f"Checkpoints every {used}, {why} (Young {long_time(found.young)}, Daly "
+            f"{long_time(found.daly)})."
         )
     best = found.cycle.goodput(found.best)
     return (
@@ -105,37 +109,22 @@ def interval_sentence(found: GoodputFindings) -> str:
 def _spares_sentences(found: GoodputFindings) -> list[str]:
     if not any(kind.breaks_node for kind in found.kinds):
         return []
-    needed = plural(found.spares_needed, "spare node")
+    needed = _enough(found.spares_needed)
     repair = long_time(found.habits.repair)
     if found.habits.spares is None:
         return [
-            f"Always a spare node is taken to be there; {needed} are enough for 99.9 % "
-            f"of the time if a repair takes {repair}."
+            f"Always a spare node is taken to be there; {needed} for 99.9 % of the "
+            f"time if a repair takes {repair}."
         ]
     return [
-        f"{plural(found.habits.spares, 'spare node')} are enough for "
-        f"{100.0 * found.enough_nodes:.2f} % of the time if a repair takes {repair}; "
-        f"{found.spares_needed:,} for 99.9 %."
+        f"{_enough(found.habits.spares)} for {100.0 * found.enough_nodes:.2f} % of the "
+        f"time if a repair takes {repair}; {found.spares_needed:,} for 99.9 %."
     ]
 
 
-def amount(tokens: float) -> str:
-    """Write many tokens for people: ``196.8 billion``."""
-    for scale, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if tokens >= scale:
-            return f"{tokens / scale:,.4g} {name}"
-    return number(tokens)
-
-
-def long_time(seconds: float) -> str:
-    """Write a time that may be days: ``3.1 h``."""
-    if math.isinf(seconds):
-        return "never"
-    for scale, unit in ((DAY, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2.0 * scale:
-            count = seconds / scale
-            return f"{count:,.0f} {unit}" if count >= 100 else f"{count:.3g} {unit}"
-    return format_duration(seconds)
+def _enough(spares: int) -> str:
+    is_or_are = "is" if spares == 1 else "are"
+    return f"{plural(spares, 'spare node')} {is_or_are} enough"
 
 
 def job_facts(result: GoodputResult) -> dict[str, str]:

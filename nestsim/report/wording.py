@@ -56,6 +56,31 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
+def amount(tokens: float) -> str:
+    """Write many tokens for people: ``196.8 billion``."""
+    scale, name = token_unit(tokens)
+    return number(tokens) if scale == 1.0 else f"{tokens / scale:,.4g} {name}"
+
+
+def token_unit(most: float) -> tuple[float, str]:
+    """Return the unit that suits so many tokens, and its name."""
+    for scale, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if most >= scale:
+            return scale, name
+    return 1.0, "1"
+
+
+def long_time(seconds: float) -> str:
+    """Write a time that may be days: ``3.1 h``."""
+    if math.isinf(seconds):
+        return "never"
+    for scale, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2.0 * scale:
+            count = seconds / scale
+            return f"{count:,.0f} {unit}" if count >= 100 else f"{count:.3g} {unit}"
+    return format_duration(seconds)
+
+
 def size_of_limit(used: float, limit: float) -> str:
     """Write how full a memory is, both in the limit's unit: ``71.2 of 80 GiB``."""
     for scale, unit in ((2.0**30, "GiB"), (2.0**20, "MiB")):

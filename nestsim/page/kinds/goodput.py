@@ -1,5 +1,6 @@
 """The page of training through failures: of what its ``goodput.json`` holds."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from nestsim.page.parts import (
     Sentences,
     Swatch,
 )
-from nestsim.report.wording import number, percent
+from nestsim.report.wording import amount, long_time, number, percent, token_unit
 
 _DAY = 86400.0
 
@@ -96,8 +97,8 @@ def _headline(data: Mapping[str, Any]) -> Headline:
             ),
             KeyFigure(
                 name="Tokens a day",
-                value=f"{day['p50'] / 1e9:,.4g} billion",
-                note=f"{data['healthy']['tokens_per_day'] / 1e9:,.4g} without failures",
+                value=amount(day["p50"]),
+                note=f"{amount(data['healthy']['tokens_per_day'])} without failures",
             ),
             KeyFigure(
                 name="Effective training time",
@@ -106,7 +107,7 @@ def _headline(data: Mapping[str, Any]) -> Headline:
             ),
             KeyFigure(
                 name="Time to an interruption",
-                value="never" if mtti is None else f"{mtti / 3600.0:.3g} h",
+                value="never" if mtti is None else long_time(mtti),
                 note=f"{number(data['interruptions']['mean'])} in a run",
             ),
         ),
@@ -252,15 +253,17 @@ def _point(interval: float, share: float, name: str) -> CurvePoint:
 def _tokens(data: Mapping[str, Any]) -> PageFigure:
     """Return tokens over time: without failures, and percentiles of the runs."""
     over, each = data["tokens_over_time"], data["healthy"]["tokens_per_day"]
+    scale, unit = token_unit(over["p95"][-1])
 
     def point(name: str, place: int) -> CurvePoint:
-        many = lines[name][place] / 1e9
-        tip = f"{name}, day {days[place]:.3g}: {many:,.0f} billion"
+        many = lines[name][place] / scale
+        tip = f"{name}, day {days[place]:.3g}: {amount(lines[name][place])}"
         return CurvePoint(days[place], many, tip)
 
     days = [time / _DAY for time in over["time_s"]]
     # The last one, and as many others at equal distances as have names.
     kept = range(len(days) - 1, -1, -max(1, len(days) // 13))[::-1]
+    digits = max(0, 2 - math.floor(math.log10(days[-1]))) if days[-1] < 30.0 else 0
     lines = {
         "nothing fails": [each * day for day in days],
         "p95": over["p95"],
@@ -276,22 +279,22 @@ def _tokens(data: Mapping[str, Any]) -> PageFigure:
     ]
     return PageFigure(
         name="tokens",
-        title=f"{over['p50'][-1] / 1e9:,.0f} billion tokens in the end",
+        title=f"{amount(over['p50'][-1])} tokens in the end",
         about="Curves of tokens over time without failures and in the runs.",
         drawing=curves_drawing(
             curves,
-            ("time [d]", "tokens [billion]"),
-            names={days[place]: f"{days[place]:.0f}" for place in kept},
+            ("time [d]", f"tokens [{unit}]"),
+            names={days[place]: f"{days[place]:.{digits}f}" for place in kept},
         ),
         legend=curves_legend(curves),
         table=DataTable(
-            caption="Tokens over time [billion]",
+            caption=f"Tokens over time [{unit}]",
             columns=("Day", *lines),
             rows=tuple(
                 (
                     Cell(f"{days[place]:.3g}", days[place]),
                     *(
-                        Cell(f"{values[place] / 1e9:,.1f}", values[place])
+                        Cell(f"{values[place] / scale:,.3f}", values[place])
                         for values in lines.values()
                     ),
                 )
@@ -308,7 +311,7 @@ def _failures(data: Mapping[str, Any]) -> tuple[Block, ...]:
             one["component"],
             Cell(f"{one['count']:,}", one["count"]),
             Cell(number(one["mtbf_s"] / _DAY), one["mtbf_s"]),
-            Cell(f"{one['mtbf_of_all_s'] / 3600.0:,.3g}", one["mtbf_of_all_s"]),
+            Cell(number(one["mtbf_of_all_s"] / 3600.0), one["mtbf_of_all_s"]),
             Cell(number(one["in_a_run"]["mean"]), one["in_a_run"]["mean"]),
             "published" if one["is_published"] else "given",
         )

@@ -10,8 +10,8 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
-from nestsim.goodput.report import amount, long_time
 from nestsim.goodput.results import GoodputFindings
+from nestsim.report.wording import amount, long_time
 from nestsim.scenario.load import Scenario, load_scenario
 from nestsim.scenario.operations.published_failures import PUBLISHED
 from tests.nestsim.compare.small import write
@@ -333,6 +333,42 @@ def test_too_many_failures_are_blamed_on_what_was_given(llama: Scenario) -> None
     with pytest.raises(InputError) as caught:
         found(llama, duration="1e12 s")
     assert caught.value.where.endswith("goodput.duration")
+
+
+def words(scenario: Scenario) -> str:
+    return " ".join(str(nestsim.goodput(scenario)).split())
+
+
+def test_sentences_are_english(llama: Scenario) -> None:
+    short = {"seeds": 2, "duration": "2 d", "restart_time": "1 s"}
+    said = words(named(llama, spares=1, **short))
+    assert "1 spare node is enough for" in said
+    said = words(named(llama, spares=0, elastic="same-batch", **short))
+    assert "the largest loss is throughput of missing replicas" in said
+    said = words(named(llama, step_time="1 h", **short))
+    assert "Checkpoints every 60 min, after each step" in said
+
+
+def test_few_failures_are_drawn_too(llama: Scenario, tmp_path: Path) -> None:
+    """One run in 40 fails: the mean is below p5, and so are means of equal numbers."""
+    rates = {"job": {"mtbf": "200 d"}}
+    for seeds in (3, 40):
+        asked = named(llama, failures="none", rates=rates, seeds=seeds, duration="5 d")
+        report = nestsim.goodput(asked)
+        assert report.result.found is not None
+        bands = [one.simulated for one in report.result.found.curve if one.simulated]
+        assert any(not band.p5 <= band.mean <= band.p95 for band in bands)
+        report.save(tmp_path / str(seeds))
+
+
+def test_the_page_of_a_small_job_has_its_tokens(tmp_path: Path) -> None:
+    """Not "0 billion" of them, on days that are all "0"."""
+    scenario = load_scenario(write(tmp_path, plan=True))
+    asked = {"goodput.step_time": "1 h", "goodput.duration": "5 h", "goodput.seeds": 2}
+    page = nestsim.goodput(scenario.replace(asked)).page()
+    (tokens,) = (one for one in page.figures if one.name == "tokens")
+    assert tokens.title.startswith("163,8")
+    assert "0 billion" not in str(page)
 
 
 def test_replicas_of_an_unknown_plan_are_asked_for(tmp_path: Path) -> None:
