@@ -121,6 +121,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sweep": ("--workers", "1", "-o", OUTPUT, *FAST),
         "stress": ("--workers", "1"),
         "jitter": ("--workers", "1", "--runs", "3"),
+        "goodput": ("--seeds", "2", "--duration", "2 d"),
         "compare": ("--json",),
         "collectives": ("--json", "-e", "1 MiB"),
         "memory": ("--json",),
@@ -363,6 +364,9 @@ KINDS: Mapping[str, Callable[[Results], st.SearchStrategy[Case]]] = MappingProxy
         "jitter": _scenarios(
             "jitter", "jitter", "plan", within=("jitter",), commands="jitter"
         ),
+        "goodput": _scenarios(
+            "goodput", "goodput", "plan", within=("goodput",), commands="goodput"
+        ),
         "links": _scenarios(
             "links", "links", within=(LINKS,), commands="topology topology plan"
         ),
@@ -405,6 +409,7 @@ _WEIGHTS = {
     "stress": 4,
     "jobs": 5,
     "jitter": 4,
+    "goodput": 4,
     "option": 8,
     "run": 3,
     "place": 4,

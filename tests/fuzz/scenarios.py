@@ -95,6 +95,7 @@ def worlds(draw: st.DrawFn, *, uses: tuple[str, ...] = ()) -> World:
         "shared": (0, st.sampled_from([{}, {"ecmp_seeds": [0, 1]}])),
         "jobs": (0, _jobs(num_devices)),
         "jitter": (0, _jitters()),
+        "goodput": (0, _goodputs()),
     }
     for name, (percent, strategy) in tables.items():
         if has(name, percent):
@@ -485,6 +486,30 @@ def _jitters(draw: st.DrawFn) -> Tree:
     if draw(st.booleans()):
         jitter["slow"] = [{"fraction": draw(st.floats(0.0, 1.0)), "factor": 1.5}]
     return jitter
+
+
+@st.composite
+def _goodputs(draw: st.DrawFn) -> Tree:
+    goodput: dict[str, Tree] = {
+        "failures": draw(st.sampled_from(["llama3", "meta-rsc1", "none"])),
+        "elastic": draw(st.sampled_from(["off", "smaller-batch", "same-batch"])),
+    }
+    if draw(st.booleans()):
+        goodput["step_time"] = draw(st.sampled_from(["1 ms", "6 s", "1 d"]))
+    if draw(st.booleans()):
+        goodput["spares"] = draw(st.sampled_from([0, 1, 16]))
+    if draw(st.booleans()):
+        shape = draw(st.sampled_from([1.0, 0.5, 3.0]))
+        part = draw(st.sampled_from(["device", "node", "switch", "link", "job"]))
+        goodput["rates"] = {part: {"mtbf": "5 d", "shape": shape}}
+    if draw(st.booleans()):
+        goodput["maintenance"] = {"every": draw(st.sampled_from(["1 h", "2 d"]))}
+    if draw(st.booleans()):
+        goodput["checkpoint"] = {
+            "asynchronous": draw(st.booleans()),
+            "interval": draw(st.sampled_from(["1 min", "3 d"])),
+        }
+    return goodput
 
 
 @st.composite
