@@ -54,9 +54,10 @@ def curves_drawing(
     *,
     names: Mapping[float, str] | None = None,
     logarithmic: bool = False,
+    round_ticks: bool = False,
     marks: CurveMarks = CurveMarks(),  # noqa: B008 - a constant
 ) -> Drawing:
-    """Return curves; the vertical axis begins at 0.
+    """Return curves; the vertical axis begins at 0, or below where a curve does.
 
     Parameters
     ----------
@@ -68,6 +69,8 @@ def curves_drawing(
         What places on the horizontal axis are called; None for their numbers.
     logarithmic
         Whether the horizontal axis is.
+    round_ticks
+        Whether the horizontal axis has round numbers in place of those of the points.
     marks
         Lines to read curves by.
     """
@@ -77,18 +80,20 @@ def curves_drawing(
     ends = [*xs, *marks.upright]
     if min(ends) < max(ends):
         scale["domain"] = [min(ends), max(ends)]
-    highest = max(
-        *(one.y for curve in curves for one in curve.points),
-        *marks.level,
-        0.0,
-    )
+    heights = [*(one.y for curve in curves for one in curve.points), *marks.level, 0.0]
+    lowest, highest = min(heights), max(heights)
     across: Drawing = {
         "field": "x",
         "type": "quantitative",
         "scale": {**scale, "padding": 8},
         "axis": {
             "title": titles[0],
-            "values": xs,
+            # A place alone has its own number, which is hardly a round one.
+            **(
+                {"tickCount": 6}
+                if round_ticks and "domain" in scale
+                else {"values": xs}
+            ),
             **({"format": "~g"} if names is None else _named(names)),
             "grid": False,
             "labelOverlap": "greedy",
@@ -97,7 +102,9 @@ def curves_drawing(
     down: Drawing = {
         "field": "y",
         "type": "quantitative",
-        "scale": {"domain": [0, rounded(1.08 * highest or 1.0, 4)]},
+        "scale": {
+            "domain": [rounded(1.08 * lowest, 4), rounded(1.08 * highest or 1.0, 4)]
+        },
         "axis": {"title": titles[1], "tickCount": 5},
     }
     data: dict[str, list[Any]] = {name: [] for name in ("curve", "x", "y", "tip")}

@@ -102,7 +102,6 @@ def _steps(data: Mapping[str, Any]) -> tuple[Block, ...]:
         (steps["plain_time_s"], *(one["time_s"] for one in quantiles.values()))
     )
     note = "Dotted: without jitter, and " + ", ".join(quantiles)
-    names = {point.x: f"{point.x:.4g}" for point in points}
     return (
         PageFigure(
             name="steps",
@@ -111,7 +110,7 @@ def _steps(data: Mapping[str, Any]) -> tuple[Block, ...]:
             drawing=curves_drawing(
                 [curve],
                 ("time of a step [s]", "steps that take at most so long [%]"),
-                names=names,
+                round_ticks=True,
                 marks=marks,
             ),
             table=_quantiles(steps),
@@ -134,7 +133,7 @@ def _quantiles(steps: Mapping[str, Any]) -> DataTable:
     share = f"{100 * steps['confidence']:g} %"
     return DataTable(
         caption=f"Time of a step; bands that hold the quantile with {share}",
-        columns=("", "Time", "From", "To", "Longer"),
+        columns=("Step", "Time", "From", "To", "Longer"),
         rows=tuple(
             (
                 name,

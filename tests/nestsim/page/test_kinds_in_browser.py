@@ -14,6 +14,7 @@ from nestsim.face.report import FolderReport
 from nestsim.face.sweep import SweepReport
 from nestsim.page.document import page_html
 from nestsim.page.kinds.goodput import goodput_page
+from nestsim.page.kinds.jitter import jitter_page
 from nestsim.page.kinds.jobs import jobs_page
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
@@ -25,6 +26,7 @@ from nestsim.sweep.axes import Axis
 from nestsim.sweep.report import sweep_json
 from tests.nestsim.compare.small import write
 from tests.nestsim.compare.test_networks import PRICES, TORUS, TREE, put
+from tests.nestsim.jitter.jobs import small
 from tests.nestsim.page.conftest import DESKTOP, PHONE, Opened
 from tests.nestsim.stress.clusters import TEXT
 from tests.nestsim.stress.test_stress_cost import COST, SLOW
@@ -48,8 +50,8 @@ class Kind:
     names: tuple[str, ...]
     """What users may call things."""
 
-    sorted_by: tuple[str, str]
-    """Section and column of a table that readers sort."""
+    sorted_by: tuple[str, str] | None
+    """Section and column of a table that readers sort; None where there is none."""
 
     @property
     def data(self) -> Any:
@@ -126,12 +128,26 @@ def failing(folder: Path) -> Kind:
     )
 
 
+def jittered(_: Path) -> Kind:
+    compute = {"distribution": "lognormal", "cv": 0.03, "per": "step"}
+    slow = [{"fraction": 0.125, "factor": 1.1}]
+    asked = {"jitter.runs": 30, "jitter.compute": compute, "jitter.slow": slow}
+    return Kind(
+        nestsim.jitter(small(asked), workers=1),
+        jitter_page,
+        {"steps", "scale"},
+        ("small", "lognormal"),
+        None,
+    )
+
+
 KINDS = {
     "stress": stressed,
     "sweep": swept,
     "networks": networked,
     "goodput": failing,
     "jobs": shared,
+    "jitter": jittered,
 }
 
 
@@ -169,6 +185,9 @@ def test_the_answer_comes_first_and_a_heading_sorts(opened: Open, kind: Kind) ->
     headings = one.view.locator("h1, h2").all_inner_texts()
     assert headings[0] == data["scenario"]
     assert data["headline"] in headings[1]
+    if kind.sorted_by is None:
+        assert one.view.locator("table.sortable").count() == 0
+        return
     section, column = kind.sorted_by
     table = one.view.locator(f"#{section} table.sortable").first
     place = table.locator("thead th").all_inner_texts().index(column)
@@ -266,6 +285,11 @@ def test_nothing_found_is_a_page_too(opened: Open, tmp_path: Path, kind: Kind) -
         job = load_scenario(write(tmp_path, reserve="79.9 GiB"))
         quick = {"search.planner": "manual", "goodput.seeds": 1}
         data = nestsim.goodput(job.replace(quick)).to_dict()
+    elif kind.page is jitter_page:
+        full = {"cluster.memory_reserve": "79.9 GiB", "search.planner": "manual"}
+        document = small(full).document()
+        del document["plan"]
+        data = nestsim.jitter(document, workers=1).to_dict()
     else:
         job = write(tmp_path, reserve="79.9 GiB")
         data = nestsim.compare_networks(job, put(tmp_path, a=TREE, b=TORUS)).to_dict()
