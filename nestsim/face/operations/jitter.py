@@ -130,9 +130,16 @@ def jitter(
     return JitterReport(scenario=loaded, result=result, notices=tuple(call.notices))
 
 
-def _check(name: str, value: int | None, least: int, most: int | None) -> None:
+def _check(name: str, value: object, least: int, most: int | None) -> None:
     """Refuse a number that is none of what it may be."""
-    if value is None or (value >= least and (most is None or value <= most)):
+    if value is None:
+        return
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and value >= least
+        and (most is None or value <= most)
+    ):
         return
     limit = f"at least {least}" if most is None else f"{least} to {most:,}"
     raise InputError(
