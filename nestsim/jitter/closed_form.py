@@ -25,8 +25,8 @@ out.
 Of the fleet's ``N`` devices ``K`` drawn ones are slow. They hit at most
 ``n = min(K, A)`` of the ``A`` actors, on average ``H = A (1 - C(N - t, K) / C(N, K))``.
 The number is taken to be binomial, of ``n`` trials with probability ``H / n``, each of
-any stage. That is exact for ``t = 1`` and a job on all devices, where every slow one
-hits another actor.
+any stage and independent of other entries. That is exact for ``t = 1`` and a job on all
+devices, where every slow one hits another actor.
 """
 
 import math
@@ -126,7 +126,7 @@ class StepForm:
                     ratio += kind.count / num_actors * part
                 kept = 1.0 - trial.probability + trial.probability * ratio
                 total *= kept**trial.count
-        return total
+        return np.where(x < self.base, 0.0, total)
 
     def _actor(self, kind: ActorKind, over: FloatArray) -> FloatArray:
         found = kind.factor
@@ -276,8 +276,11 @@ def _trials(
 ) -> tuple[SlowTrials, ...]:
     """Return what the slow devices of each run may hit."""
     found = []
+    healthy = num_devices
     for slow in spec.slow:
-        num_slow = slow.num_slow(num_devices)
+        # Entries take different devices, as long as there are any left.
+        num_slow = min(slow.num_slow(num_devices), healthy)
+        healthy -= num_slow
         places = np.arange(num_ranks)
         missed = np.maximum(num_devices - num_slow - places, 0) / (num_devices - places)
         expected = num_actors * (1.0 - math.prod(missed.tolist()))
@@ -287,8 +290,17 @@ def _trials(
     return tuple(found)
 
 
+LEAST_ERROR = 1e-4
+"""Error of a sum's distribution that is told, over the step without jitter."""
+
+
 def approximations(
-    work: PipelineWork, spec: JitterSpec, num_devices: int
+    work: PipelineWork,
+    spec: JitterSpec,
+    num_devices: int,
+    *,
+    fewest_devices: int,
+    sum_error: float,
 ) -> tuple[str, ...]:
     """Return why the closed form is not the simulation's mean, one clause each.
 
@@ -300,6 +312,11 @@ def approximations(
         What differs from step to step.
     num_devices
         Devices of the fleet.
+    fewest_devices
+        Devices of the fewest replicas that are simulated.
+    sum_error
+        The largest `StepForm.error` of all numbers of replicas, over the step without
+        jitter.
     """
     num_stages, _, num_ranks = work.devices.shape
     jitter = spec.jitter
@@ -312,6 +329,10 @@ def approximations(
         said.append("delays of messages are left out")
     if work.layers is not None:
         said.append("passes wait for collectives that are simulated one by one")
-    if spec.slow and (num_ranks > 1 or work.devices.size < num_devices):
+    num_slow = sum(slow.num_slow(num_devices) for slow in spec.slow)
+    is_part = num_ranks > 1 or work.devices.size < num_devices
+    if (spec.slow and is_part) or (num_slow > 1 and fewest_devices < num_devices):
         said.append("how many replicas have slow devices is taken to be binomial")
+    if sum_error >= LEAST_ERROR:
+        said.append("sums of factors are known by their first three cumulants")
     return tuple(said)

@@ -66,7 +66,7 @@ class SlowestActor:
     """Those of them that were slow in this run."""
 
     ratio: float
-    """Its time at work over that of its stage without jitter."""
+    """Its time at work over what it is without jitter, always slow devices included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,13 +305,20 @@ def jitter_job(
         * evaluator.workload.graph.spec.sequence_length
     )
     work = evaluator.lower(priced, memory=False)
+    scale = tuple(_scale(jobs, spec, plain, times))
     return replace(
         result,
         steps=JitteredSteps(
             plain_time=plain[replicas], times=whole, tokens=tokens, slowest=slowest
         ),
-        scale=tuple(_scale(jobs, spec, plain, times)),
-        approximations=approximations(work, spec, evaluator.network.num_devices),
+        scale=scale,
+        approximations=approximations(
+            work,
+            spec,
+            evaluator.network.num_devices,
+            fewest_devices=scale[0].num_devices,
+            sum_error=max(row.closed_error / row.plain_time for row in scale),
+        ),
     )
 
 
@@ -405,7 +412,7 @@ def _slowest(
     run: int,
     times: FloatArray,
 ) -> SlowestActor:
-    """Return who was slowest in a run."""
+    """Return who was at work longest in a run, beside others of its stage."""
     slowed = with_slow_devices(evaluator, spec, run)
     work = slowed.lower(slowed.price(priced.plan), memory=False)
     settings = evaluator.simulation.replay
@@ -415,9 +422,11 @@ def _slowest(
     plain = _worked(evaluator.replay(quiet, memory=False), num_stages, num_replicas)
     worked = _worked(done, num_stages, num_replicas)
     usual = np.array([min(row[row > 0.0]) for row in plain])[:, None]
-    ratio = worked / usual
-    stage, replica = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    place = int(np.argmax(worked / usual))
+    stage, replica = np.unravel_index(place, worked.shape)
     devices = work.devices[stage, replica]
+    # One of the actors of a stage on equal devices is never folded.
+    alike = plain[stage, quiet.kind[stage] == quiet.kind[stage, replica]]
     fleet = slowed.workload.fleet
     assert fleet is not None
     is_slow = fleet.factors()[devices] > 1.0
@@ -428,7 +437,7 @@ def _slowest(
         replica=int(replica),
         devices=tuple(devices.tolist()),
         slow_devices=tuple(devices[is_slow].tolist()),
-        ratio=float(ratio[stage, replica]),
+        ratio=float(worked[stage, replica] / min(alike[alike > 0.0])),
     )
 
 

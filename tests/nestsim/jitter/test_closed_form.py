@@ -8,6 +8,7 @@ import pytest
 from nestsim.evaluate import Evaluator
 from nestsim.jitter.closed_form import StepForm, approximations, step_form
 from nestsim.jitter.job import compiled, jittered_times
+from nestsim.jitter.replicas import fewer_replicas
 from nestsim.job import price_table_plan
 from nestsim.scenario.load import Scenario
 from nestsim.simulator.noise import Noise
@@ -86,7 +87,10 @@ def test_in_a_pipeline_the_closed_form_is_below_the_simulation() -> None:
     times = simulated(scenario, 400)
     evaluator, priced = prepared(scenario)
     work = evaluator.lower(priced, memory=False)
-    assert approximations(work, scenario.jitter, 8)
+    none_else = approximations(
+        work, scenario.jitter, 8, fewest_devices=8, sum_error=0.0
+    )
+    assert none_else == ("stages of a pipeline wait for each other in single passes",)
     assert form_of(scenario).mean < times.mean() - 4 * times.std() / math.sqrt(400)
     assert form_of(scenario).mean > evaluator.replayed_time(priced)
 
@@ -120,6 +124,34 @@ def test_a_factor_on_all_devices_stretches_all_compute() -> None:
     # No other plan: both were made as if devices were healthy.
     assert simulated(every, 3).tolist() == [expected] * 3
     assert form_of(every).mean == pytest.approx(expected, rel=1e-6)
+
+
+def test_shares_beyond_the_fleet_slow_what_is_left_of_it() -> None:
+    slow = [{"fraction": 0.75, "factor": 1.5}, {"fraction": 0.75, "factor": 2.0}]
+    rest = [slow[0], {"fraction": 0.25, "factor": 2.0}]
+    quiet = {"jitter.compute": {"cv": 0.0}}
+    both, left = (small({"jitter.slow": one, **quiet}) for one in (slow, rest))
+    assert simulated(both, 9).tolist() == simulated(left, 9).tolist()
+    for size in (1, 2, 4, 8):
+        evaluator, priced = prepared(both)
+        fewer = fewer_replicas(evaluator, priced.plan, size)
+        assert fewer is not None
+        work = fewer[0].lower(fewer[1], memory=False)
+        forms = [step_form(work, 1.0, one.jitter, 8) for one in (both, left)]
+        assert forms[0].mean == forms[1].mean
+
+
+def test_no_step_is_shorter_than_what_it_takes_beside_compute() -> None:
+    # Two symmetric draws of such a width, as a normal distribution, are below 0 at
+    # times.
+    wide = noisy("uniform", 0.57, "pass", {"training.global_batch_size": 8})
+    form = form_of(wide)
+    assert form.base > 0.0
+    assert form.cdf(np.array([0.0, 0.999 * form.base])).tolist() == [0.0, 0.0]
+    alone = {"cluster.network.levels[0].fan_out": 1, "training.global_batch_size": 1}
+    one = form_of(noisy("uniform", 0.57, "pass", alone))
+    plain = one.base + one.actors[0].compute
+    assert one.mean == pytest.approx(plain, abs=2.0 * one.error)
 
 
 def test_fraction_0_and_no_variation_are_the_plain_replay_to_the_bit() -> None:
