@@ -1,5 +1,6 @@
 """What jitter costs, as text."""
 
+import math
 from collections.abc import Iterator
 
 from rich.console import Console
@@ -42,9 +43,10 @@ def headline(result: JitterResult) -> str:
 def summary(steps: JitteredSteps) -> str:
     """Say what the steps take, in one sentence."""
     mean = steps.simulated.mean
+    take = "takes" if steps.times.size == 1 else "take"
     return (
-        f"{plural(steps.times.size, 'step')} take {format_duration(mean)} on average, "
-        f"{format_duration(steps.plain_time)} without jitter: "
+        f"{plural(steps.times.size, 'step')} {take} {format_duration(mean)} on "
+        f"average, {format_duration(steps.plain_time)} without jitter: "
         f"{number(steps.tokens / mean)} tokens/s in place of "
         f"{number(steps.tokens / steps.plain_time)}."
     )
@@ -100,9 +102,10 @@ def agreement(result: JitterResult) -> str:
     worst = max(simulated, key=lambda row: abs(row.difference or 0.0))
     off = worst.difference or 0.0
     error = worst.loss_error or 0.0
+    known = f"standard error {points(error)}" if math.isfinite(error) else "one run"
     found = (
         f"the simulation is farthest from it with {plural(worst.replicas, 'replica')}, "
-        f"{signed_points(off)} (standard error {points(error)})"
+        f"{signed_points(off)} ({known})"
     )
     if not result.approximations:
         return f"The closed form is exact for the mean of this plan: {found}."
@@ -206,5 +209,7 @@ def _scale_table(scale: tuple[ScaleRow, ...]) -> Table:
 
 
 def loss_words(loss: float | None) -> str:
-    """Write a loss: ``4.67 %``."""
-    return "-" if loss is None else f"{100 * loss + 0.0:.2f} %".replace("-0.00", "0.00")
+    """Write a loss: ``4.67 %``; ``-`` where there is none, or it is not known."""
+    if loss is None or not math.isfinite(loss):
+        return "-"
+    return f"{100 * loss + 0.0:.2f} %".replace("-0.00", "0.00")

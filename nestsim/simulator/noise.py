@@ -227,7 +227,7 @@ class Noise:
         highest = DISTRIBUTIONS[self.distribution].highest
         if not 0.0 <= self.cv <= highest:
             raise InputError(
-                f"a {self.distribution} distribution above 0 cannot vary like this",
+                f"no {self.distribution} distribution above 0 varies like this",
                 where="cv",
                 got=self.cv,
                 expected=f"0 to {math.floor(highest * 1e4) / 1e4:g}, e.g. 0.05",

@@ -5,6 +5,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,6 +140,43 @@ def test_devices_that_are_always_slow_are_part_of_the_plain_step() -> None:
     assert found.loss == 0.0
 
 
+def test_devices_that_are_always_slow_take_longer_only_by_the_jitter() -> None:
+    always = small(
+        {
+            "cluster.degraded.slow_devices": [{"device": 3, "factor": 2.0}],
+            "jitter.compute": {"cv": 0.01},
+            "jitter.runs": 5,
+        }
+    )
+    found = jitter_job(always, workers=1).steps
+    assert found is not None
+    assert found.slowest.slow_devices == found.slowest.devices == (3,)
+    assert found.slowest.ratio == pytest.approx(found.worst / found.plain_time, 0.005)
+
+
+def test_one_run_has_no_error_and_says_so() -> None:
+    text = str(nestsim.jitter(small(), runs=1, workers=1))
+    assert "1 step takes" in text
+    assert "(one run)." in text
+    assert "inf" not in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_exact"),
+    [
+        ({"jitter.compute": {"cv": 0.02, "per": "pass"}}, True),
+        ({"jitter.compute": {"cv": 2.0, "per": "pass"}}, False),
+        ({"jitter.slow": [{"fraction": 0.125, "factor": 2.0}]}, True),
+        ({"jitter.slow": [{"fraction": 0.5, "factor": 2.0}]}, False),
+    ],
+)
+def test_the_closed_form_is_called_exact_only_where_it_is(
+    asked: dict[str, Any], is_exact: bool
+) -> None:
+    found = jitter_job(small({"jitter.runs": 2, **asked}), workers=1)
+    assert jitter_json(found)["closed_form"]["is_exact"] is is_exact
+
+
 def test_without_a_plan_in_the_scenario_one_is_searched() -> None:
     document = small().document()
     del document["plan"]
@@ -218,10 +256,11 @@ def test_what_is_left_out_of_the_table_is_none_or_all_of_the_usual() -> None:
     assert links.jitter.links.mean == pytest.approx(5e-6)
 
 
+@pytest.mark.parametrize("value", [-1, 1.5, "3", True])
 @pytest.mark.parametrize("name", ["runs", "seed", "workers"])
-def test_the_face_refuses_numbers_that_are_none(name: str) -> None:
+def test_the_face_refuses_numbers_that_are_none(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=name):
-        nestsim.jitter(small(), **{name: -1})
+        nestsim.jitter(small(), **{name: value})
 
 
 def test_the_picture_and_the_page_are_the_same_every_time(
@@ -233,3 +272,20 @@ def test_the_picture_and_the_page_are_the_same_every_time(
     data = json.loads(dump_json(jitter_json(result)))
     assert page_html(jitter_page(data)) == page_html(jitter_page(data))
     assert {one.name for one in jitter_page(data).figures} == {"steps", "scale"}
+
+
+def test_a_gain_is_drawn_too_and_times_have_round_ticks(result: JitterResult) -> None:
+    data = json.loads(dump_json(jitter_json(result)))
+    data["scale"][0]["simulated_loss"] = -0.05
+    steps, scale = jitter_page(data).figures
+    axes = [one.drawing["layer"][0]["encoding"] for one in (steps, scale)]
+    assert axes[1]["y"]["scale"]["domain"][0] < -5.0
+    assert "values" not in axes[0]["x"]["axis"]
+    # One time is no range that could have round numbers.
+    data["steps"]["times_s"] = [0.07045]
+    data["steps"]["plain_time_s"] = 0.07045
+    for quantile in data["steps"]["quantiles"].values():
+        quantile["time_s"] = 0.07045
+    (alone, _) = jitter_page(data).figures
+    across = alone.drawing["layer"][0]["encoding"]["x"]
+    assert across["axis"]["values"] == [0.07045]
