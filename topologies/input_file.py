@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import tomli
 
@@ -54,42 +54,68 @@ _FAILURES = {
 }
 
 
-_CARRIED: ContextVar[Mapping[str, bytes] | None] = ContextVar("_CARRIED", default=None)
-"""Name of a file -> what it holds, on a machine that does not have it."""
+class UnreadableFile(NamedTuple):
+    """Why a file cannot be read."""
+
+    found: str
+    """What `file_problem` says, empty if it finds a regular file."""
+
+    problem: str
+    """What `read_file` says."""
+
+
+CarriedFile = bytes | UnreadableFile
+"""What a file holds, or why it cannot be read."""
+
+_NO_NAME = "has a name that no file has"
+
+_CARRIED: ContextVar[Mapping[str, CarriedFile] | None] = ContextVar(
+    "_CARRIED", default=None
+)
+"""Files by name, on a machine that does not have them."""
 
 _MOST_CARRIED = 1 << 28
 """A longer file is not carried: none that is read here is so long [byte]."""
 
 
-def files_to_carry(paths: Iterable[Path]) -> dict[str, bytes]:
-    """Return what files hold, by all names under which another machine may read them.
+def files_to_carry(paths: Iterable[Path]) -> dict[str, CarriedFile]:
+    """Return files by all names under which another machine may read them.
 
-    What cannot be read is left out: whoever reads it there says so.
+    Whoever reads there what cannot be read here is told the same as here.
     """
-    files = {}
+    files: dict[str, CarriedFile] = {}
     for path in dict.fromkeys(paths):
+        content: CarriedFile
         try:
             content = read_file(path, expected="a file", most_bytes=_MOST_CARRIED)
-        except InputError:
-            continue
-        files[str(path)] = files[os.path.realpath(path)] = content
+        except InputError as error:
+            content = UnreadableFile(file_problem(path), error.problem)
+        files[str(path)] = files[_real_name(path)] = content
     return files
 
 
 @contextmanager
-def carried_files(files: Mapping[str, bytes]) -> Iterator[None]:
+def carried_files(files: Mapping[str, CarriedFile]) -> Iterator[None]:
     """Read what files held elsewhere instead of what is there under their names."""
-    token = _CARRIED.set({os.path.realpath(name): files[name] for name in files})
+    token = _CARRIED.set({_real_name(name): files[name] for name in files})
     try:
         yield
     finally:
         _CARRIED.reset(token)
 
 
-def _carried(path: Path) -> bytes | None:
-    """Return what a file holds that is carried; None if it is not."""
+def _carried(path: Path) -> CarriedFile | None:
+    """Return a file that is carried; None if it is not."""
     files = _CARRIED.get()
-    return None if not files else files.get(os.path.realpath(path))
+    return None if not files else files.get(_real_name(path))
+
+
+def _real_name(path: Path | str) -> str:
+    """Return where a path leads to; the path itself if its name is none."""
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # a null character in the name
+        return str(path)
 
 
 def read_file(path: Path, *, expected: str, most_bytes: int) -> bytes:
@@ -111,6 +137,8 @@ def read_file(path: Path, *, expected: str, most_bytes: int) -> bytes:
         long. The message does not name the file.
     """
     carried = _carried(path)
+    if isinstance(carried, UnreadableFile):
+        raise InputError(carried.problem, expected=expected)
     if carried is not None:
         _check_length(len(carried), most_bytes, expected)
         return carried
@@ -119,7 +147,7 @@ def read_file(path: Path, *, expected: str, most_bytes: int) -> bytes:
     except OSError as error:
         raise InputError(read_failure(error), expected=expected) from None
     except ValueError:  # a null character in the name
-        raise InputError("has a name that no file has", expected=expected) from None
+        raise InputError(_NO_NAME, expected=expected) from None
     with stream:
         status = os.fstat(stream.fileno())
         problem = kind_problem(status.st_mode)
@@ -288,12 +316,15 @@ def _without_waiting(path: str, flags: int) -> int:
 
 def file_problem(path: Path) -> str:
     """Say why there is no regular file at a path, empty if there is one."""
-    if _carried(path) is not None:
-        return ""
+    carried = _carried(path)
+    if carried is not None:
+        return carried.found if isinstance(carried, UnreadableFile) else ""
     try:
         return kind_problem(path.stat().st_mode)
     except OSError as error:
         return read_failure(error)
+    except ValueError:  # a null character in the name
+        return _NO_NAME
 
 
 def kind_problem(mode: int) -> str:

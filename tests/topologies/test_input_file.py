@@ -12,7 +12,10 @@ from topologies.errors import InputError
 from topologies.input_file import (
     MAX_DEPTH,
     MAX_DIGITS,
+    carried_files,
     file_in,
+    file_problem,
+    files_to_carry,
     parse_json,
     parse_toml,
     read_file,
@@ -128,3 +131,36 @@ def test_a_folder_stands_for_its_file_and_a_hopeless_name_for_itself(tmp_path):
     assert file_in(long, "a.json") == long
     with pytest.raises(InputError, match="too long"):
         read_file(long, expected="a file", most_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "problem"),
+    [
+        ("file", "", ""),
+        (".", "is a folder, not a file", "is a folder, not a file"),
+        ("missing", "no such file", "no such file"),
+        ("a\0b", "has a name that no file has", "has a name that no file has"),
+    ],
+)
+def test_a_file_that_was_carried_is_read_or_refused_as_at_home(
+    tmp_path, monkeypatch, name, found, problem
+):
+    home, there = tmp_path / "home", tmp_path / "there"
+    for folder in (home, there):
+        folder.mkdir()
+    (home / "file").write_text("{}")
+    (there / "missing").write_text("{}")  # another file of this name
+
+    def read() -> str:
+        try:
+            read_json(Path(name), expected="a thing", most_bytes=1000)
+        except InputError as error:
+            return error.problem
+        return ""
+
+    monkeypatch.chdir(home)
+    assert (file_problem(Path(name)), read()) == (found, problem)
+    carried = files_to_carry([Path(name)])
+    monkeypatch.chdir(there)
+    with carried_files(carried):
+        assert (file_problem(Path(name)), read()) == (found, problem)
