@@ -64,6 +64,7 @@ class Evaluate(NamedTuple):
             reason = " ".join(failure.reason.split())
         except TimeIsUpError:
             assert self.time_limit is not None
+            row = None  # it may have come just as the time was up
             reason = f"took longer than {format_duration(self.time_limit)}"
         except MemoryError:
             reason = OUT_OF_MEMORY

@@ -1,11 +1,15 @@
 """Points evaluated on any number of workers, once, whatever happens to them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from nestsim.store import Store
-from nestsim.sweep.executors.protocol import DIED, OUT_OF_MEMORY
+from nestsim.sweep.executors import protocol
+from nestsim.sweep.executors.alarm import TimeIsUpError
+from nestsim.sweep.executors.protocol import DIED, OUT_OF_MEMORY, Evaluate
 from nestsim.sweep.job import csv_text, write_parquet
 from nestsim.sweep.runner import run_sweep
 from tests.nestsim.sweep.tasks import Square
@@ -79,6 +83,19 @@ def test_a_point_that_takes_too_long_fails(workers) -> None:
     result = run_sweep(points, Square(), workers=workers, time_limit=0.5)
     reasons = [one.reason for one in result.outcomes]
     assert reasons == ["", "took longer than 500 ms", ""]
+
+
+def test_a_point_has_a_row_or_a_reason_when_the_alarm_rings_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @contextmanager
+    def alarm(_: float | None) -> Iterator[None]:
+        yield
+        raise TimeIsUpError
+
+    monkeypatch.setattr(protocol, "alarm", alarm)
+    answer = Evaluate(Square(), 0.5)(0, {"x": 1})
+    assert (answer.row, answer.reason) == (None, "took longer than 500 ms")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
