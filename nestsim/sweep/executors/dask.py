@@ -14,6 +14,7 @@ References
 """
 
 import asyncio
+import functools
 import itertools
 import logging
 import operator
@@ -28,7 +29,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from nestsim.sweep.executors.parcel import PACKAGES, OtherSoftware, Parcel, software
+from nestsim.sweep.executors.parcel import OtherSoftware, Parcel, software
 from nestsim.sweep.executors.protocol import DIED, Evaluate, Job, PointAnswer
 from topologies.errors import InputError
 
@@ -50,6 +51,9 @@ workers for what waits."""
 
 _AHEAD = 4
 """Points that are handed out for each worker."""
+
+_UNDER_WAY = {"pending", "lost"}
+"""Statuses of a point whose worker died with the answer: another one is at it again."""
 
 _EXAMPLE = "tcp://host:8786"
 
@@ -113,6 +117,7 @@ class DaskWorkers:
         if not jobs:
             return
         with self._watched():
+            self._check_connected()
             run = _HandedOut(self._client, Parcel.of(evaluate, jobs))
             try:
                 yield from self._spread(run, jobs)
@@ -153,8 +158,7 @@ class DaskWorkers:
 
     def _look(self) -> int:
         """Return how many workers there are; tell of what slows the sweep down."""
-        if self._client.status != "running":
-            raise OSError  # not asked: it would try for a while to connect again
+        self._check_connected()
         threads = self._client.nthreads()
         if not threads:
             self._say(f"{self._scheduler} has no workers yet; waiting for some")
@@ -165,6 +169,11 @@ class DaskWorkers:
                 "used: --nthreads 1 --nworkers N starts workers that use all cores"
             )
         return len(threads)
+
+    def _check_connected(self) -> None:
+        """Raise what `_watched` hears of; asked, Dask would try to connect again."""
+        if self._client.status != "running":
+            raise OSError
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -180,54 +189,61 @@ class DaskWorkers:
             ) from None
         except _NotUnpackedError as error:
             raise self._other_software(error) from None
+        except _RaisedByTaskError as raised:
+            raise raised.error from None
 
-    def _other_software(self, error: "_NotUnpackedError") -> InputError:
+    def _other_software(self, problem: "_NotUnpackedError") -> Exception:
         """Return what to say where a worker cannot take up a task, or must not."""
-        from importlib.metadata import version
-
         expected = ", ".join(f"{name} {one}" for name, one in software().items())
         hint = "install the same on every worker, by the same commands as here"
-        if error.other is not None:
-            found = error.other.found
+        if isinstance(problem.found, OtherSoftware):
+            found = problem.found.found
             return InputError(
                 "a worker has other software than this machine",
-                where=error.other.worker,
+                where=problem.found.worker,
                 got=", ".join(
                     f"{name} {found.get(name)}"
                     for name, one in software().items()
                     if found.get(name) != one
                 ),
                 expected=expected,
-                hint=hint,
+                hint=f"{hint}, and start it again",
             )
-        # By a function of Python's own, which every worker has.
-        found = self._client.run(version, PACKAGES[0], on_error="return")
-        without = [one for one, has in found.items() if not isinstance(has, str)]
-        return InputError(
-            f"a worker cannot import what evaluates points: {error}",
-            where=without[0] if without else self._scheduler,
-            expected=expected,
-            hint=hint,
-        )
+        unpacked: dict[str, object] = {}
+        with suppress(OSError):
+            unpacked = self._client.run(
+                pickle.loads, pickle.dumps(Parcel), on_error="return"
+            )
+        for worker, one in unpacked.items():
+            if isinstance(one, ImportError | AttributeError):
+                return InputError(
+                    f"a worker cannot import what evaluates points: {one}",
+                    where=worker,
+                    expected=expected,
+                    hint=hint,
+                )
+        return problem.found  # a mistake of the task's own
 
     def _connected(self, distributed: ModuleType) -> "Client":
         """Return a connection to the scheduler."""
         # A client that finds no scheduler cannot be closed: look before.
         try:
             kind = _kind_of(distributed, self._scheduler)
+            if kind == "Scheduler":
+                return self._client_of(distributed)
+            problem = f"is no scheduler, but: {kind}"
         except OSError:
             problem = f"no scheduler answers within {CONNECT_WITHIN:.0f} s"
         except (ValueError, TypeError, RuntimeError) as error:
             problem = f"is no address of a scheduler: {error}"
-        else:
-            problem = "" if kind == "Scheduler" else f"is no scheduler, but: {kind}"
-        if problem:
-            raise InputError(
-                problem,
-                where="scheduler",
-                got=self._scheduler,
-                expected=f"the address of a Dask scheduler, such as {_EXAMPLE}",
-            )
+        raise InputError(
+            problem,
+            where="scheduler",
+            got=self._scheduler,
+            expected=f"the address of a Dask scheduler, such as {_EXAMPLE}",
+        )
+
+    def _client_of(self, distributed: ModuleType) -> "Client":
         with warnings.catch_warnings():
             # What matters of versions is looked at by `Parcel`.
             warnings.simplefilter("ignore")
@@ -256,9 +272,17 @@ class DaskWorkers:
 class _NotUnpackedError(Exception):
     """A worker cannot take up a task, or must not."""
 
-    def __init__(self, why: str, other: OtherSoftware | None = None) -> None:
-        self.other = other
-        super().__init__(why)
+    def __init__(self, found: OtherSoftware | Exception) -> None:
+        self.found = found
+        super().__init__()
+
+
+class _RaisedByTaskError(Exception):
+    """A task raised something beside failures of points."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__()
 
 
 class _HandedOut:
@@ -269,10 +293,12 @@ class _HandedOut:
         self._name = f"nestsim-{uuid.uuid4().hex}"
         self._done: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
         self._jobs: dict[Future[Any], Job] = {}
+        self._again: list[Future[Any]] = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large graphs: it is sent once
+            # As bytes: workers pass it on to others, which may lack what it needs.
             self._parcel = client.submit(
-                pickle.loads, pickle.dumps(parcel), key=f"{self._name}-task"
+                bytes, pickle.dumps(parcel), key=f"{self._name}-task"
             )
 
     def __len__(self) -> int:
@@ -280,10 +306,11 @@ class _HandedOut:
 
     def submit(self, job: Job, *, alone: bool = False) -> None:
         """Hand a point to the scheduler."""
+        # That is, pickle.loads(parcel)(job).
         future = self._client.submit(
+            functools.reduce,
             operator.call,
-            self._parcel,
-            pickle.dumps(job),
+            [pickle.loads, self._parcel, pickle.dumps(job)],
             key=(f"{self._name}-alone" if alone else self._name, job[0]),
             priority=-job[0],  # in their order: Dask's own is no promise
         )
@@ -301,14 +328,20 @@ class _HandedOut:
         # A status may change at any time: each is looked at once.
         done = [(future, future.status) for future in self._take(patience)]
         good = [future for future, status in done if status == "finished"]
-        for future, answer in zip(good, self._client.gather(good), strict=True):
+        # As a table, in which None stands for what has been lost since; or for what a
+        # worker stopped, as it was told that nobody waits for it.
+        answers = self._client.gather(dict(enumerate(good)), errors="skip")
+        for number, future in enumerate(good):
+            answer = answers[number]
             if isinstance(answer, OtherSoftware):
-                raise _NotUnpackedError("", answer)
-            yield self._jobs.pop(future), answer
+                raise _NotUnpackedError(answer)
+            if answer is None and future.status != "finished":
+                self._again.append(future)
+            else:
+                yield self._jobs.pop(future), answer
         for future, status in done:
-            if status in {"pending", "lost"}:
-                # Its worker died with the answer: another one is at it again.
-                future.add_done_callback(self._done.put)
+            if status in _UNDER_WAY:
+                self._again.append(future)
             elif status != "finished":
                 self._check(future, status)
                 yield self._jobs.pop(future), None
@@ -321,9 +354,11 @@ class _HandedOut:
         self._jobs.clear()
 
     def _take(self, patience: float) -> list["Future[Any]"]:
-        done = []
+        done = [one for one in self._again if one.status not in _UNDER_WAY]
+        self._again = [one for one in self._again if one not in done]
         with suppress(queue.Empty):
-            done.append(self._done.get(timeout=patience))
+            if not done:
+                done.append(self._done.get(timeout=patience))
             while True:
                 done.append(self._done.get_nowait())
         return done
@@ -335,11 +370,13 @@ class _HandedOut:
         if status != "error":
             raise OSError  # cancelled by whoever has the scheduler, or by its end
         error = future.exception()
+        if error is None or self._parcel.status in {"error", "cancelled"}:
+            raise OSError  # cancelled since, or what all points need is not there
         if isinstance(error, KilledWorker):
             return
-        if self._parcel.status == "error":
-            raise _NotUnpackedError(str(error))
-        raise error
+        if isinstance(error, ImportError | AttributeError):
+            raise _NotUnpackedError(error)
+        raise _RaisedByTaskError(error)
 
 
 def _distributed() -> ModuleType:

@@ -1,5 +1,6 @@
 """Tasks that tests sweep over, where worker processes can import them."""
 
+import errno
 import os
 import signal
 import time
@@ -40,6 +41,8 @@ class Square:
                 raise MemoryError
             case "death":
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "disk":
+                raise OSError(errno.ENOSPC, "No space left on device")
             case "bug":
                 raise ZeroDivisionError
         return {"square": x * x, "third": x / 3, "text": f"é{x}"}
