@@ -103,8 +103,19 @@ class SharedModel(NamedTuple):
     """Equal for channels of one kind and stage of one job, shape ``(C,)``."""
 
 
-def join_jobs(network: Network, stints: Sequence[Stint]) -> SharedModel:
+def join_jobs(
+    network: Network, stints: Sequence[Stint], *, tick: float = TICK
+) -> SharedModel:
     """Prepare the engine's actors, channels and links for jobs that run together.
+
+    Parameters
+    ----------
+    network
+        Links and routes.
+    stints
+        The jobs.
+    tick
+        The finest tick to be used, that of a run to compare with [s].
 
     Raises
     ------
@@ -124,7 +135,7 @@ def join_jobs(network: Network, stints: Sequence[Stint]) -> SharedModel:
         stint.start + stint.num_steps * draft.horizon(of_job, links, weights)
         for stint, draft, of_job in zip(stints, drafts, programs, strict=True)
     ]
-    tick = tick_for(max(horizons))
+    tick = max(tick, tick_for(max(horizons)))
     if tick > TICK:
         programs = [draft.programs(tick) for draft in drafts]
     kept = binding_links(flows, links)
@@ -195,8 +206,8 @@ def _check_length(job: int, stint: Stint, programs: Programs) -> None:
             where=f"jobs[{job}]",
             got=f"{stint.num_steps:,} training steps of {length:,} operations",
             expected=f"at most {max(1, MOST_PROGRAM_STEPS // length):,} training steps",
-            hint="Jobs whose steps are far shorter than those of others make many of "
-            "them meanwhile.",
+            hint="Jobs whose steps are far shorter than those of others, or that start "
+            "far earlier, make many of them meanwhile.",
         )
 
 

@@ -38,7 +38,7 @@ from nestsim.simulator.several import (
     join_jobs,
     step_ends,
 )
-from nestsim.simulator.system import quantise
+from nestsim.simulator.system import TICK, quantise
 from nestsim.simulator.work import PipelineWork
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
@@ -71,6 +71,9 @@ class SharedReplay:
     num_bytes: FloatArray
     """What each link carried of each job in the whole replay, shape ``(J, E)``
     [byte]."""
+
+    tick: float
+    """What all moments are multiples of [s]."""
 
     num_actors: int
     """Stages of replicas, of all jobs, and their communication streams."""
@@ -206,13 +209,15 @@ def replay_together(
     if steps is not None:
         assert len(steps) == len(works)
         assert all(count >= 1 for count in steps)
-        return _run(network, works, steps, starts, settings, progress)
+        stints = [*map(Stint, works, steps, starts)]
+        return _run(network, stints, settings, progress)
     usual = [replayed_time(network, work, settings) for work in works]
     slowest = max(usual)
     for attempt in range(_MOST_ATTEMPTS):
         until = max(starts) + LEAST_STEPS * 2**attempt * slowest
         counts = _busy_steps(usual, starts, until)
-        shared = _run(network, works, counts, starts, settings, progress)
+        stints = [*map(Stint, works, counts, starts)]
+        shared = _run(network, stints, settings, progress)
         jobs = range(len(works))
         if all(shared.window(job).size >= LEAST_COUNTED for job in jobs):
             break
@@ -230,7 +235,8 @@ def replay_alone(
 ) -> tuple[SharedReplay, ...]:
     """Replay each of some jobs by itself, in the same way as together.
 
-    As many steps of each as its steady step is the mean of, and those before them.
+    As many steps of each as its steady step is the mean of, and those before them, on
+    the tick of the jobs together: what nobody disturbs is the same, bit for bit.
 
     Parameters
     ----------
@@ -250,7 +256,7 @@ def replay_alone(
     """
     counts = [int(_counted(shared, job)[-1]) + 1 for job in range(len(works))]
     return tuple(
-        _run(network, [work], [count], (0.0,), settings, None)
+        _run(network, [Stint(work, count)], settings, None, tick=shared.tick)
         for work, count in zip(works, counts, strict=True)
     )
 
@@ -267,17 +273,17 @@ def _busy_steps(
 
 def _run(
     network: Network,
-    works: Sequence[PipelineWork],
-    steps: Sequence[int],
-    starts: Sequence[float],
+    stints: Sequence[Stint],
     settings: ReplaySettings,
     progress: Progress | None,
+    *,
+    tick: float = TICK,
 ) -> SharedReplay:
-    """Replay jobs for given numbers of steps."""
+    """Replay jobs for given numbers of steps, on no finer tick than the one given."""
     if settings.engine == "auto":
         # Who asks how jobs do together, asks for many placements of them.
         settings = replace(settings, engine="compiled")
-    model = join_jobs(network, [*map(Stint, works, steps, starts)])
+    model = join_jobs(network, stints, tick=tick)
     folding = fold_jobs(model) if settings.folding else unfolded(model.system)
     system = folding.system
     if progress is not None:
@@ -288,9 +294,10 @@ def _run(
     for values in (num_bytes, *ends):
         values.flags.writeable = False
     return SharedReplay(
-        starts=tuple(quantise(start, system.tick) for start in starts),
+        starts=tuple(quantise(stint.start, system.tick) for stint in stints),
         ends=ends,
         num_bytes=num_bytes,
+        tick=system.tick,
         num_actors=model.system.program.size,
         num_classes=system.program.size,
         num_events=run.num_events,

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.replay import ReplaySettings
+from nestsim.simulator.system import TICK
 from nestsim.simulator.work import EdgePhase
 from nestsim.tenancy.replay import (
     LEAST_STEPS,
@@ -226,3 +227,14 @@ def test_jobs_that_send_nothing_disturb_nobody():
     silent = replay_together(dumbbell(2), works[:2], FORM, steps=[2, 3])
     assert [ends.tolist() for ends in silent.ends] == [[6.0, 12.0], [2.0, 4.0, 6.0]]
     assert not silent.num_bytes.any()
+
+
+def test_what_nobody_disturbs_is_the_same_beside_jobs_of_long_steps():
+    works = [
+        pipeline([[[0]]], 3, forward_time=[0.1], backward_time=[0.3]),
+        pipeline([[[1]]], 1, forward_time=[1e4], backward_time=[1e4]),
+    ]
+    together = replay_together(dumbbell(1), works, FORM)
+    assert together.tick > TICK
+    alone = replay_alone(dumbbell(1), works, together, FORM)
+    assert [slowdown(together, alone[job], job) for job in range(2)] == [1.0, 1.0]
