@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,22 @@ class JobsScenario:
     def cluster(self) -> Scenario:
         """A scenario that has the cluster of all jobs."""
         return self.tenants[0].scenario
+
+    def with_ecmp_seeds(self, seeds: Sequence[int]) -> "JobsScenario":
+        """Return the same jobs with other seeds, each once; none for no seeds.
+
+        Raises
+        ------
+        InputError
+            If they are no seeds.
+        """
+        listed = list(dict.fromkeys(seeds))
+        if listed:
+            try:
+                SharedTable.model_validate({"ecmp_seeds": listed})
+            except ValidationError as error:
+                raise explain(error, SharedTable) from None
+        return replace(self, ecmp_seeds=tuple(listed))
 
     def files(self) -> tuple[Path, ...]:
         """Return the files that the jobs are read from; their own comes first."""

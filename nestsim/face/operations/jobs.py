@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,9 @@ class TenancyReport(PagedReport):
         facts: dict[str, Any] = {"scenario": self.result.name}
         if not self.result.outcomes:
             return {**facts, "reason": self.result.shortfall}
-        return {**facts, **self.slowdowns, "lost_devices": self.result.lost}
+        # No job is called like another fact then.
+        slowdowns = {f'"{name}"': one for name, one in self.slowdowns.items()}
+        return {**facts, **slowdowns, "lost_devices": self.result.lost}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything that stands in ``jobs.json``."""
@@ -115,7 +117,7 @@ def jobs(
     """
     file = _file(scenario)
     if ecmp_seeds is not None:
-        file = replace(file, ecmp_seeds=tuple(dict.fromkeys(ecmp_seeds)))
+        file = file.with_ecmp_seeds(ecmp_seeds)
     with calling(progress, file.path) as call:
         result = jobs_job(file, progress=call.progress)
     return TenancyReport(scenario=file, result=result, notices=tuple(call.notices))

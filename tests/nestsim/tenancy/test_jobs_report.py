@@ -94,6 +94,22 @@ def test_a_dictionary_and_its_file_give_the_same_bytes(
     assert nestsim.jobs(file).to_json() == report.to_json()
 
 
+@pytest.mark.parametrize("seeds", [[-1], [2**63], [0, 1.5], ["0"], "01", [None]])
+def test_seeds_of_the_call_are_checked(seeds: Any) -> None:
+    with pytest.raises(nestsim.InputError, match="ecmp_seeds"):
+        nestsim.jobs(three_jobs(), ecmp_seeds=seeds)
+
+
+def test_a_job_may_be_called_like_a_fact() -> None:
+    data = document(job("scenario", "0-3"), job("lost_devices", "4-7"))
+    assert nestsim.jobs(data).facts() == {
+        "scenario": "small",
+        '"scenario"': 1.0,
+        '"lost_devices"': 1.0,
+        "lost_devices": 0.0,
+    }
+
+
 def test_seeds_of_the_call_replace_those_of_the_file(report: TenancyReport) -> None:
     found = nestsim.jobs(three_jobs(), ecmp_seeds=[1])
     assert found.result.seeds == (1,)
