@@ -45,7 +45,13 @@ class Fabric:
             try:
                 spec = scenario.network_spec.with_ecmp_seed(seed)
             except InputError as error:
-                raise error.at("shared.ecmp_seeds") from None
+                raise InputError(
+                    error.problem,
+                    where="shared.ecmp_seeds",
+                    got=error.got,
+                    expected=error.expected,
+                    hint=error.hint,
+                ) from None
             scenario = replace(scenario, network_spec=spec)
         return cls(tenants=tuple(tenants), wires=cluster_network(scenario))
 

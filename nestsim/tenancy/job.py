@@ -3,11 +3,12 @@
 Jobs whose devices the file names are there first. Then the others are placed, the
 largest first, of equals by name: so the order of the file makes no difference. One that
 is to be placed best is tried in each of its candidates beside the jobs that are there,
-by the shared replay; taken is the one by which all of them together lose the least
-throughput. That is counted in devices: a job of ``n`` devices that takes ``s`` times as
-long as it could loses ``n (1 - 1 / s)`` of them. A job that stands is held against
-itself alone; the one that is placed against the candidate where it is fastest alone, so
-that a place where it is slow, but disturbs nobody, is no gain by itself.
+by the shared replay, where its plan fits; taken is the one by which all of them
+together lose the least throughput. That is counted in devices: a job of ``n`` devices
+that takes ``s`` times as long as it could loses ``n (1 - 1 / s)`` of them. A job that
+stands is held against itself alone; the one that is placed against the candidate where
+it is fastest alone, so that a place where it is slow, but disturbs nobody, is no gain
+by itself.
 """
 
 from collections.abc import Sequence
@@ -34,9 +35,11 @@ from nestsim.tenancy.results import (
 )
 from nestsim.tenancy.scenario import JobsScenario, Tenant
 from planner.cost.objective import PricedPlan
+from planner.cost.pricing import plan_groups
 from planner.work import Progress
 from topologies.arrays import IntArray
 from topologies.errors import InputError
+from topologies.network import Network
 
 _SAME = 1e-9
 """Devices that are lost, relative to all, by which placements do not differ."""
@@ -51,6 +54,8 @@ def jobs_job(file: JobsScenario, *, progress: Progress | None = None) -> Tenancy
         If a job's plan does not go with its devices, or the free ones do not suffice.
     """
     fabric = Fabric.of(file.tenants)
+    for seed in file.ecmp_seeds[:1]:
+        Fabric.of(file.tenants, seed)  # a network without cables is refused at once
     plans = Plans(fabric.wires, progress)
     floor = _Floor(file, fabric, plans, progress)
     try:
@@ -90,7 +95,10 @@ def jobs_job(file: JobsScenario, *, progress: Progress | None = None) -> Tenancy
         levels=meeting_levels(fabric.network, shares),
         choices=tuple(floor.choices),
         seeds=file.ecmp_seeds,
-        notes=_notes(fabric, made, [priced for priced, _ in lowered], meeting),
+        notes=(
+            *floor.notes,
+            *_notes(fabric, made, [priced for priced, _ in lowered], meeting),
+        ),
     )
 
 
@@ -138,10 +146,11 @@ def _notes(
         if not plan.fits:
             notes.append(f'The plan of "{tenant.name}" does not fit into memory.')
     by_stage = fabric.tenants[0].scenario.simulation.replay.granularity == "stage"
-    if by_stage and any(map(_sends_in_passes, priced)):
+    if by_stage and any(_sends_in_passes(fabric.wires, one) for one in priced):
         notes.append(
-            "What is sent inside of passes, by context- and expert-parallel groups and "
-            "by ZeRO-2 and 3, is part of their times and meets nobody here: "
+            "What is sent inside of passes, by context- and expert-parallel groups, by "
+            "tensor-parallel ones that leave a node and by ZeRO-2 and 3, is part of "
+            "their times and meets nobody here: "
             'simulation.granularity = "layer" puts it on the links.'
         )
     latencies = {one.links.latency.tobytes() for one in fabric.by_tenant.values()}
@@ -163,8 +172,21 @@ def _notes(
     return tuple(notes)
 
 
-def _sends_in_passes(priced: PricedPlan) -> bool:
-    return any(stage.parts[name] > 0 for stage in priced.stages for name in _IN_PASSES)
+def _sends_in_passes(network: Network, priced: PricedPlan) -> bool:
+    sends = (stage.parts[name] > 0 for stage in priced.stages for name in _IN_PASSES)
+    return any(sends) or _tensor_groups_leave_nodes(network, priced)
+
+
+def _tensor_groups_leave_nodes(network: Network, priced: PricedPlan) -> bool:
+    """Return whether tensor-parallel groups send where other jobs may.
+
+    Where a network has no nodes, all of its links are such.
+    """
+    if priced.plan.parallel.sizes().tp == 1:
+        return False
+    node_size = 1 if network.rules is None else network.rules.node_size
+    nodes = (groups // node_size for groups in plan_groups(priced.plan).tensor())
+    return any((of_groups != of_groups[:, :1]).any() for of_groups in nodes)
 
 
 class _Floor:
@@ -183,6 +205,7 @@ class _Floor:
             one.index: one.devices for one in file.tenants if one.devices is not None
         }
         self.choices: list[PlacementChoice] = []
+        self.notes: list[str] = []
         self._lowered: dict[object, tuple[PricedPlan, PipelineWork]] = {}
 
     def place_all(self) -> None:
@@ -227,7 +250,41 @@ class _Floor:
         found = candidates(room, tenant.num_devices)
         if len(found.listed) < 2:
             return found.listed[0].devices if found.listed else None
-        return self._best(tenant, found.listed, is_complete=found.is_complete)
+        listed = self._with_plans(tenant, found.listed)
+        if len(listed) < 2:
+            return listed[0].devices
+        return self._best(tenant, listed, is_complete=found.is_complete)
+
+    def _with_plans(
+        self, tenant: Tenant, listed: Sequence[CandidateDevices]
+    ) -> list[CandidateDevices]:
+        """Return the candidates where a job's plan fits, all with a plan if none does.
+
+        They differ in that where accelerators do.
+
+        Raises
+        ------
+        NoTenantPlanError
+            If the job has no plan on any.
+        """
+        planned, fitting, errors = [], [], []
+        for candidate in listed:
+            try:
+                made = self.plans.on(tenant, candidate.devices)
+            except NoTenantPlanError as error:
+                errors.append(error)
+                continue
+            planned.append(candidate)
+            if made.fits:
+                fitting.append(candidate)
+        if not planned:
+            raise errors[0]
+        if fitting and len(fitting) < len(listed):
+            self.notes.append(
+                f"On {len(listed) - len(fitting)} of {len(listed)} placements of "
+                f'"{tenant.name}" no plan of it fits into memory: these were not tried.'
+            )
+        return fitting or planned
 
     def _best(
         self, tenant: Tenant, listed: Sequence[CandidateDevices], *, is_complete: bool

@@ -68,7 +68,9 @@ class Plans:
     progress: Progress | None = None
     """Told what is being planned."""
 
-    _known: dict[object, "_PlanOfKind"] = field(default_factory=dict)
+    _known: dict[object, "_PlanOfKind | NoTenantPlanError"] = field(
+        default_factory=dict
+    )
 
     def on(self, tenant: Tenant, devices: IntArray) -> TenantPlan:
         """Return the plan of a job on some devices.
@@ -87,8 +89,13 @@ class Plans:
         kinds = b"" if fleet is None else fleet.of_device[part.devices].tobytes()
         key = (tenant.index, part.network.kind, part.network.block_sizes, levels, kinds)
         if key not in self._known:
-            self._known[key] = self._planned(tenant, part, own)
+            try:
+                self._known[key] = self._planned(tenant, part, own)
+            except NoTenantPlanError as error:
+                self._known[key] = error
         made = self._known[key]
+        if isinstance(made, NoTenantPlanError):
+            raise made
         stages = tuple(
             replace(
                 stage,

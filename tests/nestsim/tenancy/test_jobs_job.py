@@ -11,7 +11,7 @@ import nestsim
 from nestsim.face.operations.jobs import TenancyReport
 from nestsim.tenancy.results import TenancyResult, lost_devices
 from nestsim.tenancy.scenario import JobsScenario
-from tests.nestsim.tenancy.jobs_files import NETWORK, document, job
+from tests.nestsim.tenancy.jobs_files import MODEL, NETWORK, PLAN, document, job
 
 ONE_EACH = {
     **NETWORK,
@@ -165,6 +165,27 @@ def test_equal_placements_are_taken_in_their_order() -> None:
     assert result.outcomes[1].devices.tolist() == [4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("plan", [{}, {"plan": PLAN | {"zero_stage": 0}}])
+def test_a_job_is_placed_where_its_plan_fits(plan: dict[str, Any]) -> None:
+    kinds = [("l4", 8), ("h100-sxm", 8)]
+    groups = [{"accelerator": kind, "num_devices": count} for kind, count in kinds]
+    data = document(
+        job("small", "0-1", plan=PLAN, model=MODEL),
+        job("large", 4, placement="best", model={"name": "llama2-7b"}, **plan),
+        cluster={"accelerator": "h100-sxm", "network": NETWORK, "groups": groups},
+    )
+    del data["model"], data["plan"]
+    found = outcomes(data)
+    assert found.shortfall == ""
+    assert found.outcomes[1].made.fits
+    (choice,) = found.choices
+    dropped = 21 - len(choice.judged)
+    assert dropped > 0
+    assert found.notes[0].startswith(
+        f'On {dropped} of 21 placements of "large" no plan'
+    )
+
+
 def test_a_job_that_finds_its_plan_finds_that_of_a_cluster_of_its_size() -> None:
     """Two leaves of the cluster are a cluster of two leaves."""
     data = document(job("a", "8-15"), job("b", "0-7"), search={"keep_best": 1})
@@ -213,8 +234,27 @@ def test_seeds_need_cables_to_pick_from() -> None:
         cluster={"accelerator": "h100-sxm", "network": torus},
         shared={"ecmp_seeds": [1]},
     )
-    with pytest.raises(nestsim.InputError, match=r"shared\.ecmp_seeds"):
+    with pytest.raises(nestsim.InputError) as caught:
         nestsim.jobs(data)
+    assert caught.value.where == "scenario.toml: shared.ecmp_seeds"
+
+
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_tensor_groups_that_leave_nodes_are_said_to_meet_nobody(
+    granularity: str, nodes: int
+) -> None:
+    data = document(
+        job("a", "0-1, 4-5"),
+        job("b", "2-3, 6-7"),
+        simulation={"granularity": granularity},
+        plan=PLAN | {"tensor_model_parallel_size": 2 * nodes},
+    )
+    found = outcomes(data)
+    is_said = any("tensor-parallel ones" in note for note in found.notes)
+    assert is_said == (granularity == "stage" and nodes == 2)
+    if nodes == 2:
+        assert (found.worst.slowdown > 1.0) == (granularity == "layer")
 
 
 @pytest.mark.parametrize("kind", ["torus", "custom"])
