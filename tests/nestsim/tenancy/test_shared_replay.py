@@ -232,9 +232,16 @@ def test_jobs_that_send_nothing_disturb_nobody():
 def test_what_nobody_disturbs_is_the_same_beside_jobs_of_long_steps():
     works = [
         pipeline([[[0]]], 3, forward_time=[0.1], backward_time=[0.3]),
-        pipeline([[[1]]], 1, forward_time=[1e4], backward_time=[1e4]),
+        # Bounded by its stages one after another, and so on a coarser tick.
+        pipeline(
+            [[[device]] for device in range(1, 8)],
+            8,
+            forward_time=[500.0] * 7,
+            backward_time=[500.0] * 7,
+        ),
     ]
-    together = replay_together(dumbbell(1), works, FORM)
+    together = replay_together(dumbbell(4), works, FORM)
     assert together.tick > TICK
-    alone = replay_alone(dumbbell(1), works, together, FORM)
+    alone = replay_alone(dumbbell(4), works, together, FORM)
+    assert [one.tick for one in alone] == [together.tick] * 2
     assert [slowdown(together, alone[job], job) for job in range(2)] == [1.0, 1.0]
