@@ -8,6 +8,7 @@ from typing import Any
 
 from nestsim.results import Candidate, PlannedCandidate, PlanResult, ReplayedResult
 from nestsim.scenario.settings import Assertion
+from planner.step.plan import Plan
 
 _HOLDS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
     {
@@ -83,17 +84,29 @@ def found_values(
     best = result.candidates[result.chosen or 0]
     if isinstance(best, PlannedCandidate):
         found = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
-        return {**found, **_numbers(best, result.device_memory)}
+        peaks = [stage.peak_memory for stage in best.priced.stages]
+        return {**found, **_numbers(best, _fraction(result, best.priced.plan, peaks))}
+    peaks = [timeline.peak for timeline in best.replay.memory]
     gap = best.simulated.iteration_time / best.planned.iteration_time - 1.0
     return {
         "verdict": best.verdict.kind,
         "gap": gap,
-        **_numbers(best, result.device_memory),
+        **_numbers(best, _fraction(result, best.priced.plan, peaks)),
     }
 
 
+def _fraction(
+    result: PlanResult | ReplayedResult, plan: Plan, peaks: Sequence[float]
+) -> float:
+    """Return the largest part of their memory that devices of a stage need."""
+    return max(
+        peak / result.memory_of(stage.devices)
+        for peak, stage in zip(peaks, plan.stages, strict=True)
+    )
+
+
 def _numbers(
-    candidate: Candidate | PlannedCandidate, device_memory: float
+    candidate: Candidate | PlannedCandidate, memory_fraction: float
 ) -> dict[str, float | str]:
     reached = (
         candidate.simulated if isinstance(candidate, Candidate) else candidate.planned
@@ -104,7 +117,7 @@ def _numbers(
         "throughput": reached.tokens_per_second,
         "mfu": reached.mfu,
         "peak_memory": reached.peak_memory,
-        "memory_fraction": reached.peak_memory / device_memory,
+        "memory_fraction": memory_fraction,
         "virtual_pipeline_model_parallel_size": (
             plan.virtual_pipeline_model_parallel_size
         ),

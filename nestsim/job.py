@@ -72,11 +72,15 @@ def explain_job(
     """
     network, workload = build_job(scenario, progress)
     found = explain(network, workload, scenario.search, request, progress=progress)
+    device = workload.accelerator
+    if found.priced is not None:
+        stage = found.priced.plan.stages[found.lacking_stage]
+        device = workload.smallest_of(stage.devices)
     return ExplainResult(
         scenario_name=scenario.name,
         network=network,
         layer_names=tuple(workload.graph.names),
-        device_name=workload.accelerator.name,
+        device_name=device.name,
         explanation=found,
     )
 

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from estimators.operators.profile import Profile
 from estimators.software import Software
 from estimators.training import ParameterBytes, TrainingSpec
@@ -203,6 +206,17 @@ class JobResult(Generic[C]):
             iteration_time=reached.iteration_time,
             tokens_per_second=reached.tokens_per_second,
         )
+
+    def memory_of(self, devices: ArrayLike) -> float:
+        """Return the least memory of some devices [byte]."""
+        groups = self.assumptions.groups
+        if not groups:
+            return self.device_memory
+        ends = np.cumsum([group.num_devices for group in groups])
+        own: list[int] = np.unique(
+            np.searchsorted(ends, devices, side="right")
+        ).tolist()
+        return min(groups[number].accelerator.memory_bytes for number in own)
 
     @property
     def candidate(self) -> C:

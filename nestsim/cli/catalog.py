@@ -187,11 +187,13 @@ def topology(
     if output is not None:
         _draw(network, output, quiet=quiet)
     if as_json:
+        from nestsim.report.assumptions import groups_json
         from nestsim.report.json import dump_json
         from nestsim.report.network import degraded_json, topology_json
 
         degraded = degraded_json(loaded.degradation, network.num_devices)
         report = {**topology_json(network), "degraded": degraded}
+        report |= groups_json(loaded.groups)
         if loaded.network_assumed:
             report["assumed"] = list(loaded.network_assumed)
         typer.echo(dump_json(report), nl=False)
@@ -203,7 +205,7 @@ def topology(
         )
 
         console = result_console()
-        print_topology(network, loaded.accelerator, console)
+        print_topology(network, loaded.accelerator, console, loaded.groups)
         print_assumed(loaded.network_assumed, console)
         if loaded.degradation is not None:
             print_degraded(network, loaded.degradation, console)

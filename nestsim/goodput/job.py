@@ -83,7 +83,7 @@ def goodput_job(
     result = GoodputResult(
         scenario_name=scenario.name,
         num_devices=network.num_devices,
-        device_name=workload.accelerator.name,
+        device_name=scenario.device_names,
     )
     candidate = _reported(replayed)
     if replayed is not None and candidate is None:

@@ -103,7 +103,7 @@ class GoodputResult:
     """Devices of the job."""
 
     device_name: str
-    """Their name."""
+    """Their name, or those of all groups."""
 
     shortfall: str = ""
     """Why there is no plan; empty if there is one."""

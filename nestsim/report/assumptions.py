@@ -14,9 +14,12 @@ from planner.step.plan import to_ranges
 from topologies.units import format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from estimators.software import Software
     from estimators.training import TrainingSpec
     from nestsim.results import Assumptions
+    from nestsim.scenario.hardware.groups import DeviceGroup
     from planner.step.execution import Execution
     from topologies.accelerators import Accelerator
 
@@ -54,16 +57,16 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
             "driver": profile.driver if profile else None,
             **_device_json(assumed.accelerator),
         },
-        **_groups_json(assumed),
+        **groups_json(assumed.groups),
         **_user_json(assumed),
     }
 
 
-def _groups_json(assumed: "Assumptions") -> dict[str, Any]:
+def groups_json(groups: "Sequence[DeviceGroup]") -> dict[str, Any]:
     """Return the groups of devices; nothing where all are the same."""
-    if not assumed.groups:
+    if not groups:
         return {}
-    ends = accumulate(group.num_devices for group in assumed.groups)
+    ends = accumulate(group.num_devices for group in groups)
     return {
         "groups": [
             {
@@ -73,7 +76,7 @@ def _groups_json(assumed: "Assumptions") -> dict[str, Any]:
                 "memory_bytes": group.accelerator.memory_bytes,
                 **_device_json(group.accelerator),
             }
-            for group, end in zip(assumed.groups, ends, strict=True)
+            for group, end in zip(groups, ends, strict=True)
         ]
     }
 
@@ -123,7 +126,7 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
 
 def _group_rows(assumed: "Assumptions") -> dict[str, str]:
     """Say which devices are of which accelerator; nothing where all are the same."""
-    groups = _groups_json(assumed).get("groups", ())
+    groups = groups_json(assumed.groups).get("groups", ())
     listed = [
         f"{one['accelerator']} ({format_size(one['memory_bytes'])}): "
         f"{', '.join(one['devices'])}"

@@ -22,7 +22,6 @@ from nestsim.report.wording import (
     zero_label,
 )
 from planner.cost.objective import PricedPlan
-from planner.search.thriftiest import fullest_stage
 from planner.step.plan import NO_OFFLOAD
 from topologies.units import format_duration, format_size
 
@@ -116,15 +115,15 @@ def explain_json(result: "ExplainResult") -> dict[str, Any]:
         ),
         "lower_bound_s": explanation.lower_bound,
         "search": spent_json(explanation.spent),
-        "named_plan": _plan_json(explanation.priced),
-        "winner": _plan_json(explanation.winner),
+        "named_plan": _plan_json(explanation.priced, explanation.lacking_stage),
+        "winner": _plan_json(explanation.winner, explanation.winner_stage),
     }
 
 
-def _plan_json(priced: PricedPlan | None) -> dict[str, Any] | None:
+def _plan_json(priced: PricedPlan | None, index: int) -> dict[str, Any] | None:
+    """Return a plan with the memory of its fullest stage, of the given number."""
     if priced is None:
         return None
-    index = fullest_stage(priced)
     cost = priced.stages[index]
     return {
         "plan": priced.plan.to_json(),
@@ -271,7 +270,12 @@ def _add_times(
 
 def _memory_table(result: "ExplainResult", plans: Mapping[str, PricedPlan]) -> Table:
     table = new_table("Part", *plans, numbers=tuple(plans))
-    stages = {name: fullest_stage(priced) for name, priced in plans.items()}
+    explanation = result.explanation
+    fullest = {
+        "Named": (explanation.lacking_stage, explanation.memory),
+        "Winner": (explanation.winner_stage, explanation.winner_memory),
+    }
+    stages = {name: fullest[name][0] for name in plans}
     places = [f"{stages[name] + 1} of {len(plans[name].stages)}" for name in plans]
     add_row(table, "stage", *places)
     costs = [plans[name].stages[stages[name]] for name in plans]
@@ -280,6 +284,5 @@ def _memory_table(result: "ExplainResult", plans: Mapping[str, PricedPlan]) -> T
             add_row(table, part, *(format_size(cost.memory[part]) for cost in costs))
     table.add_section()
     add_row(table, "total", *(format_size(cost.peak_memory) for cost in costs))
-    available = format_size(result.explanation.memory)
-    add_row(table, "to give", *(available for _ in costs))
+    add_row(table, "to give", *(format_size(fullest[name][1]) for name in plans))
     return table

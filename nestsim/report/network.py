@@ -11,6 +11,7 @@ from rich.text import Text
 from nestsim.report.json import plain_values
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.wording import number, percent, plural
+from planner.step.plan import to_ranges
 from topologies.accelerators import Accelerator
 from topologies.degrade import (
     SlowDevice,
@@ -22,13 +23,25 @@ from topologies.network import Level, Network, Tier
 from topologies.units import format_bandwidth, format_duration, format_rate, format_size
 
 if TYPE_CHECKING:
+    from nestsim.scenario.hardware.groups import DeviceGroup
     from topologies.degrade import Degradation, SlowFraction
 
 
 def print_topology(
-    network: Network, accelerator: Accelerator | None, console: Console
+    network: Network,
+    accelerator: Accelerator | None,
+    console: Console,
+    groups: "Sequence[DeviceGroup]" = (),
 ) -> None:
-    """Print what a network is made of: devices, tiers, speeds, bisection bandwidth."""
+    """Print what a network is made of: devices, tiers, speeds, bisection bandwidth.
+
+    Parameters
+    ----------
+    network, accelerator, console
+        What is printed, and where; no device if it is None.
+    groups
+        Devices of several accelerators, in its place.
+    """
     num_switches = len(network.vertex_names) - network.num_devices
     counts = (
         plural(network.num_devices, "device"),
@@ -46,12 +59,26 @@ def print_topology(
     if network.rules is not None and network.rules.summed_weight > 0.0:
         words = "Switches inside nodes add up all-reduces (NVLS)"
         console.print(Text(words), highlight=False)
-    if accelerator is not None:
+    if groups:
+        _print_groups(groups, console)
+    elif accelerator is not None:
         print_section(console, "Device", facts(_accelerator_facts(accelerator)))
     print_section(console, "Tiers, from the inside out", tiers_table(network.tiers()))
     print_section(
         console, "What two devices have between them", _levels(network.levels)
     )
+
+
+def _print_groups(groups: "Sequence[DeviceGroup]", console: Console) -> None:
+    """Print each accelerator once, with the numbers of its devices."""
+    sizes = [group.num_devices for group in groups]
+    accelerators = [group.accelerator for group in groups]
+    of_group = [accelerators.index(accelerator) for accelerator in accelerators]
+    of_device = np.repeat(of_group, sizes)
+    for which in dict.fromkeys(of_group):
+        devices = np.flatnonzero(of_device == which).tolist()
+        title = "Devices " + ", ".join(to_ranges(devices))
+        print_section(console, title, facts(_accelerator_facts(accelerators[which])))
 
 
 def print_assumed(assumed: Sequence[str], console: Console) -> None:

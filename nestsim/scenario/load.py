@@ -235,6 +235,12 @@ class Scenario:
         """Return the scenario as tables inside each other, as it is written."""
         return parse_toml(self.text)
 
+    @property
+    def device_names(self) -> str:
+        """Names of the devices: of the accelerator, or of those of all groups."""
+        named = [group.accelerator.name for group in self.groups]
+        return " and ".join(dict.fromkeys(named or [self.accelerator.name]))
+
     def files(self) -> tuple[Path, ...]:
         """Return the files that the scenario is read from; its own comes first."""
         document = self.document()
@@ -284,7 +290,7 @@ class Scenario:
             "path": str(self.path),
             "model": f"{self.spec.family}, {self.spec.num_layers} layers",
             "network": self.network_spec.kind,
-            "accelerator": self.accelerator.name,
+            "accelerator": self.device_names,
             "global_batch_size": self.training.global_batch_size,
         }
 

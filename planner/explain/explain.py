@@ -47,6 +47,12 @@ class Explanation:
     """Stage of the priced plan whose devices have the least room left; 0 without a
     plan."""
 
+    winner_memory: float
+    """As `memory`, of the winner's `winner_stage` [byte]."""
+
+    winner_stage: int
+    """As `lacking_stage`, of the winner."""
+
     lower_bound: float
     """Lower bound of what the search minimises (`PricedPlan.closed_form_time`) over the
     scenario's space [s]; infinite if nothing fits."""
@@ -139,14 +145,18 @@ def explain(
         priced = _best_plan(network, workload, narrowed, progress)
         rule = "" if priced else nothing_left(spec, request)
     memory, lacking = _room(workload, spec, priced)
+    winner = found.plans[0] if found.plans else None
+    winner_memory, winner_stage = _room(workload, spec, winner)
     return Explanation(
         request=request,
         priced=priced,
-        winner=found.plans[0] if found.plans else None,
+        winner=winner,
         rule=rule,
         excluded=tuple(exclusions(spec, request)),
         memory=memory,
         lacking_stage=lacking,
+        winner_memory=winner_memory,
+        winner_stage=winner_stage,
         lower_bound=found.lower_bound,
         infeasibility=found.infeasibility
         if found.spent.is_stopped

@@ -205,8 +205,11 @@ def networks_job(  # noqa: PLR0913 - one for each thing that can be asked
         scenario=base.name,
         model=model_label(base),
         num_devices=base.network_spec.num_devices,
-        device=base.accelerator.name,
-        device_memory=base.accelerator.memory_bytes,
+        device=base.device_names,
+        device_memory=min(
+            (group.accelerator.memory_bytes for group in base.groups),
+            default=base.accelerator.memory_bytes,
+        ),
         planners=names,
         objective=base.search.objective,
         work_limit=base.search.work_limit,

@@ -212,10 +212,10 @@ class NetworkComparison:
     """Devices that each network joins."""
 
     device: str
-    """Name of the device."""
+    """Name of the device, or of the devices of all groups."""
 
     device_memory: float
-    """Of one device [byte]."""
+    """Of one device, the least where devices differ [byte]."""
 
     planners: tuple[str, ...]
     """Names, in the order of every network's entries."""

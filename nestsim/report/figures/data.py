@@ -133,6 +133,10 @@ def memory_title(candidate: "Candidate", usable_memory: float) -> str:
     stage = fullest_stage(replay)
     peak = replay.memory[stage].peak
     fits = candidate.verdict.kind != "infeasible"
+    if not fits and peak <= usable_memory:
+        # A stage on devices with less memory, or a host.
+        reason = candidate.verdict.reason
+        return reason[:1].upper() + reason[1:]
     finding = "is the fullest" if fits else "does not fit"
     return f"Stage {stage} {finding}: {size_of_limit(peak, usable_memory)} usable"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from estimators.collectives.transports import Scope
 from estimators.operators.profile import Profile, read_profile
@@ -38,6 +38,7 @@ from nestsim.scenario.hardware.network import (
 from topologies.accelerators import (
     Accelerator,
     Host,
+    accelerator_names,
     usual_host,
 )
 from topologies.errors import InputError
@@ -156,7 +157,12 @@ class ClusterTable(Table):
 
     def build_accelerator(self) -> Accelerator:
         """Return the device for the estimators."""
-        device = build_accelerator(self.accelerator)
+        try:
+            device = build_accelerator(self.accelerator)
+        except InputError as error:
+            if self.groups and self.groups[0].accelerator == self.accelerator:
+                raise error.at("groups[0]") from None
+            raise
         self._check_reserve(device)
         return device
 
@@ -197,16 +203,25 @@ class ClusterTable(Table):
                 f"{device.name}",
             )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _first_of_groups(cls, value: object) -> object:
-        """Take the first group's accelerator where none stands for the cluster."""
-        if not isinstance(value, dict) or "accelerator" in value:
-            return value
-        match value.get("groups"):
-            case [{"accelerator": first}, *_]:
-                return {**value, "accelerator": first}
-        return value
+    def _first_of_groups(
+        cls, value: object, handler: ModelWrapValidatorHandler["ClusterTable"]
+    ) -> "ClusterTable":
+        """Take the first group's accelerator where none stands for the cluster.
+
+        What is wrong with the groups is said of them alone.
+        """
+        if (
+            not isinstance(value, dict)
+            or "accelerator" in value
+            or value.get("groups") is None
+        ):
+            return handler(value)
+        table = handler({**value, "accelerator": accelerator_names()[0]})
+        assert table.groups
+        first = table.groups[0].accelerator
+        return table.model_copy(update={"accelerator": first})
 
     def described(self, folder: Path) -> "tuple[ClusterTable, tuple[str, ...]]":
         """Return the cluster with its network read, and what was assumed of it.

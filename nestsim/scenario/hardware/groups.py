@@ -77,5 +77,9 @@ def build_groups(
             where="accelerator",
             got=reference.name,
             expected="one of " + ", ".join(names) + ", or left out for the first",
+            hint=f"the {reference.name} of the groups is written otherwise: write the "
+            "same in both places"
+            if reference.name in names
+            else "",
         )
     return () if all(one == reference for one in accelerators) else tuple(groups)

@@ -1,5 +1,6 @@
 """Devices of several accelerators in one cluster: the table, and what becomes of it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,12 +8,16 @@ import numpy as np
 import pytest
 
 import nestsim
+from nestsim.assertions import found_values
 from nestsim.cli import main
 from nestsim.cluster import device_fleet
 from nestsim.evaluate import Evaluator
+from nestsim.goodput.job import goodput_job
 from nestsim.job import explain_job, simulate_job
 from nestsim.memory.job import memory_job
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
+from nestsim.report.explain import explain_json
+from nestsim.report.figures.data import memory_title
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.explain.request import Request
 from planner.planners.protocol import fits
@@ -157,6 +162,34 @@ def test_groups_that_make_no_cluster_are_refused(scenario, values, where, words)
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [],
+        "h100-sxm",
+        ["h100-sxm"],
+        [{"num_devices": 32}],
+        [{"accelerator": 5, "num_devices": 32}],
+        [{"accelerator": {}, "num_devices": 32}],
+        [{"accelerator": "h100", "num_devices": 32}],
+        [{"accelerator": {"like": "h100"}, "num_devices": 32}],
+    ],
+)
+def test_what_is_wrong_with_groups_is_said_of_them_alone(scenario, groups):
+    document = scenario.document()
+    del document["cluster"]["accelerator"]
+    document["cluster"]["groups"] = groups
+    with pytest.raises(InputError) as caught:
+        Scenario.from_dict(document, FILE)
+    assert ": cluster.groups" in str(caught.value)
+    assert "cluster.accelerator" not in str(caught.value)
+
+
+def test_a_reference_of_the_same_name_but_other_values_is_told_apart(scenario):
+    with pytest.raises(InputError, match="h100-sxm of the groups is written otherwise"):
+        scenario.replace({"cluster.accelerator": {"like": "h100-sxm"}})
+
+
 def test_prices_and_profiles_of_one_device_are_refused(scenario):
     with pytest.raises(InputError, match="cost"):
         scenario.replace({"cost": {"device_hour": "2 USD/h"}})
@@ -194,6 +227,67 @@ def test_reports_compare_the_fullest_stage_with_its_own_devices(scenario):
     found = simulate_job(changed)
     assert found.device_memory == H100.memory_bytes
     assert found.candidates[0].simulated.peak_memory > 20e9
+
+
+@pytest.fixture(scope="module")
+def tight(scenario):
+    """The second stage needs more bytes, the first one more of what it has."""
+    small = {"like": "a100-80gb", "name": "small", "memory": "16 GB"}
+    return scenario.replace({GROUPS: two_groups(small, "h100-sxm")})
+
+
+def test_the_fraction_of_memory_is_of_each_stages_own_devices(tight):
+    found = simulate_job(tight)
+    peaks = [timeline.peak for timeline in found.candidate.replay.memory]
+    assert peaks[0] < peaks[1]
+    fraction = found_values(found)["memory_fraction"]
+    assert fraction == peaks[0] / 16e9 > peaks[1] / H100.memory_bytes
+
+
+def test_figures_say_which_stage_lacks_memory_if_it_is_not_the_fullest(scenario):
+    small = {"like": "a100-80gb", "memory": "10 GB"}
+    changed = scenario.replace({GROUPS: two_groups(small, "h100-sxm")})
+    found = simulate_job(changed)
+    assert found.candidate.verdict.kind == "infeasible"
+    title = memory_title(found.candidate, found.usable_memory)
+    assert title.startswith("Stage 0 needs ")
+
+
+def test_an_explanation_compares_both_plans_with_their_own_devices(tight):
+    result = explain_job(
+        tight, Request.parse("tp=2,pp=2,b=1,dp=8,zero=0,recompute=none")
+    )
+    explanation = result.explanation
+    workload, reserve = Evaluator.of(tight).workload, tight.search.memory_reserve
+    for priced, stage, memory in (
+        (explanation.priced, explanation.lacking_stage, explanation.memory),
+        (explanation.winner, explanation.winner_stage, explanation.winner_memory),
+    ):
+        devices = priced.plan.stages[stage].devices
+        assert memory == workload.memory_on(devices, reserve)
+    devices = explanation.priced.plan.stages[explanation.lacking_stage].devices
+    assert result.device_name == workload.smallest_of(devices).name
+    shown = explain_json(result)
+    assert shown["winner"]["fullest_stage"] == explanation.winner_stage
+    assert shown["named_plan"]["fullest_stage"] == explanation.lacking_stage
+
+
+def test_the_network_is_shown_with_the_devices_of_all_groups(scenario, capsys):
+    assert main(["topology", str(FILE), "--no-figures"]) == 0
+    text = capsys.readouterr().out
+    assert text.index("Devices 0-15") < text.index("a100-80gb (NVIDIA)")
+    assert text.index("Devices 16-31") < text.index("h100-sxm (NVIDIA)")
+    assert main(["topology", str(FILE), "--no-figures", "--json"]) == 0
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert [one["devices"] for one in groups] == [["0-15"], ["16-31"]]
+
+
+def test_reports_name_the_devices_of_all_groups(scenario):
+    assert scenario.device_names == "a100-80gb and h100-sxm"
+    goodput = goodput_job(
+        scenario.replace({"goodput": {"seeds": 2, "duration": "2 d"}})
+    )
+    assert goodput.device_name == scenario.device_names
 
 
 @pytest.mark.parametrize("first", ["small", "large"])
