@@ -261,7 +261,10 @@ def _add_times(
     table: Table, name: str, times: list[float], shown: list[PricedPlan]
 ) -> None:
     """Add a row of times, and of two plans the difference."""
-    cells = [format_duration(time) for time in times]
+    cells = [
+        format_duration(without_rounding(time, priced.iteration_time))
+        for time, priced in zip(times, shown, strict=True)
+    ]
     if len(times) > 1:
         whole = shown[1].iteration_time
         cells.append(signed_duration(without_rounding(times[0] - times[1], whole)))

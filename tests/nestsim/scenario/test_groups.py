@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import nestsim
 from nestsim.assertions import found_values
@@ -16,7 +18,7 @@ from nestsim.goodput.job import goodput_job
 from nestsim.job import explain_job, simulate_job
 from nestsim.memory.job import memory_job
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
-from nestsim.report.explain import explain_json
+from nestsim.report.explain import explain_json, print_explanation
 from nestsim.report.figures.data import memory_title
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.explain.request import Request
@@ -270,6 +272,16 @@ def test_an_explanation_compares_both_plans_with_their_own_devices(tight):
     shown = explain_json(result)
     assert shown["winner"]["fullest_stage"] == explanation.winner_stage
     assert shown["named_plan"]["fullest_stage"] == explanation.lacking_stage
+
+
+def test_an_explanation_shows_no_times_that_are_rounding_alone(tight):
+    result = explain_job(tight, Request.parse("tp=2,pp=2,b=1"))
+    winner = result.explanation.winner
+    rounded = replace(winner, terms={**winner.terms, "bubble": -3.5e-18})
+    explanation = replace(result.explanation, winner=rounded)
+    console = Console(file=StringIO(), width=120)
+    print_explanation(replace(result, explanation=explanation), console)
+    assert "e-09 ns" not in console.file.getvalue()
 
 
 def test_the_network_is_shown_with_the_devices_of_all_groups(scenario, capsys):
