@@ -20,6 +20,9 @@ from tests.fuzz.shrinking import shrunk
 
 NUM_INPUTS = 250
 SEED = 11
+LEAST_ACCEPTED = 0.2
+"""Of the inputs, part that is not refused. Sessions of so many have 0.29 to 0.46: what
+Hypothesis draws under a seed follows from the modules that are loaded, too."""
 
 SCENARIO = {"scenario.toml": b'name = "x"\n'}
 MADE = (dict.fromkeys(("scenario.toml", "plan.json", "result.json"), b"{}"),)
@@ -42,7 +45,7 @@ def test_inputs_are_of_many_kinds_and_get_deep(session: Session) -> None:
         kind.statuses[0] + kind.statuses[1] for kind in session.kinds.values()
     )
     assert len(session.kinds) > len(KINDS) / 2
-    assert accepted >= 0.3 * NUM_INPUTS
+    assert accepted >= LEAST_ACCEPTED * NUM_INPUTS
 
 
 def test_a_seed_draws_the_same_inputs_again() -> None:
