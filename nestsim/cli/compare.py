@@ -168,7 +168,9 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
     if output is None and not as_json:
         output = asked.folder
     inputs = asked.inputs
-    with results_folder(output, asked.names, inputs=inputs, force=force) as folder:
+    with results_folder(
+        output, asked.names, inputs=inputs, force=force, html=html
+    ) as folder:
         with progress_bar(quiet=quiet) as progress:
             report = asked.call(
                 workers=workers,

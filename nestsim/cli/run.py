@@ -148,7 +148,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one for each option
 
     loaded = load_scenario(scenario)
     inputs = [*loaded.files(), *([] if plan is None else [plan])]
-    with results_folder(output, FILES, inputs=inputs, force=force) as folder:
+    with results_folder(output, FILES, inputs=inputs, force=force, html=html) as folder:
         with progress_bar(quiet=quiet) as progress:
             report = nestsim.simulate(loaded, plan, progress=progress)
         note_all(report.notices, quiet=quiet)

@@ -136,7 +136,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
     inputs = loaded.files()
     with (
         chosen_executor(executor, scheduler, workers=workers, quiet=quiet) as evaluator,
-        results_folder(output, FILES, inputs=inputs, force=force) as folder,
+        results_folder(output, FILES, inputs=inputs, force=force, html=html) as folder,
     ):
         stores = None if folder is None else folder.path
         with progress_bar(quiet=quiet) as progress:

@@ -59,9 +59,37 @@ def results_folders(
 
 @contextmanager
 def results_folder(
-    folder: Path | None, names: Sequence[str], *, inputs: Sequence[Path], force: bool
+    folder: Path | None,
+    names: Sequence[str],
+    *,
+    inputs: Sequence[Path],
+    force: bool,
+    html: bool = False,
 ) -> Iterator["ResultsFolder | None"]:
-    """Take hold of one folder of results; of none if there is to be none."""
+    """Take hold of one folder of results; of none if there is to be none.
+
+    Parameters
+    ----------
+    folder
+        As the user named it; None for none.
+    names, inputs, force
+        As for `results_folders`.
+    html
+        Whether a page is to be written, too.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be written into, or a page has none.
+    """
+    from topologies.errors import InputError
+
+    if html and folder is None:
+        raise InputError(
+            "the page is written into a folder of results, and there is none",
+            where="--html",
+            expected="--output FOLDER beside it",
+        )
     given = [] if folder is None else [folder]
     with results_folders(given, names, inputs=inputs, force=force) as claimed:
         yield claimed[0] if claimed else None

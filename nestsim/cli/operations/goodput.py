@@ -115,7 +115,7 @@ def goodput(  # noqa: PLR0913, PLR0917 - one for each option
     loaded = load_scenario(scenario)
     loaded = replace(loaded, goodput=replace(loaded.goodput, **asked))
     inputs = loaded.files()
-    with results_folder(output, FILES, inputs=inputs, force=force) as folder:
+    with results_folder(output, FILES, inputs=inputs, force=force, html=html) as folder:
         with progress_bar(quiet=quiet) as progress:
             report = nestsim.goodput(loaded, progress=progress)
         note_all(report.notices, quiet=quiet)

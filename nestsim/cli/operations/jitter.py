@@ -96,7 +96,9 @@ def jitter(  # noqa: PLR0913, PLR0917 - one for each option
     from nestsim.scenario import load_scenario
 
     loaded = load_scenario(scenario)
-    with results_folder(output, FILES, inputs=loaded.files(), force=force) as folder:
+    with results_folder(
+        output, FILES, inputs=loaded.files(), force=force, html=html
+    ) as folder:
         with progress_bar(quiet=quiet) as progress:
             report = nestsim.jitter(
                 loaded, runs=runs, seed=seed, workers=workers, progress=progress

@@ -68,7 +68,9 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
 
     seeds = None if ecmp_seeds is None else _seeds(ecmp_seeds)
     loaded = JobsScenario.from_file(file)
-    with results_folder(output, FILES, inputs=loaded.files(), force=force) as folder:
+    with results_folder(
+        output, FILES, inputs=loaded.files(), force=force, html=html
+    ) as folder:
         with progress_bar(quiet=quiet) as progress:
             report = nestsim.jobs(loaded, ecmp_seeds=seeds, progress=progress)
         note_all(report.notices, quiet=quiet)

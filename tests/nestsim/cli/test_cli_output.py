@@ -13,7 +13,9 @@ import pytest
 from nestsim.cli import main
 from nestsim.cli.console.output import progress_bar
 from nestsim.progress import ProgressLines
+from nestsim.scenario.editing import toml_text
 from tests.nestsim.compare.small import write
+from tests.nestsim.tenancy.jobs_files import document, job
 from tests.nestsim.validation.validation_rows import GPT, write_csv
 
 WRONG_INPUT = 2
@@ -27,11 +29,14 @@ WRITING = {
         *("--oversubscription", "node=2,4"),
     ),
     "goodput": ("goodput", "in/job.toml", "--seeds", "2", "--duration", "9 d"),
+    "jitter": ("jitter", "in/job.toml", "--runs", "3", "--workers", "1"),
+    "jobs": ("jobs", "in/jobs.toml"),
     "sweep": ("sweep", "in/job.toml", *SETS),
     "validate": ("validate", "in/rows.csv"),
     "collectives": ("collectives", "in/job.toml", "-e", "1KiB"),
     "export": ("export", "in/job.toml", "--to", "plan"),
 }
+PAGES = ("simulate", "stress", "goodput", "jitter", "jobs")
 PICTURE = ("topology", "in/job.toml")
 OURS = {
     "run": "report.txt",
@@ -39,6 +44,8 @@ OURS = {
     "compare": "comparison.csv",
     "stress": "stress.csv",
     "goodput": "goodput.csv",
+    "jitter": "jitter.csv",
+    "jobs": "jobs.csv",
     "sweep": "points.csv",
     "validate": "predictions.csv",
     "collectives": "collectives.csv",
@@ -53,6 +60,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in", plan=True)
     write_csv(tmp_path / "in" / "rows.csv", GPT)
+    jobs = toml_text(document(job("a", 4), job("b", 4)))
+    (tmp_path / "in" / "jobs.toml").write_text(jobs, encoding="utf-8")
     return tmp_path
 
 
@@ -119,6 +128,22 @@ def test_every_command_knows_its_own_folder_and_leaves_what_is_beside(
     assert {path.name for path in (folder / "out").iterdir()} == names
     assert (folder / "out" / OURS[command]).read_bytes() == text
     assert (folder / "out" / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [*(WRITING[command] for command in PAGES), (*WRITING["compare"], "--json")],
+    ids=[*PAGES, "compare"],
+)
+def test_a_page_without_a_folder_is_refused_before_any_work(
+    words: Sequence[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--html"]) == WRONG_INPUT
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("--html: ")
+    assert "--output FOLDER" in captured.err
+    assert [path.name for path in folder.iterdir()] == ["in"]
 
 
 def test_measurements_are_not_overwritten_by_their_predictions(
