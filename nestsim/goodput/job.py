@@ -49,6 +49,7 @@ from planner.work import Progress
 from topologies.errors import InputError
 from topologies.fabrics.parts import network_parts
 from topologies.network import Network
+from topologies.notices import NOTICES
 
 NUM_SIMULATED, NUM_EXPECTED = 9, 97
 """Intervals of the curve that are simulated, and those of the closed form."""
@@ -174,6 +175,11 @@ def failure_kinds(
     for stream, name in enumerate(COMPONENTS):
         given = spec.rates.get(name)
         rate = known.get(name, 0.0) if given is None else given.rate
+        if given is not None and not counts[name]:
+            NOTICES.remark(
+                f"goodput.rates.{name} has no effect: outside its nodes the network "
+                f"has no {name}"
+            )
         if rate and counts[name]:
             kinds.append(
                 FailureKind(

@@ -311,6 +311,17 @@ def test_switches_and_cables_are_in_place_of_the_published_fabric(
     assert {"link", "fabric"} < {kind.name for kind in run.kinds}
 
 
+def test_rates_of_what_the_network_lacks_are_told() -> None:
+    small = load_scenario(FILE.parents[1] / "gpt3_1.3b_8_a100.toml")
+    rates = {name: {"mtbf": "1000 d"} for name in ("device", "link", "switch")}
+    settings = {"step_time": "1 s", "seeds": 2, "duration": "9 d", "rates": rates}
+    report = nestsim.goodput(small.replace({"goodput": settings}))
+    told = [one for one in report.notices if "has no effect" in one]
+    assert [one.split()[0] for one in told] == [
+        *("goodput.rates.switch", "goodput.rates.link"),
+    ]
+
+
 @pytest.mark.parametrize("rates", [{}, {"job": {"mtbf": "1e9 s"}}])
 def test_runs_may_last_for_millennia(llama: Scenario, rates: dict[str, Any]) -> None:
     """1e18 ticks, which 52 marks are beyond 64 bits."""
