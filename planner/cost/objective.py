@@ -154,10 +154,11 @@ class PricedPlan:
 
     terms: Mapping[str, float]
     """`iteration_time` by cause [s]: `PART_NAMES` of the slowest stage times the number
-    of microbatches; ``"hidden"``, what its passes hide of them (negative);
-    ``"transfers"``, what transfers between stages add; ``"bubble"``, what the stage
-    waits for beside them (fill and drain); ``"tail"``, what synchronisation and the
-    optimizer step add: after the last pass, and where passes wait for parameters."""
+    of microbatches; ``"hidden"``, what its passes and pairs of passes hide of them
+    (negative); ``"transfers"``, what transfers between stages add; ``"bubble"``, what
+    the stage waits for beside them (fill and drain); ``"tail"``, what synchronisation
+    and the optimizer step add: after the last pass, and where passes wait for
+    parameters."""
 
     pipeline_time: float
     """End of the last pass in the exact timeline of the schedule [s]."""

@@ -164,7 +164,6 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
     stages = tuple(max(found, key=_pace) for found in costs)
     step_end = max(cost.step_end_time for found in costs for cost in found)
     pipelines = _pipelines(workload, plan, rates, by_kind, kinds)
-    alone = [one._replace(boundaries=0.0 * one.boundaries) for one in pipelines]
     ends = step_ends(pipelines)
     has_closed_form = plan.schedule in LOAD_SCHEDULES
     return PricedPlan(
@@ -172,13 +171,7 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
         stages=stages,
         by_kind=tuple(costs) if max(map(len, costs)) > 1 else (),
         iteration_time=ends.step,
-        terms=_terms(
-            stages,
-            m,
-            alone=last_pass(alone),
-            pipeline=last_pass(pipelines),
-            step=ends.step,
-        ),
+        terms=_terms(stages, m, pipelines, ends.step),
         pipeline_time=ends.passes,
         closed_form_time=(
             float(times.max() + step_end) if has_closed_form else ends.step
@@ -220,18 +213,29 @@ def _pipelines(
 
 
 def _terms(
-    stages: Sequence[StageCost], m: int, *, alone: float, pipeline: float, step: float
+    stages: Sequence[StageCost],
+    m: int,
+    pipelines: Sequence[AlikeReplicas],
+    step: float,
 ) -> dict[str, float]:
     """Return the time of a step by cause [s].
 
     From the work of the slowest stage over all ``m`` microbatches to the pipeline
     without transfers, with them, and to the end of the step.
     """
-    slowest = max(stages, key=lambda stage: stage.work_time)
+    number = max(range(len(stages)), key=lambda stage: stages[stage].work_time)
+    slowest = stages[number]
     charged = m * sum(slowest.parts.values())
     busy = m * slowest.work_time
+    paired = max(one.timeline.busy(number) for one in pipelines)
+    if not np.isclose(paired, busy, rtol=1e-12, atol=0.0):
+        busy = paired
     if np.isclose(busy, charged, rtol=1e-12, atol=0.0):
         busy = charged
+    alone = last_pass(
+        [one._replace(boundaries=0.0 * one.boundaries) for one in pipelines]
+    )
+    pipeline = last_pass(pipelines)
     return {
         **{name: m * time for name, time in slowest.parts.items()},
         "hidden": busy - charged,

@@ -146,6 +146,11 @@ class PlanTimeline:
         )
         self.nothing = np.zeros(self.plain.size)
 
+    def busy(self, stage: int) -> float:
+        """Return what the passes of a stage take, paired ones as pairs [s]."""
+        first, end = self.program.indptr[stage : stage + 2].tolist()
+        return float(self.plain[first:end].sum())
+
     def last_pass(self, boundaries: FloatArray) -> float:
         """Return the end of the last pass without what it does for parameters [s].
 

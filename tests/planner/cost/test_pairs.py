@@ -58,6 +58,16 @@ def test_a_pair_takes_what_is_sent_or_all_else_and_slows_down_what_is_beside():
     assert pair < slow_first + slow_second <= pair + sent / 3.0 * (1.0 + 1e-9)
 
 
+def test_what_pairs_hide_is_hidden_and_no_bubble():
+    found, plain = priced(True), priced(False)
+    m = found.plan.num_microbatches
+    ((forward, backward, _, first, second),) = found.stages[0].chunk_times
+    saved = (m - 1) * (forward + backward - first - second)
+    assert found.terms["hidden"] == pytest.approx(-saved)
+    assert found.terms["bubble"] == pytest.approx(0.0, abs=1e-9 * found.iteration_time)
+    assert plain.terms["hidden"] == plain.terms["bubble"] == 0.0
+
+
 def test_one_microbatch_more_is_held():
     found, plain = priced(True), priced(False)
     more = found.stages[0].memory["activations"]
