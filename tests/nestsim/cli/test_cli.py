@@ -560,7 +560,7 @@ def test_both_entry_points_work_from_any_folder(entry: str, tmp_path: Path) -> N
     listed = nestsim(entry, "accelerators", cwd=tmp_path)
     assert (listed.returncode, listed.stderr) == (0, "")
     assert "h100-sxm" in listed.stdout
-    wrong = nestsim(entry, "plan", "missing.toml", cwd=tmp_path)
+    wrong = nestsim(entry, "plan", "missing.toml", "-q", cwd=tmp_path)
     assert (wrong.returncode, wrong.stdout) == (WRONG_INPUT, "")
     assert wrong.stderr == (
         "missing.toml: no such file\n  expected: a scenario file in TOML\n"
