@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
 .PHONY: help demo test lint unit docs fuzz regret benchmark bench-planner bench-simulator validate refit \
-	paper paper-all paper-page published slow clean
+	paper paper-all paper-page tables published slow clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -110,12 +110,23 @@ paper-all: paper  ## every experiment of the paper, and the tables of docs/paper
 			--set "search.recompute=[['$$(case $$file in (*bert*) echo none;; (*) echo stage;; esac)']]" \
 			--output results/paper/restricted_$$(basename $$file .toml) || exit 1; \
 	done
+	# Alpa with micro-batches of one sequence: stages of one replica, as in its paper.
+	for file in $(filter-out %_1024.toml,$(FIG5)); do \
+		$(BIN)/nestsim sweep $$file --what run --no-figures \
+			--set search.planner=alpa --set "search.data_parallel_sizes=[[1]]" \
+			--set "search.tensor_model_parallel_sizes=[[1,2,4,8,16]]" \
+			--output results/paper/unreplicated_$$(basename $$file .toml) || exit 1; \
+	done
 	$(MAKE) paper-page
 
 paper-page: $(STAMP)  ## the tables and figures of docs/paper.md, from results/paper
 	$(BIN)/python -m tests.nestsim.paper_page results/paper
 	cp results/paper/fig5/comparison.png docs/images/paper_figure5.png
 	cp results/paper/fig7/comparison.png docs/images/paper_figure7.png
+
+# Minutes: the searches of the table of answers, and all published runs.
+tables: $(STAMP)  ## what programs write into the other pages of docs
+	$(BIN)/python -m tests.docs.made
 
 published: $(STAMP)  ## published plans beside Manual's and ours: docs/published.md
 	$(BIN)/nestsim compare scenarios/published/*.toml --planners nest,manual,fixed \

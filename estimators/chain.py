@@ -43,6 +43,9 @@ class LayerTimes(NamedTuple):
     repeated: float
     """Compute that selective recompute adds to the backward pass [s]."""
 
+    host: HostTimes = HostTimes(0.0, 0.0)
+    """Part of `forward` and `backward` that software adds to the device's own time."""
+
 
 def layer_times(
     graph: LayerGraph,
@@ -81,11 +84,16 @@ def layer_times(
         if kind in blocks:
             passes = (device.forward, device.backward)
             added = host_times(work, passes, degrees, platform)
-        whole = device._replace(
-            forward=device.forward + added.forward,
-            backward=device.backward + added.backward,
+        slowest = platform.slowest
+        found.append(
+            LayerTimes(
+                slowest * (device.forward + added.forward),
+                slowest * (device.backward + added.backward),
+                slowest * device.weight_gradient,
+                slowest * device.repeated,
+                HostTimes(slowest * added.forward, slowest * added.backward),
+            )
         )
-        found.append(LayerTimes(*(platform.slowest * time for time in whole)))
     return found
 
 
@@ -165,6 +173,7 @@ def build_layer_table(
     working = column([work.working_bytes + loss * work.loss_bytes for work in works])
     forward = column([time.forward for time in times])
     again = column([time.repeated for time in times])
+    host = column([time.host.forward for time in times])
     boundary = np.append(column([work.input_bytes for work in works]), 0.0)
     boundary[0] = 0.0
     if platform.software.scatters_transfers and not degrees.sequence_parallel:
@@ -180,6 +189,12 @@ def build_layer_table(
             "selective": again * is_block,
             "full": forward * is_block,
             "stage": forward,
+        },
+        host_time={
+            "forward": host,
+            "backward": column([time.host.backward for time in times]),
+            "full": host * is_block,
+            "stage": host,
         },
         forward_flops=column([work.model_flops for work in works]),
         parameters=parameters,
@@ -219,9 +234,7 @@ def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> 
     software = platform.software
     if degrees.ep == 1 or not software.library:
         return 1.0
-    ranks = degrees.ep * degrees.tp * degrees.cp
-    if degrees.grouping.is_folded:
-        ranks = degrees.ep * degrees.etp
+    ranks = degrees.grouping.expert_span(degrees[:3])
     slower = _slower_messages(ranks, platform)
     return slower * _share_between_nodes(spec, ranks, software)
 

@@ -61,6 +61,10 @@ class SoftwareConstants:
     """Kernels of each expert's product: the product itself, and casts of what it reads
     and writes."""
 
+    message_time: float
+    """Idle time of the device for each message that the host sends to another pipeline
+    stage or receives from one, with its part of the schedule [s]."""
+
     layer_gap: float
     """Idle time of the device in each layer, forward and backward together [s]."""
 

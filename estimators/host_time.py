@@ -8,6 +8,10 @@ A block takes at least as long as the host needs to launch its kernels. With com
 With CUDA graphs [1]_ the host launches a step and no kernel: ``h`` is 0, the gap that
 of compiled programs, and collectives follow kernels as kernels follow each other.
 
+Messages between pipeline stages are the host's, too: it launches a send and a receive
+for each pass of each chunk, waits for what came, and goes through its schedule.
+Compiled programs and graphs hold them already.
+
 A large ``q`` makes it the maximum of both; a finite one says that kernels of a layer
 that is slow on the whole may be quick one by one. Collectives are priced as if their
 groups sat side by side on the accelerator's own links; what of ``c`` goes over the wire
@@ -97,6 +101,13 @@ def host_times(
         _combined_time(compute[1], backward, BACKWARD_LAUNCHES * host)
         + (1.0 - FORWARD_GAP) * gap,
     )
+
+
+def message_time(platform: Platform) -> float:
+    """Return what a device waits for its host at each message between stages [s]."""
+    if platform.software.compiled or platform.software.cuda_graphs:
+        return 0.0
+    return platform.software_constants.message_time
 
 
 def _launches(operator: OperatorWork, per_expert: float) -> float:

@@ -62,6 +62,10 @@ class Software:
     """Devices of a node, if tokens that several experts of a node want are sent there
     once (DeepEP and its kind); 0 if every copy is sent."""
 
+    moe_token_dispatcher_type: str = ""
+    """``"flex"`` if a token is sent once to each node, ``"alltoall"`` if every copy is
+    sent, ``""`` for what the preset does; `ranks_per_node` follows from it."""
+
     keeps_gathered: bool = False
     """Whether with sequence parallelism, what products gather is kept for the backward
     pass, as PyTorch's tensor parallelism does; Megatron-LM gathers it again."""
@@ -70,6 +74,11 @@ class Software:
     """Whether tensor-parallel ranks that all hold the hidden states send a part each to
     the next stage, which gathers it inside the node (Narayanan et al., SC'21, section
     4.1; DeepSpeed's ``is_pipe_partitioned``). What gathering takes is left out."""
+
+    experts_within_data: bool = False
+    """Whether experts are spread over data-parallel ranks alone, so that each context-
+    parallel rank has groups of its own; else they count the ranks of a stage anew
+    (`estimators.grouping.Grouping`)."""
 
     num_ranks: int = 1
     """Devices of the job, all of which wait for the slowest one."""

@@ -24,8 +24,9 @@ References
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
+from estimators.grouping import CP_COMM_TYPES, Grouping
 from estimators.number_formats import NARROW_FORMATS
 from topologies.errors import InputError
 
@@ -361,76 +362,6 @@ class TrainingSpec:
         return num_bytes
 
 
-CP_COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
-"""How the ranks of a context-parallel group share attention, Megatron's names: keys and
-values go round a ring, or are gathered; heads are exchanged for tokens (Ulysses), among
-all ranks, or among a few, whose groups form rings."""
-
-
-class Grouping(NamedTuple):
-    """How the ranks of a stage form groups, beside what its grid says.
-
-    The defaults are a ring of context-parallel ranks, and experts that are split over
-    the tensor group, on ranks that the grid has an axis for.
-    """
-
-    etp: int = 0
-    """Expert-tensor-parallel size; 0 if it is the tensor-parallel size."""
-    cp_comm_type: str = "p2p"
-    """One of `CP_COMM_TYPES`."""
-    a2a: int = 0
-    """Context-parallel ranks that exchange heads among themselves under ``"a2a+p2p"``;
-    0 under the others."""
-
-    @classmethod
-    def of(
-        cls, tp: int, cp: int, *, etp: int = 0, cp_comm_type: str = "p2p", a2a: int = 0
-    ) -> "Grouping":
-        """Return the grouping of some sizes, equal ones by the same values."""
-        kind = cp_comm_type if cp > 1 else "p2p"
-        if kind != "a2a+p2p":
-            a2a = 0
-        return cls(0 if etp == tp else etp, kind, a2a)
-
-    @property
-    def is_folded(self) -> bool:
-        """Whether expert groups count the ranks of a stage in their own way."""
-        return self.etp > 0
-
-    def settings(self, cp: int) -> "GroupSettings":
-        """Return it as a `ParallelismConfig` with ``cp`` context ranks has it."""
-        return {
-            "expert_tensor_parallel_size": self.etp or None,
-            "cp_comm_type": self.cp_comm_type,
-            "hierarchical_context_parallel_sizes": (
-                (self.a2a, cp // self.a2a) if self.a2a else None
-            ),
-        }
-
-    def exchanging(self, cp: int) -> int:
-        """Return the ranks that exchange heads for tokens, of ``cp``."""
-        return {"a2a": cp, "a2a+p2p": self.a2a}.get(self.cp_comm_type, 1)
-
-    def ring(self, cp: int) -> int:
-        """Return the ranks of a ring that keys and values go round, of ``cp``."""
-        return cp // self.exchanging(cp) if self.cp_comm_type != "all_gather" else 1
-
-
-class GroupSettings(TypedDict):
-    """Settings of a `ParallelismConfig` that say how ranks form groups."""
-
-    expert_tensor_parallel_size: int | None
-    """Devices that share each expert's matrices."""
-    cp_comm_type: str
-    """How the ranks that share a sequence share attention."""
-    hierarchical_context_parallel_sizes: tuple[int, ...] | None
-    """Ranks that exchange heads, and ranks of each ring."""
-
-
-PLAIN_GROUPING = Grouping()
-"""A ring, and experts split as the other layers are."""
-
-
 class Sizes(NamedTuple):
     """The parallel degrees, as formulas and kernels call them."""
 
@@ -480,6 +411,11 @@ class ParallelismConfig:
     other layers. Any other number lets the experts of a stage be spread over all its
     ranks, tensor- and context-parallel ones included."""
 
+    experts_within_data: bool = False
+    """Whether experts that are split as other layers are spread over data-parallel
+    ranks alone, as `estimators.software.Software` has it; else over all ranks of a
+    stage."""
+
     cp_comm_type: str = "p2p"
     """How the ranks that share a sequence share attention, one of `CP_COMM_TYPES`."""
 
@@ -502,28 +438,37 @@ class ParallelismConfig:
                 )
         self._check_experts()
         self._check_context()
+        self._check_replicas()
 
     def _check_experts(self) -> None:
-        """Refuse expert groups that do not fill the ranks of a stage."""
+        """Refuse experts that tensor-parallel ranks do not share evenly."""
         tp, etp = self.tensor_model_parallel_size, self.expert_tensor_parallel_size
-        if etp is None or etp == tp:
-            return
-        if etp < 1 or tp % etp:
+        if etp is not None and (etp < 1 or tp % etp):
             raise InputError(
                 "does not divide the tensor-parallel ranks",
                 where="expert_tensor_parallel_size",
                 got=etp,
                 expected=f"a divisor of tensor_model_parallel_size, which is {tp}",
             )
-        ranks = tp * self.context_parallel_size * self.data_parallel_size
-        if ranks % (etp * self.expert_model_parallel_size):
-            raise InputError(
-                "does not divide the ranks that experts are spread over",
-                where="expert_model_parallel_size",
-                got=self.expert_model_parallel_size,
-                expected=f"a divisor of tensor x context x data / "
-                f"expert_tensor_parallel_size, which is {ranks} / {etp}",
-            )
+
+    def _check_replicas(self) -> None:
+        """Refuse expert groups that do not go round the ranks of a stage."""
+        tp, cp, ep, dp, _ = self.sizes()
+        grouping = self.grouping
+        if dp % grouping.replica_unit((tp, cp, ep)) == 0:
+            return
+        folded, etp = grouping.is_folded, grouping.etp or tp
+        raise InputError(
+            "does not divide the ranks that experts are spread over"
+            if folded
+            else "does not divide the replicas that experts are spread over",
+            where="expert_model_parallel_size",
+            got=ep,
+            expected="a divisor of tensor x context x data / expert tensor, which is "
+            f"{tp * cp * dp} / {etp}"
+            if folded
+            else f"a divisor of data_parallel_size, which is {dp}",
+        )
 
     def _check_context(self) -> None:
         """Refuse a kind of context parallelism that there is not."""
@@ -560,9 +505,9 @@ class ParallelismConfig:
         """How the ranks of a stage form groups."""
         levels = self.hierarchical_context_parallel_sizes
         return Grouping.of(
-            self.tensor_model_parallel_size,
-            self.context_parallel_size,
+            self.sizes()[:3],
             etp=self.expert_tensor_parallel_size or 0,
+            within_data=self.experts_within_data,
             cp_comm_type=self.cp_comm_type,
             a2a=levels[0] if levels else 0,
         )

@@ -29,7 +29,8 @@ from nestsim.simulator.noise import Jitter
 from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay, replayed_time
 from nestsim.simulator.work import PipelineWork
-from nestsim.verdict import Gap, Verdict, explain_gap, judge
+from nestsim.uncertainty import MemoryBand, memory_band
+from nestsim.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.infeasibility import explain_infeasibility
@@ -42,18 +43,11 @@ from planner.search.replayed.search import Replays
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.plan import Plan
+from planner.step.room import stage_rooms
 from planner.work import Progress, Work
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from topologies.network import Network
-
-MOST_PLANNED = 40
-"""Plans of the search for the planned time that a stopped search looks at, as far as
-they can be launched."""
-
-PLANNED_SHARE = 4
-"""Divisor of the search's own limits: the part that finding plans by their planned time
-may take."""
 
 _BEYOND = (
     "A plan that the framework cannot launch would fit: search.launchable = false "
@@ -83,6 +77,9 @@ class Evaluator:
     cost: ClusterCost | None = None
     """What the cluster costs; None where nobody says or asks."""
 
+    memory_band: MemoryBand | None = None
+    """How far off what plans need of memory may be; None for exact."""
+
     @classmethod
     def of(cls, scenario: Scenario, progress: Progress | None = None) -> "Evaluator":
         """Build the network of a scenario, and trace its model.
@@ -108,6 +105,7 @@ class Evaluator:
             workload=workload.on(device_fleet(scenario, network.num_devices)),
             search=scenario.search,
             simulation=scenario.simulation,
+            memory_band=memory_band(scenario.software_preset),
         )
 
     def price(self, plan: Plan) -> PricedPlan:
@@ -135,6 +133,7 @@ class Evaluator:
         *,
         memory: bool = True,
         every_actor: bool = False,
+        confirm: bool = False,
         progress: Progress | None = None,
     ) -> Replay:
         """Run one step over the links of the network.
@@ -147,6 +146,7 @@ class Evaluator:
             self.simulation.replay,
             memory=memory,
             every_actor=every_actor,
+            confirm=confirm,
             progress=progress,
         )
 
@@ -166,7 +166,7 @@ class Evaluator:
         self,
         priced: PricedPlan,
         jitter: Jitter,
-        runs: range,
+        runs: Sequence[int],
         progress: Progress | None = None,
     ) -> FloatArray:
         """Return the replayed iteration time of a plan in each of some runs [s]."""
@@ -187,10 +187,10 @@ class Evaluator:
             priced,
             done,
             tolerance=None if by_replay else self.simulation.tolerance,
-            memory=[
-                self.workload.memory_on(stage.devices, self.search.memory_reserve)
-                for stage in priced.plan.stages
-            ],
+            memory=DeviceMemory(
+                stage_rooms(self.workload, priced.plan, self.search.memory_reserve),
+                self.memory_band,
+            ),
             gap=gap,
         )
 
@@ -217,14 +217,16 @@ class Evaluator:
     ) -> Candidate:
         """Look closer at the plan that is reported: by more runs of its step.
 
-        The gap is split by level of the network; where the trace shows all devices,
-        the replay records all of them.
+        SimPy has the last word on it (`nestsim.simulator.replay.confirmed_run`). The
+        gap is split by level of the network; where the trace shows all devices, the
+        replay records all of them.
         """
         work = self.lower(candidate.priced)
-        done = candidate.replay
         progress_of(progress, "replay: explain the reported plan")
-        if self.simulation.trace == "all":
-            done = self.replay(work, every_actor=True)
+        every_actor = self.simulation.trace == "all"
+        done = self.replay(work, every_actor=every_actor, confirm=True)
+        known = candidate.replay.iteration_time
+        assert done.iteration_time == known, f"{done.engine}: not {known!r} s"
         settings = self.simulation.replay
         gap = explain_gap(self.network, candidate.priced, done, work, settings)
         verdict = self.judge(candidate.priced, done, candidate.rank, gap)
@@ -290,36 +292,58 @@ class Evaluator:
             raise (error.at("search") if error.where == "planner" else error) from None
         if planner == "nest" and not (outcome.plans or outcome.spent.is_stopped):
             return replace(outcome, why_not=self._why_not(outcome, progress))
-        if spec.objective == "planned" or planner == "nest":
+        if spec.objective == "planned":
             return outcome
+        if planner == "nest":
+            return self._with_price_of_rules(outcome)
         plans = [*outcome.plans, *self._priced(starts if outcome.plans else ())]
         times = [self.replayed_time(priced) for priced in plans]
         order = sorted(range(len(times)), key=times.__getitem__)
+        return self._with_price_of_rules(
+            replace(
+                outcome,
+                plans=tuple(plans[index] for index in order),
+                replayed_times=tuple(times[index] for index in order),
+            )
+        )
+
+    def _with_price_of_rules(self, outcome: PlannerOutcome) -> PlannerOutcome:
+        """Say how fast a planner's plans are within the framework's rules and without.
+
+        Without them only where it had any such plan.
+        """
+        times = outcome.replayed_times
+        within = [outcome.launchable_time] * math.isfinite(outcome.launchable_time)
+        free = [self.replayed_time(priced) for priced in self._priced(outcome.refused)]
+        for priced, time in zip(outcome.plans, times, strict=True):
+            if not self.launch_breaches(priced.plan):
+                within.append(time)
+            elif self.search.keeps_rules:
+                free.append(time)
+        if not self.search.keeps_rules:
+            free += times
         return replace(
             outcome,
-            plans=tuple(plans[index] for index in order),
-            replayed_times=tuple(times[index] for index in order),
+            launchable_time=min(within, default=math.nan),
+            free_time=min(free, default=math.nan),
         )
 
     def _priced(self, plans: Sequence[Plan]) -> list[PricedPlan]:
         """Price plans that fit in memory."""
         return [
-            self.price(plan) for plan in plans if fits(self.workload, self.search, plan)
+            self.price(plan)
+            for plan in plans
+            if fits(self.workload, self.search, plan, self.network.host)
         ]
 
     def _ordinary_plans(self) -> Sequence[Plan]:
-        """Return what a competent user would try, and the best as planned."""
+        """Return what a competent user would try."""
         spec = self.search
         try:
             plans = manual_plans(self.network, self.workload, spec, Work())
-            wider = replace(spec, keep_best=max(MOST_PLANNED, spec.keep_best))
-            outcome = search(self.network, self.workload, wider, work=_share_of(spec))
         except InputError:
             return ()
-        return (
-            *plans[: spec.keep_best],
-            *(priced.plan for priced in outcome.plans),
-        )
+        return plans[: spec.keep_best]
 
     def _why_not(self, outcome: PlannerOutcome, progress: Progress | None) -> str:
         """Say why a search found nothing, and what would change that."""
@@ -421,12 +445,3 @@ def progress_of(
         return None
     progress(doing, share)
     return lambda detail, _: progress(f"{doing}: {detail}", share)
-
-
-def _share_of(spec: SearchSpec) -> Work:
-    """Return what finding ordinary plans may spend beside a search that was stopped."""
-    work, time = spec.work_limit, spec.time_limit
-    return Work(
-        limit=None if work is None else max(work // PLANNED_SHARE, 1),
-        time_limit=None if time is None else time / PLANNED_SHARE,
-    )

@@ -19,6 +19,7 @@ from nestsim.results import (
 )
 from nestsim.scenario.load import Scenario
 from nestsim.uncertainty import Band, Setting, band
+from nestsim.verdict import NO_ROOM
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.explain import explain
@@ -231,6 +232,7 @@ def with_search(
         result,
         objective=scenario.search.objective,
         lower_bound=math.nan if bound is None else bound,
+        proposed_time=found.proposed_time,
         search_statistics=statistics,
         shortfall=found.why_not,
         spent=found.spent,
@@ -240,8 +242,8 @@ def with_search(
 
 def _simulated_order(candidate: Candidate) -> tuple[bool, float, int]:
     """Order by simulated time; what does not fit comes last."""
-    infeasible = candidate.verdict.kind == "infeasible"
-    return infeasible, candidate.simulated.iteration_time, candidate.rank
+    is_too_large = candidate.verdict.kind in NO_ROOM
+    return is_too_large, candidate.simulated.iteration_time, candidate.rank
 
 
 def simulate_job(

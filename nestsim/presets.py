@@ -84,13 +84,10 @@ _MEGATRON_CORE = Software(
 BESIDE_EXPERTS = 132.0 / 112.0
 """Factor on compute beside all-to-alls between experts."""
 
-_ALL_OVERLAPPED = Execution(
-    overlap_grad_reduce=True,
-    overlap_param_gather=True,
-    tp_comm_overlap=True,
-    expert_communication_slowdown=BESIDE_EXPERTS,
-)
 _OVERLAPPED = Execution(overlap_grad_reduce=True, overlap_param_gather=True)
+_MEGATRON_OVERLAPPED = replace(
+    _OVERLAPPED, expert_communication_slowdown=BESIDE_EXPERTS
+)
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
@@ -100,7 +97,10 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "megatron-lm": Preset(
             name="megatron-lm",
             software=Software(
-                name="megatron-lm", scatters_transfers=True, attention_kernel="flash"
+                name="megatron-lm",
+                scatters_transfers=True,
+                attention_kernel="flash",
+                experts_within_data=True,
             ),
             gradients=_FP32,
             attention="plain",
@@ -109,9 +109,12 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             execution=NOTHING_HIDDEN,
         ),
         # Megatron Core as recipes for large models start it: use_distributed_optimizer,
-        # overlap_grad_reduce, overlap_param_gather, tp_comm_overlap, sequence_parallel.
-        # Dropout 0.1 is its default; its optimizers keep fp32 copies of 16-bit
-        # gradients (core/optimizer/optimizer.py, _copy_model_grads_to_main_grads).
+        # overlap_grad_reduce, overlap_param_gather, sequence_parallel. What it does not
+        # do unless it is asked to is tp_comm_overlap
+        # (core/model_parallel_config.py: False), which wants user buffers to be set up
+        # for each shape of a product. Dropout 0.1 is its default; its optimizers keep
+        # fp32 copies of 16-bit gradients (core/optimizer/optimizer.py,
+        # _copy_model_grads_to_main_grads).
         "megatron-core": Preset(
             sends_tokens_once=True,
             name="megatron-core",
@@ -121,12 +124,13 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             dropout=0.1,
             gradients=_FP32_IF_BF16,
             sequence_parallel=True,
-            execution=_ALL_OVERLAPPED,
+            execution=_MEGATRON_OVERLAPPED,
         ),
         # The recipes that NVIDIA measures (NeMo, Megatron-Bridge, MLPerf): as above,
-        # and gradients are accumulated and reduced in the weights' 16 bits
-        # (grad_reduce_in_fp32 = False, grad_sync_dtype: bf16). Experts' weights are
-        # applied inside their activation.
+        # with tp_comm_overlap and its user buffers (perf_recipes/llama: userbuffers_..
+        # for each device and model); gradients are accumulated and reduced in the
+        # weights' 16 bits (grad_reduce_in_fp32 = False, grad_sync_dtype: bf16).
+        # Experts' weights are applied inside their activation.
         "nemo": Preset(
             sends_tokens_once=True,
             name="nemo",
@@ -135,7 +139,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             zero_stage=1,
             gradients=_AS_WEIGHTS,
             sequence_parallel=True,
-            execution=_ALL_OVERLAPPED,
+            execution=replace(_MEGATRON_OVERLAPPED, tp_comm_overlap=True),
         ),
         # DeepSpeed's pipeline engine reduces after the last backward pass, in the
         # precision of the weights (deepspeed/runtime/pipe/engine.py,
@@ -206,6 +210,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                 fuses_activation=True,
                 repeats_elementwise=True,
                 gathers_by_weight=True,
+                experts_within_data=True,
             ),
             weights_in_fp32=True,
             zero_stage=3,

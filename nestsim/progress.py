@@ -61,26 +61,20 @@ def shown_progress(progress: Progress | bool | None) -> Iterator[Progress | None
             lines.end()
 
 
-def notices() -> list[str]:
-    """Return what users should know of the work since the last time."""
-    from topologies.notices import NOTICES
-
-    return NOTICES.sentences(LEAST_TOLD)
-
-
 @contextmanager
 def _heard(listener: Callable[[str], None]) -> Iterator[None]:
-    """Have a function told of what is done once on this machine, if nobody is yet."""
-    from topologies.notices import NOTICES  # with numpy: not before it is needed
+    """Have a function told of what the call does once, if nobody is yet."""
+    from topologies.notices import notices  # with numpy: not before it is needed
 
-    if NOTICES.listener is not None:
+    told = notices()
+    if told.listener is not None:
         yield
         return
-    NOTICES.listener = listener
+    told.listener = listener
     try:
         yield
     finally:
-        NOTICES.listener = None
+        told.listener = None
 
 
 def _while_done_once(progress: Progress) -> Callable[[str], None]:

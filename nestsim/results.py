@@ -183,6 +183,10 @@ class JobResult(Generic[C]):
     """No plan of the search space is faster than this: in the replay, or by the
     planner's model, as `objective` says; NaN without a search [s]."""
 
+    proposed_time: float = math.nan
+    """Fastest replay of the plans that the dynamic program proposed to the search; NaN
+    if there was none [s]."""
+
     search_statistics: Mapping[str, int] = field(default_factory=dict)
     """Configurations considered, priced, and why the others were dropped."""
 

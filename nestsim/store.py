@@ -109,7 +109,7 @@ def content_key(value: object) -> str:
     return hashlib.sha256(plain_json(value, sort_keys=True).encode()).hexdigest()
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the tables below; stored as SQLite's ``user_version``."""
 
 APPLICATION_ID = 0x4E455354
@@ -127,7 +127,7 @@ _BESIDE = ("-journal", "-wal", "-shm")
 _SCHEMA = (
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE points (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, "
-    "point TEXT NOT NULL, row TEXT, reason TEXT, "
+    "point TEXT NOT NULL, row TEXT, reason TEXT, digest TEXT NOT NULL, "
     "CHECK ((row IS NULL) != (reason IS NULL)))",
     "CREATE TABLE durations (number INTEGER PRIMARY KEY REFERENCES points, "
     "seconds REAL NOT NULL)",
@@ -214,23 +214,35 @@ class Store:
         """
         row = None if outcome.row is None else plain_json(outcome.row)
         reason = outcome.reason if outcome.row is None else None
-        point = plain_json(outcome.point)
+        cells = (outcome.number, outcome.key, plain_json(outcome.point), row, reason)
         with self._worded(), self._transaction():
             self._connection.execute(
-                "INSERT INTO points VALUES (?, ?, ?, ?, ?)",
-                (outcome.number, outcome.key, point, row, reason),
+                "INSERT INTO points VALUES (?, ?, ?, ?, ?, ?)",
+                (*cells, content_key(cells)),
             )
             self._connection.execute(
                 "INSERT INTO durations VALUES (?, ?)", (outcome.number, seconds)
             )
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Yield what became of each finished point, by number."""
+        """Yield what became of each finished point, by number.
+
+        Raises
+        ------
+        InputError
+            If it is not what was recorded: SQLite does not see a changed byte.
+        """
         with self._worded():
             rows = self._connection.execute(
-                "SELECT number, key, point, row, reason FROM points ORDER BY number"
+                "SELECT number, key, point, row, reason, digest FROM points "
+                "ORDER BY number"
             )
-            for number, key, point, row, reason in rows:
+            for *cells, digest in rows:
+                if any(isinstance(cell, bytes) for cell in cells) or (
+                    digest != content_key(cells)
+                ):
+                    raise self._not_ours("points as they were recorded", _FORGET)
+                number, key, point, row, reason = cells
                 yield Outcome(
                     number=number,
                     key=key,
@@ -245,7 +257,10 @@ class Store:
             rows = self._connection.execute(
                 "SELECT number, seconds FROM durations ORDER BY number"
             )
-            return dict(rows.fetchall())
+            found = dict(rows.fetchall())
+        if not all(isinstance(taken, float) for taken in found.values()):
+            raise self._not_ours("times as they were recorded", _FORGET)
+        return found
 
     def _prepare(self, facts: dict[str, str]) -> None:
         """Take hold of the file; make its tables, or check whose they are."""
@@ -274,6 +289,8 @@ class Store:
                 expected="the sweep that it was begun with, to be taken up again",
                 hint=_FORGET,
             )
+        for _ in self.outcomes():  # what is damaged is told before hours of work
+            pass
 
     def _not_ours(self, expected: str, hint: str = _LEAVE) -> InputError:
         return InputError(
@@ -299,7 +316,7 @@ class Store:
         try:
             yield
         except sqlite3.IntegrityError:
-            raise  # ours, not the user's
+            raise  # ours: points of the file are whole, `_prepare` has looked
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise InputError(
@@ -312,7 +329,8 @@ class Store:
                 where=str(self.path),
                 expected="a file that can be written",
             ) from None
-        except sqlite3.DatabaseError:
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
+            # SQLite quotes damaged bytes in its messages, which Python cannot read.
             raise self._not_ours("the file sweep.sqlite of a sweep") from None
 
 

@@ -8,6 +8,10 @@ that constants were fitted to, its software, whether it stays in a few nodes' re
 the generation of its devices. `nestsim.calibration` measures them; ``uncertainty.toml``
 holds them.
 
+The memory of a device errs by framework, and more to one side: there the deciles of
+what was measured over what was predicted are held. The outer two are the band, and how
+many lie below what a device has over what a plan needs is how likely it fits.
+
 References
 ----------
 .. [1] J. Lei, M. G'Sell, A. Rinaldo, R. Tibshirani, L. Wasserman, "Distribution-Free
@@ -45,6 +49,55 @@ class Band(NamedTuple):
 
     high: float
     """Factor on the prediction at the upper end."""
+
+
+class MemoryNeed(NamedTuple):
+    """What a device of a plan needs, how far off that may be, and what there is."""
+
+    estimate: float
+    """Predicted size [byte]."""
+
+    low: float
+    """Lower end of the 80 % band; the estimate where none is known [byte]."""
+
+    high: float
+    """Upper end of the band [byte]."""
+
+    room: float
+    """What there is [byte]."""
+
+    fits_in_ten: int
+    """Jobs of ten like this one that fit: 0 is fewer than one, 10 more than nine."""
+
+
+class MemoryBand(NamedTuple):
+    """How far off the memory of a device of one framework's jobs may be."""
+
+    deciles: tuple[float, ...]
+    """Nine deciles of what was measured over what was predicted, rising."""
+
+    def need(self, estimate: float, room: float) -> MemoryNeed:
+        """Hold what is predicted against what there is [byte]."""
+        return MemoryNeed(
+            estimate,
+            self.deciles[0] * estimate,
+            self.deciles[-1] * estimate,
+            room,
+            _tenths(sum(factor * estimate <= room for factor in self.deciles)),
+        )
+
+    @property
+    def band(self) -> Band:
+        """The outer deciles."""
+        return Band(self.deciles[0], self.deciles[-1])
+
+
+def _tenths(below: int) -> int:
+    """Return in how many of ten jobs something is true that so many deciles keep."""
+    return below + (below == NUM_DECILES)
+
+
+NUM_DECILES = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +156,9 @@ class Uncertainty:
     new: Mapping[str, float]
     """Class -> half width, on others: errors of sources left out as a whole."""
 
-    memory: Mapping[str, float]
-    """Name of a preset, or ``"all"``, -> half width of the band of a device's
-    memory."""
+    memory: Mapping[str, tuple[float, ...]]
+    """Name of a preset, or ``"all"``, -> deciles of measured over predicted memory of a
+    device, in the logarithm."""
 
     sources: frozenset[str]
     """Sources that constants were fitted to."""
@@ -139,10 +192,10 @@ class Uncertainty:
         factor = math.exp(self.half_width(setting))
         return Band(1.0 / factor, factor)
 
-    def memory_band(self, preset: str) -> Band:
+    def memory_band(self, preset: str) -> MemoryBand:
         """Return the band of the memory of a device of a job, as factors on it."""
-        factor = math.exp(self.memory.get(preset, self.memory["all"]))
-        return Band(1.0 / factor, factor)
+        deciles = self.memory.get(preset, self.memory["all"])
+        return MemoryBand(tuple(math.exp(one) for one in deciles))
 
 
 def _narrowest(widths: Mapping[str, float], setting: Setting) -> float:
@@ -157,15 +210,17 @@ def load_uncertainty() -> Uncertainty:
     return Uncertainty(
         measured=MappingProxyType(tables["measured"]),
         new=MappingProxyType(tables["new"]),
-        memory=MappingProxyType(tables["memory"]),
+        memory=MappingProxyType(
+            {name: tuple(deciles) for name, deciles in tables["memory"].items()}
+        ),
         sources=frozenset(tables["fitted"]["sources"]),
         software=frozenset(tables["fitted"]["software"]),
         accelerators=frozenset(tables["fitted"]["accelerators"]),
     )
 
 
-def memory_band(preset: str) -> Band | None:
-    """Return the 80 % band of a device's memory, None with ideal software."""
+def memory_band(preset: str) -> MemoryBand | None:
+    """Return how far off a device's memory may be, None with ideal software."""
     return None if preset == "ideal" else load_uncertainty().memory_band(preset)
 
 

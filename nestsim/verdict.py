@@ -25,7 +25,9 @@ from nestsim.simulator.outcome import SPAN_KINDS, Replay
 from nestsim.simulator.replay import ReplaySettings, fold_model, run_system
 from nestsim.simulator.system import Incidence, Run
 from nestsim.simulator.work import PipelineWork
+from nestsim.uncertainty import MemoryBand, MemoryNeed
 from planner.cost.objective import PricedPlan
+from planner.step.room import host_room, host_sentence, is_within
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Links, Network
 from topologies.units import format_duration, format_size
@@ -195,18 +197,36 @@ class Gap:
     no cause of its own."""
 
 
+NO_ROOM = frozenset({"doubtful", "infeasible"})
+"""Verdicts on plans that need more memory than there is, by the estimate: the band of
+what they need reaches below what there is, or is all above it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What the replay says of a plan."""
 
     kind: str
-    """``"confirmed"``, ``"slower"`` or ``"infeasible"``."""
+    """``"confirmed"``, ``"slower"``, ``"doubtful"`` or ``"infeasible"``."""
 
     reason: str
     """One sentence that names the cause: which link, which stage, which term."""
 
     gap: Gap
     """Difference in time, by cause."""
+
+    memory: MemoryNeed | None = None
+    """What the fullest stage needs, with its band; None with ideal software."""
+
+
+class DeviceMemory(NamedTuple):
+    """What the devices of a plan have, and how well it is known what they need."""
+
+    rooms: Sequence[float]
+    """What a device of each stage has to give [byte]."""
+
+    band: MemoryBand | None = None
+    """How far off what plans need may be; None for exact."""
 
 
 def judge(
@@ -215,7 +235,7 @@ def judge(
     replay: Replay,
     *,
     tolerance: float | None,
-    memory: Sequence[float],
+    memory: DeviceMemory,
     gap: Gap | None = None,
 ) -> Verdict:
     """Compare a plan with its replay.
@@ -232,30 +252,32 @@ def judge(
         None for a plan that was chosen by this replay, whose time is then what was
         promised, however far it is from the planned one.
     memory
-        What each device of each stage has to give [byte].
+        What devices have. A plan is confirmed only if it fits by the estimate, and
+        infeasible only if it fits nowhere in the band.
     gap
         The difference in time by cause, if it has been explained already.
     """
     gap = gap or gap_by_cause(priced, replay)
     peaks = [timeline.peak for timeline in replay.memory]
-    missing = np.array(peaks) - np.array(memory)
+    missing = np.array(peaks) - np.array(memory.rooms)
     fullest = int(np.argmax(missing))
-    if missing[fullest] > 0.0:
-        over = format_size(missing[fullest])
-        reason = f"stage {fullest} needs {format_size(peaks[fullest])}, {over} too much"
-        return Verdict(kind="infeasible", reason=reason, gap=gap)
-    host = priced.host_memory
-    if host > 0.0 and (network.host is None or host > network.host.memory):
-        has = 0.0 if network.host is None else network.host.memory
+    room, band = memory.rooms[fullest], memory.band
+    need = None if band is None else band.need(peaks[fullest], room)
+    if not is_within(peaks[fullest], room):
         reason = (
-            f"the host is to keep {format_size(host)} for a device, and has "
-            f"{format_size(has)} for each"
+            f"stage {fullest} needs {format_size(peaks[fullest])}, "
+            f"{format_size(missing[fullest])} too much"
         )
-        return Verdict(kind="infeasible", reason=reason, gap=gap)
+        is_doubtful = need is not None and need.fits_in_ten > 0
+        kind = "doubtful" if is_doubtful else "infeasible"
+        return Verdict(kind=kind, reason=reason, gap=gap, memory=need)
+    if not is_within(priced.host_memory, host_room(network.host)):
+        reason = host_sentence(priced.host_memory, network.host).rstrip(".")
+        return Verdict(kind="infeasible", reason=reason, gap=gap, memory=need)
     ratio = priced.iteration_time / replay.iteration_time
     if ratio >= 1.0 - (WORTH_A_CAUSE if tolerance is None else tolerance):
         reason = f"the replay reaches {ratio:.1%} of the planned throughput"
-        return Verdict(kind="confirmed", reason=reason, gap=gap)
+        return Verdict(kind="confirmed", reason=reason, gap=gap, memory=need)
     kind = "confirmed" if tolerance is None else "slower"
     cause = max(gap.terms, key=lambda term: gap.terms[term])
     reason = (
@@ -263,7 +285,7 @@ def judge(
         f"{format_duration(gap.terms[cause])} of {cause}, "
         f"{_busiest(network, replay)}"
     )
-    return Verdict(kind=kind, reason=reason, gap=gap)
+    return Verdict(kind=kind, reason=reason, gap=gap, memory=need)
 
 
 def gap_by_cause(priced: PricedPlan, replay: Replay) -> Gap:

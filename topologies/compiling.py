@@ -33,7 +33,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import CPUDispatcher
 
 from topologies.arrays import Dimensions
-from topologies.notices import NOTICES
+from topologies.notices import notices
 from topologies.user_cache import cache_folder, read_sealed, write_sealed
 
 P = ParamSpec("P")
@@ -241,20 +241,20 @@ class _KernelCache(NullCache):  # type: ignore[misc]  # as above
             return compiler.CompileResult._rebuild(  # noqa: SLF001
                 target_context, *pickle.loads(contents)
             )
-        self._compiling.enter_context(NOTICES.once("compiling kernels"))
+        self._compiling.enter_context(notices().once("compiling kernels"))
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep what was compiled, if there is a place for it."""
         file = self._file(sig, data.target_context)
         if file is None:
-            NOTICES.cannot_keep("compiled kernels", "there is no home folder")
+            notices().cannot_keep("compiled kernels", "there is no home folder")
             return
         try:
             write_sealed(file, serialize.dumps(data._reduce()))  # noqa: SLF001
         except OSError as error:
             why = f"{file.parent}: {error.strerror or error}"
-            NOTICES.cannot_keep("compiled kernels", why)
+            notices().cannot_keep("compiled kernels", why)
 
     def _file(self, sig: Any, target_context: Any) -> Path | None:
         folder = cache_folder("kernels")

@@ -224,8 +224,8 @@ class SlowFraction:
     """A part of all devices, drawn at random, that compute more slowly."""
 
     fraction: float
-    """Share of the devices that are slow, from 0 to 1; the nearest whole number, halves
-    up."""
+    """Share of the devices that are slow, from 0 to 1: the nearest whole number of
+    them, halves up, as a degraded cluster is one cluster, not a mean of many."""
 
     factor: float
     """What the devices' compute times are multiplied by, at least 1."""
@@ -380,7 +380,7 @@ def slowdowns(degradation: Degradation, num_devices: int, *key: int) -> FloatArr
     Raises
     ------
     InputError
-        If there is no such device.
+        If there is no such device, or a share is none of them.
     """
     factors = np.ones(num_devices)
     slow_devices = degradation.slow_devices
@@ -392,6 +392,14 @@ def slowdowns(degradation: Degradation, num_devices: int, *key: int) -> FloatArr
                 where=f"slow_devices[{index}].device",
                 got=slow.device,
                 expected=f"device numbers 0 to {num_devices - 1}",
+            )
+        if isinstance(slow, SlowFraction) and slow.fraction > 0.0 and not devices.size:
+            raise InputError(
+                f"slows none of {num_devices:,} devices",
+                where=f"slow_devices[{index}].fraction",
+                got=slow.fraction,
+                expected="half a device or more that no entry before takes, at least "
+                f"{0.5 / num_devices:.3g}; or device = 5 in its place",
             )
         factors[devices] *= slow.factor
         with _located(f"slow_devices[{index}]"):

@@ -4,17 +4,21 @@ Kernels are compiled and models traced when they are first needed, and kept in t
 user's folder of caches. That takes seconds, in the middle of other work, so the command
 line tells users of it; results do not depend on it. Nor do they depend on where a
 setting stands that has moved: both places are read for one release.
+
+Notes belong to a call: whoever wants them opens `gathered_notices`, and what works
+below writes to `notices()`. Calls in other threads, before and after have their own.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Notices:
-    """Notes of this process; all write to `NOTICES`."""
+    """Notes of one call."""
 
     listener: Callable[[str], None] | None = None
     """Function called with what is being done once, and with an empty text when it is
@@ -70,10 +74,7 @@ class Notices:
         self.remarks[sentence] = None
 
     def sentences(self, least: float) -> list[str]:
-        """Return remarks, what took at least so long [s], cannot be kept, or has moved.
-
-        Then forget it.
-        """
+        """Return remarks, what took at least so long [s], cannot be kept, or moved."""
         notes = list(self.remarks)
         notes += [
             f"{doing}, once: {seconds:.0f} s"
@@ -88,14 +89,6 @@ class Notices:
             f"{old} has moved to {new}; the next release no longer reads it here"
             for old, new in self.moved.items()
         ]
-        for kept in (
-            self.seconds,
-            self.counts,
-            self.problems,
-            self.moved,
-            self.remarks,
-        ):
-            kept.clear()
         return notes
 
     def _notify(self, text: str) -> None:
@@ -103,5 +96,24 @@ class Notices:
             self.listener(text)
 
 
-NOTICES = Notices()
-"""Notes of this process."""
+_OPEN: ContextVar[Notices | None] = ContextVar("_OPEN", default=None)
+"""Notes of the call that is under way."""
+
+
+def notices() -> Notices:
+    """Return the notes of the call that is under way; if none is, some to be lost."""
+    return _OPEN.get() or Notices()
+
+
+@contextmanager
+def gathered_notices() -> Iterator[Notices]:
+    """Give the notes of what is done meanwhile, which no call around it gets.
+
+    Whoever listens to the call around it goes on to do so.
+    """
+    inner = Notices(listener=notices().listener)
+    token = _OPEN.set(inner)
+    try:
+        yield inner
+    finally:
+        _OPEN.reset(token)

@@ -1,5 +1,6 @@
 """The reference of the command line, from the commands themselves."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,9 +47,8 @@ def _help_words(text: str) -> Iterator[str]:
     """Yield the paragraphs of a command's help; an example becomes a block of code."""
     for paragraph in text.split("\n\n"):
         words = " ".join(paragraph.split())
-        if words.startswith("Example: `") and words.endswith("`"):
-            command = words.removeprefix("Example: `").removesuffix("`")
-            yield f"```console\n$ {command}\n```\n"
+        if example := re.fullmatch(r"Example: `([^`]+)`", words):
+            yield f"```console\n$ {example[1]}\n```\n"
         else:
             yield words.replace("[", "\\[") + "\n"
 

@@ -1,15 +1,13 @@
 """Hooks of MkDocs: what the code and the changelog say is put into the pages.
 
-A page has a mark ``<!-- settings -->`` where what is made stands in the site.
+A page has a mark ``<!-- changelog -->`` where what is made stands in the site. What the
+repository has, too, is written by ``tests/docs/made.py``.
 """
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-from docs.builder.commands import commands_reference
-from docs.builder.settings import settings_reference
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,8 +21,6 @@ def changelog() -> str:
 
 MADE: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
-        "settings": settings_reference,
-        "commands": commands_reference,
         "changelog": changelog,
     }
 )

@@ -300,11 +300,11 @@ def _expert_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
         return f"expert_model_parallel_size {ep}, but the model has no experts"
     if experts % ep:
         return f"expert_model_parallel_size {ep} does not divide the {experts} experts"
-    if degrees.grouping.is_folded and not experts:
+    if degrees.grouping.etp and not experts:
         return (
             f"expert_tensor_parallel_size {degrees.etp}, but the model has no experts"
         )
-    if degrees.grouping.is_folded and (
+    if degrees.grouping.etp and (
         degrees.tp % degrees.etp or not degrees.sequence_parallel
     ):
         return (
@@ -374,7 +374,7 @@ def _of_operator(
     case: _ShareCase, operator: TracedOperator
 ) -> Iterator[CollectiveWork]:
     at_experts = operator.operation in {"dispatch", "combine"}
-    if case.degrees.grouping.is_folded and at_experts:
+    if case.degrees.grouping.etp and at_experts:
         yield from _expert_tensor_group(case, operator)
     elif case.degrees.tp > 1:
         yield from _tensor_group(case, operator)

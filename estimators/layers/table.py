@@ -27,7 +27,7 @@ References
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -97,6 +97,11 @@ class LayerTable:
     attention core (``"selective"``), the forward compute of blocks (``"full"``) or of
     every layer (``"stage"``), shape ``(L,)`` [s]."""
 
+    host_time: Mapping[str, FloatArray] = field(default_factory=dict)
+    """Part of these times that a device waits for its host (`estimators.host_time`): of
+    the ``"forward"`` and the ``"backward"`` pass, and of what each recompute mode
+    repeats, shape ``(L,)`` each; 0 where a name is missing [s]."""
+
     forward_flops: FloatArray
     """Model FLOPs of one forward pass of the *whole* layer (all tensor- and
     context-parallel devices together) for this micro-batch, shape ``(L,)`` [FLOP]."""
@@ -152,21 +157,25 @@ class LayerTable:
         """Number of layers ``L``."""
         return len(self.names)
 
+    def waited(self, name: str) -> FloatArray:
+        """Return one of `host_time`, ``(L,)`` [s]."""
+        return self.host_time.get(name, np.zeros(self.num_layers))
+
 
 def _freeze(table: InLayerTraffic | LayerTable) -> None:
-    for field in fields(table):
-        value = getattr(table, field.name)
+    for column in fields(table):
+        value = getattr(table, column.name)
         frozen: Any
         if isinstance(value, Mapping):
             frozen = {
-                mode: _frozen_array(array, field.name) for mode, array in value.items()
+                mode: _frozen_array(array, column.name) for mode, array in value.items()
             }
             frozen = MappingProxyType(frozen)
         elif isinstance(value, np.ndarray):
-            frozen = _frozen_array(value, field.name)
+            frozen = _frozen_array(value, column.name)
         else:
             continue
-        object.__setattr__(table, field.name, frozen)
+        object.__setattr__(table, column.name, frozen)
 
 
 def _frozen_array(value: NDArray[Any], name: str) -> NDArray[Any]:

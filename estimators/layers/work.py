@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from estimators.training import PLAIN_GROUPING, Grouping
+from estimators.grouping import PLAIN_GROUPING, Grouping
 
 
 class Degrees(NamedTuple):

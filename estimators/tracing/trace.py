@@ -17,7 +17,7 @@ from estimators.models.spec import TransformerSpec, with_one_of_each
 from estimators.tracing.graph import LayerGraph, TracedLayer
 from topologies.errors import InputError
 from topologies.input_file import Value, decode, parse_json
-from topologies.notices import NOTICES
+from topologies.notices import notices
 from topologies.user_cache import cache_folder, read_sealed, write_sealed
 
 _MOST_BYTES = 4 * 2**20
@@ -44,7 +44,7 @@ def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> Laye
     file = None if folder is None else folder / f"{_content_key(spec)}.trace"
     layers = None if file is None else _read(file, spec)
     if layers is None:
-        with NOTICES.once("tracing the model"):
+        with notices().once("tracing the model"):
             layers = _trace(with_one_of_each(spec))
         _write(file, layers)
     return LayerGraph.chain(spec, layers)
@@ -153,11 +153,11 @@ def _sizes(layer: TracedLayer) -> list[int]:
 def _write(file: Path | None, layers: Mapping[str, TracedLayer]) -> None:
     """Keep the layers, if there is a place for them."""
     if file is None:
-        NOTICES.cannot_keep("traces of models", "there is no home folder")
+        notices().cannot_keep("traces of models", "there is no home folder")
         return
     values = {name: layer.to_json() for name, layer in layers.items()}
     try:
         write_sealed(file, json.dumps(values).encode())
     except OSError as error:
         why = f"{file.parent}: {error.strerror or error}"
-        NOTICES.cannot_keep("traces of models", why)
+        notices().cannot_keep("traces of models", why)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from estimators.tracing.graph import LayerGraph
 from topologies.errors import InputError
 from topologies.input_file import read_file
-from topologies.notices import NOTICES
+from topologies.notices import notices
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,7 +71,7 @@ class UserModule:
         source = read_file(self.file, expected=_EXPECTED, most_bytes=MAX_FILE)
         content = json.dumps([self.function, self.sequence_length, self.arguments])
         key = hashlib.sha256(source + content.encode()).hexdigest()
-        NOTICES.remark(f"note: runs {self.file.name}, which [model] module names")
+        notices().remark(f"note: runs {self.file.name}, which [model] module names")
         if key not in _TRACED:
             _TRACED[key] = self._traced(source)
         graph, whole = _TRACED[key]
@@ -79,13 +79,13 @@ class UserModule:
             others = f" and {len(whole) - _MOST_NAMED} more" * (
                 len(whole) > _MOST_NAMED
             )
-            NOTICES.remark(
+            notices().remark(
                 f"note: every tensor-parallel rank computes "
                 f"{', '.join(whole[:_MOST_NAMED])}"
                 f"{others} of {self.file.name} whole"
             )
         if graph.spec.whole_because:
-            NOTICES.remark(
+            notices().remark(
                 f"note: tensor parallelism does not split {self.file.name}: "
                 f"{graph.spec.whole_because}"
             )

@@ -12,7 +12,7 @@ from rich.console import Console
 import estimators
 from estimators.constants import load_constants
 from nestsim.calibration.bands import (
-    memory_widths,
+    memory_deciles,
     print_memory,
     read_misses,
     uncertainty_toml,
@@ -49,8 +49,8 @@ def main() -> None:
         misses = read_misses(with_notes_of_run(tuple(rows)), base)
         print_memory(misses, Console())
         if options.write:
-            widths = MappingProxyType(memory_widths(misses))
-            _write_bands(replace(load_uncertainty(), memory=widths))
+            deciles = MappingProxyType(memory_deciles(misses))
+            _write_bands(replace(load_uncertainty(), memory=deciles))
         return
     observations = read_observations(rows, spec, base)
     report(f"{len(observations):,} of {len(rows):,} rows can be predicted")

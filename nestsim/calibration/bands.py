@@ -5,9 +5,9 @@ the next wider one. Coverage is counted on rows whose own fold, or source, had n
 in the width that they are held against.
 
 Sizes of memory have bands by framework. What memory holds is counted, and few constants
-are fitted by hand to some of the same rows; so half widths are quantiles of all rows'
-errors, and what they cover is counted in folds of configurations, each held against the
-widths of the others.
+are fitted by hand to some of the same rows; so its deciles are those of all rows'
+errors, with their sign, and what the outer two cover is counted in folds of
+configurations, each held against the deciles of the others.
 """
 
 import hashlib
@@ -23,7 +23,13 @@ from nestsim.calibration.cross_validation import NUM_FOLDS, HeldOut
 from nestsim.calibration.observations import Observation, row_weights
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent
-from nestsim.uncertainty import SHARE, Setting, Uncertainty, load_uncertainty
+from nestsim.uncertainty import (
+    NUM_DECILES,
+    SHARE,
+    Setting,
+    Uncertainty,
+    load_uncertainty,
+)
 from nestsim.validation.memory_rows import score_memory
 from nestsim.validation.metrics import grouped
 from nestsim.validation.predict import Predictor
@@ -128,12 +134,30 @@ def _wider(name: str) -> str:
 
 
 def weighted_quantile(sizes: FloatArray, weights: FloatArray) -> float:
+    """Return the conformal quantile of sizes of errors, a little above nothing."""
+    return max(_quantile(sizes, weights, SHARE), 1e-6)
+
+
+def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
     """Return the conformal quantile: one more row, as large as can be, is counted."""
-    order = np.argsort(sizes, kind="stable")
+    order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
-    needed = SHARE * (reached[-1] + float(weights.mean()))
-    place = min(int(np.searchsorted(reached, needed)), len(sizes) - 1)
-    return max(float(sizes[order][place]), 1e-6)
+    needed = share * (reached[-1] + float(weights.mean()))
+    place = min(int(np.searchsorted(reached, needed)), len(values) - 1)
+    return float(values[order][place])
+
+
+def deciles(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the nine deciles, the lower ones as those of the values turned round."""
+    shares = np.arange(1, NUM_DECILES + 1) / (NUM_DECILES + 1)
+    return np.array(
+        [
+            _quantile(values, weights, share)
+            if share >= 0.5
+            else -_quantile(-values, weights, 1.0 - share)
+            for share in shares.tolist()
+        ]
+    )
 
 
 def fitted_uncertainty(
@@ -230,8 +254,9 @@ def _counted(outcomes: Iterable[tuple[str, bool]]) -> dict[str, Coverage]:
 def uncertainty_toml(uncertainty: Uncertainty) -> str:
     """Return the text of ``uncertainty.toml``."""
     lines = [
-        "# Half widths of the 80 % band of a predicted step time, or of a device's",
-        "# memory, in the logarithm, by class of job.",
+        "# Half widths of the 80 % band of a predicted step time, by class of job;",
+        "# deciles of a device's measured memory over the predicted, by preset. Both",
+        "# in the logarithm.",
         "# Written by `python -m nestsim.calibration --write`.",
         "",
         "[fitted]",
@@ -244,14 +269,14 @@ def uncertainty_toml(uncertainty: Uncertainty) -> str:
             )
         ),
     ]
-    tables = {
-        "measured": uncertainty.measured,
-        "new": uncertainty.new,
-        "memory": uncertainty.memory,
-    }
+    tables = {"measured": uncertainty.measured, "new": uncertainty.new}
     for title, widths in tables.items():
         lines += ["", f"[{title}]"]
         lines += [f"{_quoted(name)} = {widths[name]:.4f}" for name in sorted(widths)]
+    lines += ["", "[memory]"]
+    for name in sorted(uncertainty.memory):
+        listed = ", ".join(f"{one:.4f}" for one in uncertainty.memory[name])
+        lines += [f"{_quoted(name)} = [{listed}]"]
     return "\n".join(lines) + "\n"
 
 
@@ -260,7 +285,7 @@ def _quoted(text: str) -> str:
 
 
 class Miss(NamedTuple):
-    """The error of one predicted size."""
+    """The error of one predicted size of memory."""
 
     software: str
     """Name of the preset."""
@@ -268,8 +293,8 @@ class Miss(NamedTuple):
     source: str
     """Source of the row."""
 
-    size: float
-    """Size of the error, ``|log(predicted / measured)|``."""
+    error: float
+    """``log(measured / predicted)``."""
 
     fold: int
     """Number of the fold that the row is held out in."""
@@ -285,34 +310,35 @@ def read_misses(rows: Iterable[Row], predictor: Predictor) -> list[Miss]:
             continue
         if math.isnan(score.measured.value):
             continue
-        size = abs(math.log(score.predicted / score.measured.value))
+        error = math.log(score.measured.value / score.predicted)
         # Rows that one prediction answers are one configuration.
         key = f"{row.source} {score.predicted!r}".encode()
         fold = int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % NUM_FOLDS
-        misses.append(Miss(score.case.preset, row.source, size, fold))
+        misses.append(Miss(score.case.preset, row.source, error, fold))
     return misses
 
 
-def memory_widths(misses: Sequence[Miss]) -> dict[str, float]:
-    """Return preset, or ``"all"``, -> half width of the band, in the logarithm.
+def memory_deciles(misses: Sequence[Miss]) -> dict[str, tuple[float, ...]]:
+    """Return preset, or ``"all"``, -> deciles of the errors.
 
     A source of ``n`` rows counts as ``sqrt(n)`` where sources are taken together; a
     preset of few rows leans on all.
     """
     counts = {key: len(of_preset) for key, of_preset in _by_source(misses).items()}
     weights = np.array([1.0 / math.sqrt(counts[miss.source]) for miss in misses])
-    sizes = np.array([miss.size for miss in misses])
-    widths = {"all": weighted_quantile(sizes, weights)}
+    errors = np.array([miss.error for miss in misses])
+    every = deciles(errors, weights)
+    found = {"all": every}
     for preset, of_preset in sorted(
         grouped((miss.software, miss) for miss in misses).items()
     ):
         if len(of_preset) < FEWEST:
             continue
-        alike = np.array([miss.size for miss in of_preset])
-        quantile = weighted_quantile(alike, np.ones(len(of_preset)))
-        logs = len(of_preset) * math.log(quantile) + LEANING * math.log(widths["all"])
-        widths[preset] = math.exp(logs / (len(of_preset) + LEANING))
-    return widths
+        alike = np.array([miss.error for miss in of_preset])
+        own = deciles(alike, np.ones(len(of_preset)))
+        total = len(of_preset) + LEANING
+        found[preset] = (len(of_preset) * own + LEANING * every) / total
+    return {name: tuple(each.tolist()) for name, each in found.items()}
 
 
 def memory_coverage(misses: Sequence[Miss]) -> dict[str, Coverage]:
@@ -322,10 +348,11 @@ def memory_coverage(misses: Sequence[Miss]) -> dict[str, Coverage]:
         others = [miss for miss in misses if miss.fold != fold]
         if not others:
             continue
-        widths = memory_widths(others)
+        found = memory_deciles(others)
         for miss in misses:
             if miss.fold == fold:
-                inside = miss.size <= widths.get(miss.software, widths["all"])
+                own = found.get(miss.software, found["all"])
+                inside = own[0] <= miss.error <= own[-1]
                 for name in ("all", miss.software):
                     outcomes.setdefault(name, []).append(inside)
     return {
@@ -337,12 +364,12 @@ def memory_coverage(misses: Sequence[Miss]) -> dict[str, Coverage]:
 
 def print_memory(misses: Sequence[Miss], console: Console) -> None:
     """Print how wide bands of memory are, and what they cover."""
-    numbers = ("Rows", "In the band", "Width")
+    numbers = ("Rows", "In the band", "From", "To")
     table = new_table("Memory of", *numbers, numbers=numbers)
-    widths = memory_widths(misses)
+    found = memory_deciles(misses)
     for name, coverage in memory_coverage(misses).items():
-        shown = percent(math.expm1(widths[name]))
-        add_row(table, name, f"{coverage.rows:,}", percent(coverage.share), shown)
+        ends = (percent(math.expm1(found[name][end])) for end in (0, -1))
+        add_row(table, name, f"{coverage.rows:,}", percent(coverage.share), *ends)
     console.print(table)
 
 

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(*_COLLECTIONS)
     with stoppable(at_exit=argv is None) as stop, standard_streams() as hand_over:
         try:
-            status = _status(argv)
+            status = _status(argv, stop)
             problem = hand_over()
         except KeyboardInterrupt as interrupt:
             return _stopped(stop, interrupt, hand_over)
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
 
 
-def _status(argv: Sequence[str] | None) -> int:
+def _status(argv: Sequence[str] | None, stop: Stop) -> int:
     """Run the command line and return its exit status, standard output not flushed."""
     from nestsim.cli.app import app
 
@@ -74,7 +74,7 @@ def _status(argv: Sequence[str] | None) -> int:
     except ValueError as error:
         from topologies.errors import InputError  # with numpy: not before it is needed
 
-        if not isinstance(error, InputError):
+        if stop.received is not None or not isinstance(error, InputError):
             raise
         tell(f"{error}\n")
         return WRONG_INPUT

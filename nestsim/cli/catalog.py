@@ -167,7 +167,7 @@ def topology(
 
     Example: `nestsim topology scenarios/llama2_7b_64_h100.toml -o network.png`
     """
-    from nestsim.cli.console.output import result_console, working
+    from nestsim.cli.console.output import note_all, result_console, working
     from nestsim.cli.console.results import check_output_file
     from nestsim.cluster import cluster_network
     from nestsim.report.topology.draw import is_topology
@@ -182,6 +182,7 @@ def topology(
     if output is not None:
         inputs = loaded.files()
         check_output_file(output, is_topology, inputs=inputs, force=force)
+    note_all(loaded.notes, quiet=quiet)
     with naming(scenario), working("network: build", quiet=quiet):
         network = cluster_network(loaded)
     if output is not None:

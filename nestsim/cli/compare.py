@@ -57,6 +57,25 @@ TimeLimit = Annotated[
     ),
 ]
 
+
+class SpaceOfPlans(StrEnum):
+    """What planners may be held to."""
+
+    launchable = "launchable"
+    free = "free"
+
+
+Space = Annotated[
+    SpaceOfPlans | None,
+    typer.Option(
+        "--space",
+        help="What all planners are held to: plans that the framework can launch, or "
+        "any; the report says what the first costs against the second. Default: what "
+        "the scenario's search.launchable says.",
+        show_default=False,
+    ),
+]
+
 Networks = Annotated[
     list[Path] | None,
     typer.Option(
@@ -124,6 +143,7 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
     planners: Planners = "",
     base: Base = "",
     time_limit: TimeLimit = None,
+    space: Space = None,
     networks: Networks = None,
     equal: MustBeEqual = None,
     workers: Workers = 1,
@@ -161,9 +181,9 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
     chosen = tuple(name.strip() for name in planners.split(",") if name.strip())
     if networks is None:
         _refuse_equal(equal)
-        asked = _planners_asked(loaded, chosen, base, time_limit)
+        asked = _planners_asked(loaded, chosen, base, time_limit, space)
     else:
-        job = _one_job(loaded, base, time_limit)
+        job = _one_job(loaded, base, time_limit, space)
         asked = _networks_asked(job, networks, chosen, equal)
     if output is None and not as_json:
         output = asked.folder
@@ -213,6 +233,7 @@ def _planners_asked(
     planners: "Sequence[str]",
     base: str,
     time_limit: float | None,
+    space: SpaceOfPlans | None,
 ) -> _Asked:
     import nestsim
     from nestsim.compare.data import comparison_files
@@ -227,6 +248,7 @@ def _planners_asked(
             planners=settings.planners,
             base=settings.base,
             time_limit=time_limit,
+            space="" if space is None else space.value,
         ),
         names=comparison_files(loaded),
         inputs=[file for one in loaded for file in one.files()],
@@ -261,7 +283,10 @@ def _networks_asked(
 
 
 def _one_job(
-    loaded: "Sequence[Scenario]", base: str, time_limit: float | None
+    loaded: "Sequence[Scenario]",
+    base: str,
+    time_limit: float | None,
+    space: SpaceOfPlans | None,
 ) -> "Scenario":
     """Return the scenario that is taken to every network."""
     from topologies.errors import InputError
@@ -281,9 +306,12 @@ def _one_job(
             expected="left out, and that file first in --networks",
         )
     (job,) = loaded
-    if time_limit is None:
-        return job
-    return job.replace({"search.time_limit": f"{time_limit!r} s"})
+    changed: dict[str, object] = {}
+    if time_limit is not None:
+        changed["search.time_limit"] = f"{time_limit!r} s"
+    if space is not None:
+        changed["search.launchable"] = space is SpaceOfPlans.launchable
+    return job.replace(changed) if changed else job
 
 
 def _refuse_equal(equal: EqualIn | None) -> None:

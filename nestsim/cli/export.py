@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nestsim.cli.console.results import Force, Json, Quiet
+from nestsim.cli.console.results import Force, Json, Quiet, TrustCode
 
 Source = Annotated[
     Path,
@@ -55,6 +55,7 @@ def export(  # noqa: PLR0913, PLR0917 - one for each option
     to: Format = None,
     scenario: ScenarioOption = None,
     output: Output = None,
+    trust_code: TrustCode = False,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -64,7 +65,8 @@ def export(  # noqa: PLR0913, PLR0917 - one for each option
     The configuration holds the model, the batch, parallel sizes and layout, recompute,
     sharding, overlaps and the order of ranks; a host file or rank map where the
     placement asks for one. What the framework's configuration cannot express is said
-    in words, there and on standard error.
+    in words, there and on standard error. Code that the scenario of a folder names
+    runs only with --trust-code.
 
     Example: `nestsim export scenarios/gpt_76b_1024_a100.toml`
     """
@@ -77,7 +79,8 @@ def export(  # noqa: PLR0913, PLR0917 - one for each option
     if to is not None:
         find_writer(to)
     file, plan = _parts(source, scenario)
-    loaded = load_scenario(file)
+    trusted = trust_code or file in (source, scenario)
+    loaded = load_scenario(file, trust_code=trusted)
     with progress_bar(quiet=quiet) as progress:
         report = nestsim.export(loaded, to, plan=plan, progress=progress)
     names = list(report.contents().writers)

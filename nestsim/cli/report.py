@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nestsim.cli.console.results import Force, Quiet
+from nestsim.cli.console.results import Force, Quiet, TrustCode
 
 Folder = Annotated[
     Path,
@@ -42,6 +42,7 @@ def report(
     folder: Folder,
     output: PageFile = None,
     scenario: ScenarioFile = None,
+    trust_code: TrustCode = False,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
@@ -49,7 +50,8 @@ def report(
 
     The page needs no server and no network. The folder says what was found; the plan
     is replayed anew for the figures, which must give the same times as before. With
-    `--html`, `nestsim run` and `nestsim simulate` write the same page at once.
+    `--html`, `nestsim run` and `nestsim simulate` write the same page at once. Code
+    that the scenario of a folder names runs only with --trust-code.
 
     Example: `nestsim report results/llama2_7b_64_h100`
     """
@@ -64,7 +66,9 @@ def report(
         inputs = [] if scenario is None else [scenario]
         check_output_file(output, is_page, inputs=inputs, force=force)
     with progress_bar(quiet=quiet) as progress:
-        page = report_page(folder, scenario=scenario, progress=progress)
+        page = report_page(
+            folder, scenario=scenario, trust_code=trust_code, progress=progress
+        )
     note_all(page.notices, quiet=quiet)
     write = writer_of(page.to_html())
     if output is not None:

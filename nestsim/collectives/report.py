@@ -3,8 +3,6 @@
 Bandwidths are written in GB/s, 1e9 bytes, as nccl-tests does; sizes in binary units.
 """
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from rich.text import Text
 
 from nestsim.collectives.job import OperationTable, SizeRow, SizeTiming
 from nestsim.lowering.traffic import GroupTraffic
+from nestsim.report.frames import csv_of
 from nestsim.report.json import spent_json
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import device_ranges, no_plan_words, plan_label, plural
@@ -176,20 +175,18 @@ def _timing_json(timing: SizeTiming) -> dict[str, float]:
 
 def collectives_csv(tables: Sequence[OperationTable]) -> str:
     """Return one line per kind of group, operation and size, in SI units."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     columns = ["kind", "operation", "num_groups", "num_members", "size_bytes"]
     quantities = ("time_s", "algbw_bytes_per_s", "busbw_bytes_per_s")
     names = [f"{one}_{quantity}" for one in CONDITIONS for quantity in quantities]
-    writer.writerow([*columns, "algorithm", *names])
+    rows = []
     for table in tables:
         traffic = table.traffic
         about = traffic.kind, traffic.operation, traffic.num_groups
-        for row in table.rows:
-            writer.writerow(
-                [*about, traffic.num_members, row.num_bytes, row.algorithm, *_all(row)]
-            )
-    return text.getvalue()
+        rows += [
+            [*about, traffic.num_members, row.num_bytes, row.algorithm, *_all(row)]
+            for row in table.rows
+        ]
+    return csv_of(rows, [*columns, "algorithm", *names])
 
 
 def _all(row: SizeRow) -> list[float]:

@@ -10,8 +10,6 @@ after it was killed, it holds the store of finished points that the same compari
 on from.
 """
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +20,7 @@ from nestsim.compare.text import comparison_title, print_comparison, sentences
 from nestsim.report.cost import cost_cells, cost_json
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.folder import PAGE
+from nestsim.report.frames import csv_of
 from nestsim.report.json import _throughput, dump_json, plain_values
 from nestsim.report.tables import plain_text
 from nestsim.scenario.load import Scenario
@@ -60,6 +59,8 @@ def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, Any]:
         "device_memory_bytes": group.device_memory,
         "fastest": best.planner if best else None,
         "confirmed": group.is_confirmed,
+        "space": "launchable" if group.launchable else "free",
+        "launchability_price": group.launchability_price,
         "entries": [
             _entry_json(group, entry, with_times=with_times) for entry in group.entries
         ],
@@ -83,6 +84,9 @@ def _entry_json(
         "verdict": made.verdict if made else None,
         "reason": (made.reason if made else "") or entry.obstacle,
         "plan": made.plan.to_json() if made else None,
+        "broken_rules": list(made.broken_rules) if made else [],
+        "launchable_time_s": entry.launchable_time,
+        "free_time_s": entry.free_time,
         **({"search_time_s": entry.search_time} if with_times else {}),
         "evaluations": entry.evaluations,
         "work": entry.spent.work,
@@ -225,15 +229,8 @@ def search_times_csv(comparison: Comparison) -> str:
 
 
 def rows_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Write rows as CSV (RFC 4180, but for its line ends); empty where JSON has null.
-
-    Numbers are written exactly, whole ones without a point.
-    """
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(plain_values(list(rows)))
-    return out.getvalue()
+    """Write rows as CSV, empty where JSON has null."""
+    return csv_of(plain_values(list(rows)))
 
 
 STORE = "sweep.sqlite"

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.compare.text import comparison_title, format_ratio
 from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
@@ -21,6 +23,7 @@ from nestsim.report.figures.lettering import (
     wrapped,
 )
 from nestsim.report.figures.palette import INK, ink_on, planner_colours
+from nestsim.report.figures.panels import PLAIN_BARS
 from nestsim.report.wording import plural
 from nestsim.validation.metrics import grouped
 
@@ -145,11 +148,24 @@ def _draw_panel(
     axes: "Axes", groups: Sequence[BarGroup], colours: Sequence[str]
 ) -> None:
     """Draw one model's groups of bars."""
+    import seaborn as sns
+
     count = len(groups[0].bars)
     width = min(_BARS_WIDTH / count, 0.2)
     bars = [bar for group in groups for bar in group.bars]
-    top = _top(bars)
-    axes.set_ylim(0, top)
+    sns.barplot(
+        x=[place for place in range(len(groups)) for _ in range(count)],
+        y=np.nan_to_num([bar.simulated for bar in bars]),
+        hue=[bar.planner for bar in bars],
+        palette=list(colours),
+        width=count * width,
+        gap=0.08,
+        legend=False,
+        zorder=2,
+        ax=axes,
+        **PLAIN_BARS,
+    )
+    axes.set_ylim(0, _top(bars))
     axes.set_xlim(-0.6, len(groups) - 0.4)
     inches = axes.get_window_extent().width / DPI / (len(groups) + 0.2)
     numbers = [format_ratio(b.simulated) for b in bars if math.isfinite(b.simulated)]
@@ -159,7 +175,7 @@ def _draw_panel(
     for place, group in enumerate(groups):
         for number, (bar, colour) in enumerate(zip(group.bars, colours, strict=True)):
             x = place + (number - (count - 1) / 2) * width
-            _draw_bar(axes, bar, x, width, colour)
+            _mark_bar(axes, bar, x, width, colour)
             if size is not None and math.isfinite(bar.simulated):
                 _write_height(axes, bar, x, colour, size)
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=(0, (5, 3)), zorder=0)
@@ -187,11 +203,11 @@ def _top(bars: Sequence[Bar]) -> float:
     return room * max([*heights, *near], default=1.0)
 
 
-def _draw_bar(axes: "Axes", bar: Bar, x: float, width: float, colour: str) -> None:
+def _mark_bar(axes: "Axes", bar: Bar, x: float, width: float, colour: str) -> None:
+    """Draw what was planned and believed over a bar, or an X where there is none."""
     if not math.isfinite(bar.simulated):
         axes.plot([x], [0.03], marker="x", color=colour, **_CROSS)
         return
-    axes.bar([x], [bar.simulated], 0.92 * width, color=colour, zorder=2)
     half = 0.46 * width
     axes.hlines(bar.planned, x - half, x + half, color=INK, linewidth=2, zorder=3)
     _, top = axes.get_ylim()

@@ -118,6 +118,10 @@ NOT_BY_DEFAULT = ("exhaustive", "fixed")
 """Planners that refuse large spaces, or need a plan."""
 
 
+SPACES = ("launchable", "free")
+"""Names of what planners may be held to: the framework's rules, or none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareSettings:
     """Who is compared with whom."""
@@ -130,6 +134,10 @@ class CompareSettings:
 
     time_limit: float | None = None
     """Of each search; None for the scenario's own [s]."""
+
+    space: str = ""
+    """What all planners are held to, one of `SPACES`; empty for what each scenario's
+    ``search.launchable`` says."""
 
 
 _DEFAULT = CompareSettings()
@@ -165,6 +173,13 @@ def checked_settings(
                 where=f"{scenario.path}: plan",
                 expected="a table [plan], or a comparison without fixed",
             )
+    if settings.space not in {"", *SPACES}:
+        raise InputError(
+            "is not a space of plans",
+            where="--space",
+            got=settings.space,
+            expected=" or ".join(SPACES),
+        )
     base = settings.base or ("nest" if "nest" in planners else planners[0])
     if base not in planners:
         raise InputError(
@@ -199,6 +214,7 @@ def store_facts(
         "scenarios": content_key([digest(for_comparison(one)) for one in scenarios]),
         "planners": ", ".join(settings.planners),
         "time limit": str(settings.time_limit),
+        "space": settings.space,
     }
 
 
@@ -239,6 +255,7 @@ def compare_job(
         settings are wrong. What stops a single planner is part of the comparison.
     """
     settings = checked_settings(settings, scenarios)
+    scenarios = [in_space(scenario, settings.space) for scenario in scenarios]
     labels = scenario_labels(scenarios)
     for number, scenario in enumerate(scenarios):
         if progress is not None:
@@ -264,6 +281,14 @@ def compare_job(
             for i, (scenario, label) in enumerate(zip(scenarios, labels, strict=True))
         ),
     )
+
+
+def in_space(scenario: Scenario, space: str) -> Scenario:
+    """Return a scenario whose planners are held to a space; "" for its own."""
+    if not space:
+        return scenario
+    held = replace(scenario.search, launchable=space == SPACES[0])
+    return replace(scenario, search=held)
 
 
 def _check(scenario: Scenario) -> None:
@@ -292,6 +317,8 @@ def _group(
         device_memory=workload.smallest_of().memory_bytes,
         base=base,
         entries=tuple(entries),
+        launchable=scenario.search.keeps_rules,
+        framework=scenario.search.rules.framework if scenario.search.rules else "",
         cost=priced_cluster(scenario),
     )
 

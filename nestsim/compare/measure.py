@@ -113,6 +113,9 @@ def measured(
             gap_terms=dict(candidate.verdict.gap.terms),
             verdict=candidate.verdict.kind,
             reason=candidate.verdict.reason,
+            broken_rules=tuple(
+                f"{one.rule} ({one.found})" for one in candidate.broken_rules
+            ),
         )
     bound = outcome.lower_bound
     entry = PlannerEntry(
@@ -124,6 +127,8 @@ def measured(
         spent=outcome.spent,
         spread=tuple(outcome.spread),
         search_time=outcome.search_time,
+        launchable_time=outcome.launchable_time,
+        free_time=outcome.free_time,
         notes=outcome.notes,
         found=made,
         why_not=outcome.why_not if made is None else "",

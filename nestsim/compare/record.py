@@ -13,6 +13,7 @@ from nestsim.cost.cluster import ClusterCost
 from nestsim.cost.run import RunCost
 from nestsim.results import Throughput
 from nestsim.store import Row
+from nestsim.verdict import NO_ROOM
 from planner.step.plan import Plan
 from planner.work import Spent
 from topologies.short_repr import short_repr
@@ -37,10 +38,14 @@ class BestPlan:
     """`Gap.terms`: simulated minus planned iteration time by cause [s]."""
 
     verdict: str
-    """``"confirmed"``, ``"slower"`` or ``"infeasible"``."""
+    """``"confirmed"``, ``"slower"``, ``"doubtful"`` or ``"infeasible"``."""
 
     reason: str
     """Of the verdict, one sentence."""
+
+    broken_rules: tuple[str, ...] = ()
+    """Rules of the framework that it breaks, each with what was found; empty if the
+    framework can launch it."""
 
     __repr__ = short_repr
 
@@ -79,6 +84,14 @@ class PlannerEntry:
     search_time: float = math.nan
     """How long the search took: another time in every run; NaN if it failed [s]."""
 
+    launchable_time: float = math.nan
+    """Fastest replay of its plans that the framework can launch, NaN without one
+    [s]."""
+
+    free_time: float = math.nan
+    """Fastest replay of its plans that no rules hold; NaN if it had none but those that
+    keep them [s]."""
+
     notes: tuple[str, ...] = ()
     """What else its planner says of what it found, in sentences."""
 
@@ -93,14 +106,14 @@ class PlannerEntry:
     @property
     def is_valid(self) -> bool:
         """Whether there is a plan that the replay finds room for."""
-        return self.found is not None and self.found.verdict != "infeasible"
+        return self.found is not None and self.found.verdict not in NO_ROOM
 
     @property
     def obstacle(self) -> str:
         """Why there is nothing valid; empty if there is something."""
         if self.found is None:
             return self.why_not
-        if self.found.verdict == "infeasible":
+        if self.found.verdict in NO_ROOM:
             return f"The replay runs out of memory: {self.found.reason}."
         return ""
 
@@ -130,6 +143,8 @@ class PlannerEntry:
             "spent": asdict(self.spent),
             "spread_s": [_finite(time) for time in self.spread],
             "search_time_s": _finite(self.search_time),
+            "launchable_time_s": _finite(self.launchable_time),
+            "free_time_s": _finite(self.free_time),
             "notes": list(self.notes),
             "found": None if found is None else _found_row(found),
             "why_not": self.why_not,
@@ -148,6 +163,8 @@ class PlannerEntry:
             spent=Spent(**row["spent"]),
             spread=tuple(_number(time, math.inf) for time in row["spread_s"]),
             search_time=_number(row["search_time_s"]),
+            launchable_time=_number(row["launchable_time_s"]),
+            free_time=_number(row["free_time_s"]),
             notes=tuple(row["notes"]),
             found=None if found is None else _found_of(found),
             why_not=row["why_not"],
@@ -163,6 +180,7 @@ def _found_row(found: BestPlan) -> dict[str, Any]:
         "gap_terms_s": list(found.gap_terms.items()),
         "verdict": found.verdict,
         "reason": found.reason,
+        "broken_rules": list(found.broken_rules),
     }
 
 
@@ -175,6 +193,7 @@ def _found_of(row: Row) -> BestPlan:
         gap_terms=dict(row["gap_terms_s"]),
         verdict=row["verdict"],
         reason=row["reason"],
+        broken_rules=tuple(row["broken_rules"]),
     )
 
 
@@ -207,10 +226,31 @@ class ScenarioEntries:
     entries: tuple[PlannerEntry, ...]
     """In the order of the planners, the same in every group."""
 
+    launchable: bool = False
+    """Whether planners were held to what the framework can launch."""
+
+    framework: str = ""
+    """Whose rules those are, and which version's."""
+
     cost: ClusterCost | None = None
     """What the cluster costs and draws; None if the scenario does not say."""
 
     __repr__ = short_repr
+
+    @property
+    def launchability_price(self) -> float:
+        """What launchability costs: the best launchable replay over the best free one.
+
+        Of the plans that planners had: 1.02 is 2 % of the iteration time, and a lower
+        bound where they were held to the rules, of which only a planner's own plan is
+        free then. NaN where no plan was free of the rules, or none kept them.
+        """
+        within = [entry.launchable_time for entry in self.entries]
+        free = [entry.free_time for entry in self.entries]
+        if not any(map(math.isfinite, within)) or not any(map(math.isfinite, free)):
+            return math.nan
+        least = min(filter(math.isfinite, within))
+        return least / min(least, *filter(math.isfinite, free))
 
     @property
     def best(self) -> PlannerEntry | None:

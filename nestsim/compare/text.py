@@ -67,7 +67,7 @@ def sentences(group: ScenarioEntries) -> list[str]:
     if best is None or best.found is None:
         nothing = "No planner has a plan that the replay finds room for."
         return [nothing, *_repeatable(group)]
-    lines = [_winner(group, best)]
+    lines = [_winner(group, best), *_of_rules(group)]
     for entry in group.entries:
         if entry is best or entry.found is None or not entry.is_valid:
             continue
@@ -107,6 +107,38 @@ def _winner(group: ScenarioEntries, best: PlannerEntry) -> str:
     verb = "is" if len(names) == 1 else "are"
     time = format_duration(best.simulated_time)
     return f"{listed(names)} {verb} fastest in the replay, with {time} per iteration."
+
+
+def _of_rules(group: ScenarioEntries) -> list[str]:
+    """Say what plans were held to, who was not, and what that costs."""
+    if not group.framework:
+        return []
+    every = "All planners are" if group.launchable else "No planner is"
+    rules = f"rules: {group.framework}"
+    lines = [f"{every} held to what can be launched ({rules})."]
+    broken: dict[str, list[str]] = {}
+    for entry in group.entries:
+        if entry.found is not None and entry.found.broken_rules:
+            text = "; ".join(entry.found.broken_rules)
+            broken.setdefault(text, []).append(entry.planner)
+    lines += [
+        f"{listed(names)}: the plan breaks rules of the framework: {text}."
+        for text, names in broken.items()
+    ]
+    price = group.launchability_price
+    least = " at least" if group.launchable else ""
+    if price > 1.0 + EQUAL:
+        lines.append(
+            f"What can be launched costs{least} {percent(price - 1.0)}: its fastest "
+            f"plan takes {price:.3f} times as long in the replay as the fastest that "
+            "cannot, of the plans that planners had."
+        )
+    elif math.isfinite(price) and not group.launchable:
+        lines.append(
+            "What can be launched costs nothing here: no plan that cannot, of those "
+            "that planners had, is faster in the replay."
+        )
+    return lines
 
 
 def _slower(name: str, best: BestPlan, entry: PlannerEntry) -> str:

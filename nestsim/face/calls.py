@@ -1,16 +1,17 @@
 """What all calls of the face do alike: take a scenario, show progress, keep notices."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nestsim.progress import notices, shown_progress
+from nestsim.progress import LEAST_TOLD, shown_progress
 from nestsim.scenario.load import Scenario
 from planner.work import Progress
 from topologies.errors import InputError, naming
+from topologies.notices import gathered_notices
 
 ScenarioSource = Scenario | str | os.PathLike[str] | Mapping[str, Any]
 """A scenario, the path of its file, or what the file would say as a dictionary."""
@@ -41,13 +42,25 @@ class FaceCall:
 
 
 @contextmanager
-def calling(progress: ProgressTarget, file: Path | None = None) -> Iterator[FaceCall]:
-    """Show the progress of a job, and name the file that a mistake is in."""
-    with shown_progress(progress) as told:
+def calling(
+    progress: ProgressTarget, file: Path | None = None, notes: Iterable[str] = ()
+) -> Iterator[FaceCall]:
+    """Show the progress of a job, and name the file that a mistake is in.
+
+    Parameters
+    ----------
+    progress
+        As the caller gave it.
+    file
+        Where mistakes are; None if that is not known.
+    notes
+        What users should know of what the job is about, such as `Scenario.notes`.
+    """
+    with gathered_notices() as gathered, shown_progress(progress) as told:
         call = FaceCall(told)
         with naming(file):
             yield call
-    call.notices += notices()
+    call.notices += dict.fromkeys([*notes, *gathered.sentences(LEAST_TOLD)])
 
 
 def store_folder(folder: str | os.PathLike[str] | None) -> Path | None:

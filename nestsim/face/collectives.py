@@ -118,7 +118,7 @@ def collectives(
         If the scenario is wrong, or its parts do not go together.
     """
     loaded = scenario_from(scenario)
-    with calling(progress, loaded.path) as call:
+    with calling(progress, loaded.path, loaded.notes) as call:
         result = collectives_job(loaded, tuple(sizes), progress=call.progress)
     return CollectivesReport(
         scenario=loaded, result=result, notices=tuple(call.notices)

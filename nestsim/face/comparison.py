@@ -30,10 +30,11 @@ from nestsim.face.calls import (
     scenario_from,
     store_folder,
 )
-from nestsim.face.report import Contents, PagedReport, table
+from nestsim.face.report import Contents, PagedReport
 from nestsim.page.kinds.comparison import comparison_page
 from nestsim.page.parts import Page
 from nestsim.report.destination import ResultsFolder
+from nestsim.report.frames import frame_of
 from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
 from nestsim.store import Store, remove_store
@@ -81,7 +82,7 @@ class CompareReport(PagedReport):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each scenario and planner."""
-        return table(plain_values(comparison_rows(self.result)))
+        return frame_of(plain_values(comparison_rows(self.result)))
 
     def print_to(self, console: "Console") -> None:
         """Print who is fastest, and by which term."""
@@ -125,6 +126,7 @@ def compare(  # noqa: PLR0913 - one for each thing that can be asked
     planners: Sequence[str] = (),
     base: str = "",
     time_limit: float | None = None,
+    space: str = "",
     workers: int | None = 1,
     keep_in: str | os.PathLike[str] | None = None,
     restart: bool = False,
@@ -144,6 +146,9 @@ def compare(  # noqa: PLR0913 - one for each thing that can be asked
     time_limit
         Each search ends this long after its first plan, with its best so far; None
         for the scenario's own [s].
+    space
+        What all planners are held to: "launchable" plans, or "free" for any; empty for
+        what each scenario's ``search.launchable`` says.
     workers
         Processes. With more than one, searches slow each other down; None for one for
         each core.
@@ -165,11 +170,14 @@ def compare(  # noqa: PLR0913 - one for each thing that can be asked
         scenarios = (scenarios,)
     loaded = tuple(scenario_from(one) for one in scenarios)
     settings = checked_settings(
-        CompareSettings(planners=tuple(planners), base=base, time_limit=time_limit),
+        CompareSettings(
+            planners=tuple(planners), base=base, time_limit=time_limit, space=space
+        ),
         loaded,
     )
     folder = store_folder(keep_in)
-    with ExitStack() as stack, calling(progress) as call:
+    notes = [note for one in loaded for note in one.notes]
+    with ExitStack() as stack, calling(progress, notes=notes) as call:
         store = None
         if folder is not None:
             facts = store_facts(loaded, settings)

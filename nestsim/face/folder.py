@@ -47,6 +47,7 @@ def report_page(
     folder: str | os.PathLike[str],
     *,
     scenario: str | os.PathLike[str] | None = None,
+    trust_code: bool = False,
     progress: ProgressTarget = None,
 ) -> ReportPage:
     """Return a page about a folder of results; the plan of a run is replayed anew.
@@ -59,6 +60,9 @@ def report_page(
     scenario
         The scenario's file where it was, if it names files beside it; None for its
         copy in the folder.
+    trust_code
+        Whether the Python file that the copy in the folder names as its ``module`` may
+        be run: do so where you know what is in it. One that ``scenario`` names is run.
     progress
         As `nestsim.plan` takes it.
 
@@ -81,7 +85,7 @@ def report_page(
         return ReportPage(page=stored)
     with calling(progress) as call:
         named = None if scenario is None else Path(scenario)
-        found = stored_run(place, named, progress=call.progress)
+        found = stored_run(place, named, progress=call.progress, trust_code=trust_code)
         best = reported_candidate(found.result)
         snippets = (
             () if best is None else launch_snippets(found.scenario, best.priced.plan)

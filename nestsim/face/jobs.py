@@ -14,7 +14,7 @@ from nestsim.face.calls import (
     calling,
     scenario_from,
 )
-from nestsim.face.report import Contents, PagedReport, Report, table
+from nestsim.face.report import Contents, PagedReport, Report
 from nestsim.job import explain_job, plan_job, run_job, simulate_job
 from nestsim.page.parts import Page
 from nestsim.page.run import result_page
@@ -30,6 +30,7 @@ from nestsim.report.folder import (
     result_writers,
     summary_rows,
 )
+from nestsim.report.frames import frame_of
 from nestsim.report.json import plan_json, reported_candidate
 from nestsim.report.text import (
     assertions_json,
@@ -115,7 +116,7 @@ class JobReport(PagedReport):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each replayed plan, fastest first."""
-        return table(summary_rows(self.result))
+        return frame_of(summary_rows(self.result))
 
     def print_to(self, console: "Console") -> None:
         """Print verdict, plan, planned beside simulated time, and assertions."""
@@ -199,7 +200,7 @@ class PlanReport(Report):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each plan, best first."""
-        return table(plan_rows(self.result.candidates))
+        return frame_of(plan_rows(self.result.candidates))
 
     def print_to(self, console: "Console") -> None:
         """Print the plans and the assertions."""
@@ -239,7 +240,7 @@ class ExplainReport(Report):
         plans = {name: found[name] for name in ("named_plan", "winner")}
         terms = {name: one["terms_s"] for name, one in plans.items() if one}
         causes = dict.fromkeys(cause for one in terms.values() for cause in one)
-        return table(
+        return frame_of(
             [
                 {
                     "cause": cause,
@@ -271,7 +272,7 @@ def plan(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> PlanRe
         If the scenario is wrong, or its parts do not go together.
     """
     loaded = scenario_from(scenario)
-    with calling(progress, loaded.path) as call:
+    with calling(progress, loaded.path, loaded.notes) as call:
         result = plan_job(loaded, progress=call.progress)
     notices = (*_unread_plan(loaded), *call.notices)
     return PlanReport(scenario=loaded, result=result, notices=notices)
@@ -302,7 +303,7 @@ def explain(
     """
     loaded = scenario_from(scenario)
     request = _request(configuration)
-    with calling(progress, loaded.path) as call:
+    with calling(progress, loaded.path, loaded.notes) as call:
         result = explain_job(loaded, request, progress=call.progress)
     return ExplainReport(result=result, notices=tuple(call.notices))
 
@@ -324,7 +325,7 @@ def run(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> JobRepo
         nothing is confirmed is a result.
     """
     loaded = scenario_from(scenario)
-    with calling(progress, loaded.path) as call:
+    with calling(progress, loaded.path, loaded.notes) as call:
         result = run_job(loaded, progress=call.progress)
     notices = (*_unread_plan(loaded), *call.notices)
     return JobReport(scenario=loaded, result=result, notices=notices)
@@ -358,7 +359,7 @@ def simulate(
     source = "plan"
     if plan is not None and not isinstance(plan, Plan):
         source, plan = str(plan), read_plan(Path(plan))
-    with calling(progress, loaded.path) as call:
+    with calling(progress, loaded.path, loaded.notes) as call:
         result = simulate_job(loaded, plan=plan, source=source, progress=call.progress)
     return JobReport(scenario=loaded, result=result, notices=tuple(call.notices))
 

@@ -5,20 +5,27 @@ assumed.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
-from nestsim.face.report import Contents, FolderReport, Report, table
+from nestsim.face.report import Contents, FolderReport, Report
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import ImportedScenario, LaunchSource, imported_scenario
-from nestsim.launch.registry import PRESET_FORMATS, find_reader, find_writer
-from nestsim.launch.written import LaunchFiles
+from nestsim.launch.registry import (
+    PRESET_FORMATS,
+    TAKES_OPTIONS_OF,
+    WITHOUT_OPTIONS,
+    find_reader,
+    find_writer,
+)
+from nestsim.launch.written import LaunchFiles, LaunchGap
 from nestsim.page.parts import Snippet
 from nestsim.report.destination import writer_of
-from nestsim.scenario.load import Scenario
+from nestsim.report.frames import frame_of
+from nestsim.scenario.load import Scenario, load_scenario
 from planner.plans.json_file import read_plan
 from planner.step.plan import Plan
 from topologies.errors import InputError
@@ -90,7 +97,7 @@ class ExportReport(FolderReport):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each thing that could not be said."""
-        return table([gap.to_json() for gap in self.launch.gaps])
+        return frame_of([gap.to_json() for gap in self.launch.gaps])
 
     def print_to(self, console: "Console") -> None:
         """Print the main file as it is; without one, the names of the files."""
@@ -145,19 +152,22 @@ class ImportReport(Report):
             "scenario": self.scenario.name,
             "has_plan": self.scenario.plan is not None,
             "num_assumptions": len(self.imported.assumptions),
+            "num_options_read": len(self.imported.options.read),
+            "num_options_assumed": len(self.imported.options.assumed),
+            "num_options_without_effect": len(self.imported.options.without_effect),
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scenario's tables, what was assumed, what was left out."""
+        """Return the scenario's tables, what was assumed, and each option's effect."""
         return {
             "scenario": self.scenario.document(),
             "assumptions": list(self.imported.assumptions),
-            "ignored": list(self.imported.ignored),
+            "options": self.imported.options.to_json(),
         }
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each assumption."""
-        return table([{"assumption": one} for one in self.imported.assumptions])
+        return frame_of([{"assumption": one} for one in self.imported.assumptions])
 
     def print_to(self, console: "Console") -> None:
         """Print the scenario as it is."""
@@ -169,6 +179,7 @@ def export(
     to: str | None = None,
     *,
     plan: Plan | str | os.PathLike[str] | None = None,
+    trust_code: bool = False,
     progress: ProgressTarget = None,
 ) -> ExportReport:
     """Write a plan as the launch configuration of a framework.
@@ -183,6 +194,10 @@ def export(
     plan
         A plan, or the path of one in JSON; None for the plan of the folder of results,
         or of the scenario's table [plan].
+    trust_code
+        Whether the Python file that the scenario of a folder of results names as its
+        ``module`` may be run: do so where you know what is in it. One that a scenario
+        of your own names is run.
     progress
         As `nestsim.plan` takes it.
 
@@ -194,16 +209,17 @@ def export(
     """
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
         folder = Path(source)
-        source, plan = folder / SCENARIO, folder / PLAN if plan is None else plan
+        source = load_scenario(folder / SCENARIO, trust_code=trust_code)
+        plan = folder / PLAN if plan is None else plan
     loaded = scenario_from(source)
     chosen = PRESET_FORMATS[loaded.software_preset] if to is None else to
-    write = find_writer(chosen)
+    find_writer(chosen)
     name = "plan"
     if plan is not None and not isinstance(plan, Plan):
         name, plan = str(plan), read_plan(Path(plan))
-    with calling(progress, loaded.path) as call:
+    with calling(progress, loaded.path, loaded.notes) as call:
         job = LaunchJob.of(loaded, plan, source=name, progress=call.progress)
-        launch = _written(job, write)
+        launch = _written(job, chosen)
     return ExportReport(
         scenario=loaded,
         format=chosen,
@@ -220,7 +236,7 @@ def launch_snippets(scenario: Scenario, plan: Plan) -> tuple[Snippet, ...]:
     job = LaunchJob.of(scenario, plan)
     snippets = []
     for name in (PRESET_FORMATS[scenario.software_preset], "plan"):
-        launch = _written(job, find_writer(name))
+        launch = _written(job, name)
         snippets += [
             Snippet(name=f"{file} ({name})", text=text)
             for file, text in launch.files.items()
@@ -232,10 +248,28 @@ def launch_snippets(scenario: Scenario, plan: Plan) -> tuple[Snippet, ...]:
     return tuple(snippets)
 
 
-def _written(job: LaunchJob, write: Callable[[LaunchJob], LaunchFiles]) -> LaunchFiles:
+def _written(job: LaunchJob, name: str) -> LaunchFiles:
     """Return the files of a format, with what any launch of the job must know."""
-    launch = write(job)
-    return replace(launch, notes=(*launch.notes, *job.sums_in_switches()))
+    launch = find_writer(name)(job)
+    return replace(
+        launch,
+        gaps=(*launch.gaps, *_foreign_options(job, name)),
+        notes=(*launch.notes, *job.sums_in_switches()),
+    )
+
+
+def _foreign_options(job: LaunchJob, name: str) -> Iterator[LaunchGap]:
+    """Yield the options of an imported script that a format does not take."""
+    carried = job.scenario.launch
+    if carried is None or not carried.options or name in WITHOUT_OPTIONS:
+        return
+    if carried.format not in TAKES_OPTIONS_OF.get(name, ()):
+        yield LaunchGap(
+            setting="launch.options",
+            value=", ".join(carried.options),
+            reason=f"They are of {carried.format}, and do not come along: give here "
+            "what matters to the model that is trained.",
+        )
 
 
 def _said(launch: LaunchFiles) -> tuple[str, ...]:

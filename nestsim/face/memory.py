@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
-from nestsim.face.report import Contents, FolderReport, table
+from nestsim.face.report import Contents, FolderReport
 from nestsim.memory.figure import draw_memory_account
 from nestsim.memory.job import MemoryResult, memory_job
 from nestsim.memory.record import memory_json, stage_rows
 from nestsim.memory.text import print_memory
 from nestsim.report.destination import Writer, writer_of
+from nestsim.report.frames import frame_of
 from nestsim.report.json import dump_json
 from nestsim.report.wording import plan_label
 from nestsim.scenario.load import Scenario
@@ -66,7 +67,7 @@ class MemoryReport(FolderReport):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each stage, place and part [byte]."""
-        return table(stage_rows(self.result))
+        return frame_of(stage_rows(self.result))
 
     def print_to(self, console: "Console") -> None:
         """Print whether it fits, the stages, the parameters, and what would fit."""
@@ -118,7 +119,7 @@ def memory(
     """
     loaded = scenario_from(scenario)
     request = _request(sizes)
-    with calling(progress, loaded.path) as call:
+    with calling(progress, loaded.path, loaded.notes) as call:
         result = memory_job(
             loaded, sizes=request, explain=explain, progress=call.progress
         )

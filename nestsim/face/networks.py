@@ -22,7 +22,7 @@ from nestsim.compare.networks.job import (
     networks_job,
 )
 from nestsim.compare.networks.record import Equal, NetworkComparison
-from nestsim.compare.networks.text import print_networks
+from nestsim.compare.networks.text import leaders_label, print_networks
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -30,10 +30,11 @@ from nestsim.face.calls import (
     scenario_from,
     store_folder,
 )
-from nestsim.face.report import Contents, PagedReport, table
+from nestsim.face.report import Contents, PagedReport
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.parts import Page
 from nestsim.report.destination import ResultsFolder
+from nestsim.report.frames import frame_of
 from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
 from nestsim.store import Store, remove_store
@@ -67,9 +68,8 @@ class NetworksReport(PagedReport):
 
     def facts(self) -> dict[str, Any]:
         """Return the fastest network, and the speed of each."""
-        fastest = self.result.fastest
         return {
-            "fastest": fastest.label if fastest else "none",
+            "fastest": leaders_label(self.result),
             **{
                 f"speed on {one.label}": self.result.speed(one.best.tokens_per_second)
                 for one in self.result.networks
@@ -86,7 +86,7 @@ class NetworksReport(PagedReport):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each network and planner."""
-        return table(plain_values(networks_rows(self.result)))
+        return frame_of(plain_values(networks_rows(self.result)))
 
     def print_to(self, console: "Console") -> None:
         """Print whether they are equal, what each gives, and what it is made of."""
@@ -170,7 +170,7 @@ def compare_networks(  # noqa: PLR0913 - one for each thing that can be asked
     files = read_network_files([Path(one) for one in networks])
     names = checked_planners(planners, base)
     folder = store_folder(keep_in)
-    with ExitStack() as stack, calling(progress) as call:
+    with ExitStack() as stack, calling(progress, notes=base.notes) as call:
         store = None
         if folder is not None:
             facts = networks_facts(base, files, names)

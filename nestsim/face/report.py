@@ -85,13 +85,6 @@ class Report(ABC):
         return html_of(type(self).__name__, self.facts()) + html_table(self.to_frame())
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
-    """Return rows as a table."""
-    import pandas as pd
-
-    return pd.DataFrame.from_records([dict(row) for row in rows])
-
-
 @dataclass(frozen=True, kw_only=True)
 class Contents:
     """What stands in a folder of results."""

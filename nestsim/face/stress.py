@@ -13,13 +13,14 @@ from nestsim.face.calls import (
     scenario_from,
     store_folder,
 )
-from nestsim.face.report import Contents, PagedReport, table
+from nestsim.face.report import Contents, PagedReport
 from nestsim.page.kinds.stress import stress_page
 from nestsim.page.parts import Page
 from nestsim.report.destination import writer_of
+from nestsim.report.frames import csv_of, frame_of
 from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
-from nestsim.stress.data import csv_text, matrix_rows, stress_json, stress_rows
+from nestsim.stress.data import matrix_rows, stress_json, stress_rows
 from nestsim.stress.figures import stress_figures
 from nestsim.stress.job import stress_job
 from nestsim.stress.report import print_stress
@@ -67,7 +68,7 @@ class StressReport(PagedReport):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each planner and condition."""
-        return table(plain_values(stress_rows(self.result)))
+        return frame_of(plain_values(stress_rows(self.result)))
 
     def print_to(self, console: "Console") -> None:
         """Print what each condition costs, and what limits."""
@@ -79,8 +80,8 @@ class StressReport(PagedReport):
         return Contents(
             writers={
                 "stress.json": writer_of(self.to_json()),
-                "stress.csv": writer_of(csv_text(stress_rows(result))),
-                "matrix.csv": writer_of(csv_text(matrix_rows(result))),
+                "stress.csv": writer_of(csv_of(stress_rows(result))),
+                "matrix.csv": writer_of(csv_of(matrix_rows(result))),
                 **stress_figures(result),
                 **self.page_writers(),
             },
@@ -131,7 +132,7 @@ def stress(
         If the scenario is wrong, or a condition does not go with its cluster.
     """
     loaded, stores = scenario_from(scenario), store_folder(keep_in)
-    with calling(progress, loaded.path) as call:
+    with calling(progress, loaded.path, loaded.notes) as call:
         result = stress_job(
             loaded,
             stores=stores,

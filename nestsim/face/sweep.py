@@ -142,7 +142,7 @@ def sweep(  # noqa: PLR0913 - one for each thing that can be asked
     loaded = scenario_from(scenario)
     _check_what(what)
     axes = _axes(settings) if isinstance(settings, Mapping) else tuple(settings)
-    with calling(progress) as call:
+    with calling(progress, notes=loaded.notes) as call:
         if call.progress is not None:
             call.progress("points: check", None)
         with naming(loaded.path):

@@ -20,7 +20,7 @@ _HEIGHT = 10.2
 CAUSE_COLOURS = {
     "lost work": DISTINCT[3],
     "checkpoints": DISTINCT[0],
-    "detection": DISTINCT[4],
+    "detection and diagnosis": DISTINCT[4],
     "restart": DISTINCT[1],
     "waiting for repair": DISTINCT[5],
     "maintenance": DISTINCT[7],
@@ -62,6 +62,8 @@ def draw_goodput(result: GoodputResult, path: Path) -> None:
 
 
 def _draw_intervals(axes: "Axes", found: GoodputFindings) -> None:
+    import seaborn as sns
+
     axes.set_title("Goodput over the checkpoint interval", loc="left", size=14)
     axes.spines[["top", "right"]].set_visible(False)
     if not found.curve:
@@ -69,12 +71,14 @@ def _draw_intervals(axes: "Axes", found: GoodputFindings) -> None:
         axes.set_axis_off()
         return
     xs = [one.interval for one in found.curve]
-    axes.plot(
-        xs,
-        [100.0 * one.expected for one in found.curve],
+    sns.lineplot(
+        x=xs,
+        y=[100.0 * one.expected for one in found.curve],
+        estimator=None,
         color=DISTINCT[0],
         linewidth=2.4,
         label="closed form, nodes always there",
+        ax=axes,
     )
     points = [
         (one.interval, one.simulated)
@@ -143,6 +147,8 @@ def _short_time(seconds: float) -> str:
 
 
 def _draw_tokens(axes: "Axes", found: GoodputFindings) -> None:
+    import seaborn as sns
+
     axes.set_title("Tokens over time", loc="left", size=14)
     low, middle, high = found.weekly_tokens()
     count = len(middle)
@@ -165,9 +171,10 @@ def _draw_tokens(axes: "Axes", found: GoodputFindings) -> None:
     inset = axes.inset_axes((0.64, 0.1, 0.34, 0.3))
     inset.patch.set_alpha(0.0)
     share = np.asarray(found.runs.goodput) * 100.0
-    inset.hist(share, bins=min(20, max(1, len(share) // 5)), color=DISTINCT[2])
+    bins = min(20, max(1, len(share) // 5))
+    sns.histplot(x=share, bins=bins, color=DISTINCT[2], alpha=1.0, ax=inset)
     inset.set_title("runs by goodput [%]", size=10)
-    inset.set_yticks([])
+    inset.set(yticks=[], ylabel="")
     inset.locator_params(axis="x", nbins=4)
     inset.tick_params(labelsize=9.5)
     inset.spines[["top", "right", "left"]].set_visible(False)

@@ -36,7 +36,7 @@ from nestsim.job import run_job, simulate_job
 from nestsim.report.wording import plan_label
 from nestsim.results import Candidate, ReplayedResult
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.operations.goodput import GoodputSpec
+from nestsim.scenario.operations.goodput import STORAGE_PER_DEVICE, GoodputSpec
 from nestsim.scenario.operations.published_failures import (
     BREAKS_NODE,
     COMPONENTS,
@@ -49,7 +49,7 @@ from planner.work import Progress
 from topologies.errors import InputError
 from topologies.fabrics.parts import network_parts
 from topologies.network import Network
-from topologies.notices import NOTICES
+from topologies.notices import notices
 
 NUM_SIMULATED, NUM_EXPECTED = 9, 97
 """Intervals of the curve that are simulated, and those of the closed form."""
@@ -98,7 +98,8 @@ def goodput_job(
     best = max(cycle.best_interval(), parts.healthy.step_time)
     if spec.interval is None:
         # Without failures, once at the end.
-        habits = replace(habits, interval=min(best, spec.duration))
+        interval = min(max(best, spec.least_interval), spec.duration)
+        habits = replace(habits, interval=interval)
     _check_interval(habits, parts.healthy)
     seeds = tuple(range(spec.seed, spec.seed + spec.seeds))
     ends = (
@@ -115,6 +116,8 @@ def goodput_job(
         checkpoint=parts.checkpoint,
         cycle=cycle,
         interval_is_given=spec.interval is not None,
+        least_interval=spec.least_interval,
+        diagnosis=spec.diagnosis,
         young=young_interval(habits.stall, cycle.mtti),
         daly=daly_interval(habits.stall, cycle.mtti),
         best=best,
@@ -165,6 +168,7 @@ def failure_kinds(
         ),
         "fabric": network.num_devices,
         "job": 1,
+        "software": network.num_devices,
     }
     published = PUBLISHED.get(spec.failures)
     known = {} if published is None else published.rates()
@@ -176,7 +180,7 @@ def failure_kinds(
         given = spec.rates.get(name)
         rate = known.get(name, 0.0) if given is None else given.rate
         if given is not None and not counts[name]:
-            NOTICES.remark(
+            notices().remark(
                 f"goodput.rates.{name} has no effect: outside its nodes the network "
                 f"has no {name}"
             )
@@ -317,8 +321,9 @@ class _JobParts:
         host = self.scenario.host
         to_host = spec.host_bandwidth or host.to_host / host.devices_per_link
         nodes = size / (self.num_nodes * spec.node_bandwidth)
-        written = 0.0 if spec.write_bandwidth is None else size / spec.write_bandwidth
-        read = 0.0 if spec.read_bandwidth is None else size / spec.read_bandwidth
+        usual = STORAGE_PER_DEVICE * self.num_devices
+        written = size / (spec.write_bandwidth or usual)
+        read = size / (spec.read_bandwidth or usual)
         return CheckpointFacts(
             size=size,
             bytes_per_parameter=each,
@@ -341,8 +346,8 @@ class _JobParts:
             copy=checkpoint.copy,
             write=checkpoint.copy + checkpoint.upload,
             is_asynchronous=spec.asynchronous,
-            detection=spec.detection,
-            hang_detection=spec.hang_detection,
+            detection=spec.detection + spec.diagnosis,
+            hang_detection=spec.hang_detection + spec.diagnosis,
             hang_share=hangs,
             restart=spec.restart + checkpoint.read,
             repair=spec.repair,

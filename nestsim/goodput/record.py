@@ -57,6 +57,7 @@ def goodput_json(result: GoodputResult) -> dict[str, Any]:
         "intervals": {
             "used_s": found.habits.interval,
             "is_given": found.interval_is_given,
+            "least_s": found.least_interval,
             "best_s": _finite(found.best),
             "young_s": _finite(found.young),
             "daly_s": _finite(found.daly),
@@ -97,6 +98,7 @@ def _checkpoint_json(found: GoodputFindings) -> dict[str, Any]:
         "limited_by": facts.write_limit,
         "asynchronous": found.habits.is_asynchronous,
         "stall_s": found.habits.stall,
+        "bytes_per_day": found.checkpoint_bytes_per_day,
     }
 
 
@@ -104,9 +106,10 @@ def _habits_json(found: GoodputFindings) -> dict[str, Any]:
     habits = found.habits
     return {
         "num_nodes": habits.num_nodes,
-        "detection_s": habits.detection,
+        "detection_s": habits.detection - found.diagnosis,
+        "diagnosis_s": found.diagnosis,
         "hang_share": habits.hang_share,
-        "hang_detection_s": habits.hang_detection,
+        "hang_detection_s": habits.hang_detection - found.diagnosis,
         "restart_s": habits.restart,
         "repair_s": habits.repair,
         "elastic": habits.is_elastic,

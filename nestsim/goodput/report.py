@@ -24,7 +24,8 @@ NAMES: Mapping[str, str] = {
     "switch": "switches",
     "link": "cables",
     "fabric": "fabric, per device",
-    "job": "software of the job",
+    "job": "the job, whatever its size",
+    "software": "software, per device",
 }
 """Component -> what reports call it."""
 
@@ -89,21 +90,30 @@ def interval_sentence(found: GoodputFindings) -> str:
     """Say whether another interval between checkpoints would give more."""
     if math.isinf(found.best):
         return ""
-    used = long_time(found.habits.interval)
-    if not found.interval_is_given:
-        why = "which is best by the closed form"
-        if found.best <= found.healthy.step_time:
-            why = "after each step; closed forms would have more"
+    interval = found.habits.interval
+    used = f"{long_time(interval)} ({_written(found)})"
+    if found.interval_is_given:
+        expected = percent(found.cycle.goodput(interval))
+        best = percent(found.cycle.goodput(found.best))
         return (
-            f"Checkpoints every {used}, {why} (Young {long_time(found.young)}, Daly "
-            f"{long_time(found.daly)})."
+            f"Checkpoints every {used}; every {long_time(found.best)} would be best: "
+            f"{best} in place of {expected} by the closed form."
         )
-    best = found.cycle.goodput(found.best)
-    return (
-        f"Checkpoints every {used}; every {long_time(found.best)} would be best: "
-        f"{percent(best)} in place of "
-        f"{percent(found.cycle.goodput(found.habits.interval))} by the closed form."
-    )
+    others = f"Young {long_time(found.young)}, Daly {long_time(found.daly)}"
+    if interval > found.best and interval == found.least_interval:
+        return (
+            f"Checkpoints every {used}, the least that goodput.checkpoint."
+            f"least_interval allows; the closed form would have one every "
+            f"{long_time(found.best)} ({others})."
+        )
+    why = "which is best by the closed form"
+    if found.best <= found.healthy.step_time:
+        why = "after each step; closed forms would have more"
+    return f"Checkpoints every {used}, {why} ({others})."
+
+
+def _written(found: GoodputFindings) -> str:
+    return f"{format_size(found.checkpoint_bytes_per_day)} a day"
 
 
 def _spares_sentences(found: GoodputFindings) -> list[str]:
@@ -151,9 +161,11 @@ def job_facts(result: GoodputResult) -> dict[str, str]:
         f"{found.healthy.source}",
         "checkpoint": f"{size}, written in {format_duration(habits.write)} "
         f"({rate}, limited by the {checkpoint.write_limit}), {how}",
-        "after a failure": f"noticed in {format_duration(habits.detection)} "
+        "after a failure": "noticed in "
+        f"{format_duration(habits.detection - found.diagnosis)} "
         f"({percent(habits.hang_share)} are hangs: "
-        f"{format_duration(habits.hang_detection)}), training again "
+        f"{format_duration(habits.hang_detection - found.diagnosis)}), diagnosed in "
+        f"{format_duration(found.diagnosis)}, training again "
         f"{format_duration(habits.restart)} later",
     }
     if habits.is_elastic:

@@ -139,6 +139,12 @@ class GoodputFindings:
     interval_is_given: bool
     """Whether the user said how often checkpoints are written."""
 
+    least_interval: float
+    """Least interval that was allowed where the user did not say [s]."""
+
+    diagnosis: float
+    """Part of the time to detect a failure that is diagnosis [s]."""
+
     young: float
     """Young's interval [s]."""
 
@@ -198,6 +204,12 @@ class GoodputFindings:
         count = float(self.runs.interruptions.sum())
         total = self.runs.duration * len(self.seeds)
         return total / count if count else math.inf
+
+    @property
+    def checkpoint_bytes_per_day(self) -> float:
+        """Bytes that checkpoints write in a day without failures [byte/day]."""
+        training = self.cycle.training(self.habits.interval)
+        return self.checkpoint.size * DAY / (training + self.habits.stall)
 
     def shares(self) -> Mapping[str, SeedBand]:
         """Return what takes which share of the time."""

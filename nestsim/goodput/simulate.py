@@ -33,7 +33,7 @@ CAUSES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
         "lost work": (TRAINING,),
         "checkpoints": (COPYING, WRITING),
-        "detection": (DETECTING,),
+        "detection and diagnosis": (DETECTING,),
         "restart": (RESTARTING,),
         "waiting for repair": (WAITING,),
         "maintenance": (MAINTAINING,),
@@ -68,7 +68,7 @@ class RecoveryHabits:
     """Whether checkpoints are written beside the training."""
 
     detection: float
-    """From a failure until the job is stopped [s]."""
+    """From a failure until the job is stopped and it is known why [s]."""
 
     hang_detection: float
     """The same where the job hangs [s]."""

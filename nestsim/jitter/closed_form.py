@@ -17,20 +17,21 @@ slowest one is added, as an independent variate.
 
 That is exact for the mean where actors meet before the optimizer step alone: without a
 pipeline, whatever the replicas and the ranks of each, as long as gradients are not
-reduced beside backward passes. In a pipeline a stage also waits for others that are
-late in single passes, so that the step takes longer: the closed form is then below the
-mean, and reports have what the simulation finds beside it. Delays of messages are left
-out.
+reduced beside backward passes. In a pipeline it is a bound on neither side. Above the
+mean it may be because stages before the last have slack: in 1F1B the forward passes
+that stage ``s`` of ``p`` makes ahead, ``p - 1 - s`` of them, are not on the longest
+path, so that a slow stage there costs less than its compute says, and because the
+slowest stage's neighbours are faster than it. Below it may be because a stage also
+waits for others that are late in single passes. Reports have what the simulation finds
+beside it, and go on from there for more replicas. Delays of messages are left out.
 
-Of the fleet's ``N`` devices ``K`` drawn ones are slow. They hit at most
-``n = min(K, A)`` of the ``A`` actors, on average ``H = A (1 - C(N - t, K) / C(N, K))``.
-The number is taken to be binomial, of ``n`` trials with probability ``H / n``, each of
-any stage and independent of other entries. That is exact for ``t = 1`` and a job on all
-devices, where every slow one hits another actor.
+Each device is slow with a probability of its own, so that actors are independent of
+each other. One is as slow as the slowest of its ranks: by a factor ``s`` or less with
+the product of their probabilities of that.
 """
 
-import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -69,19 +70,12 @@ class ActorKind:
     count: float
     """Number of them."""
 
+    slow: "Slowness"
+    """What the slow devices of a run multiply the compute of each by."""
 
-@dataclass(frozen=True, slots=True)
-class SlowTrials:
-    """Actors that a slow rank may hit."""
 
-    factor: float
-    """What their compute is multiplied by."""
-
-    count: int
-    """Most of them that can be hit in a run."""
-
-    probability: float
-    """Probability of each to be hit."""
+Slowness = tuple[tuple[float, float], ...]
+"""Factors, rising from the least, and the probability of each."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +87,6 @@ class StepForm:
 
     actors: tuple[ActorKind, ...]
     """Actors, by kind."""
-
-    trials: tuple[SlowTrials, ...]
-    """What slow devices of each run do."""
 
     update: "StepForm | None" = None
     """The slowest optimizer step, whose mean is part of `base`; None where it has no
@@ -111,22 +102,14 @@ class StepForm:
         """
         over = np.maximum(x - self.base, 0.0)
         logarithm = np.zeros_like(over)
-        each = []
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore"):
             for kind in self.actors:
-                each.append(self._actor(kind, over))
-                logarithm += kind.count * np.log(each[-1])
-            total = np.exp(logarithm)
-            num_actors = sum(kind.count for kind in self.actors)
-            for trial in self.trials:
-                ratio = np.zeros_like(over)
-                for kind, healthy in zip(self.actors, each, strict=True):
-                    slow = self._actor(kind, over / trial.factor)
-                    part = np.where(healthy > 0.0, slow / healthy, 0.0)
-                    ratio += kind.count / num_actors * part
-                kept = 1.0 - trial.probability + trial.probability * ratio
-                total *= kept**trial.count
-        return np.where(x < self.base, 0.0, total)
+                in_time = sum(
+                    probability * self._actor(kind, over / factor)
+                    for factor, probability in kind.slow
+                )
+                logarithm += kind.count * np.log(in_time)
+        return np.where(x < self.base, 0.0, np.exp(logarithm))
 
     def _actor(self, kind: ActorKind, over: FloatArray) -> FloatArray:
         found = kind.factor
@@ -149,18 +132,43 @@ class StepForm:
         return abs(moments(other).mean - self.mean)
 
     def quantiles(self, shares: FloatArray) -> FloatArray:
-        """Return the times that some shares of all steps do not exceed [s]."""
+        """Return the times that some shares of all steps do not exceed [s].
+
+        The optimizer step is taken to be independent of what comes before it.
+        """
         if self.update is None:
             return quantiles(self, shares)
-        both = weighted_sum([(self, 1.0, 1), (self.update, 1.0, 1)])
-        return quantiles(both.variate, shares) - self.update.mean
+        places = (np.arange(_NUM_UPDATES) + 0.5) / _NUM_UPDATES
+        later = quantiles(self.update, places)
+        return quantiles(_Later(self, later - later.mean()), shares)
+
+
+_NUM_UPDATES = 64
+"""Optimizer steps, equally probable, that stand for their distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """A variate that ends later, by one of some equally probable times."""
+
+    of: Variate
+    """The variate."""
+
+    later: FloatArray
+    """By how much it may end later [s]."""
+
+    def cdf(self, x: FloatArray) -> FloatArray:
+        """Return the probability that it is at most ``x`` [s]."""
+        of_each = np.array([self.of.cdf(x - one) for one in self.later])
+        mean: FloatArray = of_each.mean(axis=0)
+        return mean
 
 
 def step_form(
     work: PipelineWork,
     plain_time: float,
     spec: JitterSpec,
-    num_devices: int,
+    always: FloatArray,
     multiple: int = 1,
 ) -> StepForm:
     """Return the distribution of a step's time, all waiting for the slowest.
@@ -173,15 +181,14 @@ def step_form(
         What it takes without jitter [s].
     spec
         What differs from step to step.
-    num_devices
-        Devices of the fleet.
+    always
+        What compute times of each device of the fleet are multiplied by without jitter,
+        shape ``(N,)``.
     multiple
-        How many times the replicas of the step there are, in as many times the fleet;
+        How many times the replicas of the step there are, on as many times the devices;
         what the step takes beside its slowest actor stays the same.
     """
-    num_ranks = work.devices.shape[2]
-    num_actors = work.devices[:, :, 0].size * multiple
-    trials = _trials(spec, num_actors, num_ranks, num_devices * multiple)
+    slow = _slowness(work, spec, always)
     kinds = [work.of_kind(kind) for kind in range(1 + len(work.others))]
     passes = [pieces for one in kinds for pieces in _pass_compute(one)]
     updates: list[Pieces] = [
@@ -194,11 +201,11 @@ def step_form(
         updates = []
     base, update = plain_time, None
     if any(time > 0.0 for pieces in updates for time, _, _ in pieces):
-        actors = _actors(work, updates, spec, multiple)
-        update = StepForm(0.0, actors, trials)
+        actors = _actors(work, updates, spec, slow, multiple)
+        update = StepForm(0.0, actors)
         base += update.mean - _longest(actors)
-    actors = _actors(work, passes, spec, multiple)
-    return StepForm(base - _longest(actors), actors, trials, update)
+    actors = _actors(work, passes, spec, slow, multiple)
+    return StepForm(base - _longest(actors), actors, update)
 
 
 def _longest(actors: tuple[ActorKind, ...]) -> float:
@@ -207,22 +214,29 @@ def _longest(actors: tuple[ActorKind, ...]) -> float:
 
 
 def _actors(
-    work: PipelineWork, computes: "list[Pieces]", spec: JitterSpec, multiple: int
+    work: PipelineWork,
+    computes: "list[Pieces]",
+    spec: JitterSpec,
+    slow: Sequence[Slowness],
+    multiple: int,
 ) -> tuple[ActorKind, ...]:
     """Return the actors by what they compute between two meetings.
 
-    ``computes`` has that of every stage, for one kind of devices after the other.
+    ``computes`` has that of every stage, for one kind of devices after the other, and
+    ``slow`` what each actor's ranks make of it, stage by stage.
     """
     num_stages, _, num_ranks = work.devices.shape
     numbers = work.kind * num_stages + np.arange(num_stages)[:, None]
-    kinds = Counter(computes.index(computes[one]) for one in numbers.ravel().tolist())
+    firsts = [computes.index(computes[one]) for one in numbers.ravel().tolist()]
+    kinds = Counter(zip(firsts, slow, strict=True))
     return tuple(
         ActorKind(
             compute=sum(time * count for time, count, _ in computes[number]),
             factor=_factor(computes[number], spec, num_ranks),
             count=count * multiple,
+            slow=of_ranks,
         )
-        for number, count in kinds.items()
+        for (number, of_ranks), count in kinds.items()
     )
 
 
@@ -271,23 +285,53 @@ def _factor(pieces: Pieces, spec: JitterSpec, num_ranks: int) -> Sum:
     )
 
 
-def _trials(
-    spec: JitterSpec, num_actors: int, num_ranks: int, num_devices: int
-) -> tuple[SlowTrials, ...]:
-    """Return what the slow devices of each run may hit."""
-    found = []
-    healthy = num_devices
-    for slow in spec.slow:
-        # Entries take different devices, as long as there are any left.
-        num_slow = min(slow.num_slow(num_devices), healthy)
-        healthy -= num_slow
-        places = np.arange(num_ranks)
-        missed = np.maximum(num_devices - num_slow - places, 0) / (num_devices - places)
-        expected = num_actors * (1.0 - math.prod(missed.tolist()))
-        count = min(num_slow, num_actors)
-        if count and slow.factor > 1.0:
-            found.append(SlowTrials(slow.factor, count, min(expected / count, 1.0)))
-    return tuple(found)
+def _slowness(
+    work: PipelineWork, spec: JitterSpec, always: FloatArray
+) -> list[Slowness]:
+    """Return what the slow devices of a run do to each actor, stage by stage."""
+    borders = spec.slow_borders().tolist()
+    factors = [one.factor for one in spec.slow]
+    shares = [1.0 - (borders[-1] if borders else 0.0), *np.diff([0.0, *borders])]
+    ranks = list(zip([1.0, *factors], map(float, shares), strict=True))
+    found: dict[bytes, Slowness] = {}
+    relative = np.sort(always[work.devices], axis=-1)
+    relative /= relative[..., -1:]
+    every = []
+    for of_actor in relative.reshape(-1, relative.shape[-1]):
+        key = of_actor.tobytes()
+        if key not in found:
+            found[key] = _slowest_rank(of_actor, ranks)
+        every.append(found[key])
+    return every
+
+
+def _slowest_rank(
+    relative: FloatArray, ranks: Sequence[tuple[float, float]]
+) -> Slowness:
+    """Return how slow the slowest of an actor's ranks is.
+
+    Parameters
+    ----------
+    relative
+        How slow each rank is without jitter, relative to the slowest of them.
+    ranks
+        What a rank may be multiplied by, and the probability of each factor.
+    """
+    places = np.unique(np.outer(relative, [factor for factor, _ in ranks]))
+    # The slowest is never faster than the one that is slowest without jitter.
+    places = places[places >= 1.0]
+    below = np.ones_like(places)
+    for rank in relative.tolist():
+        below *= sum(
+            probability * (rank * factor <= places) for factor, probability in ranks
+        )
+    return tuple(
+        (factor, probability)
+        for factor, probability in zip(
+            places.tolist(), np.diff(below, prepend=0.0).tolist(), strict=True
+        )
+        if probability > 0.0
+    )
 
 
 LEAST_ERROR = 1e-4
@@ -297,9 +341,7 @@ LEAST_ERROR = 1e-4
 def approximations(
     work: PipelineWork,
     spec: JitterSpec,
-    num_devices: int,
     *,
-    fewest_devices: int,
     sum_error: float,
 ) -> tuple[str, ...]:
     """Return why the closed form is not the simulation's mean, one clause each.
@@ -310,29 +352,24 @@ def approximations(
         The step, lowered.
     spec
         What differs from step to step.
-    num_devices
-        Devices of the fleet.
-    fewest_devices
-        Devices of the fewest replicas that are simulated.
     sum_error
         The largest `StepForm.error` of all numbers of replicas, over the step without
         jitter.
     """
-    num_stages, _, num_ranks = work.devices.shape
+    num_stages = len(work.devices)
     jitter = spec.jitter
     said = []
     if num_stages > 1:
-        said.append("stages of a pipeline wait for each other in single passes")
+        said.append(
+            "in a pipeline it is too large where slow stages have slack, and too small "
+            "where stages wait for each other in single passes"
+        )
     if any(work.reduce_buckets) or any(work.gather_buckets):
         said.append("gradients or parameters are sent beside passes")
     if jitter.links is not None and jitter.links.mean > 0.0:
         said.append("delays of messages are left out")
     if work.layers is not None:
         said.append("passes wait for collectives that are simulated one by one")
-    num_slow = sum(slow.num_slow(num_devices) for slow in spec.slow)
-    is_part = num_ranks > 1 or work.devices.size < num_devices
-    if (spec.slow and is_part) or (num_slow > 1 and fewest_devices < num_devices):
-        said.append("how many replicas have slow devices is taken to be binomial")
     if sum_error >= LEAST_ERROR:
         said.append("sums of factors are known by their first three cumulants")
     return tuple(said)

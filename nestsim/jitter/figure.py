@@ -9,6 +9,7 @@ from nestsim.jitter.job import JitteredSteps, JitterResult
 from nestsim.jitter.report import headline, share_name
 from nestsim.jitter.scale import ScaleRow
 from nestsim.report.figures.canvas import figure_with_headline, save_figure
+from nestsim.report.figures.data import axis_ends
 from nestsim.report.figures.palette import INK
 from nestsim.report.figures.panels import Colours
 from nestsim.report.wording import plan_label, plural
@@ -40,16 +41,16 @@ def draw_jitter(result: JitterResult, path: Path) -> None:
 
 def _draw_steps(axes: "Axes", steps: JitteredSteps, colours: Colours) -> None:
     """Draw which share of the steps takes at most how long, and the quantiles."""
-    ordered = np.sort(steps.times)
-    share = 100.0 * np.arange(1, ordered.size + 1) / ordered.size
+    import seaborn as sns
+
     blue, orange, _, red, *_ = colours.distinct
-    axes.step(
-        [ordered[0], *ordered],
-        [0.0, *share],
-        where="post",
+    sns.ecdfplot(
+        x=steps.times,
+        stat="percent",
         color=blue,
         linewidth=2.5,
         label="steps with jitter",
+        ax=axes,
     )
     axes.axvline(
         steps.plain_time,
@@ -91,19 +92,24 @@ def _draw_steps(axes: "Axes", steps: JitteredSteps, colours: Colours) -> None:
     axes.set_xlabel("time of a step [s]")
     axes.set_ylabel("steps that take at most so long [%]")
     axes.margins(x=0.08)
+    axes.set_xlim(*axis_ends(*axes.get_xlim()))
     _finish(axes, "Time of a step")
 
 
 def _draw_scale(axes: "Axes", scale: tuple[ScaleRow, ...], colours: Colours) -> None:
     """Draw the loss over the replicas: closed form as a line, simulation as points."""
+    import seaborn as sns
+
     blue, orange, *_ = colours.distinct
     replicas = [row.replicas for row in scale]
-    axes.plot(
-        replicas,
-        [100.0 * row.closed_loss for row in scale],
+    sns.lineplot(
+        x=replicas,
+        y=[100.0 * row.closed_loss for row in scale],
+        estimator=None,
         color=blue,
         linewidth=2.5,
         label="closed form",
+        ax=axes,
     )
     done = [row for row in scale if row.simulated is not None]
     axes.errorbar(
@@ -117,6 +123,14 @@ def _draw_scale(axes: "Axes", scale: tuple[ScaleRow, ...], colours: Colours) -> 
         linestyle="",
         capsize=4,
         label="simulated, two standard errors",
+    )
+    further = [row for row in scale if row.replicas >= done[-1].replicas]
+    axes.plot(
+        [row.replicas for row in further],
+        [100.0 * row.expected_loss for row in further],
+        color=orange,
+        linestyle=(0, (4, 2)),
+        label="expected, from there on",
     )
     axes.set_xscale("log", base=2)
     shown = replicas if len(replicas) <= 12 else replicas[::2]

@@ -7,7 +7,6 @@ scenario. A run's draws depend on the seed and its number alone.
 """
 
 import hashlib
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -220,6 +219,12 @@ def with_slow_devices(evaluator: Evaluator, spec: JitterSpec, run: int) -> Evalu
     return replace(evaluator, workload=evaluator.workload.slowed(drawn))
 
 
+def always_slow(evaluator: Evaluator) -> FloatArray:
+    """Return what each device's compute takes longer without jitter, shape ``(N,)``."""
+    fleet = evaluator.workload.fleet
+    return np.ones(evaluator.network.num_devices) if fleet is None else fleet.factors()
+
+
 def jittered_times(
     evaluator: Evaluator, priced: PricedPlan, spec: JitterSpec, runs: range
 ) -> FloatArray:
@@ -238,17 +243,18 @@ def jittered_times(
         return evaluator.jittered_times(priced, spec.jitter, runs)
     num_devices = evaluator.network.num_devices
     used = np.unique([stage.devices for stage in priced.plan.stages])
-    times = []
-    for _, alike in itertools.groupby(
-        runs, lambda run: spec.slowdowns(num_devices, run)[used].tobytes()
-    ):
-        # Runs in a row on devices that are alike: one step is built for all of them.
-        first, *more = alike
-        slowed = with_slow_devices(evaluator, spec, first)
+    alike: dict[bytes, list[int]] = {}
+    for run in runs:
+        drawn = spec.slowdowns(num_devices, run)[used]
+        alike.setdefault(drawn.tobytes(), []).append(run)
+    times = np.empty(len(runs))
+    for some in alike.values():
+        # One step is built for all runs on devices that are alike.
+        slowed = with_slow_devices(evaluator, spec, some[0])
         again = slowed.price(priced.plan)
-        some = range(first, first + 1 + len(more))
-        times.append(slowed.jittered_times(again, spec.jitter, some))
-    return np.concatenate(times)
+        found = slowed.jittered_times(again, spec.jitter, some)
+        times[np.array(some) - runs.start] = found
+    return times
 
 
 def jitter_job(
@@ -315,8 +321,6 @@ def jitter_job(
         approximations=approximations(
             work,
             spec,
-            evaluator.network.num_devices,
-            fewest_devices=scale[0].num_devices,
             sum_error=max(row.closed_error / row.plain_time for row in scale),
         ),
     )
@@ -390,18 +394,18 @@ def _scale(
     times: Mapping[int, FloatArray],
 ) -> Iterator[ScaleRow]:
     """Yield the plan on each number of replicas that is simulated, and on more."""
-    num_devices = jobs.evaluator.network.num_devices
+    always = always_slow(jobs.evaluator)
     for size, plain_time in plain.items():
         evaluator, priced = jobs.of_size(size)
         work = evaluator.lower(priced, memory=False)
-        form = step_form(work, plain_time, spec, num_devices)
-        simulated = SimulatedMean.of(times[size])
-        yield ScaleRow.of(size, work, plain_time, form, simulated)
+        form = step_form(work, plain_time, spec, always)
+        row = ScaleRow.of(size, work, plain_time, form, SimulatedMean.of(times[size]))
+        yield row
         if size == max(plain):
             multiple = 2
             while multiple <= spec.most_replicas:
-                form = step_form(work, plain_time, spec, num_devices, multiple)
-                yield ScaleRow.of(size * multiple, work, plain_time, form, None)
+                form = step_form(work, plain_time, spec, always, multiple)
+                yield ScaleRow.of(size * multiple, work, plain_time, form, row)
                 multiple *= 2
 
 

@@ -135,6 +135,10 @@ def _row_json(row: ScaleRow) -> dict[str, Any]:
         "simulated_standard_error_s": simulated and _finite(simulated.standard_error),
         "simulated_loss": row.simulated_loss,
         "difference": row.difference,
+        "expected_loss": row.expected_loss,
+        "expected_loss_error": None
+        if row.loss_error is None
+        else _finite(row.loss_error),
     }
 
 

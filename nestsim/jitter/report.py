@@ -190,7 +190,7 @@ def _band_row(band: QuantileBand) -> tuple[str, float, float | None, float | Non
 def _scale_table(scale: tuple[ScaleRow, ...]) -> Table:
     numbers = (
         *("Replicas", "Devices", "No jitter", "Closed form", "Simulated"),
-        *("+-", "Difference"),
+        *("Difference", "Expected", "+-"),
     )
     table = new_table(*numbers, numbers=numbers)
     for row in scale:
@@ -202,8 +202,9 @@ def _scale_table(scale: tuple[ScaleRow, ...]) -> Table:
             format_duration(row.plain_time),
             loss_words(row.closed_loss),
             loss_words(row.simulated_loss),
-            loss_words(row.loss_error),
             signed_points(row.difference or 0.0) if is_simulated else "-",
+            loss_words(row.expected_loss),
+            loss_words(row.loss_error),
         )
     return table
 

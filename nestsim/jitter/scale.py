@@ -1,7 +1,9 @@
 """What jitter costs with scale: the same plan on fewer and on more replicas.
 
-A plan's own number of replicas and its halves are simulated, more of them are computed
-in closed form alone (`nestsim.jitter.closed_form`).
+A plan's own number of replicas and its halves are simulated. What more of them cost is
+what was simulated last, and what the closed form (`nestsim.jitter.closed_form`) says
+that they add to it: an error that it has with as many replicas as were simulated is not
+taken along.
 """
 
 import math
@@ -64,6 +66,9 @@ class ScaleRow:
     simulated: SimulatedMean | None
     """Mean of the simulated steps; None where none was simulated."""
 
+    anchor: "ScaleRow | None" = None
+    """The most replicas that were simulated, where there are more of them here."""
+
     @classmethod
     def of(
         cls,
@@ -71,7 +76,7 @@ class ScaleRow:
         work: PipelineWork,
         plain_time: float,
         form: StepForm,
-        simulated: SimulatedMean | None,
+        simulated: "SimulatedMean | ScaleRow",
     ) -> "ScaleRow":
         """Return the row of a number of replicas.
 
@@ -86,7 +91,7 @@ class ScaleRow:
         form
             The closed form.
         simulated
-            What was simulated.
+            What was simulated, or the row of the most replicas that were.
         """
         num_stages, _, num_ranks = work.devices.shape
         return cls(
@@ -98,7 +103,8 @@ class ScaleRow:
             closed_quantiles=tuple(
                 form.quantiles(np.array([0.5, 0.95, 0.99])).tolist()
             ),
-            simulated=simulated,
+            simulated=simulated if isinstance(simulated, SimulatedMean) else None,
+            anchor=simulated if isinstance(simulated, ScaleRow) else None,
         )
 
     @property
@@ -114,8 +120,23 @@ class ScaleRow:
         return self.simulated.mean / self.plain_time - 1.0
 
     @property
+    def expected_mean(self) -> float:
+        """Mean time of a step: simulated, or from there on as in closed form [s]."""
+        if self.anchor is not None:
+            added = self.closed_mean - self.anchor.closed_mean
+            return self.anchor.expected_mean + added
+        return self.closed_mean if self.simulated is None else self.simulated.mean
+
+    @property
+    def expected_loss(self) -> float:
+        """Expected loss, relative to the step without jitter."""
+        return self.expected_mean / self.plain_time - 1.0
+
+    @property
     def loss_error(self) -> float | None:
-        """Standard error of `simulated_loss`."""
+        """Standard error of `simulated_loss`, or of that which `expected_loss` has."""
+        if self.anchor is not None:
+            return self.anchor.loss_error
         if self.simulated is None:
             return None
         return self.simulated.standard_error / self.plain_time

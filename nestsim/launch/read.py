@@ -11,9 +11,10 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from estimators.models.huggingface.load import load_huggingface
+from estimators.models.huggingface.load import load_huggingface, parts_left_out
 from estimators.models.library.catalog import load_model
 from estimators.models.spec import TransformerSpec
+from nestsim.launch.effects import OptionEffects
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.hardware.described import with_whole_paths
 from nestsim.scenario.load import Scenario
@@ -111,8 +112,8 @@ class ImportedJob:
     """What the scenario is called."""
 
     tables: Mapping[str, Mapping[str, Any]]
-    """``model``, ``training``, ``software`` and ``plan`` (if there is one), each as the
-    scenario has it."""
+    """``model``, ``training``, ``software``, ``plan`` (if there is one) and ``launch``
+    (what none of these holds), each as the scenario has it."""
 
     num_devices: int | None = None
     """Devices of the job; None if nothing says how many."""
@@ -123,9 +124,8 @@ class ImportedJob:
     assumptions: tuple[str, ...] = ()
     """What was assumed where the configuration is silent, a sentence each."""
 
-    ignored: tuple[str, ...] = ()
-    """Settings that make no difference to the plan, by their names there: paths, seeds,
-    learning rates."""
+    options: OptionEffects = field(default_factory=OptionEffects)
+    """Every option that was given, and what became of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +138,8 @@ class ImportedScenario:
     assumptions: tuple[str, ...]
     """What was assumed, a sentence each."""
 
-    ignored: tuple[str, ...]
-    """Settings of the configuration that make no difference to the plan."""
+    options: OptionEffects
+    """Every option of the configuration, and what became of it."""
 
 
 def imported_scenario(
@@ -172,6 +172,9 @@ def imported_scenario(
         If what was read makes no scenario.
     """
     assumed: list[str] = list(job.assumptions)
+    config = job.tables["model"].get("config")
+    if isinstance(config, str) and (sentence := parts_left_out(Path(config))):
+        assumed.append(sentence)
     if cluster is None:
         table = _assumed_cluster(job, accelerator, assumed)
     else:
@@ -184,13 +187,17 @@ def imported_scenario(
             if name in job.tables
         },
         "cluster": table,
-        **({"plan": dict(job.tables["plan"])} if "plan" in job.tables else {}),
+        **{
+            name: dict(job.tables[name])
+            for name in ("plan", "launch")
+            if name in job.tables
+        },
     }
-    text = _heading(origin, assumed, job.ignored) + toml_text(document)
+    text = _heading(origin, assumed, job.options) + toml_text(document)
     return ImportedScenario(
         scenario=Scenario.from_toml(text, path),
         assumptions=tuple(assumed),
-        ignored=job.ignored,
+        options=job.options,
     )
 
 
@@ -249,7 +256,7 @@ def _assumed_cluster(
     }
 
 
-def _heading(origin: str, assumed: Sequence[str], ignored: Sequence[str]) -> str:
+def _heading(origin: str, assumed: Sequence[str], options: OptionEffects) -> str:
     """Return the first lines of a scenario: where it comes from, what was assumed."""
     lines = [f"Read of {origin}.", ""]
     if assumed:
@@ -257,15 +264,20 @@ def _heading(origin: str, assumed: Sequence[str], ignored: Sequence[str]) -> str
         for one in assumed:
             lines += wrap(one, _WIDTH, initial_indent="- ", subsequent_indent="  ")
         lines += [""]
-    if ignored:
-        lines += ["Without effect on the plan:"]
-        lines += wrap(
-            ", ".join(ignored),
-            _WIDTH,
-            initial_indent="  ",
-            subsequent_indent="  ",
-            break_on_hyphens=False,
-        )
-        lines += [""]
+    for title, names in (
+        ("Options that were read:", options.read),
+        ("Options in whose place something was assumed:", options.assumed),
+        ("Options without effect on the answer:", options.without_effect),
+    ):
+        if names:
+            lines += [title]
+            lines += wrap(
+                ", ".join(names),
+                _WIDTH,
+                initial_indent="  ",
+                subsequent_indent="  ",
+                break_on_hyphens=False,
+            )
+            lines += [""]
     printable = ("".join(c if c.isprintable() else "?" for c in one) for one in lines)
     return "".join(f"# {line}".rstrip() + "\n" for line in printable) + "\n"

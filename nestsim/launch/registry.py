@@ -53,6 +53,14 @@ WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
 )
 """Name of a format -> what writes it."""
 
+TAKES_OPTIONS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"megatron": ("megatron",), "megatron-bridge": ("megatron",)}
+)
+"""Name of a format -> formats whose options it takes from the table [launch]."""
+
+WITHOUT_OPTIONS = frozenset({"plan", "chakra"})
+"""Formats that start no training: nothing is lost that they have no options for."""
+
 PRESET_FORMATS: Mapping[str, str] = MappingProxyType(
     {
         "ideal": "megatron",

@@ -197,6 +197,7 @@ def lower_plan(
         optimizer_time=first.optimizer_time,
         gather_phases=tuple(stage.gather_phases for stage in lowered),
         gather_buckets=tuple(stage.gather_buckets for stage in lowered),
+        host_time=_host_time(priced, kinds),
         tied_phases=() if plan.joins_ends else _tied(network, workload, table, devices),
         kind=kinds.kind,
         others=tuple(others),
@@ -275,6 +276,15 @@ def _actor_times(
             tuple(bucket.at for bucket in stage.gather_buckets) for stage in lowered
         ),
     )
+
+
+def _host_time(priced: PricedPlan, kinds: ActorKinds) -> FloatArray:
+    """Return what devices wait for their hosts, as `PipelineWork.host_time` has it."""
+    found = []
+    for stage, which in enumerate(kinds.kind):
+        waits = np.array([cost.host_waits for cost in priced.costs_of(stage)])
+        found.append(waits[np.minimum(which, len(waits) - 1)].mean(axis=0))
+    return np.asarray(priced.plan.num_microbatches * np.array(found))
 
 
 def _order(plan: Plan) -> list[tuple[int, int]]:
@@ -458,6 +468,10 @@ def _tied(
     return collective_phases(network, "all_reduce", pairs, "ring", size)
 
 
+BUBBLES = "activations of bubbles"
+"""Part of a stage's memory: what is kept for turns of a loop over all stages in which
+this one has no microbatch."""
+
 _STATIC = ("weights", "gradients", "optimizer", STAGING)
 """Parts of a stage's memory that are held for the whole step, if they are there."""
 
@@ -482,9 +496,17 @@ def held_memory(
         )
     copies = cost.memory["optimizer"] * parameter_bytes.copies
     copies /= parameter_bytes.optimizer
+    static = {name: cost.memory[name] for name in _STATIC if name in cost.memory}
+    bubbles = SCHEDULES[plan.schedule].bubbles_kept(len(plan.stages))
+    in_loops = {}
+    if bubbles:
+        saved = stage_activations(table, stage).saved
+        stays = 1.0 - stage.offload.activations
+        in_loops[BUBBLES] = stays * bubbles * max(saved)
     return StageMemory(
-        static={name: cost.memory[name] for name in _STATIC if name in cost.memory},
+        static=static,
         held=tuple(part for part in held if part.num_bytes > 0.0),
+        until_step_end=in_loops,
         step_end={STEP_END: copies} if copies else {},
     )
 
@@ -524,16 +546,17 @@ def _working(
     else:
         works = recompute.working_bytes(table, stage)
         saves = recompute.saved_bytes(table, stage)
-    first, last = stage.chunks[0]
-    span = slice(first, last + 1)
-    layer = first + int(np.argmax(works[span]))
+    inside = recompute.alive_inside(
+        table, works, stage.chunks[0], splits_backward=splits
+    )
+    layer = stage.chunks[0][0] + int(np.argmax(inside))
     part = "logits" if layer == table.num_layers - 1 else "working"
     yield Held(part, chunk, FORWARD, FORWARD, activations.forward_working)
     added = max(0.0, activations.kept[0] - activations.saved[0])
     working = activations.backward_working - added
     again = working - activations.forward_working
     if stage.recompute != "stage":
-        again = float(table.saved_bytes["none"][layer] - saves[layer])
+        again = min(float(table.saved_bytes["none"][layer] - saves[layer]), working)
     yield Held("recomputed", chunk, BACKWARD, BACKWARD, again)
     yield Held(part, chunk, BACKWARD, BACKWARD, working - again)
 

@@ -27,6 +27,7 @@ from estimators.layers.table import LayerTable
 from nestsim.lowering.traffic import Message, StageTraffic, layer_messages
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move, Moves
+from planner.cost.groups import can_overlap
 from planner.cost.passes import stage_transfers
 from planner.cost.rates import PlacementRates
 from planner.step import ledger, recompute
@@ -181,9 +182,11 @@ class StagePasses:
         self.reserves = schedule.reserves_processors
         self.splits, self.kinds = schedule.splits_backward, schedule.pass_kinds()
         execution = workload.execution
-        self.hides_tensor = execution.tp_comm_overlap
+        nearby = can_overlap(traffic.network, traffic.members.tensor())
+        self.hides_tensor = execution.tp_comm_overlap and bool(nearby.all())
         self.gathers_ahead = execution.overlap_param_gather
         self.reduces_behind = execution.overlap_grad_reduce
+        self.lead = workload.messages_time(len(plan.stages))
         self.factor = execution.communication_slowdown
         self.beside_experts = execution.expert_communication_slowdown
         self.times = _compute(self.table, self.stage, experts, traffic.skew)
@@ -214,8 +217,8 @@ class StagePasses:
         return dense, expert
 
     def _write(self, written_kind: int, layers: list[int]) -> Pass:
-        written = Pass()
         kind = ALONE.get(written_kind, written_kind)
+        written = self._begun(kind)
         is_paired = kind != written_kind
         sent = self._sent(kind)
         weights = [entry for entry in sent if entry.tensor == WEIGHTS]
@@ -256,6 +259,13 @@ class StagePasses:
             else:
                 written.exchange(reduced)
         written.wait_all(before)
+        return written
+
+    def _begun(self, kind: int) -> Pass:
+        """Return a pass of which nothing but its messages is written."""
+        written = Pass()
+        if kind != WEIGHT:
+            written.work(self.lead)
         return written
 
     def _redo(self, written: Pass, layers: list[int], gathers: list[list[int]]) -> None:

@@ -439,7 +439,8 @@ def _in_units(groups: StageGroups, item: InLayerTraffic, stage: int) -> IntArray
     units = dp if item.group == "expert" else dp * ep
     if groups.grouping.is_folded and item.group == "expert":
         # Replicas that expert groups have in common move in lockstep, too.
-        units = dp * cp * tp // math.lcm(cp * tp, groups.ep * groups.grouping.etp)
+        span = groups.grouping.expert_span((tp, cp, groups.ep))
+        units = dp * cp * tp // math.lcm(cp * tp, span)
     found: IntArray = members.reshape(units, -1, members.shape[1])
     return found
 

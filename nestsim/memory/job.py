@@ -13,7 +13,9 @@ from estimators.layers.saved_activations import keeping_of
 from estimators.layers.sharding import KeptTensor, kept_tensors
 from estimators.training import ParameterItem
 from nestsim.evaluate import build_workload
+from nestsim.presets import PRESETS
 from nestsim.scenario.load import Scenario
+from nestsim.scenario.plan import PlanTable
 from planner.explain.infeasibility import SIZE_SETTINGS
 from planner.explain.request import Request
 from planner.memory.account import MemoryJob, MemoryLimits, PlanMemory
@@ -22,10 +24,11 @@ from planner.memory.largest import Largest, largest_micro_batch, longest_sequenc
 from planner.memory.thrift import ThriftyPlan, fewest_devices, least_memory
 from planner.plans.spec import PlanSpec
 from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
+from planner.search.space import SearchSpec
 from planner.step.execution import Workload
-from planner.step.ledger import LEDGER, OPTIMIZER
+from planner.step.ledger import LEDGER, OPTIMIZER, WEIGHTS
 from planner.step.memory import Sharded, expert_group_size, stage_share
-from planner.step.plan import Plan
+from planner.step.plan import Offload, Plan
 from planner.step.recompute import saved_bytes
 from planner.step.schedules import SCHEDULES
 from planner.work import Progress
@@ -132,7 +135,11 @@ class MemoryResult:
     """Names of the chain's layers."""
 
     is_given: bool
-    """Whether the plan was given; else it is the one that needs the least memory."""
+    """Whether the plan was given; else it is the one that a user of the framework
+    starts with, or the one that needs the least memory."""
+
+    is_start: bool = False
+    """Whether it is the one that a user of the framework starts with."""
 
     memory: PlanMemory | None = None
     """The plan and its accounts; None where nothing can be launched."""
@@ -147,11 +154,15 @@ class MemoryResult:
     """Single changes that save memory, where the plan does not fit."""
 
     least: ThriftyPlan | None = None
-    """The least that the same devices can do with, where a plan that is given does not
-    fit."""
+    """The least that the same devices can do with, where a plan that is given, or to
+    start with, does not fit."""
 
     fewest: ThriftyPlan | None = None
     """A plan on the fewest devices that hold any; None if there is none."""
+
+    fewest_with_hosts: ThriftyPlan | None = None
+    """The same where hosts keep all that the framework can leave there; None where that
+    takes no fewer devices."""
 
     micro_batch: Largest | None = None
     """The largest micro-batch, where the plan fits."""
@@ -209,11 +220,18 @@ def memory_job(
     )
     if progress is not None:
         progress("memory: count", None)
-    spec, memory = _plan(job, scenario, sizes or Request(values={}))
-    empty = _empty(job, scenario, rules)
+    sizes = sizes or Request(values={})
+    start = _start(job, scenario, sizes) if scenario.plan is None else None
+    spec, memory = start or _plan(job, scenario, sizes)
     fewest = fewest_devices(job, scenario.search)
+    empty = replace(
+        _empty(job, scenario, rules),
+        is_start=start is not None,
+        fewest=fewest,
+        fewest_with_hosts=_fewest_with_hosts(job, scenario.search, fewest),
+    )
     if spec is None or memory is None:
-        return replace(empty, fewest=fewest)
+        return empty
     found = replace(
         empty,
         memory=memory,
@@ -221,11 +239,11 @@ def memory_job(
             _stage(workload, memory, index) for index in range(len(memory.stages))
         ),
         items=workload.training.parameter_items,
-        fewest=fewest,
         kept=_kept(workload, memory) if explain else (),
     )
     if not found.fits:
-        least = least_memory(job, scenario.search) if found.is_given else None
+        is_least = not (found.is_given or found.is_start)
+        least = None if is_least else least_memory(job, scenario.search)
         return replace(found, changes=single_changes(job, spec), least=least)
     if progress is not None:
         progress("memory: longest sequence", None)
@@ -277,6 +295,50 @@ def _plan(
         return spec, job.memory(spec)
     except InputError as error:
         raise error.at("plan") from None
+
+
+def _start(
+    job: MemoryJob, scenario: Scenario, sizes: Request
+) -> tuple[PlanSpec, PlanMemory] | None:
+    """Return the plan that a user of a framework starts with that shards everything.
+
+    Its own defaults on all devices; None where there are no such defaults, or where
+    they, or the model, allow nothing of the kind.
+    """
+    preset = PRESETS[scenario.software_preset]
+    if WEIGHTS not in LEDGER[preset.zero_stage].sharded:
+        return None
+    search = scenario.search
+    table = PlanTable(micro_batch_size=min(search.micro_batch_sizes or (1,)))
+    spec = replace(table.build(preset), **_settings(sizes))
+    allowed = (
+        (spec.zero_stage, search.zero_stages),
+        (spec.recompute, search.recompute),
+        (spec.tensor_model_parallel_size, search.tensor_model_parallel_sizes),
+        (spec.context_parallel_size, search.context_parallel_sizes),
+    )
+    if any(some is not None and one not in some for one, some in allowed):
+        return None
+    try:
+        return spec, job.memory(spec)
+    except InputError:
+        return None
+
+
+def _fewest_with_hosts(
+    job: MemoryJob, search: SearchSpec, fewest: ThriftyPlan | None
+) -> ThriftyPlan | None:
+    """Return the fewest devices with all on hosts that can be, if those are fewer."""
+    parts = job.rules.offload_of(1)
+    if not parts:
+        return None
+    states = [part for part in parts if part != "activations"]
+    ways = {Offload(**dict.fromkeys(some, 1.0)) for some in (states, parts)}
+    found = fewest_devices(job, replace(search, offload=tuple(sorted(ways))))
+    if found is None or fewest is None:
+        return found
+    fewer = found.memory.plan.parallel.num_devices
+    return found if fewer < fewest.memory.plan.parallel.num_devices else None
 
 
 _PLAN_SETTINGS: Mapping[str, str] = {

@@ -12,7 +12,8 @@ from nestsim.report.figures.palette import MEMORY_PARTS
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.wording import layer_span, percent, plan_label, plural
 from planner.memory.changes import Change
-from planner.memory.thrift import MOST_DEVICES
+from planner.memory.thrift import MOST_DEVICES, ThriftyPlan
+from planner.step.room import is_within
 from topologies.units import format_size
 
 _GIB = 2.0**30
@@ -72,7 +73,7 @@ def fit_sentence(result: MemoryResult) -> str:
     if memory.host > limits.host:
         return (
             f"{start}; its host would keep {format_size(memory.host)}, and has "
-            f"{format_size(limits.host)}."
+            f"{format_size(limits.host)} ([cluster.host] memory)."
         )
     return f"{start}, {_share_words(memory.needed, limits.device)}."
 
@@ -84,6 +85,8 @@ def _plan_facts(result: MemoryResult) -> dict[str, str]:
     origin = "the one that is given"
     if not result.is_given:
         origin = "the configuration that needs least, of what [search] allows"
+    if result.is_start:
+        origin = "what its users start with; a table [plan] gives another"
     memory = format_size(result.device_memory)
     if result.reserve:
         memory += f", {format_size(result.reserve)} of it kept free"
@@ -210,11 +213,18 @@ def _change_table(result: MemoryResult) -> Table:
             table,
             "yes" if change.fits else "no",
             change.kind,
-            change_words(change),
+            change_words(change) + _host_words(change, result.limits.host),
             format_size(change.memory.needed),
             _share_words(change.memory.needed, result.limits.device),
         )
     return table
+
+
+def _host_words(change: Change, has: float) -> str:
+    """Say what the host needs for a change, where it has less."""
+    if is_within(change.memory.host, has):
+        return ""
+    return f', and memory = "{format_size(change.memory.host)}" in [cluster.host]'
 
 
 def _share_words(needed: float, usable: float) -> str:
@@ -254,13 +264,25 @@ def least_words(result: MemoryResult) -> list[str]:
 def fewest_words(result: MemoryResult) -> list[str]:
     """Say on how few devices the job fits, in whatever way."""
     if result.fewest is None:
-        return [f"nothing that {result.framework} launches on {MOST_DEVICES:,} devices"]
-    memory = result.fewest.memory
-    count = plural(memory.plan.parallel.num_devices, "device")
-    return [
-        f"the fewest devices that hold the job: {count}, {plan_label(memory.plan)}, "
-        f"with {format_size(memory.needed)}"
-    ]
+        words = [
+            f"nothing that {result.framework} launches on {MOST_DEVICES:,} devices"
+        ]
+    else:
+        words = [f"the fewest devices that hold the job: {_count_words(result.fewest)}"]
+    if result.fewest_with_hosts is not None:
+        found = result.fewest_with_hosts
+        kept, has = format_size(found.memory.host), format_size(result.limits.host)
+        words.append(
+            f"with all on hosts that can be: {_count_words(found)}, and {kept} of the "
+            f"{has} that [cluster.host] has for each"
+        )
+    return words
+
+
+def _count_words(found: ThriftyPlan) -> str:
+    plan = found.memory.plan
+    count = plural(plan.parallel.num_devices, "device")
+    return f"{count}, {plan_label(plan)}, with {format_size(found.memory.needed)}"
 
 
 def _print_list(console: Console, title: str, lines: list[str]) -> None:

@@ -13,6 +13,7 @@ from nestsim.report.figures.data import (
     gap_title,
     time_unit,
     waterfall,
+    waterfall_ends,
 )
 from nestsim.report.tables import add_row, gap_table, new_table
 from nestsim.report.wording import signed_duration
@@ -69,7 +70,9 @@ def gap_figure(candidate: "Candidate") -> PageFigure | None:
         name="gap",
         title=gap_title(candidate),
         about="Bars of what makes the replay longer or shorter than the plan.",
-        drawing=waterfall_drawing(bars, signed_duration),
+        drawing=waterfall_drawing(
+            bars, signed_duration, candidate.planned.iteration_time
+        ),
         table=data_table(gap_table(candidate), "Simulated minus planned, by cause"),
         legend=(
             Swatch(name="longer", paint="longer"),
@@ -86,11 +89,13 @@ def _table(bars: Sequence[WaterfallStep], caption: str) -> DataTable:
 
 
 def waterfall_drawing(
-    bars: Sequence[Painted], words: Callable[[float], str]
+    bars: Sequence[Painted], words: Callable[[float], str], whole: float = 0.0
 ) -> Drawing:
-    """Return bars from top to bottom, their lengths in words at the right."""
-    ends = [end for bar, _ in bars for end in (bar.start, bar.start + bar.length)]
-    low, high = min(0.0, *ends), max(0.0, *ends)
+    """Return bars from top to bottom, their lengths in words at the right.
+
+    The axis is as `waterfall_ends` has it.
+    """
+    low, high = waterfall_ends([bar for bar, _ in bars], whole)
     scale, unit = time_unit((high - low) or 1e-9)
     columns: dict[str, list[Any]] = {
         "name": [bar.name for bar, _ in bars],

@@ -6,6 +6,7 @@ together, as ranks of one replica of one stage, are one bar.
 """
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nestsim.page.drawing import Drawing, drawing, plain_field, rows_of
@@ -18,12 +19,13 @@ from planner.step.plan import Plan
 from topologies.network import Network
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nestsim.results import Candidate
 
 MOST_DEVICES = 4_096
 """Devices that are drawn; of more, the first ones are."""
+
+_MOST_BOXES = 32
+"""Boxes that are all drawn; of more, those that work alike are drawn once."""
 
 _MOST_COLUMNS = 16
 """Devices in a row of a box; longer innermost blocks take several rows."""
@@ -77,20 +79,33 @@ class Boxes(NamedTuple):
         )
 
 
+class AlikeBoxes(NamedTuple):
+    """Boxes that work alike, of which the first is drawn."""
+
+    box: int
+    """Number of the first one."""
+
+    parts: tuple[Workers, ...]
+    """What is done in it, cut into its rows."""
+
+    num_alike: int
+    """Boxes of this kind, the first included."""
+
+
 def devices_figure(
-    candidate: "Candidate", network: Network, layer_names: "Sequence[str]"
+    candidate: "Candidate", network: Network, layer_names: Sequence[str]
 ) -> PageFigure:
     """Return which stage and replica each device works for."""
     plan = candidate.priced.plan
-    shown = min(network.num_devices, MOST_DEVICES)
-    blocks = working_blocks(plan, shown)
     boxes = boxes_of(network)
+    alike = boxes_alike(working_blocks(plan, network.num_devices), boxes)
+    drawn = alike[: max(1, MOST_DEVICES // boxes.size)]
     idle = network.num_devices - plan.devices_used
-    rest = (
-        f" The first {shown:,} of {network.num_devices:,} devices."
-        if shown < network.num_devices
-        else ""
+    rest = " Of boxes that work alike the first is drawn." * any(
+        one.num_alike > 1 for one in drawn
     )
+    if len(drawn) < len(alike):
+        rest += f" The first {len(drawn):,} of {len(alike):,} boxes."
     one_stage = len(plan.stages) == 1
     numbers = "replica" if one_stage else "stage"
     return PageFigure(
@@ -100,7 +115,7 @@ def devices_figure(
         f"{plural(plan.devices_used, 'device')}" + (f", {idle:,} idle" if idle else ""),
         about="Devices in the blocks of the network that they are in, with the stage "
         "and the replica that they work for.",
-        drawing=_drawing(network, boxes, blocks, one_stage=one_stage),
+        drawing=_drawing(network, boxes, drawn, one_stage=one_stage),
         table=data_table(stage_table(candidate, layer_names), "Stages"),
         note=f"A row is a block of {boxes.columns} devices, a bar the ranks of one "
         f"replica; numbers in narrow bars: the {numbers}.{rest}",
@@ -124,6 +139,27 @@ def working_blocks(plan: Plan, num_devices: int) -> list[Workers]:
         else:
             blocks.append(Workers(stage, replica, device, 1))
     return blocks
+
+
+def boxes_alike(blocks: Sequence[Workers], boxes: Boxes) -> list[AlikeBoxes]:
+    """Return what is drawn: all boxes, or of many each kind once.
+
+    Boxes work alike if the same stages have the same places in them; which replica it
+    is does not matter.
+    """
+    parts: dict[int, list[Workers]] = {}
+    for part in (part for block in blocks for part in _cut(block, boxes.columns)):
+        parts.setdefault(part.first // boxes.size, []).append(part)
+    if len(parts) <= _MOST_BOXES:
+        return [AlikeBoxes(box, tuple(rows), 1) for box, rows in parts.items()]
+    found: dict[tuple[tuple[int, int, int], ...], AlikeBoxes] = {}
+    for box, rows in parts.items():
+        kind = tuple(
+            (part.stage, part.first % boxes.size, part.num_devices) for part in rows
+        )
+        first = found.setdefault(kind, AlikeBoxes(box, tuple(rows), 0))
+        found[kind] = first._replace(num_alike=first.num_alike + 1)
+    return list(found.values())
 
 
 def boxes_of(network: Network) -> Boxes:
@@ -156,11 +192,15 @@ def _words(block: Workers, *, one_stage: bool) -> tuple[str, str]:
 
 
 def _drawing(
-    network: Network, boxes: Boxes, blocks: list[Workers], *, one_stage: bool
+    network: Network, boxes: Boxes, drawn: Sequence[AlikeBoxes], *, one_stage: bool
 ) -> Drawing:
-    parts = [part for block in blocks for part in _cut(block, boxes.columns)]
-    num_boxes = math.ceil((parts[-1].first + parts[-1].num_devices) / boxes.size)
-    corners = [boxes.place(part.first) for part in parts]
+    parts = [part for one in drawn for part in one.parts]
+    num_boxes = len(drawn)
+    corners = [
+        boxes.place(place * boxes.size + part.first % boxes.size)
+        for place, one in enumerate(drawn)
+        for part in one.parts
+    ]
     words = [_words(part, one_stage=one_stage) for part in parts]
     across = boxes.beside * (boxes.columns + _GAP) - _GAP
     down = math.ceil(num_boxes / boxes.beside) * (boxes.rows + _GAP + _HEAD) - _GAP
@@ -217,18 +257,26 @@ def _drawing(
                 "text": {"field": "fitted"},
             },
         },
-        _frames(network, boxes, num_boxes, wide, high),
+        _frames(network, boxes, drawn, wide, high),
         height=round(_ROW * down),
         data=rows_of(columns),
     )
 
 
 def _frames(
-    network: Network, boxes: Boxes, num_boxes: int, wide: Drawing, high: Drawing
+    network: Network,
+    boxes: Boxes,
+    drawn: Sequence[AlikeBoxes],
+    wide: Drawing,
+    high: Drawing,
 ) -> Drawing:
     """Return the names of the boxes."""
-    corners = [boxes.place(box * boxes.size) for box in range(num_boxes)]
-    names = [_box_name(network, boxes, box) for box in range(num_boxes)]
+    corners = [boxes.place(place * boxes.size) for place in range(len(drawn))]
+    names = [
+        _box_name(network, boxes, one.box)
+        + (f" and {one.num_alike - 1:,} alike" if one.num_alike > 1 else "")
+        for one in drawn
+    ]
     return {
         "data": rows_of(
             {

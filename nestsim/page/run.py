@@ -37,6 +37,7 @@ from nestsim.report.text import (
     band_sentence,
     broken_rules_facts,
     broken_rules_title,
+    memory_sentence,
     plan_facts,
     proof_sentence,
     reason_sentence,
@@ -45,7 +46,7 @@ from nestsim.report.text import (
     unproven_words,
 )
 from nestsim.report.wording import (
-    VERDICT_WORDS,
+    engine_sentence,
     gap_sentence,
     mfu_words,
     no_plan_words,
@@ -53,6 +54,7 @@ from nestsim.report.wording import (
     percent,
     plural,
     size_of_limit,
+    verdict_words,
 )
 from topologies.network import Network
 from topologies.units import format_duration
@@ -115,13 +117,15 @@ def _headline(result: "ReplayedResult", best: "Candidate") -> Headline:
     kind, simulated, planned = best.verdict.kind, best.simulated, best.planned
     sentences = [
         reason_sentence(best),
+        memory_sentence(best),
         band_sentence(result, best),
         proof_sentence(result, best),
     ]
     if result.chosen is None and result.kind == "run":
         sentences.append("No replayed plan was confirmed; the fastest one is shown.")
     return Headline(
-        verdict=VERDICT_WORDS[kind] + unproven_words(result, best),
+        verdict=verdict_words(kind, result.assumptions.preset)
+        + unproven_words(result, best),
         tone="good" if kind == "confirmed" else "bad",
         sentences=tuple(filter(None, sentences)),
         key_figures=(
@@ -159,7 +163,7 @@ def _plan(result: "ReplayedResult", best: "Candidate") -> PageSection:
         FactList(rows=plan_facts(best.priced, network, best.rank)),
         devices_figure(best, network, result.layer_names),
         data_table(
-            tiers_table(network.tiers()),
+            tiers_table(network),
             f"The network: {network.kind}, from the inside out",
         ),
     ]
@@ -245,7 +249,6 @@ def _basis(result: "ReplayedResult") -> tuple[PageSection, ...]:
 def _details(result: "ReplayedResult", best: "Candidate") -> PageSection:
     plan, replay = best.priced.plan, best.replay
     causes = iteration_causes(replay, plan.schedule, plan.num_microbatches)
-    events = f"{plural(replay.num_events, 'event')} simulated."
     return PageSection(
         name="details",
         title="Details of the replay",
@@ -257,7 +260,7 @@ def _details(result: "ReplayedResult", best: "Candidate") -> PageSection:
                 "Simulated iteration, by cause",
             ),
             *_traffic(replay, result.network),
-            Sentences(sentences=(*replay.notes, events)),
+            Sentences(sentences=(*replay.notes, engine_sentence(best))),
         ),
     )
 

@@ -32,6 +32,9 @@ _LONGEST = 1 << 28
 _MANY = 10**15
 """More than anything that is counted."""
 
+_PROPOSED = "proposed_iteration_time_s"
+"""Key of what the dynamic program's plans reach; not there where it was not asked."""
+
 _OF_SPENDING = ("work", "stopped_by", "time_limit_s", "reproducible")
 """What ``search`` of ``result.json`` says beside counts."""
 
@@ -51,7 +54,11 @@ class StoredRun:
 
 
 def stored_run(
-    folder: Path, scenario: Path | None = None, *, progress: Progress | None = None
+    folder: Path,
+    scenario: Path | None = None,
+    *,
+    progress: Progress | None = None,
+    trust_code: bool = False,
 ) -> StoredRun:
     """Return what a folder of results holds, its plan replayed anew.
 
@@ -64,6 +71,9 @@ def stored_run(
         in the folder.
     progress
         Told about the replay.
+    trust_code
+        Whether code that the folder's own scenario names may be run; that of a
+        scenario that is given is the user's.
 
     Raises
     ------
@@ -74,7 +84,8 @@ def stored_run(
     manifest = _read(folder / MANIFEST)
     data = _read(folder / "result.json")
     try:
-        loaded = _scenario(folder, scenario, manifest)
+        trusted = trust_code or scenario is not None
+        loaded = _scenario(folder, scenario, manifest, trust_code=trusted)
         is_run = "candidates" in data.table()
         kind: JobKind = "run" if is_run else "simulate"
         has_plan = data["plan"].raw is not None
@@ -106,7 +117,9 @@ def _read(file: Path) -> Value:
         raise error.at(str(file), ": ") from None
 
 
-def _scenario(folder: Path, named: Path | None, manifest: Value) -> Scenario:
+def _scenario(
+    folder: Path, named: Path | None, manifest: Value, *, trust_code: bool
+) -> Scenario:
     """Return the scenario, which must be the one of the manifest."""
     file = named or folder / "scenario.toml"
     known = manifest["scenario_sha256"].text()
@@ -114,7 +127,7 @@ def _scenario(folder: Path, named: Path | None, manifest: Value) -> Scenario:
     if named is None and hashlib.sha256(content).hexdigest() != known:
         raise _another(file)
     try:
-        loaded = load_scenario(file)
+        loaded = load_scenario(file, trust_code=trust_code)
     except InputError as error:
         if named is None and not error.hint:
             error.hint = (
@@ -146,6 +159,7 @@ def _judged(result: ReplayedResult, data: Value) -> ReplayedResult:
         kind=data["verdict"].choice(tuple(VERDICT_WORDS)),
         reason=_words(data["reason"]),
         gap=found.verdict.gap,
+        memory=found.verdict.memory,
     )
     # A plan that was given has no rank, which is 0.
     rank = data.get("planner_rank", 0).whole(least=0, most=_MANY)
@@ -180,8 +194,9 @@ def _searched(result: ReplayedResult, data: Value) -> ReplayedResult:
         search_statistics={
             name: count.whole(least=0, most=_MANY)
             for name, count in search.items()
-            if name not in _OF_SPENDING
+            if name not in {*_OF_SPENDING, _PROPOSED}
         },
+        proposed_time=_number_or(search.get(_PROPOSED, None), math.nan),
         spent=Spent(
             work=search["work"].whole(least=0, most=_MANY),
             stopped_by=(

@@ -279,7 +279,8 @@ def _table(replay: "Replay") -> DataTable:
     names = [
         name
         for name in rows[0]._fields
-        if name != "weight_gradient" or any(row.weight_gradient for row in rows)
+        if name not in {"weight_gradient", "host"}
+        or any(getattr(row, name) for row in rows)
     ]
     headings = [name.replace("_", " ").capitalize() for name in names]
     table = new_table("Stage", *headings, numbers=headings)

@@ -27,7 +27,7 @@ _OVERLAPS = {
     "overlap_grad_reduce": "gradient reduction",
     "overlap_param_gather": "parameter gathering",
     "overlap_p2p_comm": "transfers between stages",
-    "tp_comm_overlap": "tensor-parallel collectives",
+    "tp_comm_overlap": "tensor-parallel collectives inside nodes",
 }
 """Setting -> what it hides behind compute."""
 
@@ -179,7 +179,7 @@ def _memory(assumed: "Assumptions") -> dict[str, str]:
 
 def _software(assumed: "Assumptions") -> str:
     if assumed.preset == "ideal":
-        return "ideal: nothing but the device's own time"
+        return "ideal: the device's own time alone, no launches, no allocator"
     software = assumed.software
     kernel = {"flash": "FlashAttention-2", "fused": "the vendor's fused attention"}
     words = [f"{assumed.preset}: {_launched(software)}"]

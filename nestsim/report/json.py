@@ -112,6 +112,7 @@ def job_json(result: "ReplayedResult") -> dict[str, Any]:
         "simulated": simulated_json(best, result.network) if best else None,
         "gap": gap_json(best) if best else None,
         "uncertainty": band_json(result, best) if best else None,
+        "memory": memory_json(best) if best else None,
         "lower_bound_s": result.lower_bound,
         "objective": result.objective,
         "optimality_gap": optimality_gap(
@@ -148,7 +149,12 @@ def _no_plan(result: "JobResult[Any]") -> str:
 
 
 def _search_json(result: "JobResult[Any]") -> dict[str, Any]:
-    return {**result.search_statistics, **spent_json(result.spent)}
+    proposed = result.proposed_time
+    return {
+        **result.search_statistics,
+        **({} if math.isnan(proposed) else {"proposed_iteration_time_s": proposed}),
+        **spent_json(result.spent),
+    }
 
 
 def spent_json(spent: Spent) -> dict[str, Any]:
@@ -264,6 +270,7 @@ def simulated_json(candidate: "Candidate", network: Network) -> dict[str, Any]:
         "levels": [use._asdict() for use in level_uses(replay, network)],
         "hottest_links": [link._asdict() for link in hottest_links(replay, network)],
         "folding": list(replay.notes),
+        "engine": replay.engine,
         "events": replay.num_events,
     }
 
@@ -272,6 +279,23 @@ def gap_json(candidate: "Candidate") -> dict[str, Any]:
     """Return simulated minus planned time, by cause."""
     gap = candidate.verdict.gap
     return {"total_s": gap.total, "terms": dict(gap.terms)}
+
+
+def memory_json(candidate: "Candidate") -> dict[str, Any] | None:
+    """Return what the fullest stage needs, and how far off that may be."""
+    need = candidate.verdict.memory
+    if need is None:
+        return None
+    return {
+        "share": SHARE,
+        "needed_bytes": {
+            "estimate": need.estimate,
+            "low": need.low,
+            "high": need.high,
+        },
+        "usable_bytes": need.room,
+        "fits_in_ten": need.fits_in_ten,
+    }
 
 
 def band_json(

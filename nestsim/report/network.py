@@ -63,7 +63,9 @@ def print_topology(
         _print_groups(groups, console)
     elif accelerator is not None:
         print_section(console, "Device", facts(_accelerator_facts(accelerator)))
-    print_section(console, "Tiers, from the inside out", tiers_table(network.tiers()))
+    print_section(console, "Tiers, from the inside out", tiers_table(network))
+    if has_ideal_trunks(network):
+        console.print(Text(f"In all tiers {IDEAL_TRUNKS}"), highlight=False)
     print_section(
         console, "What two devices have between them", _levels(network.levels)
     )
@@ -105,11 +107,27 @@ def _accelerator_facts(accelerator: Accelerator) -> dict[str, str]:
     }
 
 
-def tiers_table(tiers: tuple[Tier, ...]) -> Table:
-    """Return the tiers of a network, from the inside out."""
+IDEAL_TRUNKS = (
+    "parallel cables act as one ideal trunk: flows never collide on one of them. "
+    'trunk = "ecmp" draws such collisions.'
+)
+"""What a network with ideal trunks leaves out, behind where that is."""
+
+
+def has_ideal_trunks(network: Network) -> bool:
+    """Return whether links stand for several cables that act as one."""
+    return bool((network.links.num_parallel > 1).any())
+
+
+def tiers_table(network: Network) -> Table:
+    """Return the tiers of a network, from the inside out.
+
+    What NICs have less than the links inside of nodes is no oversubscription.
+    """
+    inside = 0 if network.rules is None else network.rules.node_levels
     numbers = ("Blocks", "Devices each", "Links", "Each", "Block's uplinks", "Oversub.")
     table = new_table("Tier", *numbers, numbers=numbers)
-    for tier in tiers:
+    for index, tier in enumerate(network.tiers()):
         has_uplink = tier.num_uplinks > 0
         uplink = (
             f"{number(tier.num_uplinks)}, {format_bandwidth(tier.uplink_bandwidth)}"
@@ -122,7 +140,9 @@ def tiers_table(tiers: tuple[Tier, ...]) -> Table:
             number(tier.num_links),
             _link_speed(tier),
             uplink if has_uplink else "-",
-            f"{tier.oversubscription:.3g} : 1" if has_uplink else "-",
+            f"{tier.oversubscription:.3g} : 1"
+            if has_uplink and index >= inside
+            else "-",
         )
     return table
 

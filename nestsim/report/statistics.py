@@ -7,7 +7,8 @@ schedule and passes, one inside the other, and the differences between them. The
 are those of the replica whose slowest stage works longest (the first one of equals),
 each stage's as long as it took them on average:
 
-- the work of its mean stage: ``"passes"``, collectives inside layers included;
+- the work of its mean stage: ``"host"``, in which devices wait for their hosts'
+  launches, and the rest ``"passes"``, collectives inside layers included;
 - all stages alike, nothing sent between them: what is added is the ``"bubble"``;
 - its stages as they are, nothing sent: what is added is ``"stage imbalance"``;
 - the replay until its last pass ends: what is added is ``"transfers"``, the wait for
@@ -40,14 +41,17 @@ class Breakdown(NamedTuple):
     """How a device of one stage spends the iteration; the parts add up to it [s]."""
 
     forward: float
-    """Forward passes [s]."""
+    """Forward passes, without waits for the host [s]."""
 
     backward: float
-    """Backward passes [s]."""
+    """Backward passes, without waits for the host [s]."""
 
     weight_gradient: float
     """Passes for the weights' gradients in schedules that split these off; else part of
     `backward` [s]."""
+    host: float
+    """Time in passes in which the device waits for its host: for launches of kernels,
+    for messages between stages, for libraries [s]."""
     waiting: float
     """Time neither computing nor inside a collective: the bubble, and waiting for
     messages and for the slowest stage at the end [s]."""
@@ -58,8 +62,8 @@ class Breakdown(NamedTuple):
 
     @property
     def passes(self) -> float:
-        """All passes [s]."""
-        return self.forward + self.backward + self.weight_gradient
+        """All passes, with their waits for the host [s]."""
+        return self.forward + self.backward + self.weight_gradient + self.host
 
 
 class HotLink(NamedTuple):
@@ -247,14 +251,23 @@ def _stage_breakdown(replay: Replay, stage: int) -> Breakdown:
     busy = total / num_replicas
     synchronisation = exposed / num_replicas
     waiting = replay.iteration_time - float(busy.sum()) - synchronisation
+    forward, backward = _host_time(replay)[stage].tolist()
     return Breakdown(
-        forward=float(busy[SPAN_KINDS.index("forward")]),
-        backward=float(busy[SPAN_KINDS.index("backward")]),
+        forward=float(busy[SPAN_KINDS.index("forward")]) - forward,
+        backward=float(busy[SPAN_KINDS.index("backward")]) - backward,
         weight_gradient=float(busy[SPAN_KINDS.index("weight")]),
+        host=forward + backward,
         waiting=max(waiting, 0.0),
         synchronisation=synchronisation,
         optimizer=float(busy[SPAN_KINDS.index("optimizer")]),
     )
+
+
+def _host_time(replay: Replay) -> FloatArray:
+    """Return `Replay.host_time`, 0 where it says nothing."""
+    if replay.host_time is None:
+        return np.zeros((replay.representative.shape[0], 2))
+    return replay.host_time
 
 
 def _exposed(
@@ -271,6 +284,7 @@ def _exposed(
 
 CAUSES = (
     "passes",
+    "host",
     "bubble",
     "stage imbalance",
     "transfers",
@@ -306,8 +320,10 @@ def iteration_causes(
     alone = _end(program, num_microbatches, durations)
     step_end = replay.iteration_time - replay.pipeline_time
     optimizer = _longest_optimizer(replay)
+    host = float(_host_time(replay).sum()) / num_stages
     parts = (
-        work,
+        work - host,
+        host,
         alike - work,
         alone - alike,
         replay.pipeline_time - alone,

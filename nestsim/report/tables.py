@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 VERDICT_STYLES: Mapping[str, str] = {
     "confirmed": "bold green",
     "slower": "bold yellow",
+    "doubtful": "bold red",
     "infeasible": "bold red",
 }
 """Verdict -> style; the word says the same without colour."""

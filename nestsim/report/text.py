@@ -24,6 +24,7 @@ from nestsim.report.json import (
     broken_rules_json,
     gap_json,
     job_json,
+    memory_json,
     optimality_gap,
     plain_values,
     planned_json,
@@ -58,7 +59,7 @@ from nestsim.report.tables import (
     throughput_table,
 )
 from nestsim.report.wording import (
-    VERDICT_WORDS,
+    engine_sentence,
     gap_sentence,
     mfu_words,
     no_plan_words,
@@ -70,6 +71,7 @@ from nestsim.report.wording import (
     recompute_of_plan,
     schedule_label,
     spent_words,
+    verdict_words,
     zero_label,
 )
 from nestsim.uncertainty import SHARE
@@ -194,13 +196,17 @@ def print_headline(
     simulated = best.simulated
     print_line(
         console,
-        Text(f"{VERDICT_WORDS[kind]}{unproven}", style=VERDICT_STYLES[kind]),
+        Text(
+            f"{verdict_words(kind, result.assumptions.preset)}{unproven}",
+            style=VERDICT_STYLES[kind],
+        ),
         f"{result.scenario_name}: {number(simulated.tokens_per_second)} tokens/s on "
         f"{plural(result.network.num_devices, 'device')}, "
         f"MFU {mfu_words(simulated)}, "
         f"{format_duration(simulated.iteration_time)} per iteration",
     )
-    for sentence in (reason_sentence(best), band_sentence(result, best)):
+    said = reason_sentence(best), memory_sentence(best), band_sentence(result, best)
+    for sentence in said:
         if sentence:
             console.print(Text(sentence), highlight=False)
 
@@ -209,6 +215,19 @@ def reason_sentence(candidate: "Candidate") -> str:
     """Say why a plan is confirmed or not."""
     reason = candidate.verdict.reason
     return f"{reason[:1].upper()}{reason[1:]}."
+
+
+def memory_sentence(candidate: "Candidate") -> str:
+    """Say how likely a plan fits; empty where it does, as far as is known."""
+    need = candidate.verdict.memory
+    if need is None or need.fits_in_ten == 10:
+        return ""
+    sizes = f"{format_size(need.low)} to {format_size(need.high)}"
+    of_jobs = f"{need.fits_in_ten}" if need.fits_in_ten else "less than 1"
+    return (
+        f"It needs {format_size(need.estimate)} ({sizes} in {10 * SHARE:g} of 10 jobs) "
+        f"of {format_size(need.room)}: fits in {of_jobs} of 10 jobs like this one."
+    )
 
 
 def band_sentence(result: "JobResult[Any]", candidate: "Candidate") -> str:
@@ -263,6 +282,8 @@ def print_times(console: Console, result: "JobResult[Any]", best: "Candidate") -
     causes = iteration_causes(best.replay, plan.schedule, plan.num_microbatches)
     table = causes_table(causes, best.replay.iteration_time)
     print_section(console, "Simulated iteration, by cause", table)
+    planned = causes_table(best.priced.terms, best.priced.iteration_time)
+    print_section(console, "Planned iteration, by cause", planned)
     print_section(console, "Stages", stage_table(best, result.layer_names))
     print_section(console, "Where the time goes", facts(time_facts(best)))
     print_cost(console, result.cost_of(best.simulated))
@@ -318,7 +339,7 @@ def time_facts(candidate: "Candidate") -> dict[str, str]:
         name.replace("_", " "): f"{format_duration(seconds)} "
         f"({percent(seconds / total)})"
         for name, seconds in mean._asdict().items()
-        if seconds or name != "weight_gradient"
+        if seconds or name not in {"weight_gradient", "host"}
     }
     rows["bubble"] = (
         f"{percent(bubble_fraction(candidate.replay))} of the device time until the "
@@ -340,9 +361,8 @@ def print_traffic(console: Console, best: "Candidate", network: Network) -> None
 
 
 def _sentences(candidate: "Candidate") -> Table:
-    events = f"{plural(candidate.replay.num_events, 'event')} simulated"
     table = Table.grid(padding=(0, 1, 0, 0))
-    for sentence in (*candidate.replay.notes, events):
+    for sentence in (*candidate.replay.notes, engine_sentence(candidate)):
         table.add_row(Text("  -"), Text(sentence))
     return table
 
@@ -355,6 +375,12 @@ def search_facts(
         name.replace("_", " "): number(count)
         for name, count in result.search_statistics.items()
     }
+    if best is not None and math.isfinite(result.proposed_time):
+        above = result.proposed_time / promised_time(result, best) - 1.0
+        rows["best proposal"] = (
+            f"{format_duration(result.proposed_time)} in the replay, "
+            + (f"{percent(above)} above the plan above" if above > 0.0 else "as fast")
+        )
     rows |= spent_words(result.spent, has_plan=best is not None)
     if math.isfinite(result.lower_bound) and result.lower_bound > 0:
         how = "as planned" if result.objective == "planned" else "in the replay"
@@ -459,6 +485,7 @@ def simulation_json(result: "ReplayedResult") -> dict[str, Any]:
         "simulated": simulated_json(candidate, result.network),
         "gap": gap_json(candidate),
         "uncertainty": band_json(result, candidate),
+        "memory": memory_json(candidate),
         "lower_bound_s": None,
         "optimality_gap": None,
         "device_memory_bytes": result.device_memory,

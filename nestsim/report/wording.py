@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from estimators.training import PLAIN_GROUPING, Grouping
+from estimators.grouping import PLAIN_GROUPING, Grouping
+from nestsim.simulator.outcome import MOST_SIMPY_EVENTS
 from planner.step.plan import Offload, Plan, Stage
 from planner.work import Spent
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from nestsim.results import Throughput
+    from nestsim.results import Candidate, Throughput
     from nestsim.verdict import Gap
 
 
@@ -93,6 +94,21 @@ def plural(count: int, noun: str) -> str:
     """Write a counted noun: ``1 device``, ``8 devices``, ``2 switches``."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{ending}"
+
+
+def engine_sentence(candidate: "Candidate") -> str:
+    """Say which engine replayed a plan, and why the other one need not."""
+    replay = candidate.replay
+    is_confirmed = candidate.verdict.kind == "confirmed"
+    said = "Confirmed" if is_confirmed else "Replayed"
+    events = plural(replay.num_events, "event")
+    if replay.engine == "simpy":
+        return f"{said} by SimPy: {events}."
+    return (
+        f"{said} by the compiled engine: {events}. It does what SimPy's does, event by "
+        "event and in the same arithmetic, on times whose sums are exact, so both give "
+        f"the same bits; SimPy is asked up to {MOST_SIMPY_EVENTS:,} events."
+    )
 
 
 def difference(planned: float, simulated: float) -> float:
@@ -206,7 +222,7 @@ def plan_label(plan: Plan) -> str:
     parts += [f"cp{sizes.cp}"] if sizes.cp > 1 else []
     parts += context_kinds(grouping)
     parts += [f"ep{sizes.ep}"] if sizes.ep > 1 else []
-    parts += [f"etp{grouping.etp}"] if grouping.is_folded else []
+    parts += [f"etp{grouping.etp}"] if grouping.etp else []
     parts += ["ep-overlap"] if plan.overlap_moe_expert_parallel_comm else []
     parts.append(f"b{plan.micro_batch_size}")
     saved = plan.settings_json()
@@ -293,7 +309,7 @@ def parallel_sentence(plan: Plan, num_devices: int) -> str:
     use = f"{number(plan.devices_used)} of {plural(num_devices, 'device')}"
     rest = f", {number(idle)} idle" if idle else ""
     experts = f"; expert {sizes.ep}" if sizes.ep > 1 else ""
-    experts += f"; expert tensor {grouping.etp}" if grouping.is_folded else ""
+    experts += f"; expert tensor {grouping.etp}" if grouping.etp else ""
     return f"{' x '.join(parts)}{experts} ({use}{rest})"
 
 
@@ -371,6 +387,12 @@ UNREPEATABLE = (
 VERDICT_WORDS = {
     "confirmed": "CONFIRMED",
     "slower": "NOT CONFIRMED (slower)",
+    "doubtful": "NOT CONFIRMED (too little memory by the estimate)",
     "infeasible": "NOT CONFIRMED (infeasible)",
 }
 """Verdict -> headline word."""
+
+
+def verdict_words(kind: str, preset: str) -> str:
+    """Return a headline's word, with whose software it is where it is nobody's."""
+    return VERDICT_WORDS[kind] + (", IDEAL SOFTWARE" if preset == "ideal" else "")

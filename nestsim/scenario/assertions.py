@@ -120,7 +120,7 @@ class AssertTable(Table):
     Numbers are those of the replay where there is one, else those of the plan.
     """
 
-    verdict: Literal["confirmed", "slower", "infeasible"] | None = Field(
+    verdict: Literal["confirmed", "slower", "doubtful", "infeasible"] | None = Field(
         None, examples=["confirmed"]
     )
     """What the replay must say of the plan. A verdict that is asserted and found makes

@@ -24,6 +24,10 @@ _SMALL_B = re.compile(r"(?<![A-Za-z])([kMGTPE]i?)b(?![a-z])")
 T = TypeVar("T")
 
 
+Argument = str | int | float | bool | list[str | int | float | bool]
+"""What an option of a command, or of a user's function, takes."""
+
+
 class Table(BaseModel):
     """A table of a scenario: nothing converted silently, nothing unknown accepted."""
 

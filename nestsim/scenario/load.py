@@ -1,5 +1,6 @@
 """Read a scenario file and hand out its parts, or say what is wrong with it."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -31,6 +32,7 @@ from nestsim.scenario.model import (
 )
 from nestsim.scenario.operations.goodput import GoodputSpec
 from nestsim.scenario.operations.jitter import JitterSpec
+from nestsim.scenario.plan import LaunchSpec
 from nestsim.scenario.settings import (
     Assertion,
     SimulationSpec,
@@ -47,7 +49,7 @@ from topologies.accelerators import Accelerator, Host
 from topologies.degrade import Degradation
 from topologies.errors import InputError, Problems
 from topologies.input_file import parse_toml, read_file
-from topologies.notices import NOTICES
+from topologies.notices import gathered_notices, notices
 from topologies.specs import NetworkSpec
 
 MAX_FILE = 1_000_000
@@ -139,6 +141,10 @@ class Scenario:
     plan: PlanSpec | None = None
     """A plan that is given, beside what the planner may try; None if none is."""
 
+    launch: LaunchSpec | None = None
+    """What the launch configuration that the job is of said beside it; None if it is of
+    none."""
+
     planner: str = "nest"
     """A name of `planner.planners.PLANNERS`."""
 
@@ -161,6 +167,9 @@ class Scenario:
 
     cost: CostSpec | None = None
     """What the cluster costs and draws; None if nothing is said."""
+
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What users should know of how it was read; every call with it says so."""
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> "Scenario":
@@ -266,12 +275,14 @@ class Scenario:
     def content(self) -> str:
         """Return all that it says, defaults and files resolved, to be told apart by.
 
-        Where it lies and how it is written does not matter, nor do prices, failures and
-        what differs from step to step: plans and replays do not depend on them.
+        Where it lies and how it is written does not matter, nor do prices, failures,
+        what differs from step to step and options of a launch: plans and replays do
+        not depend on them.
         """
         parts = {one.name: getattr(self, one.name) for one in fields(self)}
         parts |= {"path": Path(), "text": b"", "cost": None}
-        del parts["goodput"], parts["jitter"]
+        for name in ("goodput", "jitter", "notes", "launch"):
+            del parts[name]
         said = ", ".join(f"{name}={value!r}" for name, value in parts.items())
         return f"Scenario({said})"
 
@@ -295,7 +306,7 @@ class Scenario:
         }
 
 
-def load_scenario(path: str | os.PathLike[str]) -> Scenario:
+def load_scenario(path: str | os.PathLike[str], *, trust_code: bool = True) -> Scenario:
     """Read and check a scenario file.
 
     Parameters
@@ -303,6 +314,9 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
     path
         The file: a scenario in TOML, or a configuration of Mist, which ends in
         ``.yaml`` or ``.yml``. Files that it names are looked for in its folder.
+    trust_code
+        Whether the Python file that ``module`` of [model] names may be run; without,
+        such a scenario is refused before anything of it runs.
 
     Returns
     -------
@@ -323,18 +337,20 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
             text = toml_text(mist_document(text, file.stem)).encode()
     except InputError as error:
         raise error.at(str(file), separator=": ") from None
-    return _loaded(file, text)
+    return _loaded(file, text, trust_code=trust_code)
 
 
-def _loaded(file: Path, text: bytes) -> Scenario:
+def _loaded(file: Path, text: bytes, *, trust_code: bool = True) -> Scenario:
     """Check a scenario, and say in messages which file it is."""
     try:
-        return scenario_of(parse_toml(text), file, text)
+        return scenario_of(parse_toml(text), file, text, trust_code=trust_code)
     except InputError as error:
         raise error.at(str(file), separator=": ") from None
 
 
-def scenario_of(document: Mapping[str, Any], file: Path, text: bytes) -> Scenario:
+def scenario_of(
+    document: Mapping[str, Any], file: Path, text: bytes, *, trust_code: bool = True
+) -> Scenario:
     """Check what a scenario file says, or would say with other values.
 
     Parameters
@@ -345,13 +361,35 @@ def scenario_of(document: Mapping[str, Any], file: Path, text: bytes) -> Scenari
         The file. Files that it names are looked for in its folder.
     text
         The file as it is on disk.
+    trust_code
+        As `load_scenario` takes it.
 
     Raises
     ------
     InputError
         If something in it is wrong. The message starts with the setting.
     """
-    return _build(file, text, _check(document))
+    with gathered_notices() as gathered:
+        table = _check(document)
+        if not trust_code:
+            _refuse_code(table)
+        scenario = _build(file, text, table)
+    notes = gathered.sentences(least=math.inf)
+    return replace(scenario, notes=tuple(notes))
+
+
+def _refuse_code(table: ScenarioTable) -> None:
+    """Refuse a scenario that runs code when it is read."""
+    if isinstance(table.model, ModuleModel):
+        raise InputError(
+            "would run a Python file that a folder of results names",
+            where="model.module",
+            got=table.model.module,
+            expected="--trust-code (trust_code=True in Python), if you know what the "
+            "file does",
+            hint="--scenario FILE names a scenario of your own, which needs no such "
+            "trust",
+        )
 
 
 def _check(document: Mapping[str, Any]) -> ScenarioTable:
@@ -407,8 +445,12 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         asked = _asked(table)
     problems.refuse()
     _check_host_update(training, execution, search, plan)
+    if "preset" not in software.model_fields_set:
+        notices().remark(
+            f"software.preset is left out: {software.preset} is taken to run the job"
+        )
     for name in table.simulation.moved:
-        NOTICES.setting_moved(f"{file}: simulation.{name}", f"software.{name}")
+        notices().setting_moved(f"{file}: simulation.{name}", f"software.{name}")
     return Scenario(
         path=file,
         text=text,
@@ -431,6 +473,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         search=search,
         simulation=table.simulation.build(),
         plan=plan,
+        launch=None if table.launch is None else table.launch.build(),
         planner=table.search.planner,
         planner_settings=planner_settings,
         cost=cost,

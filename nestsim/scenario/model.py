@@ -30,11 +30,9 @@ from nestsim.scenario.architectures.sizes import (
     Width,
 )
 from nestsim.scenario.architectures.vision import VisionModel
-from nestsim.scenario.base import Table, Text, input_file
+from nestsim.scenario.base import Argument, Table, Text, input_file
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
-
-Argument = str | int | float | bool | list[str | int | float | bool]
 
 _LLAMA: Mapping[str, object] = MappingProxyType(
     {

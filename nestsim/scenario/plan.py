@@ -1,13 +1,16 @@
 """The table [plan]: one plan under Megatron's names, to be replayed as it is."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
 from nestsim.presets import IDEAL_PRESET, Preset
-from nestsim.scenario.base import MAX_COUNT, Count, NameChoice, Table, Text
+from nestsim.scenario.base import MAX_COUNT, Argument, Count, NameChoice, Table, Text
 from nestsim.scenario.search import CpCommType, Recompute, ZeroStage
 from planner.plans.spec import PlanSpec
+from planner.search.launch_rules import LAUNCH_RULES
 from planner.step.schedules import SCHEDULES
 
 MOST_STAGES = 10_000
@@ -48,6 +51,35 @@ FractionOfStages = Annotated[
 """One value for all stages, or a list with one for each."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """Options of a launch configuration that no setting of the job stands for."""
+
+    format: str
+    """Name of the format that they are of."""
+
+    options: Mapping[str, Any]
+    """Option -> its value as there; True for one that stands alone."""
+
+
+class LaunchTable(Table):
+    """What a launch configuration said beside the job, for `nestsim export`."""
+
+    format: Text = Field(examples=["megatron"])
+    """Name of the format that `nestsim import` read."""
+
+    options: dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")], Argument
+    ] = Field({}, examples=[{"rotary-base": "500000", "bf16": True}])
+    """Options that no other setting stands for, by their names there: words, lists of
+    words, true for options that stand alone. An export to the same format has them as
+    they are; nothing else reads them."""
+
+    def build(self) -> LaunchSpec:
+        """Return the options as words."""
+        return LaunchSpec(format=self.format, options=self.options)
+
+
 class PlanTable(Table):
     """One plan, under Megatron's names, for `nestsim simulate`."""
 
@@ -75,8 +107,9 @@ class PlanTable(Table):
     """Devices that share each sequence; more than 1 needs flash attention."""
 
     expert_model_parallel_size: Count = Field(1, examples=[8])
-    """Replicas that share the experts of each mixture-of-experts layer; with
-    `expert_tensor_parallel_size` any ranks of a stage."""
+    """Devices that share the experts of each mixture-of-experts layer: neighbours
+    among all ranks of a stage, with "megatron-lm" and "maxtext" among its
+    data-parallel ranks."""
 
     expert_tensor_parallel_size: Count | None = Field(None, examples=[1])
     """Devices that share each expert's matrices. Left out, as many as share those of
@@ -100,7 +133,8 @@ class PlanTable(Table):
 
     schedule: ScheduleName | None = Field(None, examples=["1f1b"])
     """Order of the microbatches' forward and backward passes. Left out, 1F1B,
-    interleaved if stages have several chunks."""
+    interleaved if stages have several chunks; with "maxtext" its own, "scanned" and
+    "circular"."""
 
     overlap_moe_expert_parallel_comm: bool = Field(False, examples=[True])
     """Whether all-to-alls between experts go on beside the passes of another
@@ -216,4 +250,10 @@ class PlanTable(Table):
         chunks = "virtual_pipeline_model_parallel_size"
         if self.schedule is not None and chunks not in self.model_fields_set:
             settings[chunks] = SCHEDULES[self.schedule].num_chunks or 1
+        if (
+            self.schedule is None
+            and settings.get("pipeline_model_parallel_size", 1) > 1
+        ):
+            rules = LAUNCH_RULES[defaults.name]
+            settings["schedule"] = rules.usual_schedule(settings.get(chunks, 1))
         return PlanSpec(**settings)

@@ -4,12 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from estimators.training import (
-    CP_COMM_TYPES,
-    OPTIMIZER_BYTES,
-    TrainingSpec,
-    states_of,
-)
+from estimators.grouping import CP_COMM_TYPES
+from estimators.training import OPTIMIZER_BYTES, TrainingSpec, states_of
 from nestsim.presets import IDEAL_PRESET, Preset
 from nestsim.scenario.base import Count, Distinct, Duration, NameChoice, Table
 from planner.cost.choices import goes_with
@@ -306,7 +302,7 @@ class SearchTable(Table):
     attention."""
 
     expert_model_parallel_sizes: Distinct[Count] | None = Field(None, examples=[[1, 8]])
-    """Numbers of replicas that may share the experts of each mixture-of-experts
+    """Numbers of devices that may share the experts of each mixture-of-experts
     layer."""
 
     expert_tensor_parallel_sizes: Distinct[Count] | None = Field(
@@ -362,8 +358,9 @@ class SearchTable(Table):
         ["1f1b", "interleaved-1f1b"], examples=[["1f1b"]]
     )
     """Orders of the microbatches' forward and backward passes that may be tried, where
-    the framework of `software.preset` has them. Those that split the backward pass,
-    "zb-h1", "zb-h2", "zb-v" and "dualpipe-v", are tried where they are listed."""
+    the framework of `software.preset` has them; MaxText's own stand for 1F1B. Those
+    that split the backward pass, "zb-h1", "zb-h2", "zb-v" and "dualpipe-v", are tried
+    where they are listed."""
 
     launchable: bool = Field(True, examples=[False])
     """Whether the search keeps to plans that the framework of `software.preset` can
@@ -381,6 +378,10 @@ class SearchTable(Table):
     proven_gap: float = Field(0.01, ge=0, lt=1, examples=[0.01])
     """How much faster another plan may be, relative, when a search for the fastest
     replay ends."""
+
+    proposals: int = Field(4, ge=0, le=1000, examples=[4])
+    """Plans of the dynamic program for the planned time that a search for the fastest
+    replay begins with; 0 for none. The answer is the same, or faster with them."""
 
     keep_best: int = Field(5, ge=1, le=1000, examples=[5])
     """Distinct plans to keep and replay, best first."""
@@ -437,6 +438,7 @@ class SearchTable(Table):
             idle_devices=self.idle_devices,
             objective=self.objective,
             proven_gap=self.proven_gap,
+            proposals=self.proposals,
             keep_best=self.keep_best,
             time_limit=self.time_limit,
             work_limit=self.work_limit,

@@ -16,8 +16,8 @@ from nestsim.scenario.base import Factor, NameChoice, Table, Text, input_file
 from planner.step.execution import Execution
 from topologies.errors import InputError
 
-DEFAULT_PRESET = "ideal"
-"""What a scenario without [software] assumes."""
+DEFAULT_PRESET = "megatron-core"
+"""What a scenario that names no framework assumes, and is told that it does."""
 
 EXECUTION = tuple(field.name for field in fields(Execution))
 """Settings that say how the framework executes a step."""
@@ -31,7 +31,7 @@ class SoftwareTable(Table):
 
     preset: Annotated[str, NameChoice(tuple(NAMED_PRESETS))] = DEFAULT_PRESET
     """Framework whose defaults hold and whose host time is added; "ideal" adds nothing
-    to the device's own time."""
+    to the device's own time: no launches, no allocator, and reports say so."""
 
     attention_kernel: Literal["flash", "fused"] | None = Field(None, examples=["fused"])
     """Which fused attention runs: FlashAttention-2 and its like, or the vendor's own,
@@ -78,7 +78,8 @@ class SoftwareTable(Table):
 
     tp_comm_overlap: bool | None = Field(None, examples=[True])
     """Megatron's option: tensor-parallel collectives run behind the products next to
-    them. Left out, the preset's; "ideal" does not."""
+    them, where all ranks of a group are in one node: its user buffers are memory that
+    they share. Left out, the preset's: "nemo" does, all others do not."""
 
     cpu_adam: bool | None = Field(None, examples=[False])
     """Whether the host updates the parameters whose optimizer states it keeps, as
@@ -96,6 +97,13 @@ class SoftwareTable(Table):
     it, where a plan has overlap_moe_expert_parallel_comm. Left out, the preset's:
     132/112 with "megatron-core" and "nemo", the multiprocessors of an H800 over those
     that DeepSeek-V3 leaves to its compute; 1 with all others."""
+
+    moe_token_dispatcher_type: Literal["alltoall", "flex"] | None = Field(
+        None, examples=["alltoall"]
+    )
+    """Megatron's option: "flex" (DeepEP, HybridEP) sends a token once to each node that
+    has experts for it, "alltoall" once to each of its experts. Left out, the preset's:
+    "flex" with "megatron-core" and "nemo", "alltoall" with all others."""
 
     expert_skew: Factor | None = Field(None, examples=[1.5])
     """Tokens that the busiest expert-parallel rank receives, over the mean. Left out,
@@ -123,6 +131,7 @@ class SoftwareTable(Table):
             "cuda_graphs": self.cuda_graphs,
             "saves_products": self.saves_products,
             "library": self.collective_library,
+            "moe_token_dispatcher_type": self.moe_token_dispatcher_type,
         }
         given = {name: value for name, value in written.items() if value is not None}
         given["recompute_modules"] = tuple(self.recompute_modules)

@@ -17,7 +17,7 @@ from nestsim.scenario.operations.jobs import (
     JobTable,
     SharedTable,
 )
-from nestsim.scenario.plan import PlanTable
+from nestsim.scenario.plan import LaunchTable, PlanTable
 from nestsim.scenario.search import SearchTable, TrainingTable
 from nestsim.scenario.settings import SimulationTable
 from nestsim.scenario.software import SoftwareTable
@@ -62,6 +62,10 @@ class ScenarioTable(Table):
     plan: PlanTable | None = Field(None, examples=[{"micro_batch_size": 1}])
     """One plan, under Megatron's names, for `nestsim simulate` and the planner
     "fixed"; others do not read it."""
+
+    launch: LaunchTable | None = Field(None, examples=[{"format": "megatron"}])
+    """What a launch configuration that was imported said beside the job; only
+    `nestsim export` reads it."""
 
     simulation: SimulationTable = Field(
         SimulationTable.model_validate({}), json_schema_extra={"default": {}}

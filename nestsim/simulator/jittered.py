@@ -43,7 +43,7 @@ from nestsim.simulator.build import Model, build_model
 from nestsim.simulator.flows import SIGNAL
 from nestsim.simulator.folding import list_steps, num_posts_of_channels
 from nestsim.simulator.kernels.philox import uniforms
-from nestsim.simulator.noise import Jitter
+from nestsim.simulator.noise import COMPUTE_DRAW, LINK_DRAW, Jitter
 from nestsim.simulator.outcome import Replay
 from nestsim.simulator.programs import StageProgram
 from nestsim.simulator.replay import (
@@ -67,9 +67,6 @@ from planner.step.schedules import Instructions, find_schedule
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
-
-_COMPUTE, _LINKS = 0, 1
-"""Purposes of draws."""
 
 _STAGE = 2**32
 """An actor's number among those that draw: its stage times this, and its replica."""
@@ -195,7 +192,9 @@ class JitteredModel:
         if compute is None or not compute.varies:
             return durations, 1.0
         drawn = compute.slowest(
-            uniforms(self.jitter.seed, number, _COMPUTE, self.owners, self.num_owned),
+            uniforms(
+                self.jitter.seed, number, COMPUTE_DRAW, self.owners, self.num_owned
+            ),
             self.num_ranks,
         )
         if drawn.size > timing.num_draws.size:
@@ -216,7 +215,7 @@ class JitteredModel:
         drawn = uniforms(
             self.jitter.seed,
             number,
-            _LINKS,
+            LINK_DRAW,
             self.channels,
             self.num_messages[self.channels],
         )
@@ -236,7 +235,7 @@ def jittered_times(
     work: PipelineWork,
     settings: ReplaySettings,
     jitter: Jitter,
-    runs: range,
+    runs: Sequence[int],
     progress: Progress | None = None,
 ) -> FloatArray:
     """Return how long a training step takes in each of some runs [s].

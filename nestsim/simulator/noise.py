@@ -352,6 +352,11 @@ class Delay:
         return self.mean * self.factor.draw(rng, size)
 
 
+COMPUTE_DRAW, LINK_DRAW, SLOW_DRAW = 0, 1, 2
+"""Purposes of the counted draws of a run (`nestsim.simulator.kernels.philox`): factors
+on compute, delays of messages, which devices are slow."""
+
+
 PERIODS = ("operator", "pass", "step")
 """Values of `Jitter.per`."""
 

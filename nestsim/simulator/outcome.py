@@ -83,6 +83,11 @@ their hosts, and by the ranks that share each expert where those are no tensor-p
 groups."""
 
 
+MOST_SIMPY_EVENTS = 3_000_000
+"""Events up to which SimPy confirms a replay, however busy the machine is: about a
+minute at 10 to 20 us each."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTimeline:
     """Memory of one device of a stage over the step (replicas are alike in bytes)."""
@@ -172,6 +177,12 @@ class Replay:
 
     links: LinkUse
     """Traffic on every link of the network."""
+
+    engine: str
+    """Engine that made the records: ``"simpy"`` or ``"compiled"``."""
+    host_time: FloatArray | None = None
+    """Part of the passes in which devices wait for their hosts, as
+    `nestsim.simulator.work.PipelineWork` has it [s]."""
 
     num_events: int
     """Events that the engine processed."""

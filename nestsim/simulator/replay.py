@@ -5,7 +5,8 @@ gradients and collectives are flows that share links max-min fairly. Actors that
 provably alike are simulated once.
 
 A system runs on the engine that suits it, and a long run says beforehand how long it
-will take. Both engines give bitwise the same run, so the choice is one of time alone.
+will take. Both engines give bitwise the same run, so the choice is one of time alone;
+what is reported as confirmed, SimPy's has run, up to `MOST_SIMPY_EVENTS`.
 Times were measured on one core of a small shared machine (Python 3.11, SimPy 4.1, numba
 0.68), for rings and pipelines of 16 to 6,400 actors, in-layer collectives included;
 compiling is not counted.
@@ -36,6 +37,7 @@ from nestsim.simulator.engines.simpy_engine import end_of_run, simulate
 from nestsim.simulator.flows import SIGNAL
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
 from nestsim.simulator.outcome import (
+    MOST_SIMPY_EVENTS,
     SPAN_KINDS,
     MemoryTimeline,
     Replay,
@@ -43,7 +45,15 @@ from nestsim.simulator.outcome import (
     Transfers,
 )
 from nestsim.simulator.programs import PASS_KINDS, StageProgram
-from nestsim.simulator.system import CLOSES, OPENS, Run, Skip, System, num_posts
+from nestsim.simulator.system import (
+    CLOSES,
+    OPENS,
+    Run,
+    Skip,
+    System,
+    is_same_run,
+    num_posts,
+)
 from nestsim.simulator.traffic import Traffic
 from nestsim.simulator.work import PipelineWork, StageMemory
 from planner.work import Progress
@@ -68,6 +78,9 @@ def stage_memory_timeline(
         Start and end of each span, for each replica of the stage [s].
     """
     parts = _parts(memory, program)
+    for name, num_bytes in memory.until_step_end.items():
+        parts[name] = np.full(2 * program.kinds.size + 1, num_bytes)
+        parts[name][-1] = 0.0
     for name, num_bytes in memory.step_end.items():
         parts[name] = np.zeros(2 * program.kinds.size + 1)
         parts[name][-1] = num_bytes
@@ -184,6 +197,33 @@ def run_system(system: System, settings: ReplaySettings) -> Run:
     if choose_engine(system, settings) == "compiled":
         return simulate_compiled(system, skipping=settings.skipping)
     return simulate(system, skipping=settings.skipping)
+
+
+class _EngineRun(NamedTuple):
+    """A run, and what made it."""
+
+    run: Run
+    """The run."""
+    engine: str
+    """Engine that made it, ``"simpy"`` or ``"compiled"``."""
+
+
+def confirmed_run(system: System, settings: ReplaySettings) -> _EngineRun:
+    """Return the run by SimPy, if it has no more than `MOST_SIMPY_EVENTS`.
+
+    The compiled engine, which takes a tenth of the time, counts them, and has to give
+    the same run bit for bit. Settings that name an engine have their way.
+    """
+    compiled = simulate_compiled(system, skipping=settings.skipping)
+    is_long = settings.engine == "auto" and compiled.num_events > MOST_SIMPY_EVENTS
+    if is_long or settings.engine == "compiled":
+        return _EngineRun(compiled, "compiled")
+    run = simulate(system, skipping=settings.skipping)
+    assert is_same_run(run, compiled), (
+        f"SimPy's engine ends at {run.end!r} s after {run.num_events} events, "
+        f"the compiled engine at {compiled.end!r} s after {compiled.num_events}"
+    )
+    return _EngineRun(run, "simpy")
 
 
 def system_time(system: System, settings: ReplaySettings, cutoff: float) -> float:
@@ -331,13 +371,14 @@ _WORTH_A_WORD = 5.0
 """Forecast of the running time above which a run reports it before it starts [s]."""
 
 
-def replay(
+def replay(  # noqa: PLR0913 - what is simulated, and how
     network: Network,
     work: PipelineWork,
     settings: ReplaySettings = _DEFAULT,
     *,
     memory: bool = True,
     every_actor: bool = False,
+    confirm: bool = False,
     progress: Progress | None = None,
 ) -> Replay:
     """Simulate one training step and return everything that happened in it.
@@ -359,6 +400,8 @@ def replay(
     every_actor
         Whether to record what every actor and channel did, instead of one of each
         class; that takes memory in proportion to the cluster.
+    confirm
+        Whether SimPy has the last word, as far as `confirmed_run` asks it.
     progress
         Called before a long run with about how long it will take.
 
@@ -375,6 +418,7 @@ def replay(
         settings,
         memory=memory,
         every_actor=every_actor,
+        confirm=confirm,
         progress=progress,
     )
 
@@ -387,6 +431,7 @@ def replay_model(  # noqa: PLR0913 - what is built, and what `replay` takes
     *,
     memory: bool = True,
     every_actor: bool = False,
+    confirm: bool = False,
     progress: Progress | None = None,
 ) -> Replay:
     """Simulate a training step that is ready for the engine; as `replay` does.
@@ -399,7 +444,7 @@ def replay_model(  # noqa: PLR0913 - what is built, and what `replay` takes
         Actors, channels and flows.
     settings
         What to simulate event by event.
-    memory, every_actor, progress
+    memory, every_actor, confirm, progress
         As of `replay`.
     """
     folding = _folding(model, settings)
@@ -408,7 +453,10 @@ def replay_model(  # noqa: PLR0913 - what is built, and what `replay` takes
     system = dataclasses.replace(folding.system, num_recorded=num_recorded)
     if progress is not None:
         report_forecast(system, settings, progress)
-    run = run_system(system, settings)
+    if confirm:
+        run, engine = confirmed_run(system, settings)
+    else:
+        run, engine = run_system(system, settings), choose_engine(system, settings)
     links = traffic.record(run)
     notes = (*model.notes, *_folding_notes(model, folding), *_skip_notes(run.skips))
     if every_actor:
@@ -427,6 +475,8 @@ def replay_model(  # noqa: PLR0913 - what is built, and what `replay` takes
         representative=_representatives(model, folding),
         memory=_memory(model, folding, run, work) if memory else (),
         links=links,
+        engine=engine,
+        host_time=work.host_time,
         num_events=run.num_events,
         num_skipped=run.num_skipped,
         notes=notes,

@@ -22,6 +22,7 @@ Letters: ``J`` jobs, ``A`` actors, ``P`` programs, ``S`` ports, ``C`` channels, 
 links, ``p`` stages, ``d`` replicas.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -179,10 +180,26 @@ def step_ends(model: SharedModel, folding: Folding, run: Run) -> tuple[FloatArra
 
 
 def carried_bytes(
-    model: SharedModel, folding: Folding, run: Run, num_links: int
+    model: SharedModel,
+    folding: Folding,
+    run: Run,
+    num_links: int,
+    *,
+    within: tuple[float, float] = (0.0, math.inf),
 ) -> FloatArray:
-    """Return what each link carried of each job in the whole run, ``(J, E)`` [byte]."""
-    counts = np.array([arrivals.size for arrivals in run.arrivals], np.int64)
+    """Return what each link carried of each job, shape ``(J, E)`` [byte].
+
+    Of messages that left and arrived ``within`` two moments, all of the run if nothing
+    is said: so that no link has carried more than it can in that time.
+    """
+    begin, end = within
+    counts = np.array(
+        [
+            np.count_nonzero((left >= begin) & (arrived <= end))
+            for left, arrived in zip(run.departures, run.arrivals, strict=True)
+        ],
+        np.int64,
+    )
     messages = counts[folding.channels.of]
     carried = np.zeros((len(model.flows), num_links))
     for job, flows in enumerate(model.flows):

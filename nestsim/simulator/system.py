@@ -15,6 +15,7 @@ Letters: ``A`` actors, ``S`` ports, ``C`` channels, ``L`` links.
 """
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
@@ -240,6 +241,20 @@ class Run:
     def num_skipped(self) -> int:
         """Spans that were not simulated."""
         return sum(skip.num_spans for skip in self.skips)
+
+
+def is_same_run(one: Run, other: Run) -> bool:
+    """Tell whether two runs are the same, bit for bit."""
+    numbers = operator.attrgetter("end", "bin_width", "num_events", "skips")
+    logs = operator.attrgetter(
+        "span_starts", "span_ends", "posts", "departures", "arrivals"
+    )
+    pairs = [(one.bins, other.bins)]
+    for ours, theirs in zip(logs(one), logs(other), strict=True):
+        pairs += zip(ours, theirs, strict=True)
+    return bool(numbers(one) == numbers(other)) and all(
+        np.array_equal(mine, its) for mine, its in pairs
+    )
 
 
 TICK = 2.0**-40

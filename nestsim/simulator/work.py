@@ -225,6 +225,9 @@ class StageMemory:
     held: tuple[Held, ...]
     """What passes allocate and release. Passes of one actor do not overlap."""
 
+    until_step_end: Mapping[str, float] = field(default_factory=dict)
+    """Memory held from the start until all passes are done, by part [byte]."""
+
     step_end: Mapping[str, float] = field(default_factory=dict)
     """Memory that the optimizer takes for its step, behind all passes, by part
     [byte]."""
@@ -344,6 +347,11 @@ class PipelineWork:
     """Collective of the tied embedding between the first and the last stage: starts
     when the gradient collectives of both are done, and both wait for it before their
     optimizer step; empty if nothing is tied."""
+
+    host_time: FloatArray | None = None
+    """Part of the forward (0) and of the backward passes (1) of each stage in which
+    devices wait for their hosts, all microbatches together, the mean of its replicas,
+    shape ``(p, 2)``; None for nothing [s]."""
 
     kind: IntArray
     """Which times each actor has, from 0 on in every stage, shape ``(p, d)``. Kinds of

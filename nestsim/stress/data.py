@@ -1,9 +1,6 @@
 """A stress test as plain data: JSON and CSV."""
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nestsim.report.cost import cost_sentences
@@ -342,17 +339,3 @@ def matrix_rows(result: "StressResult") -> list[dict[str, Any]]:
                         }
                     )
     return rows
-
-
-def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Return rows as CSV, numbers exactly, nothing where there is none."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    if rows:
-        writer.writerow(rows[0])
-        writer.writerows(_cells(row.values()) for row in rows)
-    return stream.getvalue()
-
-
-def _cells(values: Iterable[Any]) -> list[Any]:
-    return ["" if value is None else value for value in values]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
+from nestsim.report.figures.data import LEAST_SPAN
 from nestsim.report.figures.heat_maps import (
     draw_heat_map,
     draw_scale,
@@ -20,7 +21,7 @@ from nestsim.report.figures.heat_maps import (
 )
 from nestsim.report.figures.lettering import DPI, shortened, spaced, widest
 from nestsim.report.figures.palette import INK, level_colour, planner_colours
-from nestsim.report.figures.panels import write_beside
+from nestsim.report.figures.panels import PLAIN_BARS, write_beside
 from nestsim.report.figures.pareto import PricedPoint, draw_pareto
 from nestsim.report.wording import percent, signed_percent
 from nestsim.stress.conditions import AS_BUILT
@@ -63,7 +64,8 @@ def draw_map(result: "StressResult", path: Path) -> None:
     )
     labels = (_ratio_names(result, inner), _ratio_names(result, outer))
     shares = [100.0 * values / best for values in maps]
-    low = min(float(np.nanmin(one, initial=99.9)) for one in shares)
+    most = 100.0 * (1.0 - LEAST_SPAN)
+    low = min(float(np.nanmin(one, initial=most)) for one in shares)
     with figure_with_headline(title, subtitle) as (figure, colours):
         grid = figure.add_gridspec(
             1, len(maps), left=0.07, right=0.92, top=_TOP, bottom=_BOTTOM, wspace=0.1
@@ -314,28 +316,41 @@ def _draw_share_to_keep(axes: "Axes", result: "StressResult") -> None:
 
 def _draw_level(axes: "Axes", result: "StressResult", level: str) -> None:
     """Draw the lines of one level. Equal ones lie over each other: later, thinner."""
-    ratios = result.axes[level]
+    import pandas as pd
+    import seaborn as sns
+
     names = result.line(level)
+    rows, widths, colours = [], {}, {}
     for number, (planner, colour) in enumerate(
         zip(result.planners, planner_colours(result.planners), strict=True)
     ):
         width = max(6.0 - 2.0 * number, 1.2)
-        for words, style in (("re-made", "-"), ("kept", "--")):
-            made_for = names if words == "re-made" else [AS_BUILT] * len(names)
-            cells = [
-                result.cell(planner, one, name)
-                for one, name in zip(made_for, names, strict=True)
-            ]
-            axes.plot(
-                ratios,
-                [math.nan if c is None else result.throughput(c) / 1e3 for c in cells],
-                color=colour,
-                linestyle=style,
-                linewidth=width if style == "-" else max(0.6 * width, 1.2),
-                marker="o" if style == "-" else None,
-                markersize=4.0 + width,
-                label=f"{planner}, plan {words}",
-            )
+        for words, thickness in (("re-made", width), ("kept", max(0.6 * width, 1.2))):
+            label = f"{planner}, plan {words}"
+            colours[label], widths[label] = colour, thickness
+            for ratio, name in zip(result.axes[level], names, strict=True):
+                made_for = name if words == "re-made" else AS_BUILT
+                cell = result.cell(planner, made_for, name)
+                rate = math.nan if cell is None else result.throughput(cell) / 1e3
+                rows.append({"ratio": ratio, "rate": rate, "plan": label})
+    frame = pd.DataFrame(rows)
+    looks: Any = {"re-made": {"marker": "o", "markersize": 8}, "kept": {"ls": "--"}}
+    for words, look in looks.items():
+        sns.lineplot(
+            frame[frame["plan"].str.endswith(words)],
+            x="ratio",
+            y="rate",
+            hue="plan",
+            size="plan",
+            palette=colours,
+            sizes=widths,
+            estimator=None,
+            ax=axes,
+            **look,
+        )
+    _without_legend(axes)
+    axes.set_ylabel("")
+    ratios = result.axes[level]
     built = result.built[level]
     axes.axvline(built, color=INK, linewidth=1.2, linestyle=":")
     axes.set_xscale("log", base=2)
@@ -393,6 +408,8 @@ def hottest_title(bars: Sequence[LinkBar]) -> str:
 
 def draw_hottest(result: "StressResult", path: Path) -> None:
     """Draw the busiest links under any condition, with the condition beside them."""
+    import seaborn as sns
+
     bars = hottest_bars(result)
     title = hottest_title(bars)
     subtitle = (
@@ -406,11 +423,20 @@ def draw_hottest(result: "StressResult", path: Path) -> None:
         )
         axes = figure.add_subplot(grid[0])
         numbers = [level.name for level in result.network.levels]
-        for level in sorted({bar.level for bar in bars}, key=numbers.index):
-            chosen = [n for n, bar in enumerate(bars) if bar.level == level]
-            shares = [100.0 * bars[n].share for n in chosen]
-            colour = level_colour(numbers.index(level))
-            axes.barh(chosen, shares, color=colour, label=f"level {level}")
+        levels = sorted({bar.level for bar in bars}, key=numbers.index)
+        colours = {f"level {one}": level_colour(numbers.index(one)) for one in levels}
+        sns.barplot(
+            x=[100.0 * bar.share for bar in bars],
+            y=[*range(len(bars))],
+            hue=[f"level {bar.level}" for bar in bars],
+            hue_order=[*colours],
+            palette=colours,
+            orient="h",
+            dodge=False,
+            legend="full",
+            ax=axes,
+            **PLAIN_BARS,
+        )
         axes.set_ylim(max(len(bars), 4) - 0.5, -0.5)
         write_beside(
             axes,
@@ -423,7 +449,17 @@ def draw_hottest(result: "StressResult", path: Path) -> None:
         axes.set_xlabel("busy at full bandwidth, share of the step [%]")
         axes.spines[["top", "right"]].set_visible(False)
         if bars:
+            handles, labels = axes.get_legend_handles_labels()
+            _without_legend(axes)
+            style: dict[str, Any] = {"frameon": False, "fontsize": 12}
             figure.legend(
-                frameon=False, loc="lower center", ncols=len(numbers), fontsize=12
+                handles, labels, loc="lower center", ncols=len(levels), **style
             )
         save_figure(figure, path)
+
+
+def _without_legend(axes: "Axes") -> None:
+    """Take a legend away that seaborn has drawn."""
+    legend = axes.get_legend()
+    assert legend is not None
+    legend.remove()

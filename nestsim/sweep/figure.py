@@ -28,10 +28,11 @@ from nestsim.report.figures.canvas import (
     figure_with_headline,
     save_figure,
 )
+from nestsim.report.figures.data import LEAST_SPAN
 from nestsim.report.figures.heat_maps import draw_heat_map, draw_scale, one_decimal
 from nestsim.report.figures.lettering import DPI, shortened, spaced, widest
 from nestsim.report.figures.palette import INK
-from nestsim.report.figures.panels import Colours, write_beside
+from nestsim.report.figures.panels import PLAIN_BARS, Colours, write_beside
 from nestsim.report.figures.pareto import PricedPoint, draw_pareto
 from nestsim.report.folder import PAGE
 from nestsim.report.json import dump_json
@@ -88,7 +89,7 @@ def draw_sweep(result: ScenarioSweepResult, path: Path) -> None:
     subtitle = f"{result.scenario_name}: {len(values):,} points"
     failed = int(np.isnan(numbers).sum())
     if failed:
-        sign = " (-)" if len(varied) > 1 else ""
+        sign = " (grey)" if len(varied) > 1 else ""
         subtitle += f", {failed:,} of them without a plan that fits{sign}"
     num_panels = math.prod(grid.shape[2:])
     if num_panels > MOST_PANELS:
@@ -139,22 +140,28 @@ def _draw_line(
     axes: "Axes", axis: Axis, places: FloatArray, values: FloatArray, colours: Colours
 ) -> None:
     """Draw throughput over a setting whose values are numbers."""
+    import seaborn as sns
+
     order = np.argsort(places, kind="stable")
     places, values = places[order], values[order]
     names = [value_label(axis.values[index]) for index in order]
-    axes.plot(places, values, marker="o", color=colours.distinct[0], linewidth=2)
     missing = np.isnan(values)
-    axes.plot(
-        places[missing],
-        np.zeros(int(missing.sum())),
-        marker="x",
-        linestyle="",
-        color=colours.distinct[3],
-        markersize=10,
-        clip_on=False,
-        label=_NO_PLAN,
+    color = colours.distinct[0]
+    sns.lineplot(
+        x=places, y=values, estimator=None, marker="o", color=color, lw=2, ax=axes
     )
     if missing.any():
+        sns.scatterplot(
+            x=places[missing],
+            y=0.0,
+            marker="x",
+            color=colours.distinct[3],
+            s=100,
+            linewidth=1.5,
+            clip_on=False,
+            label=_NO_PLAN,
+            ax=axes,
+        )
         axes.legend(frameon=False)
     is_wide = places[0] > 0 and places[-1] / places[0] >= 8
     if is_wide:
@@ -177,6 +184,8 @@ def _draw_bars(
     figure: "Figure", axis: Axis, values: FloatArray, colours: Colours
 ) -> None:
     """Draw throughput over a setting whose values are names, one bar each."""
+    import seaborn as sns
+
     values = values[:_MOST_BARS]
     names = [
         shortened(value_label(one), _LETTERS, 0.4 * WIDTH)
@@ -185,8 +194,9 @@ def _draw_bars(
     left = 0.035 + widest(names, _LETTERS) / WIDTH
     axes = figure.add_axes((left, 0.13, 0.97 - left, 0.74))
     lengths = np.nan_to_num(values)
-    rows = range(len(names))
-    axes.barh(rows, lengths, height=0.7, color=colours.distinct[0])
+    rows = [*range(len(names))]
+    style = {**PLAIN_BARS, "color": colours.distinct[0], "width": 0.7}
+    sns.barplot(x=lengths, y=rows, orient="h", ax=axes, **style)
     words = [_NO_PLAN if math.isnan(one) else f"{one:,.0f}" for one in values]
     write_beside(axes, lengths.tolist(), rows, words)
     axes.set_yticks(rows, names, size=_LETTERS, parse_math=False)
@@ -205,7 +215,7 @@ def _draw_maps(
     rows, columns, *others = varied
     shares = 100.0 * grid / np.nanmax(grid)
     shares = shares.reshape(*shares.shape[:2], -1)
-    limits = (min(float(np.nanmin(shares)), 99.9), 100.0)
+    limits = (min(float(np.nanmin(shares)), 100.0 * (1.0 - LEAST_SPAN)), 100.0)
     combinations = list(itertools.product(*(range(len(o.values)) for o in others)))
     combinations = combinations[:MOST_PANELS]
     names = tuple([value_label(one) for one in axis.values] for axis in (rows, columns))

@@ -8,6 +8,7 @@ import numpy as np
 
 from nestsim.cost.pareto import pareto_front
 from nestsim.store import Outcome
+from nestsim.verdict import NO_ROOM
 
 
 def throughput_of(outcome: Outcome) -> float | None:
@@ -16,7 +17,7 @@ def throughput_of(outcome: Outcome) -> float | None:
     A plan that does not fit into memory has none.
     """
     row = outcome.row
-    if row is None or row.get("verdict") == "infeasible":
+    if row is None or row.get("verdict") in NO_ROOM:
         return None
     rate = row.get("simulated_tokens_per_s", row.get("planned_tokens_per_s"))
     return None if rate is None else float(rate)

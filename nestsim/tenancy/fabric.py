@@ -8,10 +8,11 @@ from nestsim.cluster import cluster_network, network_in_use
 from nestsim.simulator.work import PipelineWork
 from nestsim.tenancy.plans import TenantPlan, common_network, lowered
 from nestsim.tenancy.replay import (
+    MOST_STEPS,
     replay_alone,
     replay_together,
     slowdown,
-    steady_step_time,
+    steady_step,
 )
 from nestsim.tenancy.results import Meeting
 from nestsim.tenancy.scenario import Tenant
@@ -31,8 +32,16 @@ class Fabric:
     wires: Network
     """The network without hosts and without what software adds."""
 
+    most_steps: int = MOST_STEPS
+    """Steps of the slowest of the jobs that meet, at most."""
+
     @classmethod
-    def of(cls, tenants: Sequence[Tenant], seed: int | None = None) -> "Fabric":
+    def of(
+        cls,
+        tenants: Sequence[Tenant],
+        seed: int | None = None,
+        most_steps: int = MOST_STEPS,
+    ) -> "Fabric":
         """Return the network of jobs, with an ECMP seed if there is one.
 
         Raises
@@ -53,7 +62,8 @@ class Fabric:
                     hint=error.hint,
                 ) from None
             scenario = replace(scenario, network_spec=spec)
-        return cls(tenants=tuple(tenants), wires=cluster_network(scenario))
+        wires = cluster_network(scenario)
+        return cls(tenants=tuple(tenants), wires=wires, most_steps=most_steps)
 
     @cached_property
     def by_tenant(self) -> dict[int, Network]:
@@ -79,7 +89,7 @@ class Fabric:
         works: Sequence[PipelineWork],
         progress: Progress | None = None,
     ) -> Meeting:
-        """Replay jobs together, and the same steps of each by itself.
+        """Replay jobs together, and each by itself.
 
         Parameters
         ----------
@@ -96,18 +106,21 @@ class Fabric:
             network,
             works,
             settings,
+            steps=self.most_steps,
             offsets=[tenant.start for tenant in tenants],
             progress=progress,
         )
         alone = replay_alone(network, works, shared, settings)
         jobs = range(len(works))
-        together = [steady_step_time(shared, job) for job in jobs]
-        factors = [slowdown(shared, alone[job], job) for job in jobs]
+        together = [steady_step(shared, job) for job in jobs]
+        own = [steady_step(alone[job], 0).time for job in jobs]
         return Meeting(
             replay=shared,
-            alone=tuple(
-                time / factor for time, factor in zip(together, factors, strict=True)
+            alone=tuple(own),
+            together=tuple(one.time for one in together),
+            slowdowns=tuple(slowdown(shared, alone[job], job) for job in jobs),
+            ranges=tuple(
+                (one.low / time, one.high / time)
+                for one, time in zip(together, own, strict=True)
             ),
-            together=tuple(together),
-            slowdowns=tuple(factors),
         )

@@ -23,6 +23,7 @@ from nestsim.tenancy.placements import (
     spread,
 )
 from nestsim.tenancy.plans import NoTenantPlanError, Plans, TenantPlan
+from nestsim.tenancy.replay import long_run_notes, steady_step
 from nestsim.tenancy.results import (
     JudgedPlacement,
     Meeting,
@@ -53,7 +54,7 @@ def jobs_job(file: JobsScenario, *, progress: Progress | None = None) -> Tenancy
     InputError
         If a job's plan does not go with its devices, or the free ones do not suffice.
     """
-    fabric = Fabric.of(file.tenants)
+    fabric = Fabric.of(file.tenants, most_steps=file.most_steps)
     for seed in file.ecmp_seeds[:1]:
         Fabric.of(file.tenants, seed)  # a network without cables is refused at once
     plans = Plans(fabric.wires, progress)
@@ -67,9 +68,7 @@ def jobs_job(file: JobsScenario, *, progress: Progress | None = None) -> Tenancy
     if progress is not None:
         progress("replay: all jobs", None)
     meeting = fabric.meet(file.tenants, [work for _, work in lowered], progress)
-    by_seed = [
-        _slowdowns(file.tenants, made, seed, progress) for seed in file.ecmp_seeds
-    ]
+    by_seed = [_slowdowns(file, made, seed, progress) for seed in file.ecmp_seeds]
     outcomes = tuple(
         TenantOutcome(
             tenant=tenant,
@@ -79,6 +78,8 @@ def jobs_job(file: JobsScenario, *, progress: Progress | None = None) -> Tenancy
             alone=meeting.alone[index],
             together=meeting.together[index],
             slowdown=meeting.slowdowns[index],
+            slowdown_range=meeting.ranges[index],
+            steady=steady_step(meeting.replay, index),
             by_seed=tuple(of_seed[index] for of_seed in by_seed),
         )
         for index, (tenant, plan, (priced, _)) in enumerate(
@@ -118,7 +119,7 @@ def _no_result(file: JobsScenario, fabric: Fabric, why: str) -> TenancyResult:
 
 
 def _slowdowns(
-    tenants: Sequence[Tenant],
+    file: JobsScenario,
     made: Sequence[TenantPlan],
     seed: int,
     progress: Progress | None,
@@ -126,9 +127,9 @@ def _slowdowns(
     """Return the slow-down of each job where a hash with a seed picks the cables."""
     if progress is not None:
         progress(f"replay: ECMP seed {seed}", None)
-    fabric = Fabric.of(tenants, seed)
-    works = [fabric.lower(*pair)[1] for pair in zip(tenants, made, strict=True)]
-    return fabric.meet(tenants, works, progress).slowdowns
+    fabric = Fabric.of(file.tenants, seed, file.most_steps)
+    works = [fabric.lower(*pair)[1] for pair in zip(file.tenants, made, strict=True)]
+    return fabric.meet(file.tenants, works, progress).slowdowns
 
 
 _IN_PASSES = ("context ring", "expert all-to-all", "zero gathers")
@@ -159,16 +160,8 @@ def _notes(
             "The jobs use different libraries: links have the longest of the latencies "
             "that they wait for."
         )
-    replay = meeting.replay
-    steps = "; ".join(
-        f'"{tenant.name}" {replay.steps[job]:,} steps, {replay.window(job).size:,} of '
-        "them counted"
-        for job, tenant in enumerate(fabric.tenants)
-    )
-    notes.append(
-        f"Replayed together: {steps}. Counted are those that began and ended while all "
-        "jobs were running, without the first."
-    )
+    names = [tenant.name for tenant in fabric.tenants]
+    notes.extend(long_run_notes(names, meeting.replay))
     return tuple(notes)
 
 

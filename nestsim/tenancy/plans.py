@@ -111,7 +111,7 @@ class Plans:
             plan=plan,
             workload=workload,
             is_given=tenant.scenario.plan is not None,
-            fits=fits(workload, tenant.scenario.search, plan),
+            fits=fits(workload, tenant.scenario.search, plan, tenant.scenario.host),
             notes=_notes(tenant, part, plan, len(devices)),
         )
 

@@ -10,7 +10,8 @@ from nestsim.tenancy.results import (
     TenancyResult,
     TenantOutcome,
 )
-from nestsim.tenancy.text import devices_in_words, headline
+from nestsim.tenancy.steady import Steady
+from nestsim.tenancy.text import devices_in_words, headline, slowdown_in_words
 from planner.step.plan import to_ranges
 
 MOST_LINKS = 20
@@ -77,6 +78,8 @@ def _row(outcome: TenantOutcome) -> dict[str, Any]:
         "step_alone_s": outcome.alone,
         "step_together_s": outcome.together,
         "slowdown": outcome.slowdown,
+        "slowdown_from": outcome.slowdown_range[0],
+        "slowdown_to": outcome.slowdown_range[1],
         "tokens_per_s_alone": outcome.tokens_per_second(outcome.alone),
         "tokens_per_s_together": outcome.tokens_per_second(outcome.together),
         "slowdown_least_of_seeds": seeds[0],
@@ -89,12 +92,33 @@ def _job_json(outcome: TenantOutcome) -> dict[str, Any]:
     return {
         **_row(outcome),
         "start_s": outcome.tenant.start,
+        "slowdown_in_words": slowdown_in_words(
+            outcome.slowdown, *outcome.slowdown_range
+        ),
+        "long_run": _steady_json(outcome.steady),
         "devices": to_ranges(outcome.devices.tolist()),
         "plan_is_given": outcome.made.is_given,
         "fits": outcome.made.fits,
         "planned_step_s": outcome.priced.iteration_time,
         "plan": outcome.made.plan.to_json(),
         "slowdown_by_seed": list(outcome.by_seed),
+    }
+
+
+def _steady_json(steady: Steady) -> dict[str, Any]:
+    """Return how a job's step among the others is known."""
+    lock = steady.lock
+    return {
+        "is_settled": steady.is_settled,
+        "steps_counted": steady.counted.size,
+        "lock": None
+        if lock is None
+        else {
+            "period_s": lock.period,
+            "steps": lock.steps,
+            "begin_s": lock.begin,
+            "phase": lock.phase,
+        },
     }
 
 

@@ -1,14 +1,16 @@
 """Jobs that train at the same time on devices of one network, replayed together.
 
 Each job repeats its step for as long as the others are busy. What counts is its
-*steady* step: the mean over the steps that it makes while all jobs are running, without
-its first, before which nothing was under way. How much others slow it down is that time
-over the time of the same steps when it is alone.
+*steady* step: what it takes in the long run (`nestsim.tenancy.steady`). How much others
+slow it down is that time over its steady step when it is alone. Jobs that share no link
+have nothing to do with each other: each group that meets is replayed by itself, for
+four steps of its slowest job, and then for more and more, until it is locked or its
+means are settled.
 
 Jobs begin at given moments, and nothing is drawn at random. Two equal jobs that begin
 together stay in phase, so that each of their transfers meets its twin: the worst case.
-Jobs with steps of different lengths drift past each other, and the mean is over what
-they meet in the window.
+Jobs with steps of different lengths push each other into a phase, or drift past each
+other.
 
 Jobs meet in the transfers that the replay simulates. With `ReplaySettings.granularity`
 ``"stage"`` what passes send inside of themselves (tensor, context and expert groups,
@@ -19,11 +21,12 @@ Letters: ``J`` jobs, ``E`` links.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nestsim.report.wording import plural
 from nestsim.simulator.folding import unfolded
 from nestsim.simulator.replay import (
     ReplaySettings,
@@ -40,22 +43,24 @@ from nestsim.simulator.several import (
 )
 from nestsim.simulator.system import TICK, quantise
 from nestsim.simulator.work import PipelineWork
+from nestsim.tenancy.steady import MOST_MOVE, Steady, steady_steps, window
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from topologies.network import Links, Network
+from topologies.units import format_duration
 
 LEAST_STEPS = 4
 """Steps that every job makes at least while all are running, where nobody says how
-many: the first is not counted, and the last may end too late."""
+many: of fewer, no two in a row can be alike behind the first."""
 
-LEAST_COUNTED = 2
-"""Steps of each job that its steady step is the mean of, at least, where nobody says
-how many steps it makes."""
+MOST_STEPS = 128
+"""Steps of the slowest of the jobs that meet up to which they are replayed, where
+nobody says how many."""
 
-_MOST_ATTEMPTS = 4
-"""Replays until each job has enough steps in the window: the second one knows how much
-jobs slow each other down, later ones are for those that drift."""
+_GROWTH = 4
+"""How many times as many steps the second replay has, and every later one half as many
+times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,8 +77,18 @@ class SharedReplay:
     """What each link carried of each job in the whole replay, shape ``(J, E)``
     [byte]."""
 
-    tick: float
-    """What all moments are multiples of [s]."""
+    rates: FloatArray
+    """What each link carries of each job in the long run, shape ``(J, E)``
+    [byte/s]."""
+
+    steady: tuple[Steady | None, ...]
+    """Steady step of each job; None for one that finished no step to count."""
+
+    groups: tuple[tuple[int, ...], ...]
+    """Jobs that meet, directly or by others, rising."""
+
+    ticks: tuple[float, ...]
+    """What all moments of each job are multiples of [s]."""
 
     num_actors: int
     """Stages of replicas, of all jobs, and their communication streams."""
@@ -93,47 +108,71 @@ class SharedReplay:
         """Return how long each step of a job took [s]."""
         return np.diff(self.ends[job], prepend=self.starts[job])
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether what all jobs take in the long run is known."""
+        return self.is_settled_in(range(len(self.steady)))
+
+    def is_settled_in(self, group: Sequence[int]) -> bool:
+        """Whether what some jobs take in the long run is known."""
+        found = [self.steady[job] for job in group]
+        return all(one is not None and one.is_settled for one in found)
+
+    def of_job(self, job: int) -> "SharedReplay":
+        """Return what one job did, that no other one met."""
+        return replace(
+            self,
+            starts=self.starts[job : job + 1],
+            ends=self.ends[job : job + 1],
+            num_bytes=self.num_bytes[job : job + 1],
+            rates=self.rates[job : job + 1],
+            steady=self.steady[job : job + 1],
+            groups=((0,),),
+            ticks=self.ticks[job : job + 1],
+        )
+
+    @property
+    def tick(self) -> float:
+        """What all moments are multiples of [s]."""
+        return max(self.ticks)
+
     def window(self, job: int) -> IntArray:
         """Return the steps of a job, from 0, that began and ended while all ran.
 
         Without its first.
         """
-        ends = self.ends[job]
-        begins = np.concatenate(([self.starts[job]], ends[:-1]))
-        inside = (begins >= max(self.starts)) & (ends <= min(e[-1] for e in self.ends))
-        inside[0] = False
-        return np.flatnonzero(inside)
+        return window(self.starts, self.ends, job)
 
     def shared_links(self) -> IntArray:
         """Return the links over which two jobs or more send, rising."""
         return np.flatnonzero(np.count_nonzero(self.num_bytes, axis=0) > 1)
 
     def shares(self, links: Links) -> FloatArray:
-        """Return the part of each link's capacity that each job takes, ``(J, E)``.
-
-        The bytes of a step over the capacity and the steady step time: the mean over
-        the time in which all jobs are running.
-        """
-        per_step = self.num_bytes / np.array(self.steps)[:, None]
-        times = np.array([steady_step_time(self, job) for job in range(len(self.ends))])
-        return np.asarray(per_step / times[:, None] / links.bandwidth)
+        """Return the part of each link's capacity that each job takes, ``(J, E)``."""
+        return np.asarray(self.rates / links.bandwidth)
 
 
-def steady_step_time(shared: SharedReplay, job: int) -> float:
-    """Return the mean step time of a job while all jobs were running [s].
+def steady_step(shared: SharedReplay, job: int) -> Steady:
+    """Return what a job's steps take in the long run.
 
     Raises
     ------
     InputError
-        If the job finished no step in that time but its first.
+        If the job finished no step but its first while all jobs were running.
     """
-    return float(shared.step_times(job)[_counted(shared, job)].mean())
+    found = shared.steady[job]
+    if found is None:
+        raise InputError(
+            "A job finishes no step but its first while all jobs are running.",
+            where=f"jobs[{job}]",
+            got=f"{shared.steps[job]} steps beside {shared.steps}",
+            hint="Let the other jobs make more steps, or start earlier.",
+        )
+    return found
 
 
 def slowdown(shared: SharedReplay, alone: SharedReplay, job: int) -> float:
     """Return by what the other jobs multiply the step time of a job.
-
-    The steps of `SharedReplay.window` are compared with the same ones of the job alone.
 
     Parameters
     ----------
@@ -149,21 +188,7 @@ def slowdown(shared: SharedReplay, alone: SharedReplay, job: int) -> float:
     InputError
         If the job finished no step but its first while all jobs were running.
     """
-    counted = _counted(shared, job)
-    disturbed = float(shared.step_times(job)[counted].sum())
-    return disturbed / float(alone.step_times(0)[counted].sum())
-
-
-def _counted(shared: SharedReplay, job: int) -> IntArray:
-    counted = shared.window(job)
-    if not counted.size:
-        raise InputError(
-            "A job finishes no step but its first while all jobs are running.",
-            where=f"jobs[{job}]",
-            got=f"{shared.steps[job]} steps beside {shared.steps}",
-            hint="Let the other jobs make more steps, or start earlier.",
-        )
-    return counted
+    return steady_step(shared, job).time / steady_step(alone, 0).time
 
 
 def replay_together(
@@ -171,7 +196,7 @@ def replay_together(
     works: Sequence[PipelineWork],
     settings: ReplaySettings,
     *,
-    steps: Sequence[int] | None = None,
+    steps: Sequence[int] | int = MOST_STEPS,
     offsets: Sequence[float] | None = None,
     progress: Progress | None = None,
 ) -> SharedReplay:
@@ -189,8 +214,9 @@ def replay_together(
     settings
         What is simulated event by event; for all jobs.
     steps
-        Steps that each job makes, at least 1. None: as many as keep all jobs busy
-        until the slowest has made `LEAST_STEPS`.
+        Steps that each job makes, at least 1; or the most that the slowest of those
+        that meet makes, `LEAST_STEPS` or more, where it is as many as show what they
+        take in the long run.
     offsets
         Moment at which each job begins; 0 for all if None [s].
     progress
@@ -206,25 +232,149 @@ def replay_together(
     assert len(starts) == len(works) > 0
     assert all(start >= 0.0 for start in starts)
     _check_disjoint(works)
-    if steps is not None:
+    replays = _Replays(network, settings, progress)
+    if not isinstance(steps, int):
         assert len(steps) == len(works)
         assert all(count >= 1 for count in steps)
-        stints = [*map(Stint, works, steps, starts)]
-        return _run(network, stints, settings, progress)
+        return replays.run([*map(Stint, works, steps, starts)])
     usual = [replayed_time(network, work, settings) for work in works]
-    slowest = max(usual)
-    for attempt in range(_MOST_ATTEMPTS):
-        until = max(starts) + LEAST_STEPS * 2**attempt * slowest
-        counts = _busy_steps(usual, starts, until)
-        stints = [*map(Stint, works, counts, starts)]
-        shared = _run(network, stints, settings, progress)
-        jobs = range(len(works))
-        if all(shared.window(job).size >= LEAST_COUNTED for job in jobs):
-            break
-        times = [shared.step_times(job) for job in jobs]
-        usual = [float(of_job.mean()) for of_job in times]
-        slowest = max(float(of_job.max()) for of_job in times)
-    return shared
+    whole = range(len(works))
+    first = replays.run(_beginning(works, starts, usual, whole))
+    groups = _meeting(first.num_bytes)
+    if len(groups) == 1:
+        return replays.steadied(_beginning(works, starts, usual, whole), first, steps)
+    parts = []
+    for group in groups:
+        stints = _beginning(works, starts, usual, group)
+        parts.append(replays.steadied(stints, replays.run(stints), steps))
+    return _merged(groups, parts)
+
+
+def _beginning(
+    works: Sequence[PipelineWork],
+    starts: Sequence[float],
+    times: Sequence[float],
+    group: Sequence[int],
+) -> list[Stint]:
+    """Return some jobs for the fewest steps, from about what each of theirs takes."""
+    until = max(starts[job] for job in group)
+    until += LEAST_STEPS * max(times[job] for job in group)
+    return [
+        Stint(works[job], _busy_steps(times[job], starts[job], until), starts[job])
+        for job in group
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Replays:
+    """How jobs are replayed together."""
+
+    network: Network
+    settings: ReplaySettings
+    progress: Progress | None
+    tick: float = TICK
+    """The finest tick to be used [s]."""
+
+    def steadied(
+        self, stints: Sequence[Stint], shared: SharedReplay, most_steps: int
+    ) -> SharedReplay:
+        """Replay jobs that meet for more steps, until what they take is known.
+
+        Or for as many as there is room to write down.
+        """
+        starts = [stint.start for stint in stints]
+        wanted = LEAST_STEPS
+        while wanted < most_steps and not shared.is_settled:
+            growth = _GROWTH if wanted == LEAST_STEPS else _GROWTH // 2
+            wanted = min(wanted * growth, most_steps)
+            times = [shared.step_times(job) for job in range(len(stints))]
+            slowest = max(float(of_job.max()) for of_job in times)
+            until = max(starts) + wanted * slowest
+            again = [
+                stint._replace(
+                    num_steps=_busy_steps(float(of_job.mean()), stint.start, until)
+                )
+                for stint, of_job in zip(stints, times, strict=True)
+            ]
+            try:
+                shared = self.run(again)
+            except InputError:
+                if any(one is None for one in shared.steady):
+                    raise
+                break
+        return shared
+
+    def run(self, stints: Sequence[Stint]) -> SharedReplay:
+        """Replay jobs for given numbers of steps."""
+        settings = self.settings
+        if settings.engine == "auto":
+            # Who asks how jobs do together, asks for many placements of them.
+            settings = replace(settings, engine="compiled")
+        model = join_jobs(self.network, stints, tick=self.tick)
+        folding = fold_jobs(model) if settings.folding else unfolded(model.system)
+        system = folding.system
+        if self.progress is not None:
+            report_forecast(system, settings, self.progress)
+        run = run_system(system, settings)
+        num_links = len(self.network.links)
+        num_bytes = carried_bytes(model, folding, run, num_links)
+        ends = step_ends(model, folding, run)
+        starts = tuple(quantise(stint.start, system.tick) for stint in stints)
+        steady = steady_steps(starts, ends, (*run.span_ends, *run.arrivals))
+        rates = _rates(steady, num_bytes, ends)
+        if rates is None:
+            begin, end = max(starts), min(float(of_job[-1]) for of_job in ends)
+            within = (begin, end)
+            rates = carried_bytes(model, folding, run, num_links, within=within)
+            rates /= max(end - begin, system.tick)
+        for values in (num_bytes, rates, *ends):
+            values.flags.writeable = False
+        return SharedReplay(
+            starts=starts,
+            ends=ends,
+            num_bytes=num_bytes,
+            rates=rates,
+            steady=steady,
+            groups=(tuple(range(len(stints))),),
+            ticks=(system.tick,) * len(stints),
+            num_actors=model.system.program.size,
+            num_classes=system.program.size,
+            num_events=run.num_events,
+        )
+
+
+def _meeting(num_bytes: FloatArray) -> tuple[tuple[int, ...], ...]:
+    """Return which jobs share links, directly or by others, rising."""
+    uses = (num_bytes > 0.0).astype(np.float64)
+    meets = (uses @ uses.T > 0.0) | np.eye(len(uses), dtype=np.bool_)
+    for _ in range(len(uses)):
+        meets = meets @ meets
+    groups = (tuple(np.flatnonzero(row).tolist()) for row in meets)
+    return tuple(dict.fromkeys(groups))
+
+
+def _merged(
+    groups: Sequence[Sequence[int]], parts: Sequence[SharedReplay]
+) -> SharedReplay:
+    """Return replays of groups of jobs as one of all jobs."""
+    places = {
+        job: (part, place)
+        for group, part in zip(groups, parts, strict=True)
+        for place, job in enumerate(group)
+    }
+    rows = [places[job] for job in range(len(places))]
+    return SharedReplay(
+        starts=tuple(part.starts[place] for part, place in rows),
+        ends=tuple(part.ends[place] for part, place in rows),
+        num_bytes=np.array([part.num_bytes[place] for part, place in rows]),
+        rates=np.array([part.rates[place] for part, place in rows]),
+        steady=tuple(part.steady[place] for part, place in rows),
+        groups=tuple(map(tuple, groups)),
+        ticks=tuple(part.ticks[place] for part, place in rows),
+        num_actors=sum(part.num_actors for part in parts),
+        num_classes=sum(part.num_classes for part in parts),
+        num_events=sum(part.num_events for part in parts),
+    )
 
 
 def replay_alone(
@@ -233,10 +383,10 @@ def replay_alone(
     shared: SharedReplay,
     settings: ReplaySettings,
 ) -> tuple[SharedReplay, ...]:
-    """Replay each of some jobs by itself, in the same way as together.
+    """Replay each of some jobs by itself, until its step is steady, too.
 
-    As many steps of each as its steady step is the mean of, and those before them, on
-    the tick of the jobs together: what nobody disturbs is the same, bit for bit.
+    On the tick of the job among the others: what nobody disturbs is the same, bit for
+    bit, and is not replayed again.
 
     Parameters
     ----------
@@ -254,54 +404,84 @@ def replay_alone(
     InputError
         If a job finished no step but its first while all jobs were running.
     """
-    counts = [int(_counted(shared, job)[-1]) + 1 for job in range(len(works))]
-    return tuple(
-        _run(network, [Stint(work, count)], settings, None, tick=shared.tick)
-        for work, count in zip(works, counts, strict=True)
-    )
+    alone = []
+    for job, work in enumerate(works):
+        steady_step(shared, job)
+        if (job,) in shared.groups:
+            alone.append(shared.of_job(job))
+            continue
+        replays = _Replays(network, settings, None, shared.ticks[job])
+        stints = [Stint(work, LEAST_STEPS)]
+        alone.append(replays.steadied(stints, replays.run(stints), MOST_STEPS))
+    return tuple(alone)
 
 
-def _busy_steps(
-    times: Sequence[float], starts: Sequence[float], until: float
-) -> list[int]:
-    """Return the steps that keep jobs busy until a moment, from their usual times."""
-    return [
-        max(LEAST_STEPS, math.ceil((until - start) / time)) if time > 0.0 else 1
-        for time, start in zip(times, starts, strict=True)
-    ]
+def _busy_steps(time: float, start: float, until: float) -> int:
+    """Return the steps that keep a job busy until a moment, from its usual time."""
+    if time <= 0.0:
+        return 1
+    return max(LEAST_STEPS, math.ceil((until - start) / time))
 
 
-def _run(
-    network: Network,
-    stints: Sequence[Stint],
-    settings: ReplaySettings,
-    progress: Progress | None,
-    *,
-    tick: float = TICK,
-) -> SharedReplay:
-    """Replay jobs for given numbers of steps, on no finer tick than the one given."""
-    if settings.engine == "auto":
-        # Who asks how jobs do together, asks for many placements of them.
-        settings = replace(settings, engine="compiled")
-    model = join_jobs(network, stints, tick=tick)
-    folding = fold_jobs(model) if settings.folding else unfolded(model.system)
-    system = folding.system
-    if progress is not None:
-        report_forecast(system, settings, progress)
-    run = run_system(system, settings)
-    num_bytes = carried_bytes(model, folding, run, len(network.links))
-    ends = step_ends(model, folding, run)
-    for values in (num_bytes, *ends):
-        values.flags.writeable = False
-    return SharedReplay(
-        starts=tuple(quantise(stint.start, system.tick) for stint in stints),
-        ends=ends,
-        num_bytes=num_bytes,
-        tick=system.tick,
-        num_actors=model.system.program.size,
-        num_classes=system.program.size,
-        num_events=run.num_events,
-    )
+def long_run_notes(names: Sequence[str], shared: SharedReplay) -> Iterator[str]:
+    """Yield how what jobs take in the long run is known, one sentence a group.
+
+    Parameters
+    ----------
+    names
+        What the jobs are called.
+    shared
+        The jobs together.
+    """
+    alone = [names[group[0]] for group in shared.groups if len(group) == 1]
+    if alone:
+        listed = ", ".join(f'"{name}"' for name in alone)
+        yield f"No link is shared by {listed} and another job."
+    for group in shared.groups:
+        if len(group) == 1:
+            continue
+        steady = [steady_step(shared, job) for job in group]
+        locks = [one.lock for one in steady if one.lock is not None]
+        listed = ", ".join(
+            f'"{names[job]}" {shared.steps[job]:,} steps' for job in group
+        )
+        said = f"Replayed together: {listed}."
+        if locks:
+            made = ", ".join(
+                f'{plural(lock.steps, "step")} of "{names[job]}"'
+                + (f" ({lock.phase:.2f} of a step behind)" if place else "")
+                for place, (job, lock) in enumerate(zip(group, locks, strict=True))
+            )
+            period = format_duration(locks[0].period)
+            yield f"{said} They are locked: {made} take {period}, again and again."
+        elif shared.is_settled_in(group):
+            yield (
+                f"{said} They are not locked, but have met in all phases, or come to "
+                f"rest in some: the means of both halves are within "
+                f"{100 * MOST_MOVE:g} % of each other."
+            )
+        else:
+            yield (
+                f"{said} They are neither locked nor settled by then: the ranges are "
+                "those of the quarters' means, and more steps (shared.most_steps) may "
+                "leave them."
+            )
+
+
+def _rates(
+    steady: Sequence[Steady | None],
+    num_bytes: FloatArray,
+    ends: Sequence[FloatArray],
+) -> FloatArray | None:
+    """Return what links carry of locked jobs [byte/s]; None where they are not.
+
+    All steps of a job carry the same, so whole periods carry what they can.
+    """
+    times = [one.time for one in steady if one is not None and one.lock is not None]
+    if len(times) < len(steady):
+        return None
+    steps = np.array([of_job.size for of_job in ends])
+    return np.asarray(num_bytes / steps[:, None] / np.array(times)[:, None])
 
 
 def _check_disjoint(works: Sequence[PipelineWork]) -> None:

@@ -9,6 +9,7 @@ from nestsim.report.statistics import link_name
 from nestsim.tenancy.plans import TenantPlan
 from nestsim.tenancy.replay import SharedReplay
 from nestsim.tenancy.scenario import Tenant
+from nestsim.tenancy.steady import Steady
 from planner.cost.objective import PricedPlan
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
@@ -26,13 +27,16 @@ class Meeting:
     """All jobs together."""
 
     alone: tuple[float, ...]
-    """Mean time of the same steps of each job by itself [s]."""
+    """Time of a step of each job by itself in the long run [s]."""
 
     together: tuple[float, ...]
-    """Mean time of a step of each job while all are running [s]."""
+    """Time of a step of each job in the long run while all are running [s]."""
 
     slowdowns: tuple[float, ...]
     """What the other jobs multiply each job's step time by."""
+
+    ranges: tuple[tuple[float, float], ...]
+    """From where to where that may be, for each job; alone itself if it is known."""
 
     __repr__ = short_repr
 
@@ -62,10 +66,21 @@ class TenantOutcome:
     slowdown: float
     """What the others multiply its step time by."""
 
+    slowdown_range: tuple[float, float]
+    """From where to where that may be in the long run; no range if it is known."""
+
+    steady: Steady
+    """How its step beside the other jobs is known."""
+
     by_seed: tuple[float, ...]
     """The same for each ECMP seed."""
 
     __repr__ = short_repr
+
+    @property
+    def is_known(self) -> bool:
+        """Whether what it takes in the long run is known."""
+        return self.steady.is_settled
 
     def tokens_per_second(self, step_time: float) -> float:
         """Return the throughput with steps of this length [token/s]."""

@@ -84,6 +84,9 @@ class JobsScenario:
     ecmp_seeds: tuple[int, ...]
     """Seeds of the hash that picks cables; empty for the network as it is."""
 
+    most_steps: int
+    """Steps of the slowest of the jobs that meet, at most."""
+
     __repr__ = short_repr
 
     @classmethod
@@ -188,6 +191,7 @@ def _jobs_of(document: Mapping[str, Any], file: Path, text: bytes) -> JobsScenar
         name=name,
         tenants=tenants,
         ecmp_seeds=tuple(shared.ecmp_seeds or ()),
+        most_steps=shared.most_steps,
     )
 
 

@@ -44,6 +44,9 @@ def headline(result: TenancyResult) -> str:
     if worst.slowdown < 1.0 + _NONE:
         return "No job slows another one down by as much as 0.1 %"
     longer = percent(worst.slowdown - 1.0)
+    if not worst.is_known:
+        low, high = (percent(one - 1.0) for one in worst.slowdown_range)
+        longer = f"{low} to {high}"
     used = sum(len(one.devices) for one in result.outcomes)
     return (
         f'"{worst.tenant.name}" takes {longer} longer beside the others; all jobs '
@@ -79,6 +82,13 @@ def print_jobs(result: TenancyResult, console: Console) -> None:
         console.print(Text(f"  {note}"), highlight=False)
 
 
+def slowdown_in_words(slowdown: float, low: float, high: float) -> str:
+    """Write a slow-down, and its range where it has one."""
+    if low == high:
+        return times(slowdown)
+    return f"{times(slowdown)} ({times(low)} to {times(high)})"
+
+
 def _job_table(result: TenancyResult) -> Table:
     numbers = ("Devices", "Alone", "Together", "Slow-down", "Tokens/s", "alone")
     table = new_table("Job", *numbers, numbers=numbers)
@@ -89,7 +99,7 @@ def _job_table(result: TenancyResult) -> Table:
             number(len(one.devices)),
             format_duration(one.alone),
             format_duration(one.together),
-            times(one.slowdown),
+            slowdown_in_words(one.slowdown, *one.slowdown_range),
             number(one.tokens_per_second(one.together)),
             number(one.tokens_per_second(one.alone)),
         )

@@ -3,8 +3,6 @@
 The picture shows time over size, small multiples of curves.
 """
 
-import csv
-import io
 import itertools
 import math
 from collections import Counter
@@ -18,6 +16,7 @@ from rich.text import Text
 from nestsim.report.figures.canvas import figure_with_headline, save_figure
 from nestsim.report.figures.lettering import DPI, shortened
 from nestsim.report.figures.palette import INK
+from nestsim.report.frames import csv_of
 from nestsim.report.json import plain_values
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, plural, signed_percent
@@ -106,19 +105,17 @@ def collectives_csv(result: CollectivesValidation) -> str:
 
     ``error`` is relative, with its sign; numbers have all their digits.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    rows = []
     for row in result.rows:
         case = row.case
-        writer.writerow(
+        rows.append(
             [
                 row.row.row_id,
                 row.row.source,
                 "refused" if case is None else "scored",
-                *(_cell(value) for value in (row.measured, row.predicted)),
+                *(row.measured, row.predicted),
                 "s",
-                _cell(row.error),
+                row.error,
                 "" if case is None else case.basis,
                 "" if case is None else (case.across or case.inside).name,
                 row.code,
@@ -126,11 +123,7 @@ def collectives_csv(result: CollectivesValidation) -> str:
                 "" if case is None else "; ".join(case.assumed),
             ]
         )
-    return text.getvalue()
-
-
-def _cell(value: float) -> str:
-    return "" if math.isnan(value) else repr(value)
+    return csv_of(rows, _COLUMNS)
 
 
 def print_collectives(result: CollectivesValidation, console: Console) -> None:

@@ -1,7 +1,8 @@
 """The picture of a validation: predicted against measured, with error bands."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -9,7 +10,6 @@ from nestsim.report.figures.canvas import figure_with_headline, save_figure
 from nestsim.report.figures.palette import INK
 from nestsim.report.figures.panels import GIB, Colours, plain_logarithms
 from nestsim.report.wording import percent, plural
-from nestsim.validation.metrics import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,17 +64,13 @@ def draw_validation(result: "ValidationResult", path: Path) -> None:
         )
         both = figure.add_subplot(grid[0])
         over = figure.add_subplot(grid[1])
-        keyed = grouped((row.row.source, row) for row in result.scored)
-        sources = sorted(keyed, key=lambda source: -len(keyed[source]))
-        for number, source in enumerate(sources):
-            label = f"{source} ({len(keyed[source])})"
-            _draw_source(both, over, keyed[source], _style(number, colours, label))
+        sources = _draw_rows(both, over, result.scored, colours)
         _finish(both, over, result)
-        shown = sources[:_MOST_SOURCES]
         handles, labels = both.get_legend_handles_labels()
+        named = dict(zip(labels, handles, strict=True))
         both.legend(
-            handles[: len(shown)],
-            labels[: len(shown)],
+            [named[source] for source in sources[:_MOST_SOURCES]],
+            sources[:_MOST_SOURCES],
             loc="upper left",
             fontsize=10,
             frameon=False,
@@ -83,35 +79,55 @@ def draw_validation(result: "ValidationResult", path: Path) -> None:
         save_figure(figure, path)
 
 
-def _style(number: int, colours: Colours, label: str) -> dict[str, object]:
-    distinct = colours.distinct
-    return {
-        "color": distinct[number % len(distinct)],
-        "marker": _MARKERS[number // len(distinct) % len(_MARKERS)],
-        "label": label,
-        "linestyle": "none",
-        "markersize": 4.5,
-        "alpha": 0.7,
-        "markeredgewidth": 0,
-    }
+def _draw_rows(
+    both: "Axes", over: "Axes", rows: Sequence["RowResult"], colours: Colours
+) -> list[str]:
+    """Draw all rows, and return the names of their sources, the largest first."""
+    import pandas as pd
+    import seaborn as sns
 
-
-def _draw_source(
-    both: "Axes", over: "Axes", rows: "list[RowResult]", style: dict[str, object]
-) -> None:
     unit = _unit(rows[0])
-    measured = [row.measured / unit for row in rows]
-    both.plot(measured, [row.predicted / unit for row in rows], **style)  # type: ignore[arg-type]  # keywords of Line2D
-    banded = [row for row in rows if row.band is not None]
+    frame = pd.DataFrame(
+        {
+            "source": [row.row.source for row in rows],
+            "measured": [row.measured / unit for row in rows],
+            "predicted": [row.predicted / unit for row in rows],
+            "error": [100.0 * row.error for row in rows],
+        }
+    )
+    counts = frame["source"].value_counts()
+    names = {source: f"{source} ({count})" for source, count in counts.items()}
+    frame["source"] = frame["source"].map(names)
+    sources, distinct = [*names.values()], colours.distinct
+    numbers = range(len(sources))
+    palette = {sources[n]: distinct[n % len(distinct)] for n in numbers}
+    style: dict[str, Any] = {
+        "data": frame,
+        "x": "measured",
+        "hue": "source",
+        "style": "source",
+        "palette": palette,
+        "markers": {
+            sources[n]: _MARKERS[n // len(distinct) % len(_MARKERS)] for n in numbers
+        },
+        "hue_order": sources,
+        "style_order": sources,
+        "s": 20,
+        "alpha": 0.7,
+        "linewidth": 0,
+    }
+    sns.scatterplot(y="predicted", ax=both, **style)
+    sns.scatterplot(y="error", ax=over, legend=False, **style)
+    banded = [(row, row.band) for row in rows if row.band is not None]
     both.vlines(
-        [row.measured for row in banded],
-        [row.predicted * row.band.low for row in banded if row.band],
-        [row.predicted * row.band.high for row in banded if row.band],
-        colors=[style["color"]],  # type: ignore[list-item]  # a colour
+        [row.measured for row, _ in banded],
+        [row.predicted * band.low for row, band in banded],
+        [row.predicted * band.high for row, band in banded],
+        colors=[palette[names[row.row.source]] for row, _ in banded],
         alpha=0.2,
         linewidth=1,
     )
-    over.plot(measured, [100 * row.error for row in rows], **style)  # type: ignore[arg-type]  # as above
+    return sources
 
 
 def _unit(row: "RowResult") -> float:

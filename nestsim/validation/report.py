@@ -3,8 +3,6 @@
 The Markdown is a table of errors by source, as the documentation has it.
 """
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nestsim.report.frames import csv_of
 from nestsim.report.json import plain_values
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, plural, signed_percent
@@ -134,29 +133,25 @@ def predictions_csv(result: ValidationResult) -> str:
 
     ``error`` is relative, with its sign; numbers have all their digits.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for row in result.rows:
-        writer.writerow(
-            [
-                row.row.row_id,
-                row.row.source,
-                _status(row),
-                *(_cell(value) for value in (row.measured, row.predicted)),
-                *(_cell(value) for value in _ends(row)),
-                _UNITS[result.kind],
-                *(_cell(value) for value in (row.error, row.planned)),
-                "" if row.code else str(row.fits).lower(),
-                _cell(row.memory_share),
-                row.basis,
-                row.preset,
-                row.code,
-                row.reason,
-                "; ".join(row.assumed),
-            ]
-        )
-    return text.getvalue()
+    rows = [
+        [
+            row.row.row_id,
+            row.row.source,
+            _status(row),
+            *(row.measured, row.predicted, *_ends(row)),
+            _UNITS[result.kind],
+            *(row.error, row.planned),
+            "" if row.code else str(row.fits).lower(),
+            row.memory_share,
+            row.basis,
+            row.preset,
+            row.code,
+            row.reason,
+            "; ".join(row.assumed),
+        ]
+        for row in result.rows
+    ]
+    return csv_of(rows, _COLUMNS)
 
 
 def _ends(row: RowResult) -> tuple[float, float]:
@@ -164,10 +159,6 @@ def _ends(row: RowResult) -> tuple[float, float]:
     if row.band is None:
         return math.nan, math.nan
     return row.band.low * row.predicted, row.band.high * row.predicted
-
-
-def _cell(value: float) -> str:
-    return "" if math.isnan(value) else repr(value)
 
 
 def _status(row: RowResult) -> str:

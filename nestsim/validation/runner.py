@@ -122,13 +122,22 @@ class RowResult:
 
     @property
     def fits(self) -> bool:
-        """Whether the plan of a predicted row is judged to fit in memory."""
+        """Whether the plan of a predicted row fits in memory by the estimate."""
         return self.memory_share <= 1.0
 
     @property
+    def is_infeasible(self) -> bool:
+        """Whether the whole band of what it needs is above what there is."""
+        known = memory_band(self.preset)
+        low = 1.0 if known is None else known.band.low
+        return self.memory_share * low > 1.0
+
+    @property
     def is_misjudged(self) -> bool:
-        """Whether it fits and ran out of memory, or the other way round."""
-        return not self.code and self.fits == self.ran_out_of_memory
+        """Whether it fits and ran out of memory, or ran and is infeasible."""
+        if self.code:
+            return False
+        return self.fits if self.ran_out_of_memory else self.is_infeasible
 
     @property
     def is_complete(self) -> bool:
@@ -308,6 +317,11 @@ def _band(case: Case) -> Band | None:
     )
 
 
+def _memory_band(preset: str) -> Band | None:
+    known = memory_band(preset)
+    return None if known is None else known.band
+
+
 def _score_memory(predictor: Predictor, row: Row) -> RowResult:
     score = score_memory(predictor, row)
     return RowResult(
@@ -315,7 +329,7 @@ def _score_memory(predictor: Predictor, row: Row) -> RowResult:
         basis=score.measured.basis,
         measured=score.measured.value,
         predicted=score.predicted,
-        band=memory_band(score.case.preset),
+        band=_memory_band(score.case.preset),
         memory_share=score.memory_share,
         preset=score.case.preset,
         assumed=score.case.assumed,

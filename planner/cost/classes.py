@@ -183,6 +183,11 @@ def _memory(
     is_block = table.is_block[first_of_kind]
     leading = (np.arange(len(table.kinds)) < table.is_block.argmax())[first_of_kind]
     trailing = (is_block == 0) & ~leading
+    present = classes.counts > 0
+    behind = _ends_behind(table, classes)
+    if num_chunks > 1:
+        # The largest of the other chunks' blocks, which have no end behind them.
+        behind[:, is_block > 0] = 0.0
     for mode in ("none", "selective", "full"):
         row = RECOMPUTE_MODES[mode]
         kept = table.saved_bytes[mode][first_of_kind]
@@ -192,7 +197,8 @@ def _memory(
             once = np.maximum(once, here)
             kept = np.where(trailing, 0.0, np.where(leading, kept, kept / num_chunks))
         saved[row] = classes.sums(kept)
-        working[row] = classes.maxima(table.working_bytes[mode][first_of_kind])
+        works = table.working_bytes[mode][first_of_kind]
+        working[row] = (np.where(present, works, -np.inf) - behind).max(axis=1)
     # Recompute of the whole stage: its input, and everything while it is redone.
     entering = float(table.boundary_bytes[1:-1].max(initial=0.0))
     start = classes.counts[:, table.kinds[0]] > 0
@@ -200,6 +206,18 @@ def _memory(
     everything = classes.sums(table.saved_bytes["none"][first_of_kind])
     working[rows.STAGE] = everything + working[rows.NONE]
     return saved, working, once
+
+
+def _ends_behind(table: LayerTable, classes: IntervalClasses) -> FloatArray:
+    """Return what ends of the chain save behind layers, shape ``(K, kinds)`` [byte].
+
+    Of those that follow all layers of a kind (`planner.step.recompute.alive_inside`).
+    """
+    kinds, first = table.kinds, classes.first_of_kind
+    last = len(kinds) - 1 - np.unique(kinds[::-1], return_index=True)[1]
+    ends = (table.saved_bytes["none"] * (1.0 - table.is_block))[first]
+    follows = first[:, None] > last[None, :]
+    return np.asarray((classes.counts * ends) @ follows, dtype=np.float64)
 
 
 def _traffic(

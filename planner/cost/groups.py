@@ -2,10 +2,11 @@
 
 The grid of a plan's devices has an axis for each parallel dimension. Most groups are
 the devices along one or two of its axes. Where experts have a tensor-parallel size of
-their own, their groups count the ranks of a stage anew, tensor-parallel ranks first:
-``etp`` neighbours share each expert, ``ep`` of those share all experts, and what is
-left holds the same ones [1]_ [2]_. Two levels of context parallelism divide that axis,
-the ranks that exchange heads next to each other.
+their own, and in most frameworks where sequences are shared, too
+(`estimators.grouping.Grouping`), their groups count the ranks of a stage anew, tensor-
+and context-parallel ranks first: ``etp`` neighbours share each expert, ``ep`` of those
+share all experts, and what is left holds the same ones [1]_ [2]_. Two levels of context
+parallelism divide that axis, the ranks that exchange heads next to each other.
 
 Groups have shape ``(stages, groups, members)``.
 
@@ -14,14 +15,18 @@ References
 .. [1] Liu et al., "MoE Parallel Folding", 2025, section 3.
 .. [2] Megatron-LM, ``initialize_model_parallel`` of ``megatron/core/
    parallel_state.py``: the generator of the experts' ranks.
+.. [3] Transformer Engine, ``initialize_ub`` of ``transformer_engine/pytorch/module/
+   base.py``: the ranks of a tensor-parallel group exchange buffers that each maps from
+   the others' memory, which those of one NVLink domain can.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from estimators.training import PLAIN_GROUPING, Grouping
-from topologies.arrays import IntArray
+from estimators.grouping import PLAIN_GROUPING, Grouping
+from topologies import Network
+from topologies.arrays import BoolArray, IntArray
 
 
 class StageGroups(NamedTuple):
@@ -83,8 +88,7 @@ class StageGroups(NamedTuple):
 
     def expert_tensor(self) -> IntArray:
         """Return the ranks that share the matrices of an expert."""
-        etp = self.grouping.etp or self.grid.shape[4]
-        return self.grid.reshape(len(self.grid), -1, etp)
+        return self.grid.reshape(len(self.grid), -1, self._etp)
 
     def expert_data(self) -> IntArray:
         """Return the ranks that hold the same experts."""
@@ -97,10 +101,37 @@ class StageGroups(NamedTuple):
 
     def _folded(self) -> IntArray:
         """Return the devices as experts count them, ``(pp, edp, ep, etp)``."""
-        return self.grid.reshape(len(self.grid), -1, self.folded_ep, self.grouping.etp)
+        return self.grid.reshape(len(self.grid), -1, self.folded_ep, self._etp)
+
+    @property
+    def _etp(self) -> int:
+        """Expert-tensor-parallel size."""
+        return self.grouping.etp or self.grid.shape[4]
 
 
 def dense_groups(grid: IntArray) -> IntArray:
     """Return the ranks that hold the same dense parameters, ``(pp, tp, dp ep cp)``."""
     pp, tp = grid.shape[0], grid.shape[4]
     return np.moveaxis(grid.reshape(pp, -1, tp), 2, 1)
+
+
+def widest_overlap(network: Network) -> int:
+    """Return the most tensor-parallel ranks whose collectives products can hide [3]_.
+
+    Those of a node; where nothing tells nodes apart, as in tori, all.
+    """
+    return network.num_devices if network.rules is None else network.rules.node_size
+
+
+def can_overlap(network: Network, groups: IntArray) -> BoolArray:
+    """Return whether products can hide what groups of each stage send [3]_.
+
+    Parameters
+    ----------
+    network
+        The cluster.
+    groups
+        Devices of tensor-parallel groups, shape ``(stages, groups, members)``.
+    """
+    nodes = groups // widest_overlap(network)
+    return np.asarray((nodes == nodes[..., :1]).all(axis=(1, 2)))

@@ -8,8 +8,13 @@ from planner.step.offload import NOTHING_SENT, StepTransfers
 from planner.step.plan import Plan
 from topologies.short_repr import short_repr
 
+HOST = "host"
+"""Name of the part of a stage's time in which devices wait for their hosts' launches,
+of what is repeated, too, and for the messages that these send between stages."""
+
 PART_NAMES = (
     "compute",
+    HOST,
     "tensor collectives",
     "context ring",
     "expert all-to-all",
@@ -47,6 +52,20 @@ class ChunkTimes(NamedTuple):
     schedule has such pairs [s]."""
 
 
+class HostWaits(NamedTuple):
+    """What of a microbatch's passes through a stage is waiting for the host [s]."""
+
+    forward: float
+    """Part of the forward pass [s]."""
+
+    backward: float
+    """Part of the backward pass, with what is repeated in it [s]."""
+
+
+NO_WAITS = HostWaits(0.0, 0.0)
+"""Passes that wait for no host."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
     """One stage of one plan, for one microbatch unless said otherwise.
@@ -72,6 +91,9 @@ class StageCost:
     parts: Mapping[str, float]
     """Time of the passes by cause if nothing of them were hidden, keys of `PART_NAMES`
     [s]."""
+
+    host_waits: HostWaits = NO_WAITS
+    """What of the passes devices wait for their hosts' launches."""
 
     charged_time: float
     """What the planned objective charges for the passes: nothing hidden, all experts

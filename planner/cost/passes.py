@@ -191,6 +191,7 @@ class PassPrices:
         self.beside_experts = execution.expert_communication_slowdown
         self.parameters = parameters_of(table, plan)
         self.layers = self._layers()
+        self.lead = workload.messages_time(len(plan.stages))
         self.host_times = host_times(workload, table, rates, plan, index)
 
     def passes(self) -> Passes:
@@ -247,7 +248,10 @@ class PassPrices:
         host = self.host_times.get(sends)
         if host is not None:
             layers = layers._replace(whole=np.maximum(layers.whole, host[order]))
-        return pass_times(layers, gathers, reduces, self.behind, before=before)
+        lead = 0.0 if kind == WEIGHT else self.lead
+        return pass_times(
+            layers, gathers, reduces, self.behind, lead=lead, before=before
+        )
 
     def _zero_prices(self, kind: int, order: slice) -> tuple[FloatArray, FloatArray]:
         """Return the prices of what parameters have a pass send, layer by layer."""
@@ -375,6 +379,10 @@ class PassPrices:
             is_any = ((number > 0.0) | is_one).astype(np.float64)
             return InLayers(is_any, number * latency + num_bytes * inverse, False)
         mean_bytes = num_bytes / np.maximum(number, 1.0)
-        hides = item.group == "tensor" and self.workload.execution.tp_comm_overlap
+        hides = (
+            item.group == "tensor"
+            and self.workload.execution.tp_comm_overlap
+            and bool(self.rates.hides_tensor[self.index])
+        )
         price = np.where(is_one, 0.0, latency) + mean_bytes * inverse
         return InLayers(np.where(is_one, 1.0, number), price, hides)

@@ -88,7 +88,7 @@ def device_grid(plan: Plan) -> IntArray:
     """Return the plan's device numbers, shape ``(pp, dp, ep, cp, tp)``.
 
     ``dp`` counts the replicas of each expert here. Where expert groups count the ranks
-    of a stage in their own way, it counts all replicas, and ``ep`` is 1.
+    of a stage anew, it counts all replicas, and ``ep`` is 1.
     """
     sizes, ep = plan.parallel.sizes(), plan.parallel.placed_expert_size
     devices = np.array([stage.devices for stage in plan.stages], dtype=np.int64)

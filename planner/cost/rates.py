@@ -23,11 +23,11 @@ from estimators.collectives.cost import (
 )
 from estimators.collectives.messages import level_shapes, slowest_edges
 from estimators.collectives.ring_phases import RING_OPERATIONS
-from planner.cost.groups import StageGroups
+from planner.cost.groups import StageGroups, can_overlap
 from planner.kernels import tables as columns
 from planner.step.offload import HostRates, host_rates
 from topologies import Network
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, IntArray
 
 Rates = Mapping[str, FloatArray]
 """Operation -> latency [s] and inverse bandwidth [s/byte] of each stage, ``(p, 2)``."""
@@ -83,6 +83,10 @@ class PlacementRates:
 
     tensor: Rates
     """Rates of tensor-parallel collectives, per byte of the full tensor."""
+
+    hides_tensor: BoolArray
+    """Whether products can hide tensor-parallel collectives, if the framework does so,
+    shape ``(p,)``."""
 
     context: FloatArray
     """Latency [s] and inverse bandwidth [s/byte] of one hop of the context-parallel
@@ -223,6 +227,7 @@ class PricedGrid:
         self._searched = searched_algorithms(network)
         self._tensor_groups = groups.tensor()
         self._tensor = _by_algorithm(network, self._tensor_groups)
+        self._hides_tensor = can_overlap(network, self._tensor_groups)
         self._dense = groups.dense()
         self._data = _by_algorithm(network, self._dense)
         self._experts = groups.expert_data() if groups.spreads_experts else None
@@ -273,6 +278,7 @@ class PricedGrid:
         )
         return PlacementRates(
             tensor=self._tensor[tensor],
+            hides_tensor=self._hides_tensor,
             context=self._context,
             context_pass=context_pass,
             context_exchange=self._context_exchange,
@@ -322,7 +328,7 @@ def _gathering_groups(groups: StageGroups) -> tuple[IntArray, IntArray]:
     gathers = groups.grouping.cp_comm_type == "all_gather"
     return (
         groups.context() if gathers else alone,
-        groups.expert_tensor() if groups.grouping.is_folded else alone,
+        groups.expert_tensor() if groups.grouping.etp else alone,
     )
 
 

@@ -17,9 +17,11 @@ from estimators.layers.table import LayerTable
 from estimators.platform import optimizer_step_bytes
 from estimators.training import ParameterBytes
 from planner.cost.objective import (
+    HOST,
     HOST_TRANSFERS,
     PART_NAMES,
     ChunkTimes,
+    HostWaits,
     StageCost,
 )
 from planner.cost.passes import (
@@ -131,9 +133,12 @@ def stage_price(
     traffic = _ParameterTraffic.of(workload, table, rates, plan, index)
     zero = traffic.in_passes()
     parts["zero gathers"] = sum(zero)
+    lead = workload.messages_time(len(plan.stages))
     whole = [
-        _chunk_time(table, rates, stage, chunk, index, parts) for chunk in stage.chunks
+        _chunk_time(table, rates, stage, chunk, index, parts).behind(lead)
+        for chunk in stage.chunks
     ]
+    waits = _host_waits(table, stage, lead, parts)
     if is_beside_passes(stage):
         parts[HOST_TRANSFERS] = _exposed_time(workload, table, rates, plan, index)
     charged_time = sum(parts.values())
@@ -162,6 +167,7 @@ def stage_price(
                 if kind not in ALONE
             )
             plain = sum(_chunk_compute(table, stage, chunk) for chunk in stage.chunks)
+            plain += 2.0 * lead * len(stage.chunks)
             parts["compute"] += busy - plain
             parts["expert all-to-all"] += prices.skewed_time()
         else:
@@ -178,6 +184,7 @@ def stage_price(
         weight_gradient_time=sum(times.weight_gradient for times in chunk_times),
         chunk_times=chunk_times,
         parts=parts,
+        host_waits=waits,
         charged_time=charged_time,
         boundary_bytes=boundary if len(plan.stages) > 1 else 0.0,
         transfer_time=0.0,
@@ -230,6 +237,27 @@ def passes_differ(plan: Plan, execution: Execution) -> bool:
         SCHEDULES[plan.schedule].pairs_passes,
     )
     return any(overlaps) or execution.expert_skew > 1.0
+
+
+def _host_waits(
+    table: LayerTable, stage: Stage, lead: float, parts: dict[str, float]
+) -> HostWaits:
+    """Return what devices wait for their hosts, and take it out of other causes [s].
+
+    ``lead`` is what the host takes for the messages of a pass [s].
+    """
+    forward = backward = repeated = 0.0
+    for first, last in stage.chunks:
+        span = slice(first, last + 1)
+        forward += float(table.waited("forward")[span].sum())
+        backward += float(table.waited("backward")[span].sum())
+        repeated += float(recompute.repeated_wait(table, stage)[span].sum())
+    parts["compute"] -= forward + backward
+    parts["recompute"] -= repeated
+    messages = lead * len(stage.chunks)
+    waits = HostWaits(forward + messages, backward + repeated + messages)
+    parts[HOST] = sum(waits)
+    return waits
 
 
 def _chunk_times(passes: Mapping[int, PassTimes]) -> ChunkTimes:
@@ -292,7 +320,10 @@ def _chunk_time(
     index: int,
     parts: dict[str, float],
 ) -> "_Passes":
-    """Return the passes of a chunk without ZeRO, and add to the causes [s]."""
+    """Return the passes of a chunk without ZeRO, and add to the causes [s].
+
+    Nor with messages; what devices wait for their hosts is still in the other causes.
+    """
     span = slice(chunk[0], chunk[1] + 1)
     forward = float(table.forward_time[span].sum())
     backward = float(table.backward_time[span].sum())
@@ -332,6 +363,10 @@ class _Passes(NamedTuple):
     """Part of the backward pass that weight gradients are [s]. They are computed only:
     the collectives of a backward pass, that which gathers a product's input again
     included, belong to the gradients of activations."""
+
+    def behind(self, lead: float) -> "_Passes":
+        """Return passes that begin with what the host takes for messages [s]."""
+        return _Passes(self.forward + lead, self.backward + lead, self.weight)
 
 
 class _ZeroTimes(NamedTuple):

@@ -11,6 +11,7 @@ from planner.search.candidates import CandidateSet
 from planner.search.space import SearchSpec
 from planner.search.thriftiest import thriftiest_plan
 from planner.step.execution import Workload
+from planner.step.room import is_within
 from planner.work import Progress, Spent
 from topologies import Network
 from topologies.short_repr import short_repr
@@ -69,7 +70,10 @@ class Explanation:
     @property
     def fits(self) -> bool:
         """Whether the priced plan has enough memory."""
-        return self.priced is not None and self.missing_memory <= 0.0
+        if self.priced is None:
+            return False
+        needed = self.priced.stages[self.lacking_stage].peak_memory
+        return is_within(needed, self.memory)
 
     @property
     def missing_memory(self) -> float:

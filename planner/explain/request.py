@@ -4,11 +4,13 @@ Letters as in `planner.search.space`; ``N`` devices, ``L`` layers of the chain.
 """
 
 import difflib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
@@ -18,6 +20,7 @@ from planner.explain.infeasibility import (
     changed_spec,
     restricted_settings,
 )
+from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.space import LARGEST_MICRO_BATCH, SearchSpec
 from planner.step.execution import Workload
 from topologies.errors import InputError
@@ -152,6 +155,21 @@ class _RuleCase(NamedTuple):
     """Transformer blocks of the chain."""
     global_batch_size: int
     """Sequences per optimizer step."""
+    within_data: bool
+    """Whether experts are spread over data-parallel ranks alone."""
+
+    @property
+    def replica_unit(self) -> int:
+        """Of what the replicas are a multiple, whatever the sizes that are open."""
+        tp, cp, ep = (self.request.size(key) for key in ("tp", "cp", "ep"))
+        if self.within_data:
+            return ep
+        rules = self.spec.rules or LAUNCH_RULES["ideal"]
+        own = rules.expert_tensor_parallel
+        if not self.request.names("cp") or (own and not self.request.names("tp")):
+            return 1
+        etp = 1 if own else tp
+        return Grouping.of((tp, cp, ep), etp=etp).replica_unit((tp, cp, ep))
 
 
 def broken_rule(
@@ -171,6 +189,7 @@ def broken_rule(
         layers,
         blocks,
         workload.training.global_batch_size,
+        workload.software.experts_within_data,
     )
     return next((problem for rule in _RULES if (problem := rule(case))), None)
 
@@ -182,21 +201,22 @@ def _divisibility(case: _RuleCase) -> str | None:
 
 
 def _devices(case: _RuleCase) -> str | None:
-    used, listed = 1, []
-    for key in ("tp", "cp", "pp", "dp"):
-        if case.request.names(key):
-            used *= case.request.size(key)
-            listed.append(f"{key} {case.request.size(key)}")
-    if not case.request.names("dp") and case.request.size("ep") > 1:
-        # Experts are spread over replicas.
-        used *= case.request.size("ep")
-        listed.append(f"ep {case.request.size('ep')}")
+    request = case.request
+    sizes = {
+        key: request.size(key) for key in ("tp", "cp", "pp", "dp") if request.names(key)
+    }
+    ep, unit = request.size("ep"), case.replica_unit
+    if not request.names("dp") and unit > 1:
+        sizes["ep" if unit == ep else "dp"] = unit
+    used = math.prod(sizes.values())
+    if ep * request.size("pp") > used:
+        # Experts are spread over all ranks of a stage.
+        sizes = {key: sizes[key] for key in sizes if key == "pp"} | {"ep": ep}
+        used = math.prod(sizes.values())
     if used <= case.num_devices:
         return None
-    return (
-        f"{' x '.join(listed)} takes {used:,} devices, and the cluster has "
-        f"{case.num_devices:,}"
-    )
+    listed = " x ".join(f"{key} {size}" for key, size in sizes.items())
+    return f"{listed} takes {used:,} devices, and the cluster has {case.num_devices:,}"
 
 
 def _stages(case: _RuleCase) -> str | None:
@@ -210,15 +230,24 @@ def _stages(case: _RuleCase) -> str | None:
 
 
 def _experts(case: _RuleCase) -> str | None:
-    dp, ep = case.request.size("dp"), case.request.size("ep")
-    if not case.request.names("dp") or dp % ep == 0:
+    request, unit = case.request, case.replica_unit
+    if not request.names("dp") or request.size("dp") % unit == 0:
         return None
-    return f"ep {ep} does not divide dp {dp}, over which the experts are spread"
+    over = ("dp",) if case.within_data else ("tp", "cp", "dp")
+    listed = " x ".join(
+        f"{key} {request.size(key)}"
+        for key in over
+        if key == "dp" or request.size(key) > 1
+    )
+    return (
+        f"ep {request.size('ep')} does not divide {listed}, over which the experts "
+        "are spread"
+    )
 
 
 def _batch(case: _RuleCase) -> str | None:
     request, batch = case.request, case.global_batch_size
-    dp = request.size("dp") if request.names("dp") else request.size("ep")
+    dp = request.size("dp") if request.names("dp") else case.replica_unit
     if dp * request.size("b") <= batch:
         return None
     return (

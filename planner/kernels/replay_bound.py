@@ -21,7 +21,9 @@ does the ``n_i`` forward passes that its schedule has first, and no more. Then::
     T >= E_i + what stage i still has to do
 
 and, without interleaving, a stage that has sent a gradient back starts microbatch
-``p`` later, a whole way there and back each: with ``m - 1 = q p + r``::
+``p`` later, a whole way there and back each: with ``m - 1 = q p + r``, where ``p``
+stands for the ``n_0`` forward passes that the first stage has first, all ``m`` in
+GPipe::
 
     T >= (1 + q) (sum_k (f_k + b_k) + 2 sum x) + r t_i + what the first stage has to do
 
@@ -41,8 +43,9 @@ last pass of any kind::
 What a stage has to do after its last backward pass is what cannot be hidden of its
 gradients' reduction, the optimizer step, and the gathering of weights. Buckets that are
 reduced behind backward passes begin with the last pass of the last chunk at the
-earliest, which is followed by ``p`` passes of each other chunk; in a list, by what
-follows the first pass that completes the gradients of some chunk.
+earliest, which is followed by ``p`` passes of each other chunk, or by all of theirs
+where all forward passes come first; in a list, by what follows the first pass that
+completes the gradients of some chunk.
 
 What must leave a block of the network takes its time over all ways out together: the
 transfers of the whole step and the collectives of its end; and those collectives alone,
@@ -179,9 +182,10 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
         stage = order.stage[k]
         row = family.passes.signature[stage]
         begin, end = bounds[k], bounds[k + 1]
-        f[k] = forward[row, end] - forward[row, begin]
+        f[k] = job.messages_time + forward[row, end] - forward[row, begin]
         behind = behind_repeated(family, begin, end, plan.num_blocks)
-        b[k] = backward[row, mode, behind] - backward[row, mode, begin]
+        b[k] = job.messages_time
+        b[k] += backward[row, mode, behind] - backward[row, mode, begin]
         b[k] += backward[row, 0, end] - backward[row, 0, behind]
         w[k] = 0.0
         if order.is_listed:
@@ -247,6 +251,7 @@ def _fill_ends(
         its first pass waits for weights [s].
     """
     p, v, job, layers = family.pipeline.p, family.pipeline.v, family.job, family.layers
+    others = family.pipeline.round_passes
     constants, sent, f, b = job.constants, plan.sent, stages.forward, stages.backward
     devices = family.devices
     first_end, start_wait = 0.0, 0.0
@@ -260,7 +265,7 @@ def _fill_ends(
             if family.order.is_listed:
                 later += _listed_behind(family, stages, i, chunk)
             else:
-                later += b[k] * (p if chunk < v - 1 else 1)
+                later += b[k] * (others if chunk < v - 1 else 1)
             for layer in range(plan.bounds[k], plan.bounds[k + 1]):
                 dense += layers.dense[layer]
                 expert += layers.expert[layer]
@@ -349,7 +354,7 @@ def _longest_path(
         arrived += f[i] + wires[r, i, 0]
         returned += b[i] + wires[r, i, 1]
     if v == 1:
-        turns, rest = (m - 1) // p, (m - 1) % p
+        turns, rest = (m - 1) // first_passes[0], (m - 1) % first_passes[0]
         if turns >= 1:
             whole_way = (1.0 + turns) * (there + back)
             value = max(value, whole_way + rest * most_work + first_end)

@@ -111,12 +111,18 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
         begin, end = plan.bounds[k], plan.bounds[k + 1]
         blocks = 0
         behind = behind_repeated(family, begin, end, plan.num_blocks)
+        ends = 0.0
+        for layer in range(begin, end):
+            if layers.is_block[layer] == 0.0 and not family.order.is_listed:
+                ends += layers.saved[0, layer]
         for layer in range(begin, end):
             own = row if layer < behind else 0
+            if layers.is_block[layer] == 0.0 and not family.order.is_listed:
+                ends -= layers.saved[0, layer]
             dense += layers.dense[layer]
             expert += layers.expert[layer]
             largest = max(largest, layers.largest[layer])
-            working = max(working, layers.working[own, layer])
+            working = max(working, layers.working[own, layer] - ends)
             redone += layers.saved[0, layer]
             most_saved = max(most_saved, layers.saved[own, layer])
             if layers.is_block[layer] > 0.0:

@@ -39,6 +39,10 @@ class Pipeline(NamedTuple):
     """Passes of the last virtual stage whose activations are kept, where chunks are
     several."""
 
+    round_passes: int
+    """Backward passes of each chunk but the last that follow the last chunk's last
+    one."""
+
 
 class Variants(NamedTuple):
     """Plans that differ in nothing else: all layouts with all choices."""
@@ -155,6 +159,9 @@ class JobTerms(NamedTuple):
 
     boundary_bytes: float
     """What each lane sends over every boundary, a stage's input [byte]."""
+
+    messages_time: float
+    """What the host takes for the messages of each forward or backward pass [s]."""
 
     reduces_behind: bool
     """Whether gradients are reduced behind backward passes."""

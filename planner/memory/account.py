@@ -15,6 +15,7 @@ from planner.search.launch_rules import LaunchRules
 from planner.step.execution import Workload
 from planner.step.memory import StageAccount, memory_of_stage
 from planner.step.plan import Plan
+from planner.step.room import is_within
 from topologies.errors import InputError
 
 
@@ -59,7 +60,9 @@ class PlanMemory(NamedTuple):
 
     def fits(self, limits: MemoryLimits) -> bool:
         """Tell whether all stages have room, on devices and on hosts."""
-        return self.needed <= limits.device and self.host <= limits.host
+        return is_within(self.needed, limits.device) and is_within(
+            self.host, limits.host
+        )
 
 
 def plan_memory(workload: Workload, plan: Plan) -> PlanMemory:
@@ -69,19 +72,6 @@ def plan_memory(workload: Workload, plan: Plan) -> PlanMemory:
     return PlanMemory(
         plan, tuple(memory_of_stage(workload, table, plan, stage) for stage in stages)
     )
-
-
-def has_room(workload: Workload, plan: Plan, limits: MemoryLimits) -> bool:
-    """Tell whether a plan fits, and look at no more stages than that takes."""
-    table = workload.table(plan.degrees)
-    for stage in range(len(plan.stages)):
-        held = memory_of_stage(workload, table, plan, stage)
-        if (
-            sum(held.device.values()) > limits.device
-            or sum(held.host.values()) > limits.host
-        ):
-            return False
-    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

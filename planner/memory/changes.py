@@ -237,10 +237,19 @@ def _offload(part: str) -> Callable[[MemoryJob, PlanSpec], Iterator[PlanStep]]:
     def steps(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
         now = getattr(spec, name)
         can = job.rules.offload_of(spec.pipeline_model_parallel_size)
-        if part in can and not isinstance(now, tuple):
+        is_alone = part not in job.rules.offload_together
+        if part in can and is_alone and not isinstance(now, tuple):
             yield from (PlanStep({name: size}) for size in FRACTIONS if size > now)
 
     return steps
+
+
+def _offload_together(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
+    """Yield what the framework moves to the host together, if it does so."""
+    parts = job.rules.offload_together
+    can = job.rules.offload_of(spec.pipeline_model_parallel_size)
+    if parts and {*parts} <= {*can}:
+        yield PlanStep({f"offload_{part}": 1.0 for part in parts})
 
 
 def _gradients(job: MemoryJob, _: PlanSpec) -> Iterator[PlanStep]:
@@ -275,6 +284,7 @@ KINDS: Mapping[str, Callable[[MemoryJob, PlanSpec], Iterator[PlanStep]]] = (
             "more tensor parallelism": _tensor,
             "more context parallelism": _context,
             **{f"{part} on the host": _offload(part) for part in Offload._fields},
+            "all states on the host": _offload_together,
             "gradients in 16 bits": _gradients,
             "smaller optimizer states": _states,
         }

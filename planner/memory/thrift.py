@@ -23,20 +23,15 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from estimators.layers.work import Degrees
-from planner.memory.account import (
-    MemoryJob,
-    MemoryLimits,
-    PlanMemory,
-    has_room,
-    plan_memory,
-)
+from planner.memory.account import MemoryJob, PlanMemory, plan_memory
 from planner.plans.build import outline_plan
 from planner.plans.spec import PlanSpec
 from planner.search.replayed.space import LaunchableSpace
 from planner.search.space import Configuration, SearchSpec
 from planner.step.execution import Workload
 from planner.step.memory import Sharded, static_bytes
-from planner.step.plan import Offload
+from planner.step.plan import Offload, Plan
+from planner.step.room import has_room
 
 MOST_DEVICES = 16_384
 """Largest cluster that is tried."""
@@ -77,8 +72,8 @@ def least_memory(job: MemoryJob, spec: SearchSpec) -> ThriftyPlan | None:
             break
         plan = outline_plan(job.workload, way.spec, way.devices)
         # As little as the best so far does not do.
-        most = math.inf if best is None else math.nextafter(best.memory.needed, 0.0)
-        if has_room(job.workload, plan, MemoryLimits(most, job.limits.host)):
+        most = math.inf if best is None else best.memory.needed * _LESS
+        if has_room(job.workload, plan, _rooms(plan, most), job.limits.host):
             best = ThriftyPlan(way.spec, plan_memory(job.workload, plan))
     return best
 
@@ -96,7 +91,7 @@ def fewest_devices(job: MemoryJob, spec: SearchSpec) -> ThriftyPlan | None:
         zero_stages=tuple(
             sorted({*job.rules.zero_stages, *job.rules.zero_stages_with_pipeline})
         ),
-        recompute=tuple({*spec.recompute, *_MODES}),
+        recompute=tuple(dict.fromkeys((*_MODES, *spec.recompute))),
         idle_devices=True,
     )
     tried, most = 0, 1
@@ -108,11 +103,19 @@ def fewest_devices(job: MemoryJob, spec: SearchSpec) -> ThriftyPlan | None:
         ]
         for way in sorted(found, key=attrgetter("devices", "bound")):
             plan = outline_plan(job.workload, way.spec, way.devices)
-            if has_room(job.workload, plan, job.limits):
+            rooms = _rooms(plan, job.limits.device)
+            if has_room(job.workload, plan, rooms, job.limits.host):
                 return ThriftyPlan(way.spec, plan_memory(job.workload, plan))
         tried, most = most, 2 * most
     return None
 
+
+def _rooms(plan: Plan, each: float) -> list[float]:
+    return [each] * len(plan.stages)
+
+
+_LESS = 1.0 - 2e-9
+"""Part of a memory that is less of it: `planner.step.room` calls a 1e-9 equal."""
 
 _SIZES = (
     "tensor_model_parallel_sizes",
@@ -148,6 +151,7 @@ def _ways_of(
     tp, cp, ep, b, v, pp, dp, grouping, pairs = configuration
     if pairs:
         return  # which keeps one microbatch more
+    groups = grouping.settings(cp, ep)
     zeros = space.zero_stages(pp)
     if dp * cp == 1:
         zeros = zeros[:1]  # there is nobody to share with
@@ -159,10 +163,15 @@ def _ways_of(
             tensor_model_parallel_size=tp,
             pipeline_model_parallel_size=pp,
             virtual_pipeline_model_parallel_size=v,
+            schedule=space.rules.usual_schedule(v) if pp > 1 else None,
             data_parallel_size=dp,
             context_parallel_size=cp,
             expert_model_parallel_size=ep,
-            **grouping.settings(cp),
+            expert_tensor_parallel_size=groups["expert_tensor_parallel_size"],
+            cp_comm_type=groups["cp_comm_type"],
+            hierarchical_context_parallel_sizes=(
+                groups["hierarchical_context_parallel_sizes"]
+            ),
             sequence_parallel=terms.degrees.sequence_parallel,
             recompute=recompute,
             zero_stage=zero,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from planner.kernels import every_split as kernel
+from planner.planners.launched import Launcher
 from planner.planners.mcmc_state import ChainPrices, PlacedChain
 from planner.planners.protocol import (
     PlannerOutcome,
@@ -69,8 +70,14 @@ class Exhaustive:
             If there are more than `MOST_SPLITS` splits to try.
         """
         work = settings.allowance(spec)
+        launcher = Launcher.of(network, workload, spec)
         candidates = CandidateSet.enumerate(
-            network, workload, spec, work=work, progress=progress
+            network,
+            workload,
+            spec,
+            work=work,
+            kept=launcher.launchable_sizes,
+            progress=progress,
         )
         _check_size(candidates, progress)
         prices = ChainPrices(candidates=candidates)
@@ -95,7 +102,9 @@ class Exhaustive:
             if best is not None:
                 work.note_plan()
                 found = sorted([*found, best], key=lambda f: f[:2])[: spec.keep_best]
-        plans = priced_best_first(network, workload, (best.plan for best in found))
+        written = (launcher.launched(best.plan) for best in found)
+        kept = [plan for plan in written if plan is not None]
+        plans = priced_best_first(network, workload, kept)
         return PlannerOutcome(
             planner=self.name,
             plans=plans,
@@ -104,7 +113,8 @@ class Exhaustive:
             spent=work.total(),
             search_time=work.elapsed,
             evaluations=evaluations,
-            covers_space=not work.stopped_by,
+            covers_space=not work.stopped_by and not spec.keeps_rules,
+            refused=tuple(launcher.refused),
             why_not="" if plans else _why_not(candidates, looked, work.total()),
         )
 

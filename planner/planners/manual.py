@@ -53,16 +53,17 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
 
+from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import Sizes
 from planner.cost.classes import RECOMPUTE_MODES
 from planner.cost.objective import PricedPlan
+from planner.planners.launched import Launcher
 from planner.planners.protocol import (
     NO_SIZES,
     PlannerOutcome,
     PlannerSettings,
-    fits,
     priced_best_first,
     too_little_memory,
 )
@@ -117,6 +118,9 @@ class Proposal(NamedTuple):
     num_tried: int
     """Number of plans that were looked at."""
 
+    refused: tuple[Plan, ...] = ()
+    """Its first plan that fits and that the framework cannot launch, if there is."""
+
     @property
     def plan(self) -> Plan | None:
         """The cheapest plan."""
@@ -159,6 +163,7 @@ class Manual:
             search_time=work.elapsed,
             evaluations=proposal.num_tried,
             why_not=proposal.why_not,
+            refused=proposal.refused,
         )
 
 
@@ -170,19 +175,22 @@ def propose(
     Counted; a limit ends the recipe once it has a plan.
     """
     work = Work() if work is None else work
-    recipe = _Recipe(network, workload, spec, work)
+    launcher = Launcher.of(network, workload, spec)
+    recipe = _Recipe(network, workload, spec, work, launcher)
+    refused = launcher.refused
     plans = recipe.plans
     try:
         recipe.follow()
     except LimitReachedError:
         if not plans:
             why_not = stopped_sentence(work.total(), f"{recipe.num_tried} plans")
-            return Proposal((), why_not, recipe.num_tried)
+            return Proposal((), why_not, recipe.num_tried, tuple(refused))
     cheapest: dict[Configuration, PricedPlan] = {}
     for priced in priced_best_first(network, workload, plans):
         cheapest.setdefault(configuration_of(priced.plan), priced)
     why_not = "" if plans else recipe.why_not()
-    return Proposal(tuple(cheapest.values()), why_not, recipe.num_tried)
+    ranked = tuple(cheapest.values())
+    return Proposal(ranked, why_not, recipe.num_tried, tuple(refused))
 
 
 def manual_plans(
@@ -218,6 +226,8 @@ class _Recipe:
     """Space that plans are taken from."""
     work: Work
     """Work that the recipe is counted on."""
+    launcher: Launcher
+    """What holds plans to memory and to the framework."""
 
     plans: list[Plan] = field(default_factory=list)
     """Plans that the rules leave."""
@@ -257,6 +267,8 @@ class _Recipe:
 
     def why_not(self) -> str:
         """Say which constraint left no plan."""
+        if self.launcher.refused:
+            return self.launcher.why_not(self.num_tried)
         if self._last is not None:
             plan = build_plan(self.network, self.workload, self._last)
             short = too_little_memory(self.network, self.workload, self.spec, plan)
@@ -293,7 +305,8 @@ class _Recipe:
                 held = self.network.num_devices // (tp * cp * pp)
                 if held == 0 or pp > self.workload.chain[0]:
                     continue
-                dps = [dp for dp in replicas if dp <= held and dp % ep == 0]
+                unit = self._grouping(tp, cp, ep).replica_unit((tp, cp, ep))
+                dps = [dp for dp in replicas if dp <= held and dp % unit == 0]
                 if not dps:
                     self._dropped.setdefault("batch", []).append(pp)
                     continue
@@ -346,12 +359,21 @@ class _Recipe:
             for tp in tps
             for cp in cps
             for ep in eps
-            if tp * cp * ep <= self.network.num_devices
+            if self._span(tp, cp, ep) <= self.network.num_devices
             and divisibility_problem(
                 model, Degrees(tp, cp, ep, b, sequence_parallel(spec, tp))
             )
             is None
         ]
+
+    def _grouping(self, tp: int, cp: int, ep: int) -> Grouping:
+        """Return how ranks form groups: rings, experts split as other layers are."""
+        within = self.workload.software.experts_within_data
+        return Grouping.of((tp, cp, ep), within_data=within)
+
+    def _span(self, tp: int, cp: int, ep: int) -> int:
+        """Return the neighbouring devices among which experts are shared."""
+        return self._grouping(tp, cp, ep).expert_span((tp, cp, ep))
 
     def _replicas(self, batches: int) -> list[int]:
         """Return the numbers of replicas that get full microbatches, rising."""
@@ -403,8 +425,8 @@ class _Recipe:
     def _fitting(self, group: list[Sizes], recompute: str) -> list[tuple[Sizes, Plan]]:
         """Return which sizes of one rank fit with the smallest micro-batch.
 
-        Of expert-parallel sizes the smallest that fits, and the largest that stays in
-        a node with tensor and context parallelism.
+        Of expert-parallel sizes the smallest that fits, and the largest whose groups
+        stay in a node.
         """
         node = self.network.levels[0].block_size
         fitting: dict[tuple[int, ...], list[tuple[Sizes, Plan]]] = {}
@@ -417,7 +439,9 @@ class _Recipe:
                 fitting.setdefault(key, []).append((sizes, plan))
         kept = []
         for (tp, cp, _), found in fitting.items():
-            near = [item for item in found[1:] if tp * cp * item[0].ep <= node]
+            near = [
+                item for item in found[1:] if self._span(tp, cp, item[0].ep) <= node
+            ]
             kept += [found[0], *near[-1:]]
         return kept
 
@@ -458,6 +482,11 @@ class _Recipe:
     def _num_microbatches(self, sizes: Sizes, b: int) -> int:
         return self.workload.training.global_batch_size // (b * sizes.dp)
 
+    def _schedule(self, pp: int, v: int) -> str | None:
+        """Return the framework's own schedule; None for 1F1B."""
+        rules = self.spec.rules
+        return None if rules is None or pp == 1 else rules.usual_schedule(v)
+
     def _plan(
         self, sizes: Sizes, layout: _BlockLayout, b: int, recompute: str
     ) -> Plan | None:
@@ -468,6 +497,7 @@ class _Recipe:
             tensor_model_parallel_size=sizes.tp,
             pipeline_model_parallel_size=sizes.pp,
             virtual_pipeline_model_parallel_size=layout.v,
+            schedule=self._schedule(sizes.pp, layout.v),
             account_for_embedding_in_pipeline_split=layout.counts_embedding,
             account_for_loss_in_pipeline_split=layout.counts_loss,
             data_parallel_size=sizes.dp,
@@ -483,7 +513,7 @@ class _Recipe:
         if self._has_room(sizes, b):
             self.work.spend(PLAN + self.network.num_devices // PRICED_DEVICES)
             plan = build_plan(self.network, self.workload, written)
-            if fits(self.workload, self.spec, plan):
+            if self.launcher.takes(plan):
                 auto = replace(plan, gradient_algorithm="auto", tensor_algorithm="auto")
                 return with_algorithms(self.network, self.workload, auto)
         self._last = written
@@ -494,11 +524,10 @@ class _Recipe:
         self.work.spend(STEP)
         if self._zero_stage(sizes) > 1:
             return True
-        table = self.workload.table(
-            Degrees(
-                sizes.tp, sizes.cp, sizes.ep, b, sequence_parallel(self.spec, sizes.tp)
-            )
-        )
+        tp, cp, ep, *_ = sizes
+        is_split = sequence_parallel(self.spec, tp)
+        grouping = self._grouping(tp, cp, ep)
+        table = self.workload.table(Degrees(tp, cp, ep, b, is_split, grouping))
         parameter_bytes = self.workload.parameter_bytes
         held = float(table.parameters.sum()) - table.tied_parameters
         held *= parameter_bytes.weights + parameter_bytes.gradients
@@ -508,7 +537,7 @@ class _Recipe:
     def _zero_stage(self, sizes: Sizes) -> int:
         """Return 1 if there are replicas and 0 if not, or the smallest allowed."""
         preferred = 1 if sizes.dp > 1 else 0
-        allowed = self.spec.zero_stages
+        allowed = self.launcher.zero_stages(sizes.pp)
         return preferred if preferred in allowed else min(allowed)
 
 

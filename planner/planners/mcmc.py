@@ -30,6 +30,7 @@ from types import MappingProxyType
 from typing import Any
 
 from planner.cost.choices import MemoryChoice, goes_with
+from planner.planners.launched import Launcher
 from planner.planners.manual import manual_plans
 from planner.planners.mcmc_state import Walkable, WalkState
 from planner.planners.protocol import (
@@ -77,7 +78,7 @@ def _redraw(size: str) -> Move:
         if not others:
             return None
         drawn: dict[str, Any] = {size: rng.choice(others)}
-        changed = state.configuration._replace(**drawn)
+        changed = space.index.regrouped(state.configuration._replace(**drawn))
         return _resize(space, state, changed, rng)
 
     return move
@@ -362,20 +363,22 @@ class _Walks:
     ) -> tuple[WalkState, float] | None:
         """Return a proposal if it is accepted."""
         proposed = propose(self.space, now, rng)
+        if proposed is not None:
+            proposed = self.space.launched(proposed, now)
         if proposed is None:
             return None
         if proposed.configuration != now.configuration:
             # What no placement can make fast enough need not be placed.
             if self.space.floor(proposed.configuration, proposed.bounds) > limit:
                 return None
-            proposed = self.space.settled(*proposed)
+            proposed = self._settled(proposed)
         elif proposed.placement != now.placement:
             proposed = self._offered(proposed)
         if proposed is None:
             return None
         value = self.space.value(proposed)
         self.evaluations += 1
-        if value > limit or math.isinf(value):
+        if value > limit or math.isinf(value) or not self.space.keeps_rules(proposed):
             return None
         return proposed, self._accept(proposed, value)
 
@@ -384,7 +387,12 @@ class _Walks:
         known = self.space.chain(state).number
         if all(choice in known for choice in state.choices):
             return state
-        return self.space.settled(*state)
+        return self._settled(state)
+
+    def _settled(self, state: WalkState) -> WalkState | None:
+        """Return a state whose choices fit, as the framework would have it."""
+        found = self.space.settled(*state)
+        return None if found is None else self.space.launched(found, state)
 
     def _accept(self, state: WalkState, value: float) -> float:
         """Remember a state if it is the best of its configuration; return its time."""
@@ -401,8 +409,16 @@ class _Walks:
             self.work.spend(STEP)
             drawn = self.space.random(rng)
             if drawn is not None:
+                drawn = self.space.launched(drawn, drawn)
+            if drawn is not None and self._is_possible(drawn):
                 return drawn
         return None
+
+    def _is_possible(self, state: WalkState) -> bool:
+        """Tell whether a state fits and can be launched; all that is drawn if free."""
+        if self.space.launcher is None:
+            return True
+        return math.isfinite(self.space.value(state)) and self.space.keeps_rules(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,10 +442,16 @@ class Mcmc:
     ) -> PlannerOutcome:
         """Return the k best plans that the walks came through."""
         work = settings.allowance(spec)
+        launcher = Launcher.of(network, workload, spec)
         candidates = CandidateSet.enumerate(
-            network, workload, spec, work=work, progress=progress
+            network,
+            workload,
+            spec,
+            work=work,
+            kept=launcher.launchable_sizes,
+            progress=progress,
         )
-        space = Walkable.of(candidates)
+        space = Walkable.of(candidates, launcher)
         walks = _Walks(space=space, settings=settings, work=work, start=None)
         spread: list[float] = []
         if len(candidates):
@@ -442,10 +464,12 @@ class Mcmc:
                 spread.append(walks.walk(seed))
         spent = work.total()
         # What was found is written out, whatever is left.
-        writing = Walkable.of(replace(candidates, work=Work()))
-        plans = priced_best_first(
-            network, workload, (writing.plan(state) for state in _best(walks, spec))
-        )
+        writing = Walkable.of(replace(candidates, work=Work()), launcher)
+        written = [writing.plan(state) for state in _best(walks, spec)]
+        if space.launcher is not None:
+            # With a schedule of the framework's own a plan may need more memory.
+            written = [plan for plan in written if launcher.takes(plan)]
+        plans = priced_best_first(network, workload, written)
         return PlannerOutcome(
             planner=self.name,
             plans=plans,
@@ -471,9 +495,17 @@ def _start_state(
         plans = manual_plans(network, workload, candidates.spec, recipe)
         work.count(recipe.spent)
         states = (space.state_of(plan) for plan in plans)
-        return next((state for state in states if state is not None), None)
+        return next(
+            (
+                state
+                for state in states
+                if state is not None and space.keeps_rules(state)
+            ),
+            None,
+        )
     if settings.init == "dp":
-        return _data_parallel(space)
+        found = _data_parallel(space)
+        return found if found is not None and space.keeps_rules(found) else None
     return None
 
 
@@ -486,6 +518,7 @@ def _data_parallel(space: Walkable) -> WalkState | None:
     if not stages:
         return None
     configuration = Configuration(tp, cp, ep, b, v, stages[0], 1)
+    configuration = space.index.regrouped(configuration)
     dp = space.index.replicas(configuration)[-1]
     configuration = configuration._replace(dp=dp)
     return space.settled(configuration, 0, space.uniform(configuration), ())
@@ -506,7 +539,8 @@ def _why_not(candidates: CandidateSet, walks: _Walks) -> str:
         return stopped_sentence(spent, f"{walks.evaluations:,} plans")
     if not len(candidates):
         return space_infeasibility(candidates)
+    fits = "fits" if walks.space.launcher is None else "fits and can be launched"
     return (
-        f"Memory: no start that fits in {MOST_STARTS} draws for each of "
+        f"Memory: no start that {fits} in {MOST_STARTS} draws for each of "
         f"{len(walks.settings.seeds)} seeds. {space_infeasibility(candidates)}"
     )

@@ -7,7 +7,7 @@ here.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from random import Random
 from typing import NamedTuple
@@ -18,8 +18,14 @@ from planner.cost.choices import MemoryChoice
 from planner.cost.pricing import Weights, iteration_weights, plan_degrees
 from planner.cost.rates import PlacementRates
 from planner.kernels import split as split_kernel
+from planner.planners.launched import Launcher
 from planner.search.candidates import CandidateSet, Solution, assemble_plan
-from planner.search.placements import Placement
+from planner.search.placements import (
+    Placement,
+    extents_of,
+    name_parts,
+    whole_dimensions,
+)
 from planner.search.space import Configuration, Inner, configuration_of
 from planner.step.plan import Plan
 from planner.step.virtual import chunks_of_bounds
@@ -215,6 +221,14 @@ class SpaceIndex:
         }
         """Values of each size that some configuration has, rising."""
 
+    def regrouped(self, configuration: Configuration) -> Configuration:
+        """Return a configuration with the groups that go with its sizes."""
+        tp, cp, ep, b, v, *_ = configuration
+        item = self._inner.get((tp, cp, ep, b, v))
+        if item is None:
+            return configuration
+        return configuration._replace(grouping=item.degrees.grouping)
+
     def stages(self, tp: int, cp: int, ep: int, b: int, v: int = 1) -> tuple[int, ...]:
         """Return the numbers of stages that go with these sizes, rising."""
         item = self._inner.get((tp, cp, ep, b, v))
@@ -267,17 +281,28 @@ class Walkable:
     """Prices of the placed chains."""
     once: float
     """Time that each step takes once, whatever the plan [s]."""
+    launcher: Launcher | None = None
+    """What holds plans to the framework; None where plans are free."""
     _prefixes: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
     _values: dict[WalkState, float] = field(default_factory=dict)
     """State -> its price [s]."""
+    _splits: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(
+        default_factory=dict
+    )
+    """Stages and chunks -> the splits that the framework has."""
+    _kept: dict[WalkState, bool] = field(default_factory=dict)
+    """State -> whether its plan keeps the rules."""
 
     @classmethod
-    def of(cls, candidates: CandidateSet) -> "Walkable":
+    def of(
+        cls, candidates: CandidateSet, launcher: Launcher | None = None
+    ) -> "Walkable":
         """Return what walks need of a space."""
         return cls(
             index=SpaceIndex(candidates.inner),
             prices=ChainPrices(candidates=candidates),
             once=candidates.workload.iteration_time,
+            launcher=None if launcher is None or launcher.space is None else launcher,
         )
 
     def chain(self, state: WalkState) -> PlacedChain:
@@ -312,13 +337,88 @@ class Walkable:
         return self.once + float(total)
 
     def plan(self, state: WalkState) -> Plan:
-        """Write a state out as a plan."""
-        return self.prices.plan(
+        """Write a state out as a plan, with a schedule that the framework has."""
+        plan = self.prices.plan(
             state.configuration,
             self.chain(state),
             np.array(state.bounds),
             state.choices,
         )
+        if self.launcher is None or state.configuration.pp == 1:
+            return plan
+        rules = self.launcher.spec.rules
+        usual = rules and rules.usual_schedule(state.configuration.v)
+        return replace(plan, schedule=usual) if usual else plan
+
+    def keeps_rules(self, state: WalkState) -> bool:
+        """Tell whether a state's plan can be launched, where that is asked for."""
+        if self.launcher is None:
+            return True
+        known = self._kept.get(state)
+        if known is None:
+            if len(self._kept) >= MOST_VALUES:
+                self._kept.clear()
+            known = not self.launcher.breaches(self.plan(state))
+            self._kept[state] = known
+        return known
+
+    def launched(self, state: WalkState, old: WalkState) -> WalkState | None:
+        """Return a state as the framework would have it; itself where plans are free.
+
+        With the nearest split that it has, and with one choice for all stages: the
+        first that the old state does not have, or else the first.
+        """
+        if self.launcher is None or self.launcher.space is None:
+            return state
+        splits = self.launched_splits(state.configuration)
+        if not splits:
+            return None
+        own = np.array(state.bounds)
+        bounds = min(splits, key=lambda split: int(np.abs(own - np.array(split)).sum()))
+        choices = state.choices
+        if self.launcher.space.rules.same_savings:
+            new = (choice for choice in choices if choice not in old.choices)
+            choices = (next(new, choices[0]),) * len(choices)
+        placement = self._launched_placement(state)
+        return state._replace(placement=placement, bounds=bounds, choices=choices)
+
+    def _launched_placement(self, state: WalkState) -> int:
+        """Return a state's placement if ranks are in one of the framework's orders.
+
+        Otherwise the first that is, if there is one.
+        """
+        assert self.launcher is not None
+        assert self.launcher.space is not None
+        extents = extents_of(state.configuration)
+        orders = self.launcher.space.rules.orders
+        known = {whole_dimensions(order, extents).name for order in orders}
+        names = [
+            name_parts(one.name)[0] for one in self.placements(state.configuration)
+        ]
+        if names[state.placement] in known:
+            return state.placement
+        can = (number for number, name in enumerate(names) if name in known)
+        return next(can, state.placement)
+
+    def launched_splits(
+        self, configuration: Configuration
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return the splits of the interleaved chain that the framework has."""
+        assert self.launcher is not None
+        assert self.launcher.space is not None
+        p, v = configuration.pp, configuration.v
+        key = p, v
+        if key not in self._splits:
+            num_layers, num_blocks = self.prices.candidates.workload.chain
+            first = self._first_block(configuration)
+            found = [
+                (0, *(first + np.cumsum(counts[: p - 1])).tolist(), last)
+                for counts in self.launcher.space.layouts(p, v)
+                if counts[:p] * v == counts
+                for last in (num_layers - num_blocks + num_blocks // v,)
+            ]
+            self._splits[key] = tuple(dict.fromkeys(found))
+        return self._splits[key]
 
     def state_of(self, plan: Plan) -> WalkState | None:
         """Return the state of a plan, None if its chunks are not alike."""

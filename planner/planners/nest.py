@@ -87,6 +87,8 @@ class Nest:
             evaluations=found.statistics.get("configurations", 0),
             statistics=found.statistics,
             lower_bound=found.lower_bound,
+            proposed_time=found.proposed_time,
+            launchable_time=found.launchable_time,
             replayed_times=tuple(plan.time for plan in found.plans),
             covers_space=not found.spent.is_stopped,
             why_not=found.infeasibility,
@@ -123,7 +125,7 @@ class Fixed:
         work = settings.allowance(spec)
         work.count(PLAN)
         plan = _plan(network, workload, settings)
-        is_small = fits(workload, spec, plan)
+        is_small = fits(workload, spec, plan, network.host)
         why_not = ""
         if not is_small:
             short = too_little_memory(network, workload, spec, plan)

@@ -13,9 +13,10 @@ later stage what one more microbatch keeps. Devices are numbered pipeline by pip
 
 Differences from the published program, which reads times from tables of its own: times
 and bytes are those of this project's layer tables, every collective a ring at the one
-bandwidth; the widths and the recompute modes that a scenario allows are all tried, and
+bandwidth; the widths, micro-batch sizes and recompute modes that a scenario allows are
+all tried, and so are its context-parallel sizes, which the published one does not have;
 the best by its own price is taken. Of its plans by that price the first one that truly
-fits is proposed.
+fits is proposed, as the framework launches it (`planner.planners.launched`).
 
 References
 ----------
@@ -27,6 +28,7 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -35,16 +37,17 @@ from planner.cost.choices import MemoryChoice, choice_columns
 from planner.cost.classes import RECOMPUTE_MODES
 from planner.kernels import phaze as kernel
 from planner.kernels import tables
+from planner.planners.launched import Launcher
 from planner.planners.mcmc_state import ChainPrices, PlacedChain, SpaceIndex
 from planner.planners.protocol import (
     NO_SIZES,
     PlannerOutcome,
     PlannerSettings,
-    fits,
     priced_best_first,
     too_little_memory,
 )
 from planner.search.candidates import CandidateSet
+from planner.search.placements import extents_of
 from planner.search.space import Configuration, SearchSpec
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER
@@ -113,7 +116,9 @@ class Phaze:
     """Name of the planner."""
 
     sees: str = (
-        "One number: the bandwidth of level 0, which it takes for that of every link."
+        "One number: the bandwidth of level 0, which it takes for that of every link. "
+        "Context parallelism, which the published program does not have, is priced so, "
+        "too."
     )
     """What the planner sees of the network, in one sentence."""
 
@@ -133,6 +138,7 @@ class Phaze:
             progress("phaze: search", None)
         table = program.table()
         chosen, why_not = program.first_fitting(table.best)
+        launcher = program.launcher
         if chosen is None and work.stopped_by:
             chosen = table.opening
         if not table.number:
@@ -149,6 +155,8 @@ class Phaze:
             search_time=work.elapsed,
             evaluations=table.number,
             why_not="" if chosen is not None else why_not,
+            notes=() if chosen is None else launcher.notes(chosen[1]),
+            refused=tuple(launcher.refused),
         )
 
 
@@ -167,6 +175,8 @@ class PhazeProgram:
 
     prices: ChainPrices
     """Prices on the true network: for writing plans out, not for choosing them."""
+    launcher: Launcher
+    """What holds plans to memory and to the framework."""
 
     @classmethod
     def of(
@@ -179,7 +189,14 @@ class PhazeProgram:
     ) -> "PhazeProgram":
         """Read what the program may see of a problem."""
         # What is written out is bounded by itself, whatever is left.
-        candidates = CandidateSet.enumerate(network, workload, spec, progress=progress)
+        launcher = Launcher.of(network, workload, spec)
+        candidates = CandidateSet.enumerate(
+            network,
+            workload,
+            spec,
+            kept=launcher.launchable_sizes,
+            progress=progress,
+        )
         bandwidth = network.levels[0].bandwidth
         return cls(
             candidates=candidates,
@@ -187,6 +204,7 @@ class PhazeProgram:
             index=SpaceIndex(candidates.inner),
             inverse=1.0 / bandwidth if bandwidth > 0.0 else 0.0,
             prices=ChainPrices(candidates=candidates),
+            launcher=launcher,
         )
 
     def table(self) -> "_Table":
@@ -224,9 +242,12 @@ class PhazeProgram:
         for candidate in believed:
             self.work.count(PLAN + network.num_devices // PRICED_DEVICES)
             plan = self.plan(candidate)
-            if fits(workload, candidates.spec, plan):
-                return (candidate.price, plan), ""
-            if not why_not:
+            launched = self.launcher.launched(plan)
+            if launched is not None:
+                return (candidate.price, launched), ""
+            if self.launcher.refused:
+                why_not = self.launcher.why_not(len(believed))
+            elif not why_not:
                 short = too_little_memory(network, workload, candidates.spec, plan)
                 why_not = (
                     "Memory: plans that fit by its own account do not fit in truth. "
@@ -240,15 +261,14 @@ class PhazeProgram:
         return replace(total, work=total.work + self.candidates.work.spent)
 
     def plans(self) -> Iterator[Believed]:
-        """Yield the best split of every width, recompute mode, ``p`` and ``d``."""
+        """Yield the best split of all sizes of tables, modes, ``p`` and ``d``."""
         sizes = self.index.sizes
         if 1 not in sizes["v"]:
             return
-        cp, b = sizes["cp"][0], sizes["b"][0]
-        for tp in sizes["tp"]:
-            for ep in sizes["ep"]:
-                for recompute in self._recompute_modes():
-                    yield from self._plans_of(tp, cp, ep, b, recompute)
+        names = ("tp", "cp", "ep", "b")
+        for tp, cp, ep, b in product(*(sizes[name] for name in names)):
+            for recompute in self._recompute_modes():
+                yield from self._plans_of(tp, cp, ep, b, recompute)
 
     def _recompute_modes(self) -> list[tuple[str, str]]:
         """Return modes of the last stage, which needs none, and of the others."""
@@ -264,6 +284,7 @@ class PhazeProgram:
             return
         workload = self.candidates.workload
         whole = Configuration(tp, cp, ep, b, 1, stages[-1], ep)
+        whole = self.index.regrouped(whole)
         table = self.candidates.splitter.interleaved_chain(whole).table
         class_of = table.classes.class_of
         length = len(class_of)
@@ -344,7 +365,8 @@ class PhazeProgram:
         """Write one of its plans out, devices pipeline by pipeline."""
         chain = self._chain(believed.configuration)
         last, others = believed.recompute
-        pp, zero = believed.configuration.pp, min(self.candidates.spec.zero_stages)
+        pp = believed.configuration.pp
+        zero = self.launcher.zero_stages(pp)[0]
         modes = [others] * (pp - 1) + [last]
         return self.prices.plan(
             believed.configuration,
@@ -355,8 +377,8 @@ class PhazeProgram:
 
     def _chain(self, configuration: Configuration) -> PlacedChain:
         """Return the placement with each pipeline on consecutive devices."""
-        tp, cp, ep, dp, pp = configuration.sizes
-        widths = [tp, cp, ep, pp, dp // ep]
+        tp, cp, ep, dp, pp = extents_of(configuration)
+        widths = [tp, cp, ep, pp, dp]
         tp_step, cp_step, ep_step, pp_step, dp_step = np.cumprod([1, *widths])[:5]
         steps = np.array([tp_step, cp_step, ep_step, dp_step, pp_step])
         for number, placement in enumerate(self.candidates.placements(configuration)):
@@ -376,13 +398,6 @@ class PhazeProgram:
             return NO_SIZES
         if 1 not in sizes["v"]:
             return "Schedule: it knows 1F1B without virtual stages only."
-        cp, b = sizes["cp"][0], sizes["b"][0]
-        widths = [(tp, ep) for tp in sizes["tp"] for ep in sizes["ep"]]
-        if not any(self.index.stages(tp, cp, ep, b) for tp, ep in widths):
-            return (
-                f"Devices: no tensor-parallel size goes with context-parallel size "
-                f"{cp} and micro-batches of {b}."
-            )
         return (
             "Memory: by its own account (weights, gradients, optimizer states and all "
             "activations of a stage, and a stash for each later stage) no split fits "

@@ -12,12 +12,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from planner.cost.objective import PricedPlan
-from planner.cost.pricing import plan_degrees, price_plan
+from planner.cost.pricing import price_plan
 from planner.search.space import SearchSpec, configuration_of
 from planner.search.thriftiest import memory_sentence
 from planner.step.execution import Workload
-from planner.step.memory import memory_of_stage, stage_memory
-from planner.step.plan import NO_OFFLOAD, Plan
+from planner.step.plan import Plan
+from planner.step.room import (
+    has_room,
+    host_room,
+    host_sentence,
+    is_within,
+    stage_rooms,
+)
 from planner.work import Spent, Work
 from topologies import Network
 from topologies.accelerators import Host
@@ -109,6 +115,22 @@ class PlannerOutcome:
     """Number of the things looked at by what became of them; empty from planners that
     do not count."""
 
+    proposed_time: float = math.nan
+    """Fastest replay of the plans that a dynamic program proposed to the search, NaN
+    if there was none [s]."""
+
+    launchable_time: float = math.nan
+    """Fastest replay of its plans that the framework can launch, NaN if there is none
+    or nobody looked [s]."""
+
+    free_time: float = math.nan
+    """Fastest replay of its plans that no framework's rules hold; NaN if it had only
+    such as keep them, because it was held to them [s]."""
+
+    refused: tuple[Plan, ...] = ()
+    """Its own first plan that fits and that the framework cannot launch, where rules
+    hold; empty if there is none."""
+
     replayed_times: tuple[float, ...] = ()
     """Iteration times of `plans` in the replay, rising; empty if they were ordered
     otherwise [s]. `lower_bound` is one of replayed times then."""
@@ -164,22 +186,8 @@ class Planner(Protocol):
 NO_SIZES = "Devices: the search space has no sizes for this cluster and batch."
 """Why a planner finds nothing where the space is empty."""
 
-ROUNDING = 1.0 + 1e-9
-"""Memory and times that differ by less are equal."""
 
-
-def stage_peaks(workload: Workload, plan: Plan) -> list[float]:
-    """Return what a device of each stage needs, by the common account [byte]."""
-    table = workload.table(plan_degrees(plan))
-    return [
-        sum(stage_memory(workload, table, plan, index).values())
-        for index in range(len(plan.stages))
-    ]
-
-
-def fits(
-    workload: Workload, spec: SearchSpec, plan: Plan, host: Host | None = None
-) -> bool:
+def fits(workload: Workload, spec: SearchSpec, plan: Plan, host: Host | None) -> bool:
     """Tell whether a plan fits in the memory that plans may use.
 
     Parameters
@@ -189,19 +197,10 @@ def fits(
     plan
         The plan.
     host
-        What stands behind each device, for plans that offload.
+        What stands behind each device, for plans that offload; None for nothing.
     """
-    for peak, stage in zip(stage_peaks(workload, plan), plan.stages, strict=True):
-        if peak > workload.memory_on(stage.devices, spec.memory_reserve) * ROUNDING:
-            return False
-    table = workload.table(plan_degrees(plan))
-    kept = (
-        sum(memory_of_stage(workload, table, plan, index).host.values())
-        for index, stage in enumerate(plan.stages)
-        if stage.offload != NO_OFFLOAD
-    )
-    room = 0.0 if host is None else host.memory
-    return max(kept, default=0.0) <= room * ROUNDING
+    rooms = stage_rooms(workload, plan, spec.memory_reserve)
+    return has_room(workload, plan, rooms, host_room(host))
 
 
 def priced_best_first(
@@ -221,11 +220,11 @@ def too_little_memory(
 ) -> str:
     """Say by how much a plan does not fit, and what fills its fullest stage."""
     priced = price_plan(network, workload, plan)
-    rooms = [
-        workload.memory_on(stage.devices, spec.memory_reserve) for stage in plan.stages
-    ]
+    rooms = stage_rooms(workload, plan, spec.memory_reserve)
     peaks = [stage.peak_memory for stage in priced.stages]
     worst = max(range(len(peaks)), key=lambda stage: peaks[stage] - rooms[stage])
+    if is_within(peaks[worst], rooms[worst]):
+        return host_sentence(priced.host_memory, network.host)
     name = workload.smallest_of(plan.stages[worst].devices).name
     return (
         f"it needs {format_size(peaks[worst])} per device and {name} "

@@ -10,14 +10,14 @@ last one have theirs, in as many equal rounds as there are chunks; the embedding
 belongs to the first stage, final norm and head to the last.
 """
 
-import math
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
+from estimators.grouping import Grouping
 from estimators.layers.work import Degrees
-from estimators.training import Grouping, ParallelismConfig
+from estimators.training import ParallelismConfig
 from planner.cost.pricing import rates_of
 from planner.plans.checks import (
     AUTO,
@@ -105,7 +105,8 @@ def outline_plan(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
 
 
 def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
-    parallel = _parallel(spec, num_devices)
+    within_data = workload.software.experts_within_data
+    parallel = _parallel(spec, num_devices, within_data=within_data)
     check_sizes(parallel, num_devices)
     sizes = parallel.sizes()
     degrees = Degrees(
@@ -181,34 +182,34 @@ def _as_a_setting(error: InputError) -> InputError:
     )
 
 
-def _parallel(spec: PlanSpec, num_devices: int) -> ParallelismConfig:
+def _parallel(
+    spec: PlanSpec, num_devices: int, *, within_data: bool
+) -> ParallelismConfig:
     tp, pp = spec.tensor_model_parallel_size, spec.pipeline_model_parallel_size
     cp, ep = spec.context_parallel_size, spec.expert_model_parallel_size
+    levels = spec.hierarchical_context_parallel_sizes
     grouping = Grouping.of(
-        tp,
-        cp,
+        (tp, cp, ep),
         etp=spec.expert_tensor_parallel_size or 0,
+        within_data=within_data,
         cp_comm_type=spec.cp_comm_type,
     )
     dp = spec.data_parallel_size
     if dp is None:
         dp = max(num_devices // (tp * cp * pp), 1)
         # Of what is left, what every expert-parallel group can have.
-        unit = ep
-        if grouping.is_folded:
-            spread = grouping.etp * ep
-            unit = spread // math.gcd(spread, tp * cp)
+        unit = grouping.replica_unit((tp, cp, ep))
         dp = max(dp // unit, 1) * unit
+    settings = grouping.settings(cp, ep)
+    settings["hierarchical_context_parallel_sizes"] = levels
     return ParallelismConfig(
         tensor_model_parallel_size=tp,
         pipeline_model_parallel_size=pp,
         data_parallel_size=dp,
-        context_parallel_size=spec.context_parallel_size,
-        expert_model_parallel_size=spec.expert_model_parallel_size,
-        expert_tensor_parallel_size=grouping.etp or None,
-        cp_comm_type=spec.cp_comm_type if cp > 1 else grouping.cp_comm_type,
-        hierarchical_context_parallel_sizes=spec.hierarchical_context_parallel_sizes,
+        context_parallel_size=cp,
+        expert_model_parallel_size=ep,
         sequence_parallel=spec.sequence_parallel and tp > 1,
+        **settings,
     )
 
 

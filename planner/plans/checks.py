@@ -12,10 +12,11 @@ from estimators.collectives.algorithms import (
     IN_NETWORK,
     algorithm_rules,
 )
+from estimators.grouping import PLAIN_GROUPING
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.training import PLAIN_GROUPING, ParallelismConfig, Sizes
+from estimators.training import ParallelismConfig
 from planner.cost.classes import RECOMPUTE_MODES
 from planner.cost.pricing import plan_degrees
 from planner.search.space import SearchSpec
@@ -88,10 +89,10 @@ def check_algorithms(network: Network, plan: Plan) -> None:
 
 
 def check_sizes(parallel: ParallelismConfig, num_devices: int) -> None:
-    """Refuse degrees that take more devices than there are, or contradict."""
+    """Refuse degrees that take more devices than there are."""
     sizes = parallel.sizes()
     if parallel.num_devices > num_devices:
-        where, got = _largest_size(sizes)
+        where, got = _largest_size(parallel)
         raise InputError(
             "the sizes take more devices than the cluster has",
             where=where,
@@ -100,19 +101,14 @@ def check_sizes(parallel: ParallelismConfig, num_devices: int) -> None:
             f"x data {sizes.dp} = {parallel.num_devices:,} to be at most "
             f"{num_devices:,} devices",
         )
-    if sizes.dp % parallel.placed_expert_size:
-        raise InputError(
-            "does not divide the replicas that experts are spread over",
-            where="expert_model_parallel_size",
-            got=sizes.ep,
-            expected=f"a divisor of data_parallel_size, which is {sizes.dp}",
-        )
 
 
-def _largest_size(sizes: Sizes) -> tuple[str, int]:
+def _largest_size(parallel: ParallelismConfig) -> tuple[str, int]:
     """Return the setting that takes most devices, and its value."""
+    sizes = parallel.sizes()
     # Replicas that are no more than the experts need follow from those.
-    by_experts = sizes.dp == sizes.ep
+    unit = parallel.grouping.replica_unit(sizes[:3])
+    by_experts = sizes.dp == unit > 1
     values = {
         "expert_model_parallel_size" if by_experts else "data_parallel_size": sizes.dp,
         "pipeline_model_parallel_size": sizes.pp,

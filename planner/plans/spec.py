@@ -60,7 +60,7 @@ class PlanSpec:
     """Devices that share each sequence."""
 
     expert_model_parallel_size: int = 1
-    """Replicas that share the experts of each mixture-of-experts layer."""
+    """Devices that share the experts of each mixture-of-experts layer."""
 
     expert_tensor_parallel_size: int | None = None
     """Devices that share each expert's matrices; None for as many as share those of
@@ -68,7 +68,7 @@ class PlanSpec:
 
     cp_comm_type: str = "p2p"
     """How devices that share a sequence share attention, one of
-    `estimators.training.CP_COMM_TYPES`."""
+    `estimators.grouping.CP_COMM_TYPES`."""
 
     hierarchical_context_parallel_sizes: tuple[int, ...] | None = None
     """Under ``"a2a+p2p"``: devices that exchange heads, and devices of each ring."""

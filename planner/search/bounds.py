@@ -12,6 +12,7 @@ from estimators.layers.work import Degrees
 from planner.kernels import closed_form as kernel
 from planner.kernels.tables import GRADIENTS, OPTIMIZER, WEIGHTS, JobConstants
 from planner.search.device_kinds import least_step_time
+from planner.search.exposed import unhidden_job
 from planner.search.relaxation import Relaxation
 from planner.search.space import Inner, SearchSpec
 from planner.step.execution import Workload
@@ -126,6 +127,8 @@ def closed_form_bounds(
 def _least_constants(workload: Workload, spec: SearchSpec) -> JobConstants:
     """Return what a parameter costs a device at least, whatever hosts keep of it."""
     job = job_constants(workload)
+    if spec.hides:
+        job = unhidden_job(job, workload.execution)
     most = np.max(spec.offload, axis=0)
     stays = 1.0 - most
     return job._replace(

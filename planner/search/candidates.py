@@ -38,6 +38,7 @@ from planner.search.device_kinds import (
     least_step_time,
     most_memory,
 )
+from planner.search.exposed import unhidden_job, unhidden_rows
 from planner.search.placements import (
     DevicePlaces,
     Placement,
@@ -93,14 +94,20 @@ class MemoryBounds:
         inner = self._terms(splitter.degrees(configuration))
         choices = splitter.choice_columns(configuration, num_options)
         constants = splitter.constants(configuration, splitter.memory)
+        execution = splitter.workload.execution
+        if splitter.hides:
+            constants = unhidden_job(constants, execution)
         in_flight = splitter.in_flight(configuration)[1:] / v
         weights = iteration_weights(splitter.num_microbatches(configuration), v)
 
         def bound(rates: StageRates) -> float:
             group = float(rates.group_sizes[0])
+            rows = rates.rows
+            if splitter.hides:
+                rows = unhidden_rows(rows, execution)
             found: float = bound_kernel.time_bound(
                 inner,
-                rates.rows,
+                rows,
                 rates.boundary,
                 bound_kernel.ChoiceTerms(choices, group, constants, KERNEL_LEDGER),
                 in_flight,
@@ -221,6 +228,7 @@ class CandidateSet:
         spec: SearchSpec,
         *,
         work: Work | None = None,
+        kept: Callable[[tuple[Inner, ...]], tuple[Inner, ...]] | None = None,
         progress: Progress | None = None,
     ) -> "CandidateSet":
         """List the space and bound every configuration of it.
@@ -236,6 +244,8 @@ class CandidateSet:
         work
             What all that is done with the candidates is counted on; listing them is
             never cut short.
+        kept
+            Chooses from the configurations; None for all of them.
         progress
             Called now and then.
 
@@ -253,7 +263,9 @@ class CandidateSet:
             num_devices=network.num_devices,
             chain=workload.chain,
             global_batch_size=workload.training.global_batch_size,
+            within_data=workload.software.experts_within_data,
         )
+        inner = inner if kept is None else kept(inner)
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
         layers: dict[Degrees, LayerBounds] = {}
@@ -268,7 +280,9 @@ class CandidateSet:
                 tensor[tp] = best_group_rates(network, tp)
             work.count(LAYER_TABLE)
             table = workload.fastest_table(degrees)
-            layers[degrees] = layer_bounds(table, tensor[tp], relaxation, degrees)
+            hidden = spec.hides and workload.execution.tp_comm_overlap
+            within = 0.0 * tensor[tp] if hidden else tensor[tp]
+            layers[degrees] = layer_bounds(table, within, relaxation, degrees)
         sizes = [len(item.pp) for item in inner]
         work.count(sum(sizes) // CLOSED_FORMS)
 
@@ -549,7 +563,7 @@ class CandidateSet:
         """Price a placement."""
         table = self.workload.table(self.splitter.degrees(configuration))
         tensor, gradient = placement_choices(table, self.workload, configuration.pp)
-        key = placement.place
+        key = placement.place, configuration.ep, configuration.grouping
         priced = self._priced.get(key)
         if priced is None:
             if len(self._priced) * self.network.num_devices > MOST_PRICED_DEVICES:
@@ -602,6 +616,7 @@ def assemble_plan(
             context_parallel_size=configuration.cp,
             expert_model_parallel_size=configuration.ep,
             sequence_parallel=degrees.sequence_parallel,
+            **configuration.grouping.settings(configuration.cp, configuration.ep),
         ),
         virtual_pipeline_model_parallel_size=configuration.v,
         micro_batch_size=configuration.b,

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from itertools import permutations
 from types import MappingProxyType
 
-from estimators.training import CP_COMM_TYPES
+from estimators.grouping import CP_COMM_TYPES
 from planner.step.plan import Offload
+from planner.step.schedules import SCHEDULES
 
 RULES: Mapping[str, str] = MappingProxyType(
     {
@@ -36,8 +37,8 @@ RULES: Mapping[str, str] = MappingProxyType(
         "sequence_parallelism": "sequence parallelism only with tensor parallelism",
         "context_parallelism": "context-parallel ranks share attention in a way that "
         "the framework has",
-        "expert_parallelism": "ep divides the experts and the replicas, or with an "
-        "expert-tensor-parallel size of its own the ranks of a stage",
+        "expert_parallelism": "ep divides the experts, and the ranks that the "
+        "framework spreads them over",
         "expert_overlap": "all-to-alls of experts behind another microbatch only where "
         "the framework hides them there",
         "zero_stage": "one ZeRO stage for the job, one that the framework has",
@@ -119,7 +120,7 @@ class LaunchRules:
 
     context_parallel: tuple[str, ...] = ()
     """How ranks that share a sequence may share attention, of
-    `estimators.training.CP_COMM_TYPES`; none if it has no context parallelism."""
+    `estimators.grouping.CP_COMM_TYPES`; none if it has no context parallelism."""
 
     copies_exchanged_groups: bool = False
     """Whether ranks that exchange heads for tokens may outnumber the query groups of a
@@ -158,6 +159,9 @@ class LaunchRules:
     offload_with_pipeline: tuple[str, ...] = ()
     """What hosts can keep with a pipeline."""
 
+    offload_together: tuple[str, ...] = ()
+    """Of what hosts can keep, what they keep all of or nothing of."""
+
     same_savings: bool = True
     """Whether all stages must have one recompute mode, one ZeRO stage, one sharding
     group and one set of fractions on hosts."""
@@ -176,7 +180,18 @@ class LaunchRules:
     @property
     def interleaving(self) -> bool:
         """Whether stages may have several chunks."""
-        return "interleaved-1f1b" in self.schedules
+        return any(SCHEDULES[name].interleaves for name in self.schedules)
+
+    def usual_schedule(self, num_chunks: int) -> str | None:
+        """Return the schedule of plans that name none, of so many chunks.
+
+        None for 1F1B, interleaved or not, and where there is none.
+        """
+        if {"1f1b", "interleaved-1f1b"} & set(self.schedules):
+            return None
+        several = num_chunks > 1
+        named = (one for one in self.schedules if SCHEDULES[one].interleaves == several)
+        return next(named, None)
 
     def source(self, rule: str) -> str:
         """Return where the framework's side of a rule stands."""
@@ -192,9 +207,17 @@ class LaunchRules:
         """Return what hosts can keep with a number of pipeline stages."""
         return self.offload_with_pipeline if num_stages > 1 else self.offload
 
+    def keeps_together(self, offload: Offload) -> bool:
+        """Tell whether hosts keep all or nothing of what goes together."""
+        parts = {getattr(offload, name) for name in self.offload_together}
+        return parts <= {0.0} or parts == {1.0}
+
 
 ALL_PARTS = Offload._fields
 """All that hosts can keep."""
+
+ALL_STATES = ("weights", "gradients", "optimizer")
+"""All but activations."""
 
 
 def _sources(default: str, **known: str) -> tuple[tuple[str, str], ...]:
@@ -224,10 +247,10 @@ _MEGATRON_SOURCES = {
     "context_parallelism": "megatron/training/arguments.py: --cp-comm-type p2p, a2a, "
     "all_gather, a2a+p2p; transformer_engine/pytorch/attention: with all-to-alls the "
     "ranks divide heads and query groups",
-    "expert_parallelism": "megatron/core/parallel_state.py and "
-    "transformer/moe/moe_layer.py: ep divides the experts and dp; it is in the order "
-    "of ranks inside dp; with --expert-tensor-parallel-size of its own (0.9 and later) "
-    "etp x ep divides tp x cp x dp",
+    "expert_parallelism": "megatron/core/transformer/moe/moe_layer.py: ep divides the "
+    "experts; parallel_state.py, initialize_model_parallel (0.10 and later): etp x ep "
+    "divides tp x cp x dp, ranks counted anew, without cp; "
+    "--expert-tensor-parallel-size is tp unless given",
     "expert_overlap": "megatron/core/transformer/transformer_config.py: "
     "overlap_moe_expert_parallel_comm (0.14 and later) needs ep > 1, chunks "
     "where there is a pipeline, and no full recompute; "
@@ -245,12 +268,10 @@ _MEGATRON_SOURCES = {
 
 
 def _megatron_sources(
-    split: str, sharding_group: str, tp: str = ""
+    split: str, sharding_group: str, **others: str
 ) -> tuple[tuple[str, str], ...]:
     known = {**_MEGATRON_SOURCES, "split": split, "sharding_group": sharding_group}
-    if tp:
-        known["tensor_parallelism"] = tp
-    return _sources(_UNCHECKED, **known)
+    return _sources(_UNCHECKED, **{**known, **others})
 
 
 _MEGATRON_LM = LaunchRules(
@@ -269,6 +290,9 @@ _MEGATRON_LM = LaunchRules(
         "--decoder-last-pipeline-num-layers",
         "one group of all data- and context-parallel ranks; instances of the "
         "distributed optimizer came later",
+        expert_parallelism="megatron/core/parallel_state.py, RankGenerator (0.8 and "
+        "0.9): ep divides the experts and dp, and is inside dp in the order of ranks, "
+        "outside cp",
     ),
 )
 
@@ -294,9 +318,8 @@ _MEGATRON_CORE = LaunchRules(
         "pipeline_model_parallel_layout (0.13), which gives every chunk its layers",
         "megatron/core/distributed/distributed_data_parallel_config.py: "
         "num_distributed_optimizer_instances",
-        "megatron/core/transformer/transformer_config.py: tp divides "
-        "num_attention_heads; that it divides num_query_groups, too, is asked for "
-        "before 0.16 only (users' reports; not checked)",
+        tensor_parallelism="megatron/core/transformer/transformer_config.py: tp "
+        "divides num_attention_heads",
     ),
 )
 
@@ -329,6 +352,11 @@ _DEEPSPEED = LaunchRules(
         context_parallelism="deepspeed/sequence/layer.py: DistributedAttention, "
         "all-to-alls over heads (Ulysses), query groups copied where they are fewer; "
         "no ring",
+        expert_parallelism="deepspeed/utils/groups.py: "
+        "_create_expert_and_data_parallel, ep neighbours among all ranks of a stage, "
+        "each expert on one (deepspeed/moe/layer.py: without "
+        "enable_expert_tensor_parallelism); with it, and tensor parallelism, ep "
+        "divides dp",
         zero_stage="deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are refused "
         "with a pipeline; zero_optimization.stage is one for the job",
         sharding_group="deepspeed/runtime/zero/config.py: mics_shard_size, with ZeRO-3",
@@ -345,6 +373,7 @@ _FSDP = LaunchRules(
     zero_stages=(0, 2, 3),
     hybrid_sharding=(2, 3),
     offload=ALL_PARTS,
+    offload_together=ALL_STATES,
     orders=(_DP_INSIDE,),
     sources=_sources(
         _UNCHECKED,
@@ -365,8 +394,9 @@ _FSDP = LaunchRules(
         "_HYBRID_SHARD_ZERO2",
         recompute="torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py, "
         "applied to all blocks alike",
-        offload="torch/distributed/fsdp/_fully_shard/_fsdp_api.py: CPUOffloadPolicy; "
-        "checkpoint_wrapper.py: offload_wrapper",
+        offload="torch/distributed/fsdp/_fully_shard/_fsdp_api.py: CPUOffloadPolicy, "
+        "of parameters, gradients and states together; checkpoint_wrapper.py: "
+        "offload_wrapper",
     ),
 )
 
@@ -380,7 +410,8 @@ _TORCHTITAN = LaunchRules(
     zero_stages=(2, 3),
     zero_stages_with_pipeline=(2, 3),
     hybrid_sharding=(2, 3),
-    offload=("weights", "gradients", "optimizer"),
+    offload=ALL_STATES,
+    offload_together=ALL_STATES,
     orders=(_DP_INSIDE,),
     sources=_sources(
         _UNCHECKED,
@@ -389,7 +420,7 @@ _TORCHTITAN = LaunchRules(
         idle_devices="torchtitan/distributed/parallel_dims.py: dp_replicate x dp_shard "
         "x cp x tp x pp is the world size",
         rank_order="torchtitan/distributed/parallel_dims.py: mesh (pp, dp_replicate, "
-        "dp_shard, cp, tp), row-major; ep inside dp_shard",
+        "dp_shard, cp, tp), row-major",
         pipeline="torchtitan/distributed/pipeline_parallel.py",
         schedule="torch/distributed/pipelining/schedules.py: ScheduleZBVZeroBubble and "
         "ScheduleDualPipeV among others; torchtitan/distributed/pipeline_parallel.py: "
@@ -401,21 +432,24 @@ _TORCHTITAN = LaunchRules(
         "every chunk its layers",
         context_parallelism="torchtitan/config: "
         "parallelism.context_parallel_rotate_method, alltoall (a ring) or allgather",
-        expert_parallelism="torchtitan/distributed/parallel_dims.py: ep divides "
-        "dp_shard x cp, and x tp with expert_tensor_parallel_degree 1; that is 1 or tp",
+        expert_parallelism="torchtitan/distributed/parallel_dims.py: mesh (pp, "
+        "dp_replicate, efsdp, ep, etp) over the same ranks, so that ep x etp divides "
+        "dp_shard x cp x tp; expert_tensor_parallel_degree is 1 or tp (0.2.0 asks for "
+        "a multiple of cp, too; since 0.3 there is 1 only)",
         zero_stage="fully_shard(reshard_after_forward=..): parameters are always "
         "sharded",
         sharding_group="torchtitan/distributed/parallel_dims.py: dp_replicate x "
         "dp_shard",
         recompute="torchtitan/distributed/activation_checkpoint.py: one mode for all "
         "blocks",
-        offload="torchtitan/config: training.enable_cpu_offload",
+        offload="torchtitan/config: training.enable_cpu_offload, of parameters, "
+        "gradients and states together",
     ),
 )
 
 _MAXTEXT = LaunchRules(
     framework="MaxText 2025",
-    schedules=("gpipe", "1f1b", "interleaved-1f1b"),
+    schedules=("scanned", "circular"),
     microbatches=ALWAYS,
     context_parallel=("p2p", "all_gather"),
     zero_stages=(0, 3),
@@ -434,11 +468,15 @@ _MAXTEXT = LaunchRules(
         "stages, data outside; expert stands inside tensor there, which placements do "
         "not have",
         pipeline="MaxText/layers/pipeline.py",
-        schedule="MaxText/layers/pipeline.py: circular pipelines under one jax.grad, "
-        "which the 1F1B schedules stand for",
+        schedule="MaxText/layers/pipeline.py, NNXPipeline.__call__: one jax.lax.scan "
+        "over microbatches x repeats + stages - 1 turns of all stages, under one "
+        "jax.grad",
         microbatches="MaxText/pyconfig.py: stages divide num_pipeline_microbatches",
         context_parallelism="MaxText/configs/base.yml: context_parallel_strategy, "
         "all_gather or ring",
+        expert_parallelism="MaxText/configs/base.yml: an axis expert of the mesh, over "
+        "which batches are split as over fsdp (logical_axis_rules: activation_batch), "
+        "beside that of context: ep divides dp",
         split="MaxText/pyconfig.py: stages x num_pipeline_repeats x "
         "num_layers_per_pipeline_stage is the number of decoder layers",
         zero_stage="MaxText/configs/base.yml: ici_data_parallelism, "

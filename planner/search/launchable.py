@@ -98,6 +98,9 @@ class LaunchFacts:
     idle_devices: bool = False
     """Whether devices without work are asked for."""
 
+    experts_within_data: bool = False
+    """Whether the framework spreads experts over data-parallel ranks alone."""
+
     orders: tuple[DeviceOrder | None, ...] = (None,)
     """Orders in which nodes may be listed, None for that of their numbers."""
 
@@ -123,6 +126,7 @@ class LaunchFacts:
             num_attention_heads=spec.num_attention_heads,
             num_query_groups=spec.num_query_groups,
             num_moe_experts=spec.num_moe_experts,
+            experts_within_data=workload.software.experts_within_data,
             global_batch_size=workload.training.global_batch_size,
             num_devices=num_devices,
             idle_devices=idle_devices,
@@ -373,7 +377,7 @@ SPLIT_WORDS = MappingProxyType(
 
 
 def _degrees(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
-    tp, _, ep, dp, _ = plan.parallel.sizes()
+    tp, _, ep, _, _ = plan.parallel.sizes()
     yield from _tensor(tp, rules, facts)
     if plan.parallel.sequence_parallel and tp == 1:
         yield (
@@ -384,16 +388,8 @@ def _degrees(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     yield from _context(plan, rules, facts)
     if ep > 1 and not rules.expert_parallel:
         yield "expert_parallelism", f"experts on {ep} ranks", "1 rank"
-    elif plan.parallel.grouping.is_folded:
-        yield from _expert_tensor(plan, rules, facts)
-    elif ep > 1 and (
-        facts.num_moe_experts % ep or dp % ep or not facts.num_moe_experts
-    ):
-        yield (
-            "expert_parallelism",
-            f"{facts.num_moe_experts} experts on {ep} of {dp} replicas",
-            "a divisor of both",
-        )
+    elif plan.parallel.grouping.etp or ep > 1:
+        yield from _experts(plan, rules, facts)
 
 
 def _context(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
@@ -427,10 +423,11 @@ CONTEXT_WORDS = MappingProxyType(
 """Kind of context parallelism -> its name in a sentence."""
 
 
-def _expert_tensor(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
+def _experts(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     parallel, experts = plan.parallel, facts.num_moe_experts
     ep, etp = parallel.expert_model_parallel_size, parallel.grouping.etp
-    if not rules.expert_tensor_parallel:
+    counts_anew = not facts.experts_within_data
+    if etp and not rules.expert_tensor_parallel:
         yield (
             "expert_parallelism",
             f"each expert on {etp} of {parallel.tensor_model_parallel_size} ranks",
@@ -438,6 +435,17 @@ def _expert_tensor(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breach
         )
     elif not experts or experts % ep:
         yield "expert_parallelism", f"{experts} experts on {ep} ranks", "a divisor"
+    elif (
+        not etp
+        and parallel.context_parallel_size > 1
+        and parallel.grouping.folds != counts_anew
+    ):
+        ways = "data-parallel ranks alone", "all ranks of a stage"
+        yield (
+            "expert_parallelism",
+            f"experts spread over {ways[not counts_anew]}",
+            ways[counts_anew],
+        )
 
 
 def _tensor(tp: int, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
@@ -509,6 +517,10 @@ def _offloaded(plan: Plan, rules: LaunchRules) -> Breaches:
     if lacking:
         expected = f"{_join_values(can)} at most" if can else "nothing on hosts"
         yield "offload", _join_values(lacking), expected
+    elif apart := [one for one in offloads if not rules.keeps_together(one)]:
+        kept = [name for name, part in apart[0]._asdict().items() if part > 0.0]
+        all_of = f"{_join_values(rules.offload_together)}, whole and together, or none"
+        yield "offload", f"{_join_values(kept)} alone, or in part", all_of
     elif len(offloads) > 1 and rules.same_savings:
         yield "offload", "other fractions on other stages", "one for all stages"
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from estimators.collectives.cost import rates_by_algorithm
-from estimators.training import PLAIN_GROUPING, Grouping, Sizes, expert_data_size
+from estimators.grouping import PLAIN_GROUPING, Grouping
+from estimators.training import Sizes, expert_data_size
 from planner.cost.rates import StageRates
 from planner.kernels import relaxed as kernel
 from planner.kernels import tables as columns
@@ -191,21 +192,20 @@ class Relaxation:
         latency, hop = self.hop.tolist()
         tp, cp = sizes.tp, sizes.cp
         exchanging, ring = grouping.exchanging(cp), grouping.ring(cp)
-        pairs = {
-            columns.CONTEXT_PASS: (0.0, self._pass_inverse(tp, cp)),
-            columns.CONTEXT_EXCHANGE: self._exchange(tp, exchanging),
-        }
+        pairs = {columns.CONTEXT_EXCHANGE: self._exchange(tp, exchanging)}
+        if grouping.cp_comm_type == "all_gather":
+            pairs[columns.CONTEXT_PASS] = (0.0, self._pass_inverse(tp, cp))
         if exchanging > 1 or ring == 1:
             pairs[columns.CONTEXT] = (latency, hop) if ring > 1 else (0.0, 0.0)
         if grouping.is_folded:
             members = expert_data_size(sizes, grouping)
-            over, rest = divmod(sizes.ep * grouping.etp, tp)
+            over, rest = divmod(grouping.expert_span((tp, cp, sizes.ep)), tp)
             exchanged, reduced = self.exchange_inverse(sizes.ep), 0.0
             if rest == 0:
                 exchanged = max(exchanged, self._exchange(tp, over)[1])
                 reduced = self._pass_inverse(tp, members)
             reduced = max(reduced, (members - 1) / members * hop)
-            etp = grouping.etp
+            etp = grouping.etp or 1  # else tensor-parallel groups gather
             pairs[columns.EXPERT] = (latency if sizes.ep > 1 else 0.0, exchanged)
             pairs[columns.EXPERT_TENSOR] = (0.0, (etp - 1) / etp * hop)
             pairs[columns.EXPERT_PASS] = (0.0, reduced)

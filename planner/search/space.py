@@ -1,8 +1,9 @@
 """The space of a search: what a scenario may allow, and the configurations of that.
 
 Letters: ``tp``, ``cp``, ``ep`` tensor-, context- and expert-parallel size, ``b``
-micro-batch size, ``v`` virtual stages, ``pp`` stages, ``dp`` replicas (a multiple of
-``ep``), ``m`` microbatches, ``N`` devices.
+micro-batch size, ``v`` virtual stages, ``pp`` stages, ``dp`` replicas (as many as
+`estimators.grouping.Grouping.replica_unit` says, or a multiple), ``m`` microbatches,
+``N`` devices.
 """
 
 import math
@@ -14,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimators.grouping import PLAIN_GROUPING, Grouping, StageSizes
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.training import PLAIN_GROUPING, Grouping, Sizes, expert_data_size
+from estimators.training import Sizes, expert_data_size
 from planner.search.launch_rules import LaunchRules
 from planner.step.plan import NO_OFFLOAD, Offload, Plan
 from topologies.arrays import IntArray
@@ -53,7 +55,7 @@ class SearchSpec:
     """Devices that share each sequence."""
 
     expert_model_parallel_sizes: tuple[int, ...] | None = None
-    """Replicas that share the experts of each mixture-of-experts layer."""
+    """Devices that share the experts of each mixture-of-experts layer."""
 
     expert_tensor_parallel_sizes: tuple[int, ...] | None = None
     """Devices that share each expert's matrices; None for one, and for as many as share
@@ -61,7 +63,7 @@ class SearchSpec:
 
     cp_comm_types: tuple[str, ...] | None = None
     """How devices that share a sequence share attention, of
-    `estimators.training.CP_COMM_TYPES`; None for those of `USUAL_CP_COMM_TYPES` that
+    `estimators.grouping.CP_COMM_TYPES`; None for those of `USUAL_CP_COMM_TYPES` that
     the framework has."""
 
     virtual_pipeline_model_parallel_sizes: tuple[int, ...] | None = None
@@ -103,6 +105,15 @@ class SearchSpec:
     """Relative gap at which a search for the fastest replay ends: no other plan can be
     faster by more."""
 
+    hides: bool = False
+    """Whether the planned objective leaves out what the framework hides behind compute
+    (`planner.search.exposed`), as the search for the fastest replay has it do."""
+
+    proposals: int = 4
+    """Plans of the dynamic program for the planned time that a search for the fastest
+    replay begins with; 0 for none. They change what it costs, and its answer only for a
+    faster one."""
+
     keep_best: int = 5
     """Distinct plans to return, best first."""
 
@@ -116,6 +127,16 @@ class SearchSpec:
 
     memory_reserve: float = 0.0
     """Device memory that plans must leave free [byte]."""
+
+    @property
+    def keeps_rules(self) -> bool:
+        """Whether planners keep to what the framework can launch.
+
+        The planned objective is one of all splits, with a choice for each stage.
+        """
+        return (
+            self.launchable and self.rules is not None and self.objective != "planned"
+        )
 
 
 USUAL_CP_COMM_TYPES = ("p2p", "a2a")
@@ -209,6 +230,7 @@ def inner_configurations(
     num_devices: int,
     chain: tuple[int, int],
     global_batch_size: int,
+    within_data: bool = False,
 ) -> tuple[tuple[Inner, ...], Counter[str]]:
     """Enumerate the space.
 
@@ -216,7 +238,8 @@ def inner_configurations(
     divides the model, context-parallel sizes and micro-batch sizes that are powers of
     two, every expert-parallel size that divides the experts, every number of virtual
     stages that divides the blocks, of stages and of replicas that the cluster holds,
-    dividing it or not. ``chain`` is the number of layers and of blocks.
+    dividing it or not. ``chain`` is the number of layers and of blocks, ``within_data``
+    the software's ``experts_within_data``.
 
     Returns
     -------
@@ -232,18 +255,19 @@ def inner_configurations(
     inner: list[Inner] = []
     outer: dict[tuple[int, int], tuple[IntArray, IntArray]] = {}
     count = 0
-    for degrees in degrees_of(model, spec, num_devices):
+    for degrees in degrees_of(model, spec, num_devices, within_data=within_data):
         if divisibility_problem(model, degrees) is not None:
             dropped["not divisible"] += 1
             continue
         group = degrees.tp * degrees.cp
-        key = group, degrees.ep
+        unit = degrees.grouping.replica_unit(degrees[:3])
+        key = group, unit
         if key not in outer:
             outer[key] = _outer_sizes(
                 spec,
                 num_groups=num_devices // group,
                 num_layers=chain[0],
-                ep=degrees.ep,
+                unit=unit,
                 most_replicas=global_batch_size,
             )
         b = degrees.micro_batch_size
@@ -312,11 +336,13 @@ def degrees_of(
     spec: SearchSpec,
     num_devices: int,
     rules: LaunchRules | None = None,
+    *,
+    within_data: bool,
 ) -> Iterator[Degrees]:
     """Yield what layer tables depend on, dividing the model or not.
 
     With ``rules`` ranks form all groups that the framework has, without them rings and
-    tensor-parallel groups of experts alone.
+    tensor-parallel groups of experts alone. ``within_data`` as for `Grouping.of`.
     """
     tps = spec.tensor_model_parallel_sizes or divisors(model.num_attention_heads)
     powers = [2**k for k in range(num_devices.bit_length())]
@@ -329,28 +355,38 @@ def degrees_of(
     ]
     for tp in sorted(tps):
         for cp in sorted(cps):
-            groupings = [PLAIN_GROUPING]
-            if rules is not None:
-                groupings = groupings_of(model, spec, rules, tp, cp)
             for ep in sorted(eps) if tp * cp <= num_devices else ():
+                groupings = [Grouping.of((tp, cp, ep), within_data=within_data)]
+                if rules is not None:
+                    groupings = groupings_of(
+                        model, spec, rules, (tp, cp, ep), within_data=within_data
+                    )
                 several = ep > 1 or spec.expert_tensor_parallel_sizes is not None
-                tried = [one for one in groupings if several or not one.is_folded]
+                tried = [
+                    one
+                    for one in groupings
+                    if (several or not one.etp)
+                    and one.expert_span((tp, cp, ep)) <= num_devices
+                ]
+                is_split = sequence_parallel(spec, tp)
                 for b, grouping in product(sorted(batches), tried):
-                    # Experts count ranks in their own way, or along an axis more.
-                    own = grouping.etp * ep if grouping.is_folded else tp * cp * ep
-                    if own <= num_devices:
-                        is_split = sequence_parallel(spec, tp)
-                        yield Degrees(tp, cp, ep, b, is_split, grouping)
+                    yield Degrees(tp, cp, ep, b, is_split, grouping)
 
 
 def groupings_of(
-    model: TransformerSpec, spec: SearchSpec, rules: LaunchRules, tp: int, cp: int
+    model: TransformerSpec,
+    spec: SearchSpec,
+    rules: LaunchRules,
+    sizes: StageSizes,
+    *,
+    within_data: bool,
 ) -> list[Grouping]:
     """Return how a framework's ranks may form groups, fitting the model or not.
 
-    Two levels of context parallelism are for more ranks than can exchange heads: the
-    most that can do, and rings of those.
+    ``within_data`` as for `Grouping.of`. Two levels of context parallelism are for more
+    ranks than can exchange heads: the most that can do, and rings of those.
     """
+    tp, cp, _ = sizes
     kinds = [
         kind
         for kind in rules.context_parallel
@@ -360,13 +396,13 @@ def groupings_of(
     contexts = [("p2p", 0)] if cp == 1 else []
     for kind in kinds if cp > 1 else ():
         contexts += [(kind, a) for a in _levels(model, kind, tp, cp)]
-    sizes = spec.expert_tensor_parallel_sizes
+    given = spec.expert_tensor_parallel_sizes
     has_experts = model.num_moe_experts > 0
-    splits = [tp] if sizes is None or tp in sizes or not has_experts else []
+    splits = [tp] if given is None or tp in given or not has_experts else []
     if rules.expert_tensor_parallel and has_experts and tp > 1:
-        splits += [one for one in sizes or (1,) if one < tp and tp % one == 0]
+        splits += [one for one in given or (1,) if one < tp and tp % one == 0]
     return [
-        Grouping.of(tp, cp, etp=etp, cp_comm_type=kind, a2a=a)
+        Grouping.of(sizes, etp=etp, within_data=within_data, cp_comm_type=kind, a2a=a)
         for etp in splits
         for kind, a in contexts
     ]
@@ -406,10 +442,13 @@ def _outer_sizes(
     *,
     num_groups: int,
     num_layers: int,
-    ep: int,
+    unit: int,
     most_replicas: int,
 ) -> tuple[IntArray, IntArray]:
-    """Return all pairs of stages and replicas that fit, as two arrays."""
+    """Return all pairs of stages and replicas that fit, as two arrays.
+
+    Replicas are multiples of ``unit``.
+    """
     stages = spec.pipeline_model_parallel_sizes or range(1, num_layers + 1)
     pps: list[IntArray] = []
     dps: list[IntArray] = []
@@ -419,7 +458,7 @@ def _outer_sizes(
             continue
         chosen = spec.data_parallel_sizes
         dp = np.arange(1, most + 1) if chosen is None else np.array(sorted(chosen))
-        dp = dp[(dp <= most) & (dp % ep == 0)].astype(np.int64)
+        dp = dp[(dp <= most) & (dp % unit == 0)].astype(np.int64)
         pps.append(np.full_like(dp, pp))
         dps.append(dp)
     empty = np.zeros(0, dtype=np.int64)

@@ -28,6 +28,13 @@ from planner.kernels import tables
 from planner.kernels.tables import Choices, JobConstants
 from planner.search.bounds import LayerBounds
 from planner.search.device_kinds import Kinds, PlacedKinds
+from planner.search.exposed import (
+    Covers,
+    bucket_shares,
+    compute_times,
+    exposed_costs,
+    hides_anything,
+)
 from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER, gathers_once
@@ -111,6 +118,11 @@ class Splitter:
         field(default_factory=dict)
     )
 
+    @property
+    def hides(self) -> bool:
+        """Whether stages cost less for what the framework hides."""
+        return self.spec.hides and hides_anything(self.workload.execution)
+
     def split(
         self,
         configuration: Configuration,
@@ -156,7 +168,10 @@ class Splitter:
             in_flight=self.in_flight(configuration),
             sum_weight=weights.sum,
             max_weight=weights.max,
-            least_step_end=_least_step_end(table, costs.step_end, p),
+            # What is left of a step end when it is hidden is no line over parameters.
+            least_step_end=(
+                0.0 if self.hides else _least_step_end(table, costs.step_end, p)
+            ),
         )
         status, value, bounds, picked, tried = kernel.split_chain(
             chain, cutoff - constant
@@ -243,15 +258,37 @@ class Splitter:
                 saved = choices.offload[:, tables.OPTIMIZER]
                 saved = saved * (self.hosts.step_time - own)
                 choices = choices._replace(host_step=choices.host_step + saved)
-        time, step_end = tables.time_and_step_end(
-            table.sums,
-            table.traffic,
-            choices,
-            rates.group_sizes,
-            rates.rows,
-            constants,
-            KERNEL_LEDGER,
-        )
+
+        def price(rows: FloatArray, job: JobConstants) -> tuple[FloatArray, FloatArray]:
+            found: tuple[FloatArray, FloatArray] = tables.time_and_step_end(
+                table.sums,
+                table.traffic,
+                choices,
+                rates.group_sizes,
+                rows,
+                job,
+                KERNEL_LEDGER,
+            )
+            return found
+
+        if self.hides:
+            whole = self._table(self.degrees(configuration), kinds)
+            backward = float(whole.backward_time.sum())
+            time, step_end = exposed_costs(
+                price,
+                rates.rows,
+                constants,
+                self.workload.execution,
+                Covers(
+                    compute_times(table.sums, choices),
+                    backward / (backward + float(whole.forward_time.sum())),
+                    bucket_shares(
+                        table.sums, configuration.dp * configuration.cp, configuration.v
+                    ),
+                ),
+            )
+        else:
+            time, step_end = price(rates.rows, constants)
         if choices.offload.any():
             time += self.hosts.exposed_times(
                 interleave_chain(
@@ -262,6 +299,9 @@ class Splitter:
                 Sharers(rates.group_sizes, constants.expert_group),
                 configuration.v,
             )
+        # Of each chunk a forward and a backward pass.
+        lead = self.workload.messages_time(configuration.pp)
+        time += 2.0 * configuration.v * lead
         step_end += self._sending_time(choices, rates.senders)
         return time, step_end
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from estimators.chain import build_layer_table
 from estimators.constants import Constants, load_constants
+from estimators.host_time import message_time
 from estimators.layers.matrices import block_matrices
 from estimators.layers.sharding import layer_work
 from estimators.layers.table import LayerTable
@@ -60,8 +61,8 @@ class Execution:
     interleaving the sender does."""
 
     tp_comm_overlap: bool = False
-    """Megatron's: tensor-parallel collectives run behind the products next to them, so
-    that both together take as long as the longer one."""
+    """Megatron's: tensor-parallel collectives inside a node run behind the products
+    next to them, so that both together take as long as the longer one."""
 
     communication_slowdown: float = 1.0
     """Factor on the duration of compute while one of the overlaps above, but for
@@ -373,6 +374,14 @@ class Workload:
         if self.software.many_nodes:
             return constants.iteration_time_many_nodes
         return constants.iteration_time
+
+    def messages_time(self, num_stages: int) -> float:
+        """Return what the host takes for the messages of a pass through a chunk [s].
+
+        One comes and one goes, forward as well as backward. Passes at the ends of the
+        chain count as others: they read and write what others receive and send.
+        """
+        return 2.0 * message_time(self.platform) if num_stages > 1 else 0.0
 
     @cached_property
     def shard_time(self) -> float:

@@ -162,6 +162,7 @@ def pass_times(
     reduces: FloatArray,
     behind: Behind,
     *,
+    lead: float = 0.0,
     before: LayerPassTimes | None = None,
 ) -> PassTimes:
     """Return a pass through layers that also send for their parameters.
@@ -176,14 +177,16 @@ def pass_times(
         others may be under way at once.
     behind
         What is hidden of them.
+    lead
+        What the host takes for the pass's messages before all else [s].
     before
         What the pass does before its first layer, all weights being there: it gathers
         them first, one after another, and none later.
     """
-    now, worked = 0.0, 0.0
+    now, worked = lead, lead
     if before is not None:
-        now = float(gathers.sum() + before.whole.sum())
-        worked = float(before.worked.sum())
+        now += float(gathers.sum() + before.whole.sum())
+        worked += float(before.worked.sum())
         gathers = gathers[:, :0]
         behind = behind._replace(gathers_ahead=False)
     if gathers.size or reduces.size:

@@ -226,6 +226,7 @@ def stretched_table(table: LayerTable, factor: float) -> LayerTable:
         recompute_time={
             mode: factor * time for mode, time in table.recompute_time.items()
         },
+        host_time={name: factor * time for name, time in table.host_time.items()},
     )
 
 
@@ -261,7 +262,17 @@ def _combined(
     weight = first.weight_gradient_time
     rest = backward - weight
     repeated: Mapping[str, FloatArray] = first.recompute_time
+    host: Mapping[str, FloatArray] = first.host_time
     for table in tables[1:]:
+        now = {"forward": forward, "backward": backward, **repeated}
+        own = _pass_times(table)
+        # Who sets the time of a pass says what of it the host is.
+        host = {
+            name: np.where(
+                better(now[name], own[name]) == now[name], time, table.waited(name)
+            )
+            for name, time in host.items()
+        }
         forward = better(forward, table.forward_time)
         most = better(backward, table.backward_time)
         other = table.backward_time - table.weight_gradient_time
@@ -283,4 +294,14 @@ def _combined(
         backward_time=backward,
         weight_gradient_time=weight,
         recompute_time=repeated,
+        host_time=host,
     )
+
+
+def _pass_times(table: LayerTable) -> Mapping[str, FloatArray]:
+    """Return the times whose part `LayerTable.host_time` tells, by the same names."""
+    return {
+        "forward": table.forward_time,
+        "backward": table.backward_time,
+        **table.recompute_time,
+    }

@@ -12,6 +12,10 @@ Between a backward pass and its weight gradients, where a schedule splits them, 
 keeps what the products need (`LayerTable.weight_gradient_bytes`) in place of what the
 forward pass saved. While that backward pass runs both come and go layer by layer: it is
 charged with the larger of the two.
+
+Inside a pass a device has the most while it works on one of the layers. What the ends
+of the chain behind that layer save is not there then: logits are gone when the blocks
+before them are run again. Blocks are not told apart by their order.
 """
 
 from collections.abc import Mapping
@@ -128,10 +132,10 @@ class Activations(NamedTuple):
     end of its backward pass [byte]."""
 
     forward_working: float
-    """Memory used inside a forward pass only [byte]."""
+    """Memory used inside a forward pass only, beside all that it saves [byte]."""
 
     backward_working: float
-    """Memory used inside a backward pass only, beside what is saved [byte]."""
+    """Memory used inside a backward pass only, beside all that was saved [byte]."""
 
     kept: tuple[float, ...]
     """Memory kept by each chunk for each microbatch from the end of its backward pass
@@ -166,11 +170,11 @@ def stage_activations(
     if splits_backward:
         kept = tuple(float(table.weight_gradient_bytes[span].sum()) for span in held)
     if stage.recompute == "stage":
-        return _redone_from_the_input(table, stage, held, kept)
+        return _redone_from_the_input(table, stage, kept, splits_backward)
     saves = recompute.saved_bytes(table, stage)
     works = recompute.working_bytes(table, stage)
     saved = tuple(float(saves[span].sum()) for span in held)
-    working = max(float(works[span].max()) for span in held)
+    working = _most_inside(table, works, stage, splits_backward)
     return Activations(
         saved=saved,
         forward_working=working,
@@ -180,11 +184,12 @@ def stage_activations(
 
 
 def _redone_from_the_input(
-    table: LayerTable, stage: Stage, held: list[slice], kept: tuple[float, ...]
+    table: LayerTable, stage: Stage, kept: tuple[float, ...], splits: bool
 ) -> Activations:
     """Return the memory of a stage that saves its input only."""
+    held = [slice(first, last + 1) for first, last in stage.chunks]
     entering = float(table.boundary_bytes[1:-1].max(initial=0.0))
-    working = max(float(table.working_bytes["none"][span].max()) for span in held)
+    working = _most_inside(table, table.working_bytes["none"], stage, splits)
     redone = max(float(table.saved_bytes["none"][span].sum()) for span in held)
     saved = tuple(0.0 if first == 0 else entering for first, _ in stage.chunks)
     return Activations(
@@ -193,6 +198,16 @@ def _redone_from_the_input(
         backward_working=max(redone, _most_added(saved, kept)) + working,
         kept=kept,
     )
+
+
+def _most_inside(
+    table: LayerTable, works: FloatArray, stage: Stage, splits: bool
+) -> float:
+    inside = (
+        recompute.alive_inside(table, works, chunk, splits_backward=splits)
+        for chunk in stage.chunks
+    )
+    return max(float(each.max()) for each in inside)
 
 
 def _most_added(saved: tuple[float, ...], kept: tuple[float, ...]) -> float:
@@ -266,7 +281,7 @@ def block_stage_memory(
         "optimizer": float(static.optimizer),
         "buffers": float(static.buffers),
         "activations": stage.in_flight * alive,
-        "working": float(table.working_bytes[mode][[block, *ends]].max()),
+        "working": _blocks_inside(table, mode, block, ends),
     }
     sharded = LEDGER[stage.zero_stage].sharded
     largest = float(table.largest_parameters[[block, *ends]].max())
@@ -280,6 +295,17 @@ def block_stage_memory(
         max(saved["none"], float(table.saved_bytes["none"][ends].max(initial=0.0))),
     )
     return _beside_host(parts, float(static.copies), stage.offload, layer).device
+
+
+def _blocks_inside(table: LayerTable, mode: str, block: int, ends: list[int]) -> float:
+    """Return `_most_inside` of blocks that are alike, and some ends of their chain."""
+    works, saves = table.working_bytes[mode], table.saved_bytes["none"]
+    behind = float(saves[[end for end in ends if end > block]].sum())
+    inside = float(works[block]) - behind
+    for end in ends:
+        behind -= float(saves[end]) if end > block else 0.0
+        inside = max(inside, float(works[end]) - behind)
+    return inside
 
 
 class StageAccount(NamedTuple):
@@ -421,6 +447,7 @@ def _in_flight_bytes(
     v = plan.virtual_pipeline_model_parallel_size
     schedule = SCHEDULES[plan.schedule]
     count = schedule.in_flight(index, len(plan.stages), plan.num_microbatches, v)
+    count += schedule.bubbles_kept(len(plan.stages))
     if v == 1:
         return count * activations.saved[0]
     column = recompute.saved_bytes(table, plan.stages[index])

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from estimators.grouping import PLAIN_GROUPING
 from estimators.layers.work import Degrees
-from estimators.training import PLAIN_GROUPING, ParallelismConfig
+from estimators.training import ParallelismConfig
 from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
 from topologies.short_repr import short_repr
@@ -350,6 +351,8 @@ def _unusual_groups_json(parallel: ParallelismConfig) -> dict[str, Any]:
     etp, levels = parallel.grouping.etp, parallel.hierarchical_context_parallel_sizes
     if etp:
         written["expert_tensor_parallel_size"] = etp
+    if parallel.experts_within_data:
+        written["experts_within_data"] = True
     if parallel.grouping.cp_comm_type != PLAIN_GROUPING.cp_comm_type:
         written["cp_comm_type"] = parallel.cp_comm_type
     if levels is not None:

@@ -46,11 +46,51 @@ def working_bytes(table: LayerTable, stage: Stage) -> FloatArray:
     return _mixed(table, stage, table.working_bytes)
 
 
+def alive_inside(
+    table: LayerTable,
+    works: FloatArray,
+    layers: tuple[int, int],
+    *,
+    splits_backward: bool,
+) -> FloatArray:
+    """Return what a pass has beside all that a chunk saves, by its layer [byte].
+
+    While a layer is worked on, the ends of the chain behind it are done with, or not
+    begun: the logits are gone when blocks are run again. Less than nothing where those
+    were larger.
+
+    Parameters
+    ----------
+    table
+        Costs of the layers.
+    works
+        What is alive inside a pass of each layer, shape ``(L,)`` [byte].
+    layers
+        First and last layer of the chunk.
+    splits_backward
+        Whether weight gradients are passes of their own: those of the ends need what
+        they need then, whatever else is gone.
+    """
+    span = slice(layers[0], layers[1] + 1)
+    if splits_backward:
+        return works[span]
+    ends = (table.saved_bytes["none"] * (1.0 - table.is_block))[span]
+    left: FloatArray = works[span] - (ends.sum() - np.cumsum(ends))
+    return left
+
+
 def repeated_time(table: LayerTable, stage: Stage) -> FloatArray:
     """Return the compute that recompute adds to each layer, shape ``(L,)`` [s]."""
     if stage.recompute == "none":
         return np.zeros(table.num_layers)
     return repeated_layers(table, stage) * table.recompute_time[stage.recompute]
+
+
+def repeated_wait(table: LayerTable, stage: Stage) -> FloatArray:
+    """Return the part of `repeated_time` that a device waits for its host [s]."""
+    if stage.recompute == "none":
+        return np.zeros(table.num_layers)
+    return repeated_layers(table, stage) * table.waited(stage.recompute)
 
 
 def recompute_shares(item: InLayerTraffic, table: LayerTable) -> dict[str, FloatArray]:

@@ -17,7 +17,8 @@ SURFACE = {
         *("-o", "-q", "SCENARIO..."),
     ],
     "report": [
-        *("--force", "--output", "--quiet", "--scenario", "-o", "-q", "FOLDER"),
+        *("--force", "--output", "--quiet", "--scenario", "--trust-code", "-o", "-q"),
+        "FOLDER",
     ],
     "plan": [
         *("--explain", "--json", "--nest-instance", "--quiet", "--score", "-q"),
@@ -39,6 +40,7 @@ SURFACE = {
         *(
             "--quiet",
             "--restart",
+            "--space",
             "--time-limit",
             "--workers",
             "-o",
@@ -71,7 +73,7 @@ SURFACE = {
     "diff": ["--json", "A", "B"],
     "export": [
         *("--force", "--json", "--output", "--quiet", "--scenario", "--to"),
-        *("-o", "-q", "SOURCE"),
+        *("--trust-code", "-o", "-q", "SOURCE"),
     ],
     "import": [
         *("--accelerator", "--cluster", "--force", "--from", "--json", "--model"),

@@ -16,6 +16,9 @@ name = "GPT-3 175B on 102,400 H100"
 [model]
 name = "gpt3-175b"
 
+[software]
+preset = "ideal"
+
 [training]
 global_batch_size = 153600
 

@@ -62,7 +62,7 @@ def swept(folder: Path) -> list[dict[str, str]]:
 
 def seconds(point: Point) -> float:
     """Return the replayed time of a point [s]."""
-    return float(point["simulated_iteration_time_s"] or "nan")
+    return float(point.get("simulated_iteration_time_s") or "nan")
 
 
 def plan_sizes(plan: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import nestsim
 from nestsim.cli import main
 from nestsim.report.figures.canvas import save_figure
+from nestsim.scenario.editing import toml_text
 from tests.nestsim.compare.small import write
 
 MOST_REPR = 2_000
@@ -264,6 +266,42 @@ def test_notices_are_part_of_the_result_and_nothing_is_printed(
     assert not heard
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
+
+
+def test_notes_of_a_call_stand_in_no_other_one(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A call that fails, two at a time in threads, and the command line likewise."""
+    (tmp_path / "my_model.py").write_text('raise ValueError("no")\n')
+    document = nestsim.Scenario.from_file(file).document()
+    document["model"] = {"module": "my_model.py:build", "sequence_length": 128}
+    module = tmp_path / "module.toml"
+    with pytest.raises(nestsim.InputError, match="my_model"):
+        nestsim.plan(nestsim.Scenario.from_dict(document, module))
+    alone = nestsim.plan(file).notices
+    assert not [one for one in alone if "my_model" in one]
+
+    def moved(setting: str, value: object) -> nestsim.Scenario:
+        values = {f"simulation.{setting}": value}
+        return nestsim.Scenario.from_file(file).replace(values)
+
+    settings = {"expert_skew": 1.0, "communication_slowdown": 1.5}
+    with ThreadPoolExecutor(2) as pool:
+        calls = {
+            name: pool.submit(
+                lambda name: nestsim.plan(moved(name, settings[name])), name
+            )
+            for name in settings
+        }
+        notices = {name: call.result().notices for name, call in calls.items()}
+    for name, told in notices.items():
+        assert [one for one in settings if f"simulation.{one}" in " ".join(told)] == [
+            name
+        ]
+    assert nestsim.plan(file).notices == alone
+    (tmp_path / "module.toml").write_text(toml_text(document))
+    assert [main(["plan", str(module)]), main(["plan", str(file)])] == [2, 0]
+    assert "note: runs my_model.py" not in capsys.readouterr().err
 
 
 def test_an_interrupted_call_leaves_python_as_it_was(

@@ -24,6 +24,8 @@ hidden_size = 256
 num_attention_heads = 4
 vocab_size = 1024
 sequence_length = 128
+[software]
+preset = "ideal"
 [training]
 global_batch_size = 8
 precision = "fp32"

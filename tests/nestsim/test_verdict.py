@@ -9,7 +9,14 @@ from estimators.tracing.trace import trace_model
 from estimators.training import ParallelismConfig, TrainingSpec
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import ReplaySettings, replay
-from nestsim.verdict import explain_gap, gap_by_cause, judge
+from nestsim.uncertainty import MemoryBand
+from nestsim.verdict import (
+    NO_ROOM,
+    DeviceMemory,
+    explain_gap,
+    gap_by_cause,
+    judge,
+)
 from planner.cost.pricing import price_plan
 from planner.step.execution import Workload
 from planner.step.plan import Plan, Stage
@@ -66,11 +73,11 @@ def plan(devices, num_microbatches):
     )
 
 
-def judged(devices, uplink, memory=2.0**40):
+def judged(devices, uplink, memory=2.0**40, band=None):
     net, work = network(uplink), workload()
     priced = price_plan(net, work, plan(devices, 64 // len(devices[0])))
     done = replay(net, lower_plan(net, work, priced))
-    each = [memory] * len(devices)
+    each = DeviceMemory([memory] * len(devices), band)
     verdict = judge(net, priced, done, tolerance=0.05, memory=each)
     return priced, done, verdict
 
@@ -92,6 +99,29 @@ def test_boundaries_that_share_a_slow_uplink_make_it_slower_and_name_it():
     assert "contention" in verdict.reason
     assert "node" in verdict.reason
     assert verdict.gap.terms["contention"] > 0
+
+
+BAND = MemoryBand((0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 1.0, 1.04))
+
+
+@pytest.mark.parametrize(
+    ("share", "kind", "jobs"),
+    [
+        (1.05, "confirmed", 10),
+        (1.02, "confirmed", 8),
+        (0.96, "doubtful", 4),
+        (0.86, "doubtful", 1),
+        (0.84, "infeasible", 0),
+    ],
+)
+def test_infeasible_is_said_outside_of_the_band_alone(share, kind, jobs):
+    _, done, _ = judged(ZIGZAG, 1e11)
+    peak = max(timeline.peak for timeline in done.memory)
+    _, _, verdict = judged(ZIGZAG, 1e11, memory=share * peak, band=BAND)
+    assert verdict.kind == kind
+    assert verdict.memory.fits_in_ten == jobs
+    assert verdict.memory.low == pytest.approx(0.85 * peak)
+    assert (verdict.kind in NO_ROOM) == (share < 1.0)
 
 
 def test_what_does_not_fit_is_infeasible_by_how_much():
@@ -173,7 +203,7 @@ def test_classes_count_as_often_as_they_are_for_the_stage_that_works_most(stage)
         replace(priced, iteration_time=0.5 * priced.iteration_time),
         replace(done, span_multiplicity=counts),
         tolerance=0.05,
-        memory=[2.0**40] * 2,
+        memory=DeviceMemory([2.0**40] * 2),
     )
     assert f"stage {stage} works most" in verdict.reason
 

@@ -133,11 +133,11 @@ class BruteForce:
             for total in (float(compute.sum()) + sum(row) for row in transfers)
         )
 
-    def rates(self, grid: np.ndarray) -> NaiveRates:
+    def rates(self, sizes: Sizes, grid: np.ndarray) -> NaiveRates:
         """Return a placement's rates, made once."""
-        key = grid.shape, grid.tobytes()
+        key = grid.shape, grid.tobytes(), sizes.ep
         if key not in self._rates:
-            self._rates[key] = NaiveRates(self._wires, grid)
+            self._rates[key] = NaiveRates(self._wires, grid, sizes.ep)
         return self._rates[key]
 
     def transfers(
@@ -145,13 +145,14 @@ class BruteForce:
     ) -> tuple[tuple[float, ...], ...]:
         """Return what each stage waits for boundaries, by replica, each case once."""
         boundary = self.space.table(sizes).boundary_bytes[1:-1].max(initial=0.0)
-        return tuple(sorted(set(self.rates(grid).transfers(float(boundary), sizes.v))))
+        rates = self.rates(sizes, grid)
+        return tuple(sorted(set(rates.transfers(float(boundary), sizes.v))))
 
     def priced(
         self, sizes: Sizes, grid: np.ndarray
     ) -> tuple[list[StageRates], list[float]]:
         """Return the rates of a placement's stages, and what tied embeddings add."""
-        table, rates = self.space.table(sizes), self.rates(grid)
+        table, rates = self.space.table(sizes), self.rates(sizes, grid)
         tensor = [item for item in table.traffic if item.group == "tensor"]
         num_bytes = sum(float(item.forward_bytes.sum()) for item in tensor)
         count = sum(float(item.forward_count.sum()) for item in tensor)
@@ -213,7 +214,7 @@ class BruteForce:
         assert plan.parallel.sequence_parallel == on
         numbers = [one for stage in plan.stages for row in stage.devices for one in row]
         assert tuple(numbers) in naive_placements(*self._cluster(sizes))
-        grid = np.array(numbers).reshape(sizes.extents[::-1])
+        grid = np.array(numbers).reshape(self.space.extents(sizes)[::-1])
         split = [
             tuple((first, last + 1) for first, last in stage.chunks)
             for stage in plan.stages
@@ -235,7 +236,7 @@ class BruteForce:
 
     def _cluster(self, sizes: Sizes) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
         network = self.space.network
-        return sizes.extents, network.num_devices, network.block_sizes
+        return self.space.extents(sizes), network.num_devices, network.block_sizes
 
 
 def sizes_of(plan: Plan) -> Sizes:

@@ -25,9 +25,13 @@ def eight_devices() -> Network:
     )
 
 
-def executed(job: Workload, **overlaps: Any) -> Workload:
-    """Return a job under a framework that hides other things; its tables are kept."""
-    other = replace(job, execution=Execution(**overlaps))
+def executed(job: Workload, message_time: float = 0.0, **overlaps: Any) -> Workload:
+    """Return a job under a framework that hides other things; its tables are kept.
+
+    Hosts take ``message_time`` for each message between stages [s].
+    """
+    constants = job.constants.replaced({"software.ideal.message_time": message_time})
+    other = replace(job, execution=Execution(**overlaps), constants=constants)
     other._tables.update(job._tables)
     return other
 

@@ -13,8 +13,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from estimators.constants import load_constants
+from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
+from estimators.software import IDEAL
 from estimators.tracing.graph import LayerGraph
 from estimators.training import TrainingSpec
 from planner.search.space import SearchSpec
@@ -224,6 +226,8 @@ def random_workload(rng, spec, num_blocks, has_experts):
     model = tiny_spec(num_blocks)
     if has_experts:
         model = replace(tiny_spec(num_blocks, family="mixtral"), num_moe_experts=4)
+    # Most frameworks spread experts over all ranks of a stage, some over replicas.
+    software = replace(IDEAL, experts_within_data=int(kinds.sum()) % 3 == 0)
     has_tied, boundary = bool(rng.integers(2)), float(rng.integers(0, 10))
     weight = (1.0, 5.0, 25.0)[rng.integers(3)]
     tables = {}
@@ -233,7 +237,10 @@ def random_workload(rng, spec, num_blocks, has_experts):
         spec.expert_model_parallel_sizes,
         spec.micro_batch_sizes,
     ):
-        degrees = Degrees(tp, cp, ep, b, tp > 1 and spec.sequence_parallel is not False)
+        is_split = tp > 1 and spec.sequence_parallel is not False
+        within = software.experts_within_data
+        grouping = Grouping.of((tp, cp, ep), within_data=within)
+        degrees = Degrees(tp, cp, ep, b, is_split, grouping)
         if divisibility_problem(model, degrees) is None:
             table = random_table(
                 rng, kinds, degrees, boundary=boundary, has_tied=has_tied
@@ -248,6 +255,7 @@ def random_workload(rng, spec, num_blocks, has_experts):
         ),
         training=random_training(rng),
         accelerator=accelerator(random_memory(rng, tables)),
+        software=software,
         constants=random_constants(rng),
     )
     workload._tables.update(tables)

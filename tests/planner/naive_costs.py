@@ -248,10 +248,10 @@ class Pieces:
         if mode == "stage":
             entering = table.boundary_bytes[1:-1].max(initial=0.0)
             saved = self.held @ table.saved_bytes["none"]
-            working = (self.held * table.working_bytes["none"]).max(axis=1)
+            working = self._working("none")
             return entering * (1.0 - self.held[:, 0]), saved + working
         saved = table.saved_bytes[mode]
-        working = (self.held * table.working_bytes[mode]).max(axis=1)
+        working = self._working(mode)
         if self.v == 1:
             return self.held @ saved, working
         kept, trailing = [], []
@@ -260,6 +260,25 @@ class Pieces:
             kept.append(np.max(rounds, axis=0).sum() + chunks[0, 0] * saved[0])
             trailing.append(chunks[-1, -1] * saved[-1])
         return np.array(kept), np.array(trailing) + working
+
+    def _working(self, mode: str) -> np.ndarray:
+        """Return the most inside a pass, beside all that it saves [byte].
+
+        A chunk's backward pass, layer by layer: ends of the chain are freed as it goes.
+        """
+        table = self.table
+        found = []
+        for stage, held in enumerate(self.held):
+            chunks = [held] if self.v == 1 else self.chunks[stage]
+            most = -np.inf
+            for chunk in chunks:
+                freed = 0.0
+                for layer in np.flatnonzero(chunk)[::-1]:
+                    most = max(most, table.working_bytes[mode][layer] - freed)
+                    if not table.is_block[layer]:
+                        freed += table.saved_bytes["none"][layer]
+            found.append(most)
+        return np.array(found)
 
 
 def _peak(static: np.ndarray, in_passes: np.ndarray) -> np.ndarray:

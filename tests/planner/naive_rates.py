@@ -48,14 +48,33 @@ class Collective(NamedTuple):
 class NaiveRates:
     """A placement's rates.
 
-    ``grid`` has shape ``(pp, dp, ep, cp, tp)``, ``dp`` counting replicas of experts.
+    ``grid`` has shape ``(pp, dp, axis, cp, tp)``, ``dp`` counting replicas of experts.
+    The axis is that of ``ep``, or 1 where experts go round all ranks of a stage.
     """
 
-    def __init__(self, wires: Wires, grid: np.ndarray) -> None:
+    def __init__(self, wires: Wires, grid: np.ndarray, ep: int) -> None:
         self.wires, self.grid = wires, grid
-        self.num_stages, dp, ep, cp, self.tp = grid.shape
-        self.ep, self.cp, self.num_replicas = ep, cp, dp * ep
-        self.lanes = grid.reshape(self.num_stages, dp * ep, cp * self.tp)
+        self.num_stages, dp, axis, cp, self.tp = grid.shape
+        self.ep, self.cp, self.num_replicas = ep, cp, dp * axis
+        self.folds = axis != ep
+        self.lanes = grid.reshape(self.num_stages, dp * axis, cp * self.tp)
+
+    def counted(self, kept: str) -> list[tuple[tuple[int, ...], ...]]:
+        """Return, by stage, the devices with the same place among those of an expert.
+
+        Or with the same ``"expert"``, as ranks are counted: ``tp`` innermost, then
+        experts, then their replicas.
+        """
+        found = []
+        for stage in self.grid:
+            groups: dict[tuple[int, int], list[int]] = {}
+            for rank, device in enumerate(stage.ravel().tolist()):
+                lane, expert = rank % self.tp, rank // self.tp % self.ep
+                copy = rank // (self.tp * self.ep)
+                key = lane, expert if kept == "expert" else copy
+                groups.setdefault(key, []).append(device)
+            found.append(tuple(map(tuple, groups.values())))
+        return found
 
     def groups(self, *axes: int) -> list[tuple[tuple[int, ...], ...]]:
         """Return, by stage, the devices that differ in nothing but these ranks."""
@@ -107,7 +126,7 @@ class NaiveRates:
             return [FREE] * self.num_stages
         messages = tuple(
             tuple(pair for group in groups for pair in product(group, group))
-            for groups in self.groups(2)
+            for groups in (self.counted("copy") if self.folds else self.groups(2))
         )
         worst = self.wires.slowest(messages)
         return [(latency, inverse / self.ep) for latency, inverse in worst]
@@ -147,7 +166,7 @@ class NaiveRates:
         """Replicas of experts under each algorithm."""
         if self.ep == 1:
             return self.dense
-        groups = self.groups(1, 3)
+        groups = self.counted("expert") if self.folds else self.groups(1, 3)
         return {name: self.priced(groups, name) for name in self.wires.algorithms}
 
     @cached_property

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
+from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
@@ -22,11 +23,6 @@ class Sizes(NamedTuple):
     v: int
     pp: int
     dp: int
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        """Sizes of what placements nest: tp, cp, ep, replicas of experts, pp."""
-        return self.tp, self.cp, self.ep, self.dp // self.ep, self.pp
 
 
 class Space(NamedTuple):
@@ -56,7 +52,7 @@ class Space(NamedTuple):
             tp, cp, ep, b, v, pp, dp = sizes
             if tp * cp * dp * pp > num_devices or pp > num_layers:
                 continue
-            if dp % ep or dp * b > batch:
+            if dp * b > batch or (cp * dp if self.folds(sizes) else dp) % ep:
                 continue
             if divisibility_problem(model, self.degrees(sizes)) is not None:
                 continue
@@ -69,10 +65,24 @@ class Space(NamedTuple):
             ):
                 yield sizes
 
+    def folds(self, sizes: Sizes) -> bool:
+        """Tell whether experts are spread over context-parallel ranks, too."""
+        within = self.workload.software.experts_within_data
+        return sizes.cp > 1 and sizes.ep > 1 and not within
+
+    def extents(self, sizes: Sizes) -> tuple[int, ...]:
+        """Return the sizes of what placements nest: tp, cp, ep, replicas, pp.
+
+        Replicas are those of each expert where ``ep`` is an axis of its own.
+        """
+        ep = 1 if self.folds(sizes) else sizes.ep
+        return sizes.tp, sizes.cp, ep, sizes.dp // ep, sizes.pp
+
     def degrees(self, sizes: Sizes) -> Degrees:
         """Return what layer tables depend on; sequence parallelism on unless off."""
         is_on = sizes.tp > 1 and self.spec.sequence_parallel is not False
-        return Degrees(*sizes[:4], is_on)
+        grouping = Grouping(folds=self.folds(sizes))
+        return Degrees(*sizes[:4], is_on, grouping)
 
     def table(self, sizes: Sizes) -> LayerTable:
         """Return the costs of a configuration's layers."""

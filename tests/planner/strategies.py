@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
+from estimators.grouping import Grouping
 from estimators.layers.table import InLayerTraffic, LayerTable
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
@@ -177,7 +178,7 @@ def workloads(draw, *, wide=False, max_blocks=4, memory=None):
     )
     sizes = (1, 2) if wide else (1,)
     for tp, cp, ep, b in product((1, 2), sizes, sizes, (1, 2)):
-        degrees = Degrees(tp, cp, ep, b, tp > 1)
+        degrees = Degrees(tp, cp, ep, b, tp > 1, Grouping.of((tp, cp, ep)))
         workload._tables[degrees] = random_table(
             rng, kinds, degrees, boundary=boundary, has_tied=has_tied
         )

@@ -55,7 +55,7 @@ def any_plan(force: BruteForce, rng: np.random.Generator) -> Plan:
 
     sizes = one_of(force.configurations)
     grids = naive_grids(
-        sizes.extents,
+        force.space.extents(sizes),
         force.space.network.num_devices,
         force.space.network.block_sizes,
     )
@@ -85,6 +85,7 @@ def any_plan(force: BruteForce, rng: np.random.Generator) -> Plan:
             context_parallel_size=sizes.cp,
             expert_model_parallel_size=sizes.ep,
             sequence_parallel=force.space.degrees(sizes).sequence_parallel,
+            experts_within_data=force.space.workload.software.experts_within_data,
         ),
         virtual_pipeline_model_parallel_size=sizes.v,
         micro_batch_size=sizes.b,

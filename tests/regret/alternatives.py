@@ -130,9 +130,8 @@ class Alternatives:
             idle_devices=self.spec.idle_devices,
             network=self.network,
         )
-        return fits(self.workload, self.spec, plan) and not broken_rules(
-            plan, rules, facts
-        )
+        is_small = fits(self.workload, self.spec, plan, self.network.host)
+        return is_small and not broken_rules(plan, rules, facts)
 
     def _is_short(self, configuration: Configuration) -> bool:
         m = self.workload.num_microbatches(configuration.b, configuration.dp)

@@ -23,6 +23,12 @@ FOLDERS = (
     "nestsim/simulator/kernels",
 )
 
+GATHERING = """
+from topologies.notices import gathered_notices
+gathering = gathered_notices()
+notes = gathering.__enter__()
+"""
+
 PARAMETER_COST = """
 import numpy as np
 from planner.kernels import memory_bound, tables
@@ -101,8 +107,7 @@ def test_an_answer_follows_what_changes_in_another_file(source, tmp_path, names)
 
 def test_a_second_copy_of_the_source_compiles_nothing(source, tmp_path):
     cache = tmp_path / "cache"
-    count = PARAMETER_COST + "\nfrom topologies.notices import NOTICES"
-    count += "\nprint(sum(NOTICES.counts.values()))"
+    count = GATHERING + PARAMETER_COST + "\nprint(sum(notes.counts.values()))"
     assert run(count, source, cache).split()[-1] == "1"
     other = tmp_path / "other"
     source.rename(other)
@@ -134,8 +139,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(source, tmp_path):
     cache = tmp_path / "cache"
     expected = run(PARAMETER_COST, source, cache)
     (tmp_path / "file").touch()
-    told = PARAMETER_COST + "\nfrom topologies.notices import NOTICES"
-    told += "\nprint(*NOTICES.sentences(1000.0))"
+    told = GATHERING + PARAMETER_COST + "\nprint(*notes.sentences(1000.0))"
     answer, _, problem = run(told, source, tmp_path / "file").partition("\n")
     assert answer == expected.strip()
     assert problem.startswith("compiled kernels cannot be kept")

@@ -414,7 +414,7 @@ def test_slowdowns_of_a_device_that_is_named_twice_multiply():
 
 
 @pytest.mark.parametrize(
-    ("fraction", "count"), [(0.0, 0), (0.024, 0), (0.025, 1), (0.5, 10), (1.0, 20)]
+    ("fraction", "count"), [(0.0, 0), (0.025, 1), (0.5, 10), (1.0, 20)]
 )
 def test_a_fraction_slows_the_nearest_number_of_devices_halves_up(fraction, count):
     slow = SlowFraction(fraction=fraction, factor=1.5)
@@ -447,6 +447,17 @@ def test_the_devices_of_a_fraction_are_the_same_wherever_they_are_drawn():
     counts = np.bincount(hits.ravel(), minlength=50)
     # 200 each, with a standard deviation of 13.4.
     assert np.abs(counts - 200).max() < 5 * 13.4
+
+
+def test_a_share_that_slows_nothing_is_refused_and_none_is_not():
+    def slow(fraction: float) -> float:
+        entry = SlowFraction(fraction=fraction, factor=1.5)
+        return float(slowdowns(Degradation(slow_devices=(entry,)), 16).max())
+
+    assert [slow(0.0), slow(0.032)] == [1.0, 1.5]
+    with pytest.raises(InputError, match="slows none of 16 devices") as caught:
+        slow(0.03)
+    assert caught.value.where == "slow_devices[0].fraction"
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])

@@ -299,7 +299,7 @@ def _chosen(topologies: Sequence[Value], name: str) -> Value:
 
 def _trees(listed: _SlurmLines) -> tuple[SwitchBranch, ...]:
     """Return the trees of switches, of which a cluster should have one."""
-    lines = listed.lines
+    lines = _with_spines_as_one(listed.lines)
     above: dict[str, str] = {}
     for name, line in lines.items():
         for child in (*line.switches, *line.nodes):
@@ -308,7 +308,8 @@ def _trees(listed: _SlurmLines) -> tuple[SwitchBranch, ...]:
                     "is below two switches",
                     where=line.where,
                     got=f"{child}, below {above[child]} and {name}",
-                    expected="one switch above every node and switch",
+                    expected="one switch above every node and switch, or several that "
+                    "are above the same switches",
                 )
             above[child] = name
         for child in line.switches:
@@ -326,6 +327,33 @@ def _trees(listed: _SlurmLines) -> tuple[SwitchBranch, ...]:
             expected="SwitchName=.. Switches=.., below no other switch",
         )
     return tuple(_branch(name, lines, MAX_DEPTH) for name in roots)
+
+
+def _with_spines_as_one(lines: Mapping[str, _SlurmLine]) -> dict[str, _SlurmLine]:
+    """Return switches above the very same ones as one, the first of them.
+
+    Slurm's guide lists every spine with all leaves below it. For the jobs that it
+    places they are one switch, and here the links to them are one trunk.
+    """
+    while True:
+        first: dict[frozenset[str], str] = {}
+        same = {
+            name: first.setdefault(frozenset(line.switches), name)
+            for name, line in lines.items()
+            if line.switches
+        }
+        merged = {
+            name: line._replace(
+                switches=tuple(
+                    dict.fromkeys(same.get(child, child) for child in line.switches)
+                )
+            )
+            for name, line in lines.items()
+            if same.get(name, name) == name
+        }
+        if len(merged) == len(lines):
+            return merged
+        lines = merged
 
 
 def _refuse_apart(root: SwitchBranch) -> None:

@@ -53,10 +53,11 @@ from estimators.models.huggingface.llama_like import (
 )
 from estimators.models.huggingface.mamba import read_mamba2, read_nemotron_h
 from estimators.models.huggingface.t5 import read_t5
-from estimators.models.huggingface.vit import read_vit
+from estimators.models.huggingface.vit import left_out, read_vit
 from estimators.models.spec import TransformerSpec, with_sequence_length
 from topologies.errors import InputError
 from topologies.input_file import file_in
+from topologies.notices import notices
 
 READERS: Mapping[str, Callable[[ConfigFile], TransformerSpec]] = MappingProxyType(
     {
@@ -138,11 +139,24 @@ def load_huggingface(
                 hint=_hint(model_type),
             )
         spec = config.read(READERS[model_type])
+        if sentence := left_out(config):
+            notices().remark(f"note: {file.name}: {sentence}")
         if sequence_length is not None:
             spec = with_sequence_length(spec, sequence_length)
     except InputError as error:
         raise error.at(str(file), separator=": ") from None
     return spec
+
+
+def parts_left_out(path: Path) -> str:
+    """Return what of a ``config.json`` is left out, as a sentence; else nothing.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is not JSON.
+    """
+    return left_out(read_config(file_in(path, "config.json")))
 
 
 def _hint(model_type: str) -> str:

@@ -4,6 +4,9 @@ from estimators.models.huggingface.config_file import GELUS, ConfigFile
 from estimators.models.limits import NUM_CHANNELS
 from estimators.models.spec import TransformerSpec
 
+_MOST = 10**6
+"""Largest size of a tower that is counted."""
+
 
 def read_vit(config: ConfigFile) -> TransformerSpec:
     """Read a ViT with the classifier that its labels ask for; two classes without."""
@@ -27,4 +30,25 @@ def read_vit(config: ConfigFile) -> TransformerSpec:
         tie_word_embeddings=False,
         hidden_dropout=config.number("hidden_dropout_prob", 0.0),
         attention_dropout=config.number("attention_probs_dropout_prob", 0.0),
+    )
+
+
+def left_out(config: ConfigFile) -> str:
+    """Return what of a configuration no model here has, as a sentence; else nothing.
+
+    Of models that see pictures the text model alone is read. The blocks of a tower are
+    those of a ViT: ``4 h^2 + 2 h f`` weights, ``9 h + f`` biases and norms.
+    """
+    tower = config.values.get("vision_config")
+    if not isinstance(tower, dict):
+        return ""
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size")
+    sizes = [tower.get(name) for name in names]
+    if not all(isinstance(size, int) and 0 < size < _MOST for size in sizes):
+        return "The vision tower (vision_config) is left out, and what pictures cost."
+    layers, h, f = (int(size or 0) for size in sizes)
+    weights = layers * (4 * h * h + 2 * h * f + 9 * h + f)
+    return (
+        f"The vision tower (vision_config: {layers} blocks, {weights / 1e6:,.0f} "
+        "million parameters in them) is left out, and what pictures cost."
     )

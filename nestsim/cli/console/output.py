@@ -8,8 +8,9 @@ from typing import Literal
 from rich.console import Console
 
 from nestsim.cli.console.streams import silence
-from nestsim.progress import notices, shown_progress, tell
+from nestsim.progress import LEAST_TOLD, shown_progress, tell
 from planner.work import Progress
+from topologies.notices import gathered_notices
 
 PIPE_WIDTH = 120
 """Columns where there is no terminal that could say."""
@@ -45,9 +46,9 @@ def progress_bar(*, quiet: bool) -> Iterator[Progress | None]:
     quiet
         Show nothing, and yield None.
     """
-    with shown_progress(not quiet) as progress:
+    with gathered_notices() as gathered, shown_progress(not quiet) as progress:
         yield progress
-    note_all(notices(), quiet=quiet)
+    note_all(gathered.sentences(LEAST_TOLD), quiet=quiet)
 
 
 @contextmanager

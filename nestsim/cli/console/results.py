@@ -51,9 +51,10 @@ def results_folders(
                 claimed.append(stack.enter_context(claim))
         try:
             yield claimed
-        except KeyboardInterrupt as interrupt:
+        except BaseException as error:
+            # Whatever a library has made of a signal: only stops print their notes.
             if claimed:
-                interrupt.add_note(_left_behind(folders, claimed))
+                error.add_note(_left_behind(folders, claimed))
             raise
 
 
@@ -215,6 +216,15 @@ Quiet = Annotated[
     bool,
     typer.Option(
         "--quiet", "-q", help="No progress and no notes; results and errors only."
+    ),
+]
+
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code",
+        help="Run the Python file that the scenario in the folder names as its model's "
+        "module. Without, such a folder is refused: it may be somebody else's.",
     ),
 ]
 

@@ -64,6 +64,7 @@ def networks_json(
         "work_limit": comparison.work_limit,
         "base": comparison.base.label,
         "fastest": fastest.label if fastest else None,
+        "leaders": [one.label for one in comparison.leaders],
         "asked_equal": comparison.asked,
         "equal_within": EQUAL_WITHIN,
         "equal": {

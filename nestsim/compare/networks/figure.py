@@ -5,10 +5,11 @@ best plan goes; throughput relative to the first network, as it is, for each por
 for money; its ports by tier, with the bisection. An X stands where nothing valid is.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nestsim.compare.networks.equality import equality_sentence
 from nestsim.compare.networks.record import (
@@ -22,6 +23,7 @@ from nestsim.compare.text import format_ratio
 from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
 from nestsim.report.figures.lettering import DPI, shortened, widest, wrapped
 from nestsim.report.figures.palette import DISTINCT, INK, ink_on, level_colour
+from nestsim.report.figures.panels import PLAIN_BARS
 from nestsim.report.wording import number, plan_label
 from topologies.units import format_bandwidth, format_duration
 
@@ -114,26 +116,37 @@ def _first(found: Sequence[StepParts | None]) -> int:
 
 def _draw_speeds(axes: "Axes", comparison: NetworkComparison) -> None:
     """Draw throughput as it is, for each port, and for money."""
+    import pandas as pd
+    import seaborn as sns
+    from matplotlib.patches import Rectangle
+
     axes.set_title("Throughput in the replay", loc="left", size=14)
-    kinds = [("as it is", _SPEED), ("per port", _PER_PORT)]
+    kinds = {"as it is": _SPEED, "per port": _PER_PORT}
     if comparison.currency:
-        kinds.append((f"per {comparison.currency}", _PER_MONEY))
-    height = 0.72 / len(kinds)
-    longest = 1.0
-    for place, network in enumerate(comparison.networks):
-        ratios = relative(comparison, network, network.best)
-        if not math.isfinite(ratios[0]):
-            _cross(axes, place)
-            continue
-        for index, (ratio, (_, colour)) in enumerate(zip(ratios, kinds, strict=True)):
-            y = place + (index - (len(kinds) - 1) / 2) * height
-            if not math.isfinite(ratio):
-                continue
-            longest = max(longest, ratio)
-            axes.barh([y], [ratio], 0.9 * height, color=colour)
-            _behind(axes, ratio, y, format_ratio(ratio))
-    for name, colour in kinds:
-        axes.barh([0], [0], color=colour, label=name)
+        kinds[f"per {comparison.currency}"] = _PER_MONEY
+    rows = [relative(comparison, one, one.best) for one in comparison.networks]
+    ratios = pd.DataFrame(rows).iloc[:, : len(kinds)].set_axis([*kinds], axis=1)
+    bars = ratios.fillna(0.0).melt(ignore_index=False).reset_index()
+    sns.barplot(
+        bars,
+        x="value",
+        y="index",
+        hue="variable",
+        orient="h",
+        palette=kinds,
+        width=0.72,
+        gap=0.1,
+        ax=axes,
+        **PLAIN_BARS,
+    )
+    for patch in axes.patches:
+        assert isinstance(patch, Rectangle)
+        if ratio := patch.get_width():
+            middle = patch.get_y() + patch.get_height() / 2
+            _behind(axes, ratio, middle, format_ratio(ratio))
+    for place in map(float, np.flatnonzero(ratios.isna().all(axis=1))):
+        _cross(axes, place)
+    longest = max(1.0, float(np.nanmax(bars["value"].to_numpy(np.float64))))
     axes.axvline(1.0, color=INK, linewidth=0.8, linestyle=(0, (5, 3)), zorder=0)
     axes.set_xlim(0, _ROOM * longest)
     room = axes.get_window_extent().width / DPI - 0.4

@@ -33,19 +33,21 @@ from nestsim.compare.record import PlannerEntry
 from nestsim.cost.cluster import ClusterCost, cluster_cost
 from nestsim.evaluate import build_job
 from nestsim.report.json import optimality_gap
+from nestsim.report.network import has_ideal_trunks
 from nestsim.report.statistics import hottest_links, iteration_causes
 from nestsim.results import Candidate
 from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
 from nestsim.scenario.load import Scenario
 from nestsim.store import Outcome, Point, Row, Store, content_key
 from nestsim.sweep.runner import run_sweep
+from planner.cost.objective import HOST, HOST_TRANSFERS
 from planner.work import Progress
 from topologies.errors import InputError
 from topologies.fabrics.inventory import bisection_rule, count_parts, links_up
 from topologies.fabrics.parts import network_parts
 from topologies.network import Network
 
-WORK_OF_DEVICES = ("compute", "recompute", "host transfers")
+WORK_OF_DEVICES = ("compute", HOST, "recompute", HOST_TRANSFERS)
 """Parts of a stage's passes that are no communication between devices."""
 
 
@@ -94,7 +96,8 @@ def network_load(candidate: Candidate, network: Network) -> NetworkLoad:
         for stage in priced.stages
         for name in WORK_OF_DEVICES
     )
-    waiting = causes["passes"] - plan.num_microbatches * worked / len(priced.stages)
+    passes = causes["passes"] + causes["host"]
+    waiting = passes - plan.num_microbatches * worked / len(priced.stages)
     exposed = waiting + causes["transfers"] + causes["synchronisation"]
     hot = hottest_links(replay, network, 1)
     return NetworkLoad(
@@ -324,6 +327,7 @@ def compared_network(
         label=file.label,
         file=file.path.name,
         kind=network.kind,
+        has_ideal_trunks=has_ideal_trunks(network),
         inventory=inventory,
         bisection=network.bisection_bandwidth(),
         bisection_rule=bisection_rule(network),

@@ -12,12 +12,16 @@ from typing import Any, Literal, NamedTuple
 from nestsim.compare.record import PlannerEntry
 from nestsim.cost.cluster import ClusterCost
 from nestsim.cost.run import RunCost
+from nestsim.report.wording import difference
 from nestsim.store import Row
 from topologies.fabrics.inventory import Inventory
 from topologies.short_repr import short_repr
 
 Equal = Literal["ports", "cost"]
 """What may be asked to be equal."""
+
+TIE = 0.005
+"""Relative difference of times below which two networks tie."""
 
 EQUAL_WITHIN = 0.05
 """Networks are equal in a number if the largest is at most so much above the smallest:
@@ -128,6 +132,9 @@ class ComparedNetwork:
     """Name of the file that it is from."""
 
     kind: str
+
+    has_ideal_trunks: bool
+    """Whether parallel cables act as one, so that no flows collide on one of them."""
     """``"rail"``, ``"torus"`` and so on."""
 
     inventory: Inventory
@@ -255,6 +262,17 @@ class NetworkComparison:
         """The network with the fastest plan, the first of equals; None without any."""
         valid = [one for one in self.networks if one.best.entry.is_valid]
         return min(valid, key=lambda one: one.best.time, default=None)
+
+    @property
+    def leaders(self) -> tuple[ComparedNetwork, ...]:
+        """The fastest network and those that tie with it, as they are in the files."""
+        fastest = self.fastest
+        return tuple(
+            one
+            for one in self.networks
+            if fastest is not None
+            and difference(fastest.best.time, one.best.time) < TIE
+        )
 
 
 def spread(values: Sequence[float]) -> float:

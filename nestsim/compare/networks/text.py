@@ -21,6 +21,7 @@ from nestsim.compare.networks.equality import (
     yardsticks,
 )
 from nestsim.compare.networks.record import (
+    TIE,
     ComparedNetwork,
     NetworkComparison,
     NetworkEntry,
@@ -28,13 +29,13 @@ from nestsim.compare.networks.record import (
 from nestsim.compare.text import (
     CLOSE,
     EQUAL,
-    LEAST_LEAD,
     NOTHING,
     format_ratio,
     format_time,
     listed,
 )
 from nestsim.report.cost import HOUR, cost_sentences
+from nestsim.report.network import IDEAL_TRUNKS
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.wording import (
     difference,
@@ -59,15 +60,20 @@ def networks_title(comparison: NetworkComparison) -> str:
     fastest = comparison.fastest
     if fastest is None:
         return "On no network is there a plan that the replay finds room for"
-    time = fastest.best.time
-    times = {one.label: one.best.time for one in comparison.networks}
-    winners = [
-        name for name, its in times.items() if difference(time, its) < LEAST_LEAD
-    ]
-    slowest = max(its for its in times.values() if math.isfinite(its))
-    title = f"Fastest network in the replay: {listed(winners)}"
-    lead = difference(time, slowest)
-    return f"{title}, up to {percent(lead)} ahead" if lead >= LEAST_LEAD else title
+    times = [one.best.time for one in comparison.networks]
+    lead = difference(
+        fastest.best.time, max(time for time in times if math.isfinite(time))
+    )
+    title = f"Fastest network in the replay: {leaders_label(comparison)}"
+    return f"{title}, up to {percent(lead)} ahead" if lead >= TIE else title
+
+
+def leaders_label(comparison: NetworkComparison) -> str:
+    """Name the fastest network, or those that tie; "none" without any."""
+    names = [one.label for one in comparison.leaders]
+    if len(names) < 2:
+        return names[0] if names else "none"
+    return f"a tie of {listed(names)}"
 
 
 def print_networks(
@@ -289,20 +295,21 @@ def decisions(comparison: NetworkComparison) -> list[str]:
     fastest = comparison.fastest
     if fastest is None:
         return ["On no network is there a plan that the replay finds room for."]
-    time = fastest.best.time
-    names = [
-        one.label
-        for one in comparison.networks
-        if difference(time, one.best.time) <= EQUAL
-    ]
-    verb = "is" if len(names) == 1 else "are"
-    lines = [
-        f"{listed(names)} {verb} fastest, with {format_duration(time)} per iteration."
-    ]
+    leaders = comparison.leaders
+    names = listed([one.label for one in leaders])
+    time = f"{format_duration(fastest.best.time)} per iteration"
+    lines = [f"{names} is fastest, with {time}."]
+    if len(leaders) > 1:
+        apart = max(one.best.time for one in leaders) - fastest.best.time
+        by = f"at most {format_duration(apart)} apart" if apart else "all alike"
+        lines = [
+            f"{names} tie, with {time}, {by}: less than {percent(TIE)} is no lead, and "
+            "has no cause worth a name."
+        ]
     lines += [
         _slower(fastest, network)
         for network in comparison.networks
-        if network.label not in names
+        if network.label not in {one.label for one in leaders}
     ]
     for _, one, name in _rows(comparison):
         lines += [f"{name}: {note}" for note in one.entry.notes]
@@ -342,6 +349,7 @@ def fairness(comparison: NetworkComparison) -> list[str]:
         f"{searched} searched each network by itself, {limit}: compared are the best "
         "plans that each allows, not one plan on all.",
         *_proofs(comparison),
+        *_trunks(comparison),
         *_inside(comparison),
         *_unpriced(comparison),
         "Ports are counted outside of nodes, at NICs and at switches. A link that is "
@@ -385,6 +393,12 @@ def _proof(one: NetworkEntry, how: str) -> str:
     if one.gap <= EQUAL:
         return f"it is proven that no plan of the space is faster {how}."
     return f"it is proven that no plan is more than {faster} faster {how}."
+
+
+def _trunks(comparison: NetworkComparison) -> list[str]:
+    """Say where no two flows can meet on one of several cables."""
+    names = [one.label for one in comparison.networks if one.has_ideal_trunks]
+    return [f"On {listed(names)} {IDEAL_TRUNKS}"] if names else []
 
 
 def inside_bandwidths(network: ComparedNetwork) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
-from nestsim.face.report import Contents, PagedReport, table
+from nestsim.face.report import Contents, PagedReport
 from nestsim.goodput.figure import draw_goodput
 from nestsim.goodput.job import goodput_job
 from nestsim.goodput.record import goodput_json, seed_rows
@@ -16,6 +16,7 @@ from nestsim.goodput.results import GoodputResult
 from nestsim.page.kinds.goodput import goodput_page
 from nestsim.page.parts import Page
 from nestsim.report.destination import Writer, writer_of
+from nestsim.report.frames import frame_of
 from nestsim.report.json import dump_json
 from nestsim.scenario.load import Scenario
 
@@ -62,7 +63,7 @@ class GoodputReport(PagedReport):
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each run, shares of its time by cause."""
         found = self.result.found
-        return table([] if found is None else seed_rows(found))
+        return frame_of([] if found is None else seed_rows(found))
 
     def print_to(self, console: "Console") -> None:
         """Print what a day gives, what fails, and where the time goes."""
@@ -115,6 +116,6 @@ def goodput(
         If the scenario is wrong, or its parts do not go together.
     """
     loaded = scenario_from(scenario)
-    with calling(progress, loaded.path) as call:
+    with calling(progress, loaded.path, loaded.notes) as call:
         result = goodput_job(loaded, progress=call.progress)
     return GoodputReport(scenario=loaded, result=result, notices=tuple(call.notices))

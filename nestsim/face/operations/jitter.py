@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
-from nestsim.face.report import Contents, PagedReport, table
+from nestsim.face.report import Contents, PagedReport
 from nestsim.jitter.figure import draw_jitter
 from nestsim.jitter.job import JitterResult, jitter_job
 from nestsim.jitter.record import csv_of, jitter_json, run_rows, scale_rows
@@ -14,6 +14,7 @@ from nestsim.jitter.report import print_jitter
 from nestsim.page.kinds.jitter import jitter_page
 from nestsim.page.parts import Page
 from nestsim.report.destination import Writer, writer_of
+from nestsim.report.frames import frame_of
 from nestsim.report.wording import plan_label
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.operations.jitter import MOST_RUNS
@@ -63,7 +64,7 @@ class JitterReport(PagedReport):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each number of replicas."""
-        return table(scale_rows(self.result))
+        return frame_of(scale_rows(self.result))
 
     def print_to(self, console: "Console") -> None:
         """Print what steps take, who is slowest, and what scale does."""
@@ -125,7 +126,7 @@ def jitter(
     _check("seed", seed, 0, 2**63 - 1)
     _check("workers", workers, 1, None)
     loaded = replace(loaded, jitter=loaded.jitter.with_options(runs=runs, seed=seed))
-    with calling(progress, loaded.path) as call:
+    with calling(progress, loaded.path, loaded.notes) as call:
         result = jitter_job(loaded, workers=workers, progress=call.progress)
     return JitterReport(scenario=loaded, result=result, notices=tuple(call.notices))
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestsim.face.calls import ProgressTarget, calling
-from nestsim.face.report import Contents, PagedReport, table
+from nestsim.face.report import Contents, PagedReport
 from nestsim.page.kinds.jobs import jobs_page
 from nestsim.page.parts import Page
 from nestsim.report.destination import Writer, writer_of
+from nestsim.report.frames import frame_of
 from nestsim.tenancy.figure import draw_jobs
 from nestsim.tenancy.job import jobs_job
 from nestsim.tenancy.record import job_rows, jobs_csv, jobs_json
@@ -62,7 +63,7 @@ class TenancyReport(PagedReport):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each job."""
-        return table(job_rows(self.result))
+        return frame_of(job_rows(self.result))
 
     def print_to(self, console: "Console") -> None:
         """Print the slow-downs, where the jobs meet, and what was tried."""
@@ -118,7 +119,8 @@ def jobs(
     file = _file(scenario)
     if ecmp_seeds is not None:
         file = file.with_ecmp_seeds(ecmp_seeds)
-    with calling(progress, file.path) as call:
+    notes = [note for tenant in file.tenants for note in tenant.scenario.notes]
+    with calling(progress, file.path, notes) as call:
         result = jobs_job(file, progress=call.progress)
     return TenancyReport(scenario=file, result=result, notices=tuple(call.notices))
 

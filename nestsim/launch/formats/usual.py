@@ -56,3 +56,24 @@ def differing_training(
                 value=value,
                 reason=f"{framework} has {has}.",
             )
+
+
+def expert_group_gaps(
+    job: LaunchJob, framework: str, *, within_data: bool
+) -> Iterator[LaunchGap]:
+    """Yield groups of experts that are counted otherwise than a framework's.
+
+    ``within_data`` is `estimators.software.Software.experts_within_data`.
+    """
+    parallel = job.plan.parallel
+    ways = "all ranks of a stage", "data-parallel ranks alone"
+    others = (
+        parallel.grouping.is_folded if within_data else parallel.experts_within_data
+    )
+    if others:
+        yield LaunchGap(
+            setting="expert_model_parallel_size",
+            value=parallel.expert_model_parallel_size,
+            reason=f"{framework} spreads experts over {ways[within_data]}, the plan "
+            f"over {ways[not within_data]}.",
+        )

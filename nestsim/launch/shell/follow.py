@@ -1,56 +1,72 @@
 """A shell script as the commands that it would start. Nothing is executed.
 
-Assignments, arrays, defaults, ``if``, ``case``, ``for``, functions and ``bash -c`` are
-followed as Bash follows them; a condition that only the machine could tell (what a
-command returns) is taken not to hold, files are taken to exist, variables that nothing
-sets to be empty there. Loops whose rounds nobody can count are followed once.
+The commands of its text are followed as Bash follows them: variables, arrays,
+arithmetic, loops, functions, shells of their own, what is printed into variables. What
+only a run would tell is taken, and told: a command succeeds, a condition that asks for
+more than the script does not hold, files are there, variables that nothing sets are
+empty in conditions. A script that does not come to an end is refused.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from nestsim.launch.shell.conditions import holds
-from nestsim.launch.shell.syntax import (
+from nestsim.launch.shell.builtins import BUILTINS
+from nestsim.launch.shell.conditions import Brackets, ConditionError, DoubleBrackets
+from nestsim.launch.shell.declaring import Surrounded, assign, declare
+from nestsim.launch.shell.loops import (
+    follow_case,
+    follow_counting,
+    follow_for,
+    follow_while,
+)
+from nestsim.launch.shell.marks import (
+    first_unknown,
+    readable,
+    unknown,
+    without_unset,
+)
+from nestsim.launch.shell.nodes import (
+    Arithmetic,
     Assignment,
+    BackgroundCommand,
     Branches,
+    Condition,
+    CountingLoop,
     ForLoop,
     Grouped,
     Joined,
     Node,
+    PipedCommands,
+    Redirect,
+    Redirected,
     ShellFunction,
     SimpleCommand,
     Switch,
     WhileLoop,
-    parse,
 )
-from nestsim.launch.shell.words import (
-    Surroundings,
-    readable,
-    without_unknown,
+from nestsim.launch.shell.state import (
+    MOST_STEPS,
+    Ended,
+    Flow,
+    Jumped,
+    Returned,
+    Started,
+    State,
+    Status,
+    Stdin,
+    Variables,
 )
+from nestsim.launch.shell.syntax import DECLARING, parse
+from nestsim.launch.shell.words import Expander
 from topologies.errors import InputError
 
-_MOST_STEPS = 50_000
-_MOST_ROUNDS = 1_000
-_DEEPEST = 20
-_DECLARE = frozenset({"export", "declare", "typeset", "local", "readonly"})
-_SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh"})
-_NAME = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """One command that a script starts."""
-
-    words: tuple[str, ...]
-    """Its words, expanded."""
-
-    line: int
-    """Line of the script, from 1."""
-
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that are set for it alone."""
+_DEEPEST = 40
+_SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
+_READ_SCRIPTS = _SHELLS | {"sbatch", "srun", "salloc"}
+_STOPPING = (SimpleCommand, PipedCommands, Grouped, Condition, Arithmetic, Redirected)
+_NOT_FOLLOWED = frozenset({"xargs", "parallel", "find"})
+_WRITES = frozenset({">", ">|", ">>", "&>", "&>>", ">&"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +76,11 @@ class ScriptRun:
     commands: tuple[Started, ...]
     """The commands, in order."""
 
-    variables: Mapping[str, str | list[str]]
+    variables: Mapping[str, str]
     """Variables at the end."""
 
     files: Mapping[str, str]
-    """Files that it writes, by their names there: here-documents, and what it echoes.
-    """
+    """Files that it writes, by their names there."""
 
     assumptions: tuple[str, ...]
     """What was taken where only running it would tell."""
@@ -86,246 +101,540 @@ def follow_script(text: str, variables: Mapping[str, str]) -> ScriptRun:
     InputError
         If it is no script, or one without end.
     """
-    shell = _Shell(Surroundings(variables=dict(variables), fixed=frozenset(variables)))
+    named = {name: one for name, one in variables.items() if not name.isdecimal()}
+    shell = Shell(Variables.of(named), State())
+    numbers = [int(name) for name in variables if name.isdecimal() and name != "0"]
+    shell.expander.arguments = [
+        variables.get(str(number), unknown(f"${number}"))
+        for number in range(1, min(max(numbers, default=0), 99) + 1)
+    ]
     shell.run(parse(text))
+    state = shell.state
     return ScriptRun(
-        commands=tuple(shell.commands),
-        variables=shell.surroundings.variables,
-        files=shell.files,
-        assumptions=tuple(dict.fromkeys(shell.assumptions)),
+        commands=tuple(state.commands),
+        variables=shell.variables.texts(),
+        files=state.files,
+        assumptions=tuple(dict.fromkeys(state.assumptions)),
     )
 
 
-class _End(Exception):  # noqa: N818 - the end of the script, not an error
-    """The script ends here."""
-
-
 @dataclass(slots=True)
-class _Shell:
-    """A script on its way."""
+class Shell:
+    """A shell on its way through a script."""
 
-    surroundings: Surroundings
-    commands: list[Started] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)
-    assumptions: list[str] = field(default_factory=list)
-    functions: dict[str, Sequence[Node]] = field(default_factory=dict)
-    steps: int = 0
+    variables: Variables
+    state: State
+    functions: dict[str, Node] = field(default_factory=dict)
+    flow: Flow = field(default_factory=Flow)
+    expander: Expander = field(init=False)
 
-    def run(self, nodes: Sequence[Node]) -> None:
-        """Follow a script to its end."""
+    def __post_init__(self) -> None:
+        self.expander = Expander(self.variables, self)
+
+    def run(self, nodes: Sequence[Node]) -> Status:
+        """Follow a script to its end, and what it left to be done there."""
+        status = self._ended(lambda: self.nodes(nodes))
+        text, self.flow.exit_trap = self.flow.exit_trap, ""
+        if text:
+            self._ended(lambda: self.nodes(parse(text, self.flow.line)))
+        return status
+
+    def _ended(self, follow: Callable[[], Status]) -> Status:
         try:
-            self._list(nodes, 0)
-        except _End:
-            return
+            return follow()
+        except Ended as end:
+            return end.status
+        except Returned as end:
+            return end.status
+        except Jumped:
+            return 0
 
-    def _list(self, nodes: Sequence[Node], depth: int) -> bool | None:
-        """Follow nodes in turn; return whether the last one succeeded."""
-        result: bool | None = True
+    def fork(self, *, exported: bool = False) -> "Shell":
+        """Return a shell of its own that begins as this one, or as a new program."""
+        child = Shell(self.variables.copy(exported=exported), self.state)
+        child.flow = self.flow.inner(is_program=exported)
+        kept = self.flow.exported_functions if exported else self.functions
+        child.functions = {
+            name: body for name, body in self.functions.items() if name in kept
+        }
+        child.expander.knows_arguments = exported or self.expander.knows_arguments
+        if not exported:
+            child.expander.arguments = list(self.expander.arguments)
+            child.expander.zero = self.expander.zero
+        return child
+
+    # What words ask.
+
+    def output_of(self, text: str) -> str:
+        """Return what commands print; a mark if nobody knows."""
+        child = self.fork()
+        child.flow.out = []
+        child.flow.options.discard("e")
+        self.flow.substituted = child.run(parse(text, self.flow.line))
+        printed = "".join(child.flow.out or []).rstrip("\n")
+        if "$" in (first_unknown(without_unset(printed)) or ""):
+            return unknown(f"$({text.strip()})")
+        return printed
+
+    def special(self, name: str) -> str | None:
+        """Return ``$?``, ``$#`` and the like, or an argument; None if not set."""
+        arguments = self.expander.arguments
+        if name.isdecimal() and name != "0":
+            number = int(name)
+            return arguments[number - 1] if number <= len(arguments) else None
+        if name == "#":
+            return str(len(arguments))
+        if name == "?":
+            status = self.flow.status
+            if status is None:
+                self._take(in_condition=False)
+                return "1" if self.flow.doubts_test else "0"
+            return str(status)
+        if name == "0" and self.expander.zero:
+            return self.expander.zero
+        return unknown("$" + name)
+
+    def is_set(self, name: str) -> bool | None:
+        """Whether a variable is set."""
+        plain, _, index = name.partition("[")
+        found = self.variables.table.get(plain)
+        if found is None:
+            return False
+        if index:
+            return self.expander.key(plain, index.removesuffix("]")) in found.items
+        return found.text is not None
+
+    def has_file(self, name: str, operator: str) -> bool | None:
+        """Whether a file is there: one that the script writes, or so it is taken."""
+        if name in self.state.files:
+            return operator not in ("-d", "-L", "-h", "-x")
+        if name not in ("/", "/dev/null", "/tmp", "."):
+            self.note(f"{name} is there, which the script asks in line {{line}}.")
+        return True
+
+    def note(self, sentence: str) -> None:
+        """Note what is taken; ``{line}`` is the line that is followed."""
+        self.state.assumptions.append(
+            readable(sentence.replace("{line}", str(self.flow.line)))
+        )
+
+    def note_unset(self) -> None:
+        """Note that a variable which nothing sets is set, where it must be."""
+        if "u" in self.flow.options:
+            self.note("Variables that nothing in the script sets are set (set -u).")
+
+    # What commands do.
+
+    def nodes(self, nodes: Sequence[Node]) -> Status:
+        """Follow commands in turn; return the status of the last one."""
+        status: Status = 0
         for node in nodes:
-            result = self._node(node, depth)
-        return result
+            status = self.node(node)
+        return status
 
-    def _node(self, node: Node, depth: int) -> bool | None:
-        self.steps += 1
-        if self.steps > _MOST_STEPS or depth > _DEEPEST:
+    def node(self, node: Node) -> Status:
+        """Follow one command, and keep its status."""
+        flow, state = self.flow, self.state
+        flow.line = node.line
+        if flow.is_doubtful:
+            self.note("Commands succeed (set -e).")
+            flow.is_doubtful = False
+        state.steps += 1
+        flow.depth += 1
+        if state.steps > MOST_STEPS or flow.depth > _DEEPEST:
             raise InputError(
-                "the script does not come to an end", expected="a launch script"
+                f"the script does not come to an end, in line {node.line}",
+                expected="a launch script",
             )
-        if isinstance(node, ShellFunction):
-            self.functions[node.name] = node.body
-            return True
-        if isinstance(node, Grouped | WhileLoop):
-            return self._list(node.body, depth + 1)
-        if isinstance(node, Branches | ForLoop | Switch):
-            return self._compound(node, depth)
-        if isinstance(node, Joined):
-            return self._chain(node, depth)
-        return self._command(node, depth)
+        status = self._FOLLOWED[type(node)](self, node)
+        flow.depth -= 1
+        flow.status = status
+        if isinstance(node, _STOPPING) and "e" in flow.options and not flow.tested:
+            self._stop(node, status)
+        return status
 
-    def _compound(self, node: Branches | ForLoop | Switch, depth: int) -> bool | None:
-        if isinstance(node, Branches):
-            return self._if(node, depth)
-        if isinstance(node, ForLoop):
-            return self._for(node, depth)
-        return self._case(node, depth)
+    def _stop(self, node: Node, status: Status) -> None:
+        """End a script that stops where a command fails."""
+        if isinstance(node, PipedCommands) and node.is_negated:
+            return
+        if status is None:
+            self.flow.is_doubtful = True
+        elif status:
+            raise Ended(status)
 
-    def _chain(self, node: Joined, depth: int) -> bool | None:
-        """Follow ``a && b || c``; what a command returns is not known, and taken."""
-        result = self._node(node.first, depth)
-        for op, following in node.others:
-            if op == "|" or (op == "&&") == (result is not False):
-                result = self._node(following, depth)
-        return result
+    def _take(self, *, in_condition: bool) -> bool:
+        """Note how a command that nobody knows the status of is taken to end."""
+        flow = self.flow
+        if in_condition or flow.doubts_test:
+            self.state.assumptions.append(
+                f"The condition in line {flow.doubt_line} of the script does not hold."
+            )
+            return False
+        self.state.assumptions.append(
+            f"{readable(flow.doubt)[:60]} succeeds (line {flow.doubt_line})."
+        )
+        return True
 
-    def _if(self, node: Branches, depth: int) -> bool | None:
+    def doubt(self, name: str, *, is_test: bool = False) -> None:
+        """Keep what it is whose status nobody knows; returns that."""
+        flow = self.flow
+        flow.doubt, flow.doubt_line, flow.doubts_test = name, flow.line, is_test
+
+    def tested(self, nodes: Sequence[Node]) -> Status:
+        """Follow commands whose failure stops nothing."""
+        self.flow.tested += 1
+        status = self.nodes(nodes)
+        self.flow.tested -= 1
+        return status
+
+    def _joined(self, node: Joined) -> Status:
+        last = len(node.others) - 1
+        status = self.tested([node.first])
+        for number, (operator, following) in enumerate(node.others):
+            holds = status == 0
+            if status is None:
+                holds = self._take(in_condition=False)
+            if (operator == "&&") == holds:
+                only = [following]
+                status = self.nodes(only) if number == last else self.tested(only)
+        return status
+
+    def _pipeline(self, node: PipedCommands) -> Status:
+        self.flow.tested += node.is_negated
+        alone = len(node.parts) == 1
+        status = self.node(node.parts[0]) if alone else self._piped(node)
+        self.flow.tested -= node.is_negated
+        if not node.is_negated:
+            return status
+        self.flow.doubts_test = True
+        return None if status is None else int(not status)
+
+    def _piped(self, node: PipedCommands) -> Status:
+        """Follow commands of which each reads what the one before prints."""
+        text: str | None = None
+        statuses: list[Status] = []
+        for number, part in enumerate(node.parts):
+            child = self.fork()
+            last = number == len(node.parts) - 1
+            child.flow.out = self.flow.out if last else []
+            if number:
+                child.flow.stdin = Stdin(text)
+            statuses.append(child.run([part]))
+            if last:
+                self.doubt_as(child)
+            else:
+                text = "".join(child.flow.out or [])
+        if "pipefail" not in self.flow.options:
+            return statuses[-1]
+        failed = [one for one in statuses if one]
+        return failed[-1] if failed else None if None in statuses else 0
+
+    def doubt_as(self, child: "Shell") -> None:
+        """Doubt what another shell doubts."""
+        self.flow.doubt = child.flow.doubt
+        self.flow.doubt_line = child.flow.doubt_line
+        self.flow.doubts_test = child.flow.doubts_test
+
+    def _background(self, node: BackgroundCommand) -> Status:
+        child = self.fork()
+        child.flow.out = self.flow.out
+        child.run([node.body])
+        return 0
+
+    def _if(self, node: Branches) -> Status:
         for condition, body in node.branches:
-            if self._condition(condition, depth):
-                return self._list(body, depth + 1)
-        return self._list(node.otherwise, depth + 1)
+            status = self.tested(condition)
+            if status == 0 or (status is None and self._take(in_condition=True)):
+                return self.nodes(body)
+        return self.nodes(node.otherwise)
 
-    def _condition(self, nodes: Sequence[Node], depth: int) -> bool:
-        result = self._list(nodes, depth + 1)
-        if result is None:
-            line = next(
-                (one.line for one in nodes if isinstance(one, SimpleCommand)), 0
-            )
-            self.assumptions.append(
-                f"The condition in line {line} of the script does not hold."
-            )
-        return bool(result)
+    def note_patterns(self) -> None:
+        """Note words with patterns of file names, which stay as they are."""
+        for word in self.expander.take_patterns():
+            self.note(f"{word[:60]} in line {{line}} of the script stands for itself.")
 
-    def _case(self, node: Switch, depth: int) -> bool | None:
-        word = without_unknown(self.surroundings.one(node.word))
-        for patterns, body in node.branches:
-            if any(holds([word, "==", self.surroundings.one(one)]) for one in patterns):
-                return self._list(body, depth + 1)
-        return True
+    def bare_sum(self, text: str) -> int | None:
+        """Return the value of arithmetic in which what nothing sets is 0."""
+        expander = self.expander
+        before, expander.is_bare = expander.is_bare, True
+        try:
+            return expander.sum(text)
+        finally:
+            expander.is_bare = before
 
-    def _for(self, node: ForLoop, depth: int) -> bool | None:
-        words = [word for raw in node.words for word in self.surroundings.fields(raw)]
-        for word in words[:_MOST_ROUNDS]:
-            self.surroundings.assign(node.name, word)
-            self._list(node.body, depth + 1)
-        return True
+    def _grouped(self, node: Grouped) -> Status:
+        if not node.is_subshell:
+            return self.nodes(node.body)
+        child = self.fork()
+        child.flow.out = self.flow.out
+        status = child.run(node.body)
+        self.doubt_as(child)
+        return status
 
-    def _command(self, node: SimpleCommand, depth: int) -> bool | None:
-        if node.is_condition:
-            return holds([self.surroundings.one(raw) for raw in node.words])
-        if node.is_arithmetic:
-            value = self.surroundings.sum(node.words[0])
-            return None if value is None else value != 0
-        words = [word for raw in node.words for word in self.surroundings.fields(raw)]
+    def _defined(self, node: ShellFunction) -> Status:
+        self.functions[node.name] = node.body
+        return 0
+
+    def _condition(self, node: Condition) -> Status:
+        def keep(found: Sequence[str]) -> None:
+            self.variables.assign("BASH_REMATCH", list(found))
+
+        self.expander.is_bare = True
+        try:
+            holds = DoubleBrackets(node.words, self, self.expander, keep).holds()
+        except ConditionError:
+            return 2
+        finally:
+            self.expander.is_bare = False
+        return self._status_of(holds)
+
+    def _status_of(self, holds: bool | None) -> Status:
+        if holds is None:
+            self.doubt("", is_test=True)
+            return None
+        return int(not holds)
+
+    def _arithmetic(self, node: Arithmetic) -> Status:
+        value = self.bare_sum(node.text)
+        return self._status_of(None if value is None else value != 0)
+
+    # Simple commands.
+
+    def _redirected(self, node: Redirected) -> Status:
+        return self._with(node.redirects, lambda: self.node(node.body))
+
+    def _simple(self, node: SimpleCommand) -> Status:
+        return self._with(node.redirects, lambda: self._command(node))
+
+    def _with(
+        self, redirects: Sequence[Redirect], follow: Callable[[], Status]
+    ) -> Status:
+        """Follow a command that reads or prints elsewhere."""
+        if not redirects:
+            return follow()
+        flow = self.flow
+        out, stdin = flow.out, flow.stdin
+        target: tuple[str, bool] | None = None
+        for one in redirects:
+            if one.operator in _WRITES and one.descriptor in ("", "1"):
+                target = self._target(one, out)
+            elif one.operator[0] == "<" and one.descriptor in ("", "0"):
+                flow.stdin = Stdin(self._read_from(one))
+        try:
+            return follow()
+        finally:
+            if target is not None and flow.out is not None:
+                self.write(*target, "".join(flow.out))
+            flow.out, flow.stdin = out, stdin
+
+    def _target(self, one: Redirect, out: list[str] | None) -> tuple[str, bool] | None:
+        """Print elsewhere; return the file, and whether it is added to."""
+        name = self.expander.one(one.word)
+        if one.operator == ">&" and (name == "-" or name.isdecimal()):
+            self.flow.out = out if name == "1" else None
+            return None
+        if name == "/dev/stdout":
+            return None
+        self.flow.out = []
+        return name, one.operator in (">>", "&>>")
+
+    def _read_from(self, one: Redirect) -> str | None:
+        """Return what a command reads; None if nobody knows."""
+        if one.operator == "<<":
+            if not one.expands:
+                return one.document
+            return self.expander.document(one.document)
+        if one.operator == "<<<":
+            return self.expander.one(one.word) + "\n"
+        if one.word.startswith("<("):
+            printed = self.output_of(one.word[2:-1])
+            return printed + "\n" if printed else ""
+        name = self.expander.one(one.word)
+        return "" if name == "/dev/null" else self.state.files.get(name)
+
+    def write(self, name: str, adds: bool, text: str) -> None:
+        """Keep the text of a file that the script writes."""
+        if not name.startswith("/dev/"):
+            before = self.state.files.get(name, "") if adds else ""
+            self.state.files[name] = before + text
+            self.variables.grow(len(before) + len(text))
+
+    def emit(self, text: str) -> None:
+        """Print a text."""
+        if self.flow.out is not None:
+            self.flow.out.append(text)
+            self.variables.grow(len(text))
+
+    def _command(self, node: SimpleCommand) -> Status:
+        first = node.words[0] if node.words else ""
+        self.flow.substituted = 0
+        if first in DECLARING:
+            return declare(self, node.words)
+        self.expander.is_bare = first in ("[", "test")
+        words = [
+            word
+            for raw in node.words
+            if not isinstance(raw, Assignment)
+            for word in self.expander.fields(raw)
+        ]
+        self.expander.is_bare = False
         if not words:
             for one in node.assignments:
-                self._assign(one)
-            return True
-        return self._start(node, words, depth)
+                assign(self, one)
+            if not node.assignments and self.flow.stdin is not None:
+                self.emit(self.flow.stdin.rest() or "")  # $(< file)
+            return self.flow.substituted
+        if not node.assignments:
+            return self.start(words)
+        with Surrounded(self, node.assignments):
+            return self.start(words)
 
-    def _assign(self, one: Assignment) -> None:
-        shell = self.surroundings
-        value: str | list[str]
-        if one.items is None:
-            value = shell.one(one.word)
-        else:
-            value = [word for raw in one.items for word in shell.fields(raw)]
-        shell.assign(one.name, value, adds=one.adds)
-
-    def _start(self, node: SimpleCommand, words: list[str], depth: int) -> bool | None:
+    def start(self, words: list[str]) -> Status:
+        """Start a command: a function, one of Bash's own, or a program."""
         name = words[0]
-        if name in ("exit", "return", "exec") and len(words) < 3:
-            raise _End
-        if name in ("[", "test"):
-            return holds([one for one in words[1:] if one != "]"])
-        if name in ("true", ":", "false"):
-            return name != "false"
+        if name in ("command", "builtin") and words[1:] and words[1][:1] != "-":
+            return self._own(words[1:])
         if name in self.functions:
-            self._call(name, words[1:], depth)
-        elif not self._is_done(node, words):
-            return self._other(node, words, depth)
-        return True
+            return self.call(name, words[1:])
+        return self._own(words)
 
-    def _is_done(self, node: SimpleCommand, words: list[str]) -> bool:
-        """Do what changes variables, or reads other files; return whether it is so."""
+    def _own(self, words: list[str]) -> Status:
         name = words[0]
-        if name in _DECLARE:
-            self._declare(node, words)
-        elif name == "shift":
-            self._shift(words)
-        elif name == "unset":
-            for one in words[1:]:
-                self.surroundings.variables.pop(one, None)
-        elif name in (".", "source"):
-            self.assumptions.append(f"{readable(' '.join(words[1:2]))} is not read.")
-        else:
-            return False
-        return True
+        if name in ("[", "test"):
+            return self._brackets(words)
+        if name in DECLARING:
+            return declare(self, tuple(words))
+        if name in BUILTINS:
+            status = BUILTINS[name](self, words)
+            if status is None:
+                self.doubt(" ".join(words))
+            return status
+        return self._program(words)
 
-    def _declare(self, node: SimpleCommand, words: list[str]) -> None:
-        for one in node.assignments:
-            self._assign(one)
-        for word in words[1:]:
-            found = _NAME.fullmatch(word)
-            if found is not None:
-                self.surroundings.assign(found[1], found[3], adds=bool(found[2]))
+    def _brackets(self, words: list[str]) -> Status:
+        inner = words[1:]
+        if words[0] == "[":
+            if inner[-1:] != ["]"]:
+                return 2
+            inner.pop()
+        try:
+            return self._status_of(Brackets(self).holds(inner))
+        except ConditionError:
+            return 2
 
-    def _call(self, name: str, arguments: list[str], depth: int) -> None:
-        """Follow a function with its own positional parameters."""
-        shell = self.surroundings
-        before = dict(shell.variables)
-        for number, word in enumerate(arguments[:9], start=1):
-            shell.variables[str(number)] = word
-        shell.variables["@"] = list(arguments)
-        self._list(self.functions[name], depth + 1)
-        for key in ("@", *map(str, range(1, 10))):
-            shell.variables.pop(key, None)
-            if key in before:
-                shell.variables[key] = before[key]
+    def call(self, name: str, arguments: list[str]) -> Status:
+        """Follow a function with arguments and variables of its own."""
+        flow, expander = self.flow, self.expander
+        before, expander.arguments = expander.arguments, list(arguments)
+        knew, expander.knows_arguments = expander.knows_arguments, True
+        loops, flow.loops = flow.loops, 0
+        depth, tested = flow.depth, flow.tested
+        flow.scopes.append({})
+        try:
+            return self.node(self.functions[name])
+        except Returned as end:
+            return end.status
+        finally:
+            flow.depth, flow.tested = depth, tested
+            for local, held in flow.scopes.pop().items():
+                if held is None:
+                    self.variables.table.pop(local, None)
+                else:
+                    self.variables.table[local] = held
+            flow.loops, expander.arguments = loops, before
+            expander.knows_arguments = knew
 
-    def _shift(self, words: list[str]) -> None:
-        """Move positional parameters down."""
-        variables = self.surroundings.variables
-        given = variables.get("@")
-        by = int(words[1]) if words[1:] and words[1].isdecimal() else 1
-        if isinstance(given, list):
-            left = given[min(by, len(given)) :]
-            variables["@"] = left
-            for number in range(1, 10):
-                variables.pop(str(number), None)
-            for number, word in enumerate(left[:9], start=1):
-                variables[str(number)] = word
+    def source(self, text: str, arguments: list[str]) -> Status:
+        """Follow another file in this shell."""
+        expander = self.expander
+        before = expander.arguments
+        expander.arguments = arguments or before
+        depth, tested = self.flow.depth, self.flow.tested
+        self.flow.sourced += 1
+        try:
+            return self.nodes(parse(text))
+        except Returned as end:
+            return end.status
+        finally:
+            self.flow.sourced -= 1
+            self.flow.depth, self.flow.tested = depth, tested
+            expander.arguments = before
 
-    def _other(self, node: SimpleCommand, words: list[str], depth: int) -> bool | None:
-        """Note a command, and follow what it hands to another shell."""
-        if words[0] == "eval":
-            self._list(parse(" ".join(words[1:])), depth + 1)
-            return True
-        document = node.heredoc
-        if document and node.heredoc_expands:
-            document = self.surroundings.within(document)
-        self._write(node, words, document)
-        if words[0] in ("echo", "printf"):
-            return True
-        self.commands.append(
+    def _program(self, words: list[str]) -> Status:
+        """Note a program, and follow what it hands to another shell."""
+        self.note_patterns()
+        name = words[0].rpartition("/")[2]
+        if name in _NOT_FOLLOWED:
+            self.note(f"{name} in line {{line}} of the script is not followed.")
+        environment = self.variables.environment()
+        for word in words[1:] if name == "env" else ():
+            variable, equals, value = word.partition("=")
+            environment |= (
+                {variable: value} if equals and variable.isidentifier() else {}
+            )
+        self.state.commands.append(
             Started(
                 words=tuple(words),
-                line=node.line,
-                environment={
-                    one.name: self.surroundings.one(one.word)
-                    for one in node.assignments
-                },
+                line=self.flow.line,
+                environment=environment,
+                variables=self.variables.texts(),
             )
         )
-        runs = words[0] in _SHELLS or words[0] in ("sbatch", "srun", "salloc")
-        if document and runs:
-            self._list(parse(document), depth + 1)
-        for index, word in enumerate(words[:-1]):
-            if word in _SHELLS:
-                script = _handed_over(words[index + 1 :])
-                if script is not None:
-                    self._list(parse(script), depth + 1)
-        return None
+        self.doubt(" ".join(words))
+        status: Status = None
+        for index, word in enumerate(words):
+            if word not in _SHELLS and (index or word not in _READ_SCRIPTS):
+                continue
+            inner = self._handed_over(words[index:])
+            if inner is not None:
+                status = inner if index == 0 and word in _SHELLS else None
+                break
+        if status is None:
+            self.emit(unknown(f"$({' '.join(words)})"))
+        return status
 
-    def _write(self, node: SimpleCommand, words: list[str], document: str) -> None:
-        """Keep the text of a file that ``cat``, ``tee`` or ``echo`` writes."""
-        names = [self.surroundings.one(node.target)] if node.target else []
-        text = document
-        if words[0] == "tee":
-            names += [word for word in words[1:] if not word.startswith("-")]
-        elif words[0] == "echo":
-            text = " ".join(word for word in words[1:] if word not in ("-e", "-n"))
-        elif words[0] != "cat":
-            return
-        for name in names if text else ():
-            before = self.files.get(name, "") if node.adds else ""
-            self.files[name] = f"{before}{text}\n"
-            self.surroundings.grow(len(self.files[name]))
-
-
-def _handed_over(words: Sequence[str]) -> str | None:
-    """Return the text behind ``-c``, options of the shell before it."""
-    for index, word in enumerate(words[:-1]):
-        if re.fullmatch(r"-[a-z]*c", word):
-            return words[index + 1]
-        if not word.startswith("-"):
+    def _handed_over(self, words: Sequence[str]) -> Status:
+        """Follow what another shell is given; None if nothing of it is known."""
+        text, arguments = None, list(words[1:])
+        while (
+            arguments and arguments[0][:1] in "-+" and arguments[0] not in ("-", "-s")
+        ):
+            option = arguments.pop(0)
+            if "c" in option and not option.startswith("--"):
+                text = arguments.pop(0) if arguments else ""
+                break
+        else:
+            text = self._script(arguments)
+        zero, arguments = (arguments or [""])[0], arguments[1:]
+        if text is None:
             return None
-    return None
+        child = self.fork(exported=True)
+        child.flow.out = self.flow.out
+        child.expander.arguments, child.expander.zero = arguments, zero
+        status = child.run(parse(text, self.flow.line))
+        self.doubt_as(child)
+        return status
+
+    def _script(self, arguments: Sequence[str]) -> str | None:
+        """Return the text of a script that is named, or read; None if not known."""
+        if arguments and arguments[0] not in ("-", "-s"):
+            return self.state.file(arguments[0])
+        return None if self.flow.stdin is None else self.flow.stdin.rest()
+
+    _FOLLOWED: ClassVar[Mapping[type, Callable[..., Status]]] = {
+        SimpleCommand: _simple,
+        Condition: _condition,
+        Arithmetic: _arithmetic,
+        Joined: _joined,
+        PipedCommands: _pipeline,
+        BackgroundCommand: _background,
+        Branches: _if,
+        Switch: follow_case,
+        ForLoop: follow_for,
+        CountingLoop: follow_counting,
+        WhileLoop: follow_while,
+        Grouped: _grouped,
+        Redirected: _redirected,
+        ShellFunction: _defined,
+    }
+    """Kind of a command -> what follows it."""

@@ -1,153 +1,60 @@
-"""The syntax of a shell script: tokens, and the commands that they form.
+"""The syntax of a shell script: the commands that its text forms.
 
-After POSIX, "Shell Command Language", sections 2.3, 2.9 and 2.10, with Bash's arrays,
-``[[`` and ``((``. Words keep their quotes and dollars: `words` expands them.
+After POSIX, "Shell Command Language", sections 2.9 and 2.10, with Bash's arrays,
+``[[``, ``((`` and C-style ``for``.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Callable
+from typing import NoReturn
 
-from nestsim.launch.shell.words import behind_mark, behind_quotes, closing
+from nestsim.launch.shell.lexer import BLANKS, Lexer, check_depth
+from nestsim.launch.shell.nodes import (
+    Arithmetic,
+    Assignment,
+    BackgroundCommand,
+    Branches,
+    CaseBranch,
+    Condition,
+    CountingLoop,
+    ForLoop,
+    Grouped,
+    Joined,
+    Node,
+    PipedCommands,
+    Redirect,
+    Redirected,
+    ShellFunction,
+    SimpleCommand,
+    Switch,
+    WhileLoop,
+)
 from topologies.errors import InputError
 
 MOST_LETTERS = 1_000_000
 """Longest script that is read."""
 
-_MOST_DEPTH = 40
-_BLANKS = " \t\r"
-_OPERATORS = (";;", "&&", "||", "|&", "|", "&", ";", "(", ")", "\n")
-_CLOSERS: Mapping[str, str] = MappingProxyType(
-    {"'": "'", '"': '"', "`": "`", "$(": ")", "${": "}"}
-)
-"""What opens a part of a word -> what closes it."""
+DECLARING = frozenset({"export", "declare", "typeset", "local", "readonly"})
+"""Commands whose arguments set variables."""
+
 _CONTINUED = re.compile(r"\\\r?\n")
-_REDIRECT = re.compile(r"\d*(?:<<<|>>|>&|>\||<&|<>|>|<)|&>>?")
-_ADDS = frozenset({">>>", ">1>>", ">&>>"})
-_WRITES = _ADDS | {">>", ">1>", ">>|", ">1>|", ">&>"}
-"""Redirections of what a command prints, as `_Lexer` marks them."""
-_HEREDOC = re.compile(r"\d*<<(-?)(?!<)[ \t]*(\\?)(['\"]?)([\w.!%-]+)\3")
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?(\+?)=")
+_REDIRECT = re.compile(r"(\d*|\{[A-Za-z_]\w*\})(<<<|<<-?|<&|<>|<|>>|>&|>\||>)|()(&>>?)")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]\n]*)\])?(\+?)=")
+_NAME = re.compile(r"[^\s()<>|&;\"'`$\\]+")
+_BRACKETS = re.compile(r"[ \t]*\([ \t]*\)")
+_CLOSES = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}", "in"})
+_SEPARATORS = ("\n", ";", "&")
 
 
-@dataclass(slots=True)
-class Token:
-    """A word, or an operator between words."""
-
-    text: str
-    """The word as written, or the operator."""
-
-    line: int
-    """Line that it stands in, from 1."""
-
-    is_word: bool = False
-    """Whether it is a word."""
-
-    items: tuple[str, ...] | None = None
-    """Words of an array that is assigned; None for anything else."""
-
-    heredoc: str | None = None
-    """Text of a here-document; None for anything else."""
-
-    expands: bool = True
-    """Whether variables in the here-document are expanded."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """A variable that is set."""
-
-    name: str
-    word: str = ""
-    items: tuple[str, ...] | None = None
-    adds: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimpleCommand:
-    """Assignments, and the words of a command."""
-
-    words: tuple[str, ...]
-    line: int
-    assignments: tuple[Assignment, ...] = ()
-    heredoc: str = ""
-    heredoc_expands: bool = True
-    target: str = ""
-    adds: bool = False
-    is_condition: bool = False
-    is_arithmetic: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """Commands joined by ``&&``, ``||`` or a pipe."""
-
-    first: "Node"
-    others: tuple[tuple[str, "Node"], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branches:
-    """The branches of an if with their conditions, and what is done otherwise."""
-
-    branches: tuple[tuple[tuple["Node", ...], tuple["Node", ...]], ...]
-    otherwise: tuple["Node", ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
-    """A word, and branches with their patterns."""
-
-    word: str
-    branches: tuple[tuple[tuple[str, ...], tuple["Node", ...]], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForLoop:
-    """A variable that takes some words in turn."""
-
-    name: str
-    words: tuple[str, ...]
-    body: tuple["Node", ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhileLoop:
-    """A loop whose rounds nobody can count."""
-
-    body: tuple["Node", ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grouped:
-    """Commands in brackets or braces."""
-
-    body: tuple["Node", ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellFunction:
-    """Commands under a name."""
-
-    name: str
-    body: tuple["Node", ...]
-
-
-Node = (
-    SimpleCommand
-    | Joined
-    | Branches
-    | Switch
-    | ForLoop
-    | WhileLoop
-    | Grouped
-    | ShellFunction
-)
-
-
-def parse(text: str) -> tuple[Node, ...]:
+def parse(text: str, line: int = 1) -> tuple[Node, ...]:
     """Return the commands of a script.
+
+    Parameters
+    ----------
+    text
+        The script.
+    line
+        Line that it begins in.
 
     Raises
     ------
@@ -160,435 +67,475 @@ def parse(text: str) -> tuple[Node, ...]:
             got=f"{len(text):,} letters",
             expected=f"at most {MOST_LETTERS:,}",
         )
-    parser = _Parser(_Lexer(text).tokens())
+    parser = _Parser(text, line=line)
     nodes = parser.nodes(())
-    if parser.more():
-        raise parser.refusal()
+    if parser.at < len(text):
+        parser.refuse()
     return nodes
 
 
-@dataclass(slots=True)
-class _Lexer:
-    """Cuts a script into tokens."""
-
-    text: str
-    position: int = 0
-    start: int = 0
-    line: int = 1
-    found: list[Token] = field(default_factory=list)
-    pending: list[tuple[Token, str, bool]] = field(default_factory=list)
-
-    def tokens(self) -> list[Token]:
-        """Return all tokens."""
-        while self.position < len(self.text):
-            self._next()
-        self._heredocs()
-        return self.found
-
-    def _next(self) -> None:
-        text, at = self.text, self.position
-        letter = text[at]
-        if letter in _BLANKS:
-            self.position += 1
-        elif (continued := _CONTINUED.match(text, at)) is not None:
-            self.line += 1
-            self.position = continued.end()
-        elif letter == "#":
-            end = text.find("\n", at)
-            self.position = len(text) if end < 0 else end
-        elif not (self._redirection() or self._bracketed() or self._joint()):
-            self._word()
-
-    def _redirection(self) -> bool:
-        """Read ``<<EOF``, ``<<<``, ``>`` and the like, if one stands here."""
-        text, at = self.text, self.position
-        if (here := _HEREDOC.match(text, at)) is not None:
-            token = Token("<<", self.line, expands=not (here[2] or here[3]))
-            self.found.append(token)
-            self.pending.append((token, here[4], bool(here[1])))
-            self.position = here.end()
-            return True
-        found = _REDIRECT.match(text, at)
-        if found is None or text.startswith(("<(", ">("), at):
-            return False
-        self._operator(">" + found[0], len(found[0]))
-        return True
-
-    def _bracketed(self) -> bool:
-        """Read ``((..))`` and ``<(..)`` as a word, if one stands here."""
-        text, at = self.text, self.position
-        arithmetic = text.startswith("((", at) and self._at_command()
-        if not arithmetic and not text.startswith(("<(", ">("), at):
-            return False
-        end = closing(text, at + (not arithmetic))
-        self._token(text[at:end])
-        self.position = end
-        return True
-
-    def _joint(self) -> bool:
-        """Read an operator between commands, if one stands here."""
-        for operator in _OPERATORS:
-            if self.text.startswith(operator, self.position):
-                self._operator(operator)
-                return True
-        return False
-
-    def _at_command(self) -> bool:
-        """Whether a command may begin here."""
-        if not self.found:
-            return True
-        last = self.found[-1]
-        return not last.is_word or last.text in ("if", "while", "then", "do", "!")
-
-    def _operator(self, text: str, length: int = 0) -> None:
-        self.found.append(Token(text, self.line))
-        self.position += length or len(text)
-        if text == "\n":
-            self.line += 1
-            self._heredocs()
-
-    def _token(self, word: str, items: tuple[str, ...] | None = None) -> None:
-        self.found.append(Token(word, self.line, is_word=True, items=items))
-        self.line += word.count("\n")
-
-    def _heredocs(self) -> None:
-        """Read the texts of here-documents, which follow their line."""
-        for token, delimiter, strips in self.pending:
-            lines = []
-            while self.position < len(self.text):
-                end = self.text.find("\n", self.position)
-                end = len(self.text) if end < 0 else end
-                one = self.text[self.position : end]
-                self.position, self.line = end + 1, self.line + 1
-                one = one.lstrip("\t") if strips else one
-                if one.rstrip("\r") == delimiter:
-                    break
-                lines.append(one)
-            token.heredoc = "\n".join(lines)
-        self.pending.clear()
-
-    def _word(self) -> None:
-        """Read a word with its quotes and brackets; an array with its words."""
-        text, start = self.text, self.position
-        self.start = start
-        while self.position < len(text):
-            letter = text[self.position]
-            if letter in _BLANKS or letter in "\n;|&<>":
-                break
-            if letter == "(":
-                if _ASSIGNED.fullmatch(text[start : self.position]):
-                    self._array(text[start : self.position])
-                    return
-                break
-            if letter == ")":
-                break
-            self.position = self._behind_part()
-        if self.position == start:
-            self.position += 1
-        self._token(text[start : self.position])
-
-    def _behind_part(self) -> int:
-        """Return the position behind a part of a word, which must be closed."""
-        text, at = self.text, self.position
-        end = _behind_part(text, at)
-        mark = text[at : at + 2] if text[at] == "$" else text[at]
-        closer = _CLOSERS.get(mark)
-        if closer and (end < at + 2 or text[end - 1] != closer):
-            line = self.line + text.count("\n", self.start, at)
-            raise InputError(f"{mark} is left open in line {line}", expected=closer)
-        return end
-
-    def _array(self, name: str) -> None:
-        """Read the words of an array up to its bracket."""
-        end = _array_end(self.text, self.position)
-        inner = _Lexer(self.text[self.position + 1 : end - 1])
-        items = tuple(one.text for one in inner.tokens() if one.is_word)
-        line = self.line
-        self._token(name, items)
-        self.line = line + self.text.count("\n", self.position, end)
-        self.position = end
+def lexer_of(text: str, depth: int = 0) -> Lexer:
+    """Return what finds the ends of parts of a word."""
+    return _Parser(text, depth=depth).lexer
 
 
-def _array_end(text: str, start: int) -> int:
-    """Return the position behind an array's bracket; brackets in comments are none."""
-    position = start + 1
-    while position < len(text) and text[position] != ")":
-        letter = text[position]
-        if letter == "#" and text[position - 1] in " \t\n(":
-            end = text.find("\n", position)
-            position = len(text) if end < 0 else end
-        elif letter == "(":
-            position = closing(text, position)
-        elif letter in "\\'\"`$":
-            position = _behind_part(text, position)
-        else:
-            position += 1
-    if position >= len(text):
-        raise InputError("an array does not close", expected=")")
-    return position + 1
-
-
-def _behind_part(text: str, at: int) -> int:
-    """Return the position behind a letter, a quotation or an expansion of a word."""
-    letter = text[at]
-    if letter == "\\":
-        return at + 2
-    if letter in "'`":
-        end = text.find(letter, at + 1)
-        return len(text) if end < 0 else end + 1
-    if letter == '"':
-        return behind_quotes(text, at + 1)
-    if letter == "$" and text[at + 1 : at + 2] in ("(", "{"):
-        return closing(text, at + 1)
-    return behind_mark(text, at)
-
-
-@dataclass(slots=True)
 class _Parser:
-    """Makes commands of tokens."""
+    """Makes commands of a text, from a position to its end or to a bracket."""
 
-    tokens: list[Token]
-    position: int = 0
-    depth: int = 0
+    def __init__(
+        self,
+        text: str,
+        *,
+        line: int = 1,
+        at: int = 0,
+        depth: int = 0,
+        ends: dict[int, int] | None = None,
+    ) -> None:
+        self.text, self.at, self.depth = text, at, depth
+        self.lexer = Lexer(text, self._behind_commands, depth)
+        self.pending: list[tuple[Redirect, str, bool]] = []
+        self._first, self._line, self._counted = line, line, at
+        self._ends: dict[int, int] = {} if ends is None else ends
 
-    def more(self) -> bool:
-        """Whether tokens are left."""
-        return self.position < len(self.tokens)
+    def _behind_commands(self, at: int, depth: int) -> int:
+        """Return where commands that begin inside of a word end, found once."""
+        if at not in self._ends:
+            inner = _Parser(self.text, at=at, depth=depth, ends=self._ends)
+            inner.nodes(())
+            self._ends[at] = inner.at
+        return self._ends[at]
 
-    def refusal(self, expected: str = "a shell script") -> InputError:
-        """Return the refusal of what stands here."""
-        if not self.more():
-            return InputError("the script ends too early", expected=expected)
-        token = self.tokens[self.position]
-        return InputError(
-            f"is no shell script that is understood, in line {token.line}",
-            got=token.text.strip()[:60] or "the end of a line",
+    def line(self) -> int:
+        """Return the line of what stands here."""
+        if self.at > self._counted:
+            self._line += self.text.count("\n", self._counted, self.at)
+            self._counted = self.at
+        return self._line
+
+    def refuse(self, expected: str = "a shell script") -> NoReturn:
+        """Refuse what stands here.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
+        if self.at >= len(self.text):
+            raise InputError("the script ends too early", expected=expected)
+        line = self._first + self.text.count("\n", 0, self.at)
+        raise InputError(
+            f"is no shell script that is understood, in line {line}",
+            got=self.text[self.at :].split("\n")[0].strip()[:60] or "the end of a line",
             expected=expected,
         )
 
-    def nodes(self, until: Sequence[str]) -> tuple[Node, ...]:
-        """Return commands up to one of some keywords, which is left."""
+    def nodes(self, until: tuple[str, ...]) -> tuple[Node, ...]:
+        """Return commands up to one of some keywords, or a bracket; it is left."""
         self.depth += 1
-        if self.depth > _MOST_DEPTH:
-            raise self.refusal("commands that are nested less deep")
+        check_depth(self.depth)
         found: list[Node] = []
-        while self.more():
-            token = self.tokens[self.position]
-            if token.text in until:
-                break
-            if not token.is_word and token.text in ("\n", ";", "&", "|", "|&"):
-                self.position += 1
+        while True:
+            self._pass_lines()
+            if self._peek("&") and not self._peek("&>"):
+                self.at += 1
                 continue
-            if not token.is_word and token.text in (")", ";;"):
+            if self.at >= len(self.text) or self.text[self.at] == ")":
+                break
+            if self._peek(";;") or self._peek(";&"):
+                break
+            if until and self._keyword() in until:
                 break
             found.append(self._chain())
         self.depth -= 1
         return tuple(found)
 
+    def _peek(self, text: str) -> bool:
+        return self.text.startswith(text, self.at)
+
+    def _pass_blanks(self) -> None:
+        """Pass blanks, continued lines and comments."""
+        text = self.text
+        while self.at < len(text):
+            if text[self.at] in BLANKS:
+                self.at += 1
+            elif (continued := _CONTINUED.match(text, self.at)) is not None:
+                self.at = continued.end()
+            elif text[self.at] == "#":
+                end = text.find("\n", self.at)
+                self.at = len(text) if end < 0 else end
+            else:
+                return
+
+    def _pass_lines(self, also: str = ";") -> None:
+        """Pass ends of lines and of commands, with here-documents that follow."""
+        while True:
+            self._pass_blanks()
+            if self._peek("\n"):
+                self.at += 1
+                self._documents()
+            elif also and self._peek(also) and not self._peek(";;"):
+                if self._peek(";&"):
+                    return
+                self.at += 1
+            else:
+                return
+
+    def _documents(self) -> None:
+        """Read the texts of here-documents, which follow their line."""
+        for redirect, delimiter, strips in self.pending:
+            lines = []
+            while self.at < len(self.text):
+                end = self.text.find("\n", self.at)
+                end = len(self.text) if end < 0 else end
+                one = self.text[self.at : end]
+                self.at = min(end + 1, len(self.text))
+                one = one.lstrip("\t") if strips else one
+                if one.rstrip("\r") == delimiter:
+                    break
+                lines.append(one + "\n")
+            redirect.document = "".join(lines)
+        self.pending.clear()
+
+    def _keyword(self) -> str:
+        """Return the plain word that stands here; empty if there is none."""
+        end = self.lexer.behind_word(self.at)
+        return self.text[self.at : end]
+
+    def _take(self, word: str) -> None:
+        """Pass a keyword or an operator, which must stand here."""
+        self._pass_lines()
+        if not self._peek(word) or (word.isalpha() and self._keyword() != word):
+            self.refuse(word)
+        self.at += len(word)
+
     def _chain(self) -> Node:
-        first, others = self._one(), []
-        while self.more() and self._peek() in ("&&", "||", "|", "|&"):
-            op = self._peek()[:1] if self._peek().startswith("|&") else self._peek()
-            self.position += 1
-            while self.more() and self._peek() == "\n":
-                self.position += 1
-            if self.more():
-                others.append((op, self._one()))
-        return Joined(first=first, others=tuple(others)) if others else first
+        line = self.line()
+        first, others = self._pipeline(), []
+        self._pass_blanks()
+        while self._peek("&&") or self._peek("||"):
+            operator = self.text[self.at : self.at + 2]
+            self.at += 2
+            self._pass_lines(also="")
+            others.append((operator, self._pipeline()))
+            self._pass_blanks()
+        node = Joined(first=first, others=tuple(others), line=line) if others else first
+        if self._peek("&") and not self._peek("&>"):
+            self.at += 1
+            return BackgroundCommand(body=node, line=line)
+        return node
 
-    def _peek(self) -> str:
-        """Return the operator or keyword here; empty behind the end."""
-        return self.tokens[self.position].text if self.more() else ""
-
-    def _take(self, text: str) -> None:
-        while self.more() and self._peek() in ("\n", ";") and text not in ("\n", ";"):
-            self.position += 1
-        if self._peek() != text:
-            raise self.refusal(text)
-        self.position += 1
+    def _pipeline(self) -> Node:
+        line, negated = self.line(), False
+        while (word := self._keyword()) in ("!", "time", "-p"):
+            negated ^= word == "!"
+            self.at += len(word)
+            self._pass_blanks()
+        parts = [self._one()]
+        self._pass_blanks()
+        while self._peek("|") and not self._peek("||"):
+            self.at += 2 if self._peek("|&") else 1
+            self._pass_lines(also="")
+            parts.append(self._one())
+            self._pass_blanks()
+        if len(parts) == 1 and not negated:
+            return parts[0]
+        return PipedCommands(parts=tuple(parts), is_negated=negated, line=line)
 
     def _one(self) -> Node:
-        token = self.tokens[self.position]
-        made = {
+        """Read one command, with its redirections."""
+        self.depth += 1
+        check_depth(self.depth)
+        line, word = self.line(), self._keyword()
+        read = self._compounds().get(word)
+        if self._peek("("):
+            node = self._brackets()
+        elif read is not None:
+            self.at += len(word)
+            node = read(line)
+        elif word in _CLOSES:
+            self.refuse("a command")
+        elif self._is_function(word):
+            self.at += len(word)
+            node = self._function(line, word)
+        else:
+            node = self._simple(line)
+        self.depth -= 1
+        if isinstance(node, SimpleCommand | ShellFunction):
+            return node
+        redirects = self._redirects()
+        if not redirects:
+            return node
+        return Redirected(body=node, redirects=redirects, line=line)
+
+    def _is_function(self, word: str) -> bool:
+        named = _NAME.fullmatch(word) and not _ASSIGNED.match(word)
+        return bool(named and _BRACKETS.match(self.text, self.at + len(word)))
+
+    def _compounds(self) -> dict[str, Callable[[int], Node]]:
+        return {
             "if": self._if,
             "case": self._case,
             "for": self._for,
-            "select": self._for,
             "while": self._while,
-            "until": self._while,
+            "until": self._until,
             "{": self._braces,
-            "(": self._brackets,
-            "function": self._function,
-        }.get(token.text)
-        if made is not None and token.items is None:
-            return made()
-        following = [one.text for one in self.tokens[self.position + 1 :][:2]]
-        if token.is_word and following == ["(", ")"]:
-            return self._function()
-        return self._command()
+            "[[": self._condition,
+            "function": self._named_function,
+            "select": self._unread,
+            "coproc": self._unread,
+        }
 
-    def _if(self) -> Node:
+    def _unread(self, line: int) -> Node:
+        raise InputError(
+            f"`select` or `coproc` in line {line} is not followed",
+            expected="a script without it",
+        )
+
+    def _if(self, line: int) -> Node:
         branches: list[tuple[tuple[Node, ...], tuple[Node, ...]]] = []
         otherwise: tuple[Node, ...] = ()
-        self.position += 1
         while True:
             condition = self.nodes(("then",))
             self._take("then")
-            body = self.nodes(("elif", "else", "fi"))
-            branches.append((condition, body))
-            if self._peek() != "elif":
+            branches.append((condition, self.nodes(("elif", "else", "fi"))))
+            if self._keyword() != "elif":
                 break
-            self.position += 1
-        if self._peek() == "else":
-            self.position += 1
+            self.at += len("elif")
+        if self._keyword() == "else":
+            self.at += len("else")
             otherwise = self.nodes(("fi",))
         self._take("fi")
-        return Branches(branches=tuple(branches), otherwise=otherwise)
+        return Branches(branches=tuple(branches), otherwise=otherwise, line=line)
 
-    def _case(self) -> Node:
-        self.position += 1
-        word = self._peek()
-        self.position += 1
+    def _word(self) -> str:
+        """Return the word that stands here, and pass it."""
+        self._pass_blanks()
+        start = self.at
+        self.at = self.lexer.behind_word(start)
+        return self.text[start : self.at]
+
+    def _case(self, line: int) -> Node:
+        word = self._word()
         self._take("in")
         branches = []
-        while self.more():
-            while self._peek() in ("\n", "(", ";;"):
-                self.position += 1
-            if self._peek() == "esac":
-                break
-            patterns = []
-            while self.more() and self._peek() != ")":
-                if self.tokens[self.position].is_word:
-                    patterns.append(self._peek())
-                self.position += 1
-            self._take(")")
-            branches.append((tuple(patterns), self.nodes(("esac",))))
+        self._pass_lines()
+        while self.at < len(self.text) and self._keyword() != "esac":
+            branches.append(self._branch())
+            self._pass_lines(also="")
         self._take("esac")
-        return Switch(word=word, branches=tuple(branches))
+        return Switch(word=word, branches=tuple(branches), line=line)
 
-    def _for(self) -> Node:
-        self.position += 1
-        name, words = self._peek(), []
-        self.position += 1
-        while self._peek() == "\n":
-            self.position += 1
-        if self._peek() == "in":
-            self.position += 1
-            while self.more() and self.tokens[self.position].is_word:
-                words.append(self._peek())
-                self.position += 1
-        return ForLoop(name=name, words=tuple(words), body=self._loop_body())
+    def _branch(self) -> CaseBranch:
+        if self._peek("("):
+            self.at += 1
+        patterns = [self._word()]
+        self._pass_blanks()
+        while self._peek("|"):
+            self.at += 1
+            patterns.append(self._word())
+            self._pass_blanks()
+        self._take(")")
+        body = self.nodes(("esac",))
+        for end in (";;&", ";;", ";&"):
+            if self._peek(end):
+                self.at += len(end)
+                return CaseBranch(patterns=tuple(patterns), body=body, end=end)
+        return CaseBranch(patterns=tuple(patterns), body=body)
+
+    def _for(self, line: int) -> Node:
+        self._pass_blanks()
+        if self._peek("(("):
+            return self._counting(line)
+        name = self._word()
+        words: list[str] | None = None
+        self._pass_lines(also="")
+        if self._keyword() == "in":
+            self.at += len("in")
+            words = []
+            while word := self._word():
+                words.append(word)
+        return ForLoop(
+            name=name,
+            words=None if words is None else tuple(words),
+            body=self._loop_body(),
+            line=line,
+        )
+
+    def _counting(self, line: int) -> Node:
+        end = self.lexer.behind_arithmetic(self.at)
+        parts = self.text[self.at + 2 : (end or 2) - 2].split(";")
+        if end is None or len(parts) != 3:
+            self.refuse("for ((first; test; step))")
+        self.at = end
+        first, test, step = parts
+        body = self._loop_body()
+        return CountingLoop(first=first, test=test, step=step, body=body, line=line)
 
     def _loop_body(self) -> tuple[Node, ...]:
-        self._take("do")
-        body = self.nodes(("done",))
-        self._take("done")
+        self._pass_lines()
+        opens, closes = ("{", "}") if self._keyword() == "{" else ("do", "done")
+        self._take(opens)
+        body = self.nodes((closes,))
+        self._take(closes)
         return body
 
-    def _while(self) -> Node:
-        self.position += 1
-        self.nodes(("do",))
-        return WhileLoop(body=self._loop_body())
+    def _while(self, line: int) -> Node:
+        condition = self.nodes(("do",))
+        return WhileLoop(condition=condition, body=self._loop_body(), line=line)
 
-    def _braces(self) -> Node:
-        self.position += 1
+    def _until(self, line: int) -> Node:
+        condition = self.nodes(("do",))
+        body = self._loop_body()
+        return WhileLoop(condition=condition, body=body, is_until=True, line=line)
+
+    def _braces(self, line: int) -> Node:
         body = self.nodes(("}",))
         self._take("}")
-        return Grouped(body=body)
+        return Grouped(body=body, line=line)
 
     def _brackets(self) -> Node:
-        self.position += 1
+        """Read commands in brackets, or arithmetic in two of them."""
+        line = self.line()
+        if self._peek("(("):
+            end = self.lexer.behind_arithmetic(self.at)
+            if end is not None:
+                text, self.at = self.text[self.at + 2 : end - 2], end
+                return Arithmetic(text=text, line=line)
+        self.at += 1
         body = self.nodes(())
         self._take(")")
-        return Grouped(body=body)
+        return Grouped(body=body, is_subshell=True, line=line)
 
-    def _function(self) -> Node:
-        if self._peek() == "function":
-            self.position += 1
-        name = self._peek()
-        self.position += 1
-        while self._peek() in ("(", ")", "\n"):
-            self.position += 1
-        body = self._one() if self.more() else Grouped(body=())
-        return ShellFunction(name=name, body=(body,))
+    def _named_function(self, line: int) -> Node:
+        return self._function(line, self._word())
 
-    def _command(self) -> Node:
-        """Read a simple command, a condition in ``[[``, or arithmetic in ``((``."""
-        start = self.tokens[self.position]
-        if start.text == "[[":
-            return self._condition()
-        if start.text.startswith("((") and start.is_word:
-            self.position += 1
-            inner = start.text[2:].removesuffix("))")
-            return SimpleCommand(words=(inner,), line=start.line, is_arithmetic=True)
-        return self._simple(start)
+    def _function(self, line: int, name: str) -> Node:
+        found = _BRACKETS.match(self.text, self.at)
+        self.at = self.at if found is None else found.end()
+        self._pass_lines(also="")
+        return ShellFunction(name=name, body=self._one(), line=line)
 
-    def _simple(self, start: Token) -> SimpleCommand:
-        """Read assignments and words up to the end of the command."""
+    def _condition(self, line: int) -> Node:
+        """Read the words of ``[[ .. ]]``; a regular expression is one word."""
         words: list[str] = []
-        assignments: list[Assignment] = []
-        heredoc, target, adds = Token("", start.line), "", False
-        begin = self.position
-        while self.more():
-            token = self.tokens[self.position]
-            if not token.is_word and not token.text.startswith((">", "<<")):
-                break
-            self.position += 1
-            if token.heredoc is not None:
-                heredoc = token
-            elif not token.is_word:
-                name = self._target()
-                if token.text in _WRITES:
-                    target, adds = name, token.text in _ADDS
-            elif self._sets(token, words):
-                assignments.append(_assignment(token))
+        while True:
+            self._pass_lines(also="")
+            start = self.at
+            if words[-1:] == ["=~"]:
+                self.at = self._behind_expression()
+            elif self.text[start : start + 2] in ("&&", "||"):
+                self.at += 2
+            elif self.text[start : start + 1] in ("(", ")", "<", ">"):
+                self.at += 1
             else:
-                words.append(token.text)
-        if self.position == begin:
-            raise self.refusal("a command")
+                self.at = self.lexer.behind_word(start)
+            if self.at == start:
+                self.refuse("]]")
+            words.append(self.text[start : self.at])
+            if words[-1] == "]]":
+                return Condition(words=tuple(words[:-1]), line=line)
+
+    def _behind_expression(self) -> int:
+        """Return the position behind a regular expression: blanks in brackets count."""
+        at, inside = self.at, 0
+        while at < len(self.text):
+            letter = self.text[at]
+            inside += (letter == "(") - (letter == ")")
+            if inside < 0 or (letter in BLANKS + "\n" and not inside):
+                break
+            at = self.lexer.behind_part(at)
+        return at
+
+    def _simple(self, line: int) -> SimpleCommand:
+        """Read assignments, words and redirections up to the end of the command."""
+        words: list[str | Assignment] = []
+        assignments: list[Assignment] = []
+        redirects: list[Redirect] = []
+        begin = self.at
+        while True:
+            self._pass_blanks()
+            redirect = self._redirect()
+            if redirect is not None:
+                redirects.append(redirect)
+                continue
+            found = self._assigned(words)
+            if isinstance(found, Assignment) and not words:
+                assignments.append(found)
+            elif found:
+                words.append(found)
+            else:
+                break
+        if self.at == begin:
+            self.refuse("a command")
         return SimpleCommand(
             words=tuple(words),
-            line=start.line,
+            line=line,
             assignments=tuple(assignments),
-            heredoc=heredoc.heredoc or "",
-            heredoc_expands=heredoc.expands,
-            target=target,
-            adds=adds,
+            redirects=tuple(redirects),
         )
 
-    @staticmethod
-    def _sets(token: Token, words: Sequence[str]) -> bool:
-        """Whether a word sets a variable: before a command, or an array behind one."""
-        return token.items is not None or (
-            not words and _ASSIGNED.match(token.text) is not None
+    def _assigned(self, words: list[str | Assignment]) -> str | Assignment:
+        """Return a word, or what sets a variable in front or behind a command."""
+        start = self.at
+        sets = not words or words[0] in DECLARING
+        found = _ASSIGNED.match(self.text, start) if sets else None
+        if found is None:
+            word = self._word()
+            if word and self._peek("("):
+                self.refuse("a command")
+            return word
+        self.at = found.end()
+        name, index, adds = found[1], found[2], bool(found[3])
+        if self._peek("("):
+            items = self._items()
+            return Assignment(name=name, index=index, items=items, adds=adds)
+        end = self.lexer.behind_word(self.at)
+        word, self.at = self.text[self.at : end], end
+        return Assignment(name=name, index=index, word=word, adds=adds)
+
+    def _items(self) -> tuple[str, ...]:
+        """Read the words of an array."""
+        line = self.line()
+        items: list[str] = []
+        self.at += 1
+        while True:
+            self._pass_lines(also="")
+            if self._peek(")"):
+                self.at += 1
+                return tuple(items)
+            word = self._word()
+            if not word:
+                raise InputError(
+                    f"an array does not close, in line {line}", expected=")"
+                )
+            items.append(word)
+
+    def _redirects(self) -> tuple[Redirect, ...]:
+        found: list[Redirect] = []
+        while True:
+            self._pass_blanks()
+            one = self._redirect()
+            if one is None:
+                return tuple(found)
+            found.append(one)
+
+    def _redirect(self) -> Redirect | None:
+        """Read a redirection, if one stands here."""
+        found = _REDIRECT.match(self.text, self.at)
+        if found is None or self.text.startswith(("<(", ">("), self.at):
+            return None
+        line = self.line()
+        operator = found[2] or found[4]
+        self.at = found.end()
+        word = self._word()
+        redirect = Redirect(
+            operator=operator.rstrip("-") if operator == "<<-" else operator,
+            descriptor=found[1] or "",
+            word=word,
+            line=line,
         )
-
-    def _target(self) -> str:
-        """Return the file of a redirection, which is passed."""
-        if not self.more() or not self.tokens[self.position].is_word:
-            return ""
-        self.position += 1
-        return self.tokens[self.position - 1].text
-
-    def _condition(self) -> Node:
-        start = self.tokens[self.position]
-        words = []
-        self.position += 1
-        while self.more() and self._peek() != "]]":
-            text = self._peek()
-            words.append(text.removeprefix(">") if len(text) == 2 else text)
-            self.position += 1
-        self._take("]]")
-        plain = tuple(word for word in words if word != "\n")
-        return SimpleCommand(words=plain, line=start.line, is_condition=True)
-
-
-def _assignment(token: Token) -> Assignment:
-    found = _ASSIGNED.match(token.text)
-    assert found is not None
-    return Assignment(
-        name=found[1],
-        word=token.text[found.end() :],
-        items=token.items,
-        adds=bool(found[2]),
-    )
+        if operator in ("<<", "<<-"):
+            delimiter = re.sub(r"[\\'\"]", "", word)
+            redirect.expands = delimiter == word
+            self.pending.append((redirect, delimiter, operator == "<<-"))
+        return redirect

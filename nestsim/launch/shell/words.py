@@ -1,493 +1,420 @@
-"""Words of a shell script: quotes, variables, arrays, arithmetic. Nothing is executed.
+"""Words of a shell script expanded: quotes, variables, arrays, what commands print.
 
-What nothing in the script sets, and what only running a command would tell, stays in a
-word as a mark with its name: most such words are paths that no plan depends on, and
-whoever needs the value refuses the mark (`first_unknown`).
-
-After POSIX, "Shell Command Language", section 2.6, and the GNU Bash manual, sections
-3.5 (expansions) and 6.7 (arrays); globs, braces and tildes stay as they are.
+Nothing is executed: what only a run would tell stays in a word as a mark (`marks`).
+After POSIX, "Shell Command Language", section 2.6, and the GNU Bash manual, section
+3.5; patterns of file names stay as they are.
 """
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
+from nestsim.launch.shell.arithmetic import value_of
+from nestsim.launch.shell.lexer import Lexer, check_depth
+from nestsim.launch.shell.marks import (
+    MARK,
+    behind_mark,
+    first_unknown,
+    is_set_by_machine,
+    unknown,
+    without_unset,
+)
+from nestsim.launch.shell.parameters import Inline, expand_parameter
+from nestsim.launch.shell.patterns import escaped, spread_braces
+from nestsim.launch.shell.state import Inside, Variables
+from nestsim.launch.shell.syntax import lexer_of
 from topologies.errors import InputError
 
-MOST_LETTERS = 2_000_000
-"""Longest text that variables may grow to."""
+_LONGEST_BRACES = 20_000
+_PLAIN = re.compile(r"[^\\'\"`$~<>\ufdd0\n]+|\n+")
+_NAME = re.compile(r"[A-Za-z_]\w*|[0-9]|[@*#?$!-]")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b"}
+_GLOB = re.compile(r"[*?]|\[.+\]")
+_LISTED = re.compile(r"[\[\]()0-9*+, |EtmL]+")
+"""Patterns of layers, which are no names of files."""
 
-MOST_NESTED = 50
-"""Deepest nesting of brackets and quotations."""
+PLAIN, INLINE, QUOTED, DOCUMENT = "plain", "inline", "quoted", "document"
+"""Where letters stand: outside of quotes, there in ``${..}``, in double quotes, in a
+here-document."""
 
-_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-"""Marks around the name of what is not known: no characters of any script."""
+_QUOTES = frozenset({QUOTED, DOCUMENT})
+_HOME = re.compile(r"~[\w-]*(?=/|$|:)")
 
-_UNBROKEN = "\u00a0"
-
-_MARK = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]|[@*#?$!-]")
-_BODY = re.compile(
-    r"(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])"
-    r"(?:\[(?P<index>[^\]]{0,200})\])?"
-    r"(?P<op>:?[-=?+]|//?|%%?|##?|\^\^?|,,?|:)?(?P<word>.*)",
-    re.DOTALL,
-)
-_LETTERS = re.compile(r'(\\[$`\\\n])|[\\"]')
-_BLANK = re.compile(r"[ \t\n]+")
-_BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyType(
-    {
-        ast.Add: operator.add,
-        ast.Sub: operator.sub,
-        ast.Mult: operator.mul,
-        ast.FloorDiv: operator.floordiv,
-        ast.Mod: operator.mod,
-    }
-)
-_COMPARED: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = MappingProxyType(
-    {
-        ast.Eq: operator.eq,
-        ast.NotEq: operator.ne,
-        ast.Lt: operator.lt,
-        ast.LtE: operator.le,
-        ast.Gt: operator.gt,
-        ast.GtE: operator.ge,
-    }
-)
-_LARGEST = 2**62
-_LONGEST_SUM = 200
-_MOST_DIGITS = 19
-
-
-def unknown(name: str) -> str:
-    """Return the mark of something whose value nobody knows."""
-    plain = name.replace(_OPEN, "").replace(_CLOSE, "")
-    # Not to be split where it stands without quotes.
-    unbroken = re.sub(r"\s+", _UNBROKEN, plain[:80])
-    return f"{_OPEN}{unbroken}{_CLOSE}"
-
-
-def behind_mark(text: str, position: int) -> int:
-    """Return the position behind the mark, or the other letter, that begins here."""
-    found = _MARK.match(text, position)
-    return position + 1 if found is None else found.end()
-
-
-def first_unknown(word: str) -> str | None:
-    """Return what is not known in a word, as the script writes it; None if all is."""
-    found = _MARK.search(word)
-    return None if found is None else found[1].replace(_UNBROKEN, " ")
-
-
-def known_word(word: str, where: str) -> str:
-    """Return a word in which every variable is set.
-
-    Raises
-    ------
-    InputError
-        If one is not: with its name, and how its value is given.
-    """
-    name = first_unknown(word)
-    if name is None:
-        return word
-    plain = name.strip("${}")
-    raise InputError(
-        "takes its value from a variable that nothing sets",
-        where=where,
-        got=name,
-        expected="a value in the script",
-        hint=f"--set {plain}=VALUE gives one"
-        if plain.isidentifier() or plain.isdecimal()
-        else "",
-    )
-
-
-def without_unknown(word: str) -> str:
-    """Return a word with nothing in place of what is not known, as if it were unset."""
-    return _MARK.sub("", word)
-
-
-def readable(word: str) -> str:
-    """Return a word with names in place of what is not known."""
-    return _MARK.sub(lambda found: found[1].replace(_UNBROKEN, " "), word)
+Pieces = list[tuple[str, bool]]
+"""Texts of a word, and whether each was quoted."""
 
 
 @dataclass(slots=True)
-class Surroundings:
-    """Variables of a shell, and how far they have grown."""
+class Expander:
+    """Expands words with the variables of a shell."""
 
-    variables: dict[str, str | list[str]] = field(default_factory=dict)
-    """Name -> text, or list of words."""
+    variables: Variables
+    shell: Inside
+    arguments: list[str] = field(default_factory=list)
+    """``$1`` and so on."""
 
-    fixed: frozenset[str] = frozenset()
-    """Names that keep the value that the user gave them."""
+    zero: str = ""
+    """``$0``, where it is known."""
 
-    grown: int = 0
-    """Letters that expansions have made so far."""
+    knows_arguments: bool = False
+    """Whether there are no arguments but these."""
 
-    def assign(self, name: str, value: str | list[str], *, adds: bool = False) -> None:
-        """Set a variable, or add to it; what the user gave stays."""
-        if name in self.fixed:
-            return
-        if adds:
-            before = self.variables.get(name, "" if isinstance(value, str) else [])
-            if isinstance(value, list):
-                value = (before if isinstance(before, list) else [before]) + value
-            elif isinstance(before, list):
-                value = [f"{before[0]}{value}", *before[1:]] if before else [value]
-            else:
-                value = before + value
-        self.variables[name] = value
-        self.grow(len(value) if isinstance(value, str) else sum(map(len, value)))
+    is_bare: bool = False
+    """Whether variables that nothing sets are empty, as in conditions."""
 
-    def text(self, name: str) -> str | None:
-        """Return a variable as one text; None if it is not set."""
-        value = self.variables.get(name)
-        if isinstance(value, list):
-            return value[0] if value else ""
-        return value
+    patterns: list[str] = field(default_factory=list)
+    """Words with patterns of file names that stayed as they are."""
 
-    def grow(self, letters: int) -> None:
-        """Count what expansions make.
+    depth: int = 0
+
+    def fields(self, raw: str) -> list[str]:
+        """Return the words that one written word becomes."""
+        written = [raw]
+        if "{" in raw:
+            if len(raw) > _LONGEST_BRACES:
+                raise InputError(
+                    "a word with braces is too long", expected="a launch script"
+                )
+            written = spread_braces(raw, self._lexer)
+        return [word for one in written for word in self._expanded(one).fields()]
+
+    def one(self, raw: str) -> str:
+        """Return a written word as one text, not split at blanks."""
+        return " ".join(self._expanded(raw, splits=False).texts())
+
+    def bare(self, raw: str) -> str:
+        """Return a word as one text, variables that nothing sets being empty."""
+        before, self.is_bare = self.is_bare, True
+        try:
+            return self.one(raw)
+        finally:
+            self.is_bare = before
+
+    def quoted(self, raw: str) -> str:
+        """Return a text as it would be in double quotes."""
+        return " ".join(self._expanded(raw, splits=False, mode=QUOTED).texts())
+
+    def document(self, text: str) -> str:
+        """Return a here-document expanded: double quotes in it are letters."""
+        return " ".join(self._expanded(text, splits=False, mode=DOCUMENT).texts())
+
+    def pattern(self, raw: str) -> str:
+        """Return a pattern in which what was quoted is escaped."""
+        pieces = self._expanded(raw, splits=False).pieces()
+        return "".join(escaped(text) if shut else text for text, shut in pieces)
+
+    def expression(self, raw: str) -> str:
+        """Return a regular expression in which what was quoted is escaped."""
+        pieces = self._expanded(raw, splits=False).pieces()
+        return "".join(re.escape(text) if shut else text for text, shut in pieces)
+
+    def sum(self, text: str) -> int | None:
+        """Return the value of an arithmetic expression; None if it is not known."""
+        plain = self.quoted(text) if re.search(r"[$`\\\"]", text) else text
+        return value_of(plain, self)
+
+    def number_text(self, name: str, index: str | None) -> str | None:
+        """Return what arithmetic reads of a variable; None if nobody knows."""
+        found = self.variables.table.get(name)
+        if found is None:
+            unset = self.is_bare and not is_set_by_machine(name)
+            return "" if unset else None
+        if index is None:
+            text = found.text or ""
+        else:
+            text = found.items.get(self.key(name, index), "")
+        text = without_unset(text) if self.is_bare else text
+        return None if first_unknown(text) is not None else text
+
+    def set_number(self, name: str, index: str | None, value: int) -> None:
+        """Set a variable to a number."""
+        if index is None:
+            self.variables.assign(name, str(value))
+        else:
+            self.variables.assign_at(name, self.key(name, index), str(value))
+
+    def key(self, name: str, index: str) -> int | str:
+        """Return the number or the key of an element.
 
         Raises
         ------
         InputError
-            If it is more than any script needs.
+            If nobody knows it.
         """
-        self.grown += letters
-        if self.grown > MOST_LETTERS:
+        found = self.variables.table.get(name)
+        if found is not None and found.is_map:
+            return self.one(index)
+        number = self.sum(index)
+        if number is None:
             raise InputError(
-                "variables of the script grow without bound",
-                got=f"more than {MOST_LETTERS:,} letters",
-                expected="a launch script",
+                "is no number that is known",
+                where=f"{name}[..]",
+                got=index[:60],
+                expected="a number of an element",
             )
+        if number < 0 and found is not None:
+            number += max((int(one) for one in found.items), default=-1) + 1
+        return number
 
-    def fields(self, raw: str, depth: int = 0) -> list[str]:
-        """Return the words that one written word becomes."""
-        return _WordExpansion(self, raw, depth).fields()
+    def separator(self) -> str:
+        """Return what joins ``$*``."""
+        given = self.variables.text("IFS")
+        return " " if given is None else given[:1]
 
-    def one(self, raw: str, depth: int = 0) -> str:
-        """Return a written word as one text, not split at blanks."""
-        return " ".join(_WordExpansion(self, raw, depth, splits=False).fields())
+    def blanks(self) -> str:
+        """Return the letters that separate fields."""
+        given = self.variables.text("IFS")
+        return " \t\n" if given is None else given
 
-    def within(self, text: str) -> str:
-        """Return a here-document expanded: quotes in it are letters.
+    def take_patterns(self) -> list[str]:
+        """Return words with patterns of file names since the last time."""
+        found, self.patterns = self.patterns, []
+        return found
 
-        A backslash is one, too, but in front of a dollar, a backquote, a backslash or
-        the end of a line.
-        """
-        escaped = _LETTERS.sub(lambda found: found[1] or "\\" + found[0], text)
-        return self.one(f'"{escaped}"')
+    def _lexer(self, text: str) -> Lexer:
+        return lexer_of(text)
 
-    def sum(self, text: str) -> int | None:
-        """Return the value of an arithmetic expression; None if it is not known.
-
-        C's rules: division towards zero, true is 1.
-        """
-        if len(text) > _LONGEST_SUM:
-            return None
-        plain = self.one(text) if "$" in text or "`" in text else text
-        plain = plain.strip().replace("/", "//").replace("&&", " and ")
-        plain = plain.replace("||", " or ")
-        if not plain or len(plain) > _LONGEST_SUM:
-            return None
-        try:
-            tree = ast.parse(plain, mode="eval")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
-        return self._value(tree.body)
-
-    def _value(self, node: ast.expr) -> int | None:
-        if isinstance(node, ast.Constant):
-            return node.value if type(node.value) is int else None
-        if isinstance(node, ast.Name):
-            text = (self.text(node.id) or "").replace("_", "x")
-            plain = text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS
-            return int(text) if plain else None
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Not):
-            inner = self._value(node.operand)
-            if inner is None:
-                return None
-            return -inner if isinstance(node.op, ast.USub) else int(not inner)
-        return self._compound(node)
-
-    def _compound(self, node: ast.expr) -> int | None:
-        """Return the value of two terms, or None."""
-        if isinstance(node, ast.BoolOp):
-            parts = [self._value(one) for one in node.values]
-            join = all if isinstance(node.op, ast.And) else any
-            return None if None in parts else int(join(parts))
-        if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            left, right = self._value(node.left), self._value(node.comparators[0])
-            compare = _COMPARED.get(type(node.ops[0]))
-            known = left is not None and right is not None and compare is not None
-            return int(compare(left, right)) if known else None  # type: ignore[misc, arg-type]  # known
-        return self._calculated(node) if isinstance(node, ast.BinOp) else None
-
-    def _calculated(self, node: ast.BinOp) -> int | None:
-        """Return a sum, a product or a quotient, or None."""
-        left, right = self._value(node.left), self._value(node.right)
-        calculate = _BINARY.get(type(node.op))
-        if left is None or right is None or calculate is None:
-            return None
-        if isinstance(node.op, ast.FloorDiv | ast.Mod) and right == 0:
-            return None
-        value = calculate(left, right)
-        return value if abs(value) < _LARGEST else None
+    def _expanded(self, raw: str, *, splits: bool = True, mode: str = PLAIN) -> "_Word":
+        self.depth += 1
+        check_depth(self.depth)
+        word = _Word(self, splits=splits)
+        word.walk(raw, mode)
+        self.depth -= 1
+        return word
 
 
-class _WordExpansion:
+class _Word:
     """One written word on its way to fields."""
 
-    def __init__(
-        self, shell: Surroundings, raw: str, depth: int, *, splits: bool = True
-    ) -> None:
-        if depth > 30:
-            raise InputError(
-                "expansions of the script are nested too deep",
-                expected="a launch script",
-            )
-        self.shell, self.raw, self.depth, self.splits = shell, raw, depth, splits
-        self.done: list[str] = []
-        self.current: str | None = None
+    def __init__(self, expander: Expander, *, splits: bool) -> None:
+        self.expander, self.splits = expander, splits
+        self.done: list[Pieces] = []
+        self.current: Pieces | None = None
+
+    def texts(self) -> list[str]:
+        """Return the fields."""
+        self._break()
+        texts = ["".join(text for text, _ in pieces) for pieces in self.done]
+        self.expander.variables.grow(sum(map(len, texts)))
+        return texts
 
     def fields(self) -> list[str]:
-        """Return the fields."""
-        position, raw = 0, self.raw
-        while position < len(raw):
-            letter = raw[position]
-            if letter == "\\":
-                if raw[position + 1 : position + 2] != "\n":
-                    self._add(raw[position + 1 : position + 2])
-                position += 2
-            elif letter == "'":
-                end = raw.find("'", position + 1)
-                end = len(raw) if end < 0 else end
-                self._add(raw[position + 1 : end])
-                position = end + 1
-            elif letter == '"':
-                position = self._quoted(position + 1)
-            elif letter in "$`":
-                position = self._dollar(position, quoted=False)
-            else:
-                position = self._letter(position)
-        if self.current is not None:
-            self.done.append(self.current)
-        self.shell.grow(sum(map(len, self.done)))
-        return self.done
+        """Return the fields, and note which have patterns of file names."""
+        texts = self.texts()
+        for pieces, text in zip(self.done, texts, strict=True):
+            plain = "".join(MARK.sub("", one) for one, shut in pieces if not shut)
+            if _GLOB.search(plain) and not _LISTED.fullmatch(text):
+                self.expander.patterns.append(text)
+        return texts
 
-    def _add(self, text: str) -> None:
-        self.current = (self.current or "") + text
+    def pieces(self) -> Iterator[tuple[str, bool]]:
+        """Return all pieces as those of one word."""
+        self._break()
+        for number, pieces in enumerate(self.done):
+            if number:
+                yield " ", True
+            yield from pieces
+
+    def walk(self, raw: str, mode: str) -> None:
+        """Add what a text becomes."""
+        lexer, at, quoted = lexer_of(raw, self.expander.depth), 0, mode in _QUOTES
+        lexer.is_quoted = quoted
+        while at < len(raw):
+            letter = raw[at]
+            if quoted and letter in "\"'":
+                # In quotes again inside of ${..}, or a letter of a document.
+                self._add(letter if letter == "'" or mode == DOCUMENT else "", quoted)
+                at += 1
+                continue
+            end = lexer.behind_part(at) if letter in "\\`$\"'" else at
+            if letter == "\\":
+                self._escaped(raw[at + 1 : end], mode)
+            elif letter == "'":
+                self._add(raw[at + 1 : end - 1], quoted=True)
+            elif letter == '"':
+                self._add("", quoted=True)
+                self.walk(raw[at + 1 : end - 1], QUOTED)
+            elif letter == "`":
+                inner = re.sub(r"\\([`$\\])", r"\1", raw[at + 1 : end - 1])
+                self._put(self.expander.shell.output_of(inner), quoted=quoted)
+            elif letter == "$":
+                end = self._dollar(raw, at, end, quoted=quoted)
+            else:
+                end = self._letters(raw, at, lexer, mode)
+            at = end
+
+    def _letters(self, raw: str, at: int, lexer: Lexer, mode: str) -> int:
+        """Add letters that stand for themselves; return the position behind them."""
+        quoted = mode in _QUOTES
+        if not quoted and raw.startswith(("<(", ">("), at):
+            end = lexer.behind_word(at)
+            self.expander.shell.output_of(raw[at + 2 : end - 1])
+            self._add(unknown(raw[at:end]), quoted=True)
+            return end
+        home = _HOME.match(raw) if at == 0 and not quoted else None
+        if home is not None:
+            self._add(unknown("$HOME" if home[0] == "~" else home[0]), quoted=True)
+            return home.end()
+        plain = _PLAIN.match(raw, at)
+        end = plain.end() if plain is not None else behind_mark(raw, at)
+        if mode == INLINE:
+            self._put(raw[at:end], quoted=False)
+        else:
+            self._add(raw[at:end], quoted)
+        return end
+
+    def _escaped(self, letter: str, mode: str) -> None:
+        """Add a letter behind a backslash."""
+        if letter == "\n":
+            return
+        kept = {PLAIN: letter, INLINE: letter, QUOTED: '"\\$`', DOCUMENT: "\\$`"}[mode]
+        self._add(letter if letter in kept else "\\" + letter, quoted=True)
+
+    def _dollar(self, raw: str, at: int, end: int, *, quoted: bool) -> int:
+        """Expand what begins here; return the position behind it."""
+        following = raw[at + 1 : at + 2]
+        if following == "'" and not quoted:
+            self._add(_ansi(raw[at + 2 : end - 1]), quoted=True)
+        elif following == '"' and not quoted:
+            self._add("", quoted=True)
+            self.walk(raw[at + 2 : end - 1], QUOTED)
+        elif raw.startswith("$((", at) and raw.endswith("))", at, end):
+            value = self.expander.sum(raw[at + 3 : end - 2])
+            if value is None:
+                self.expander.shell.note(
+                    f"{raw[at:end]} in line {{line}} of the script is not known."
+                )
+            text = unknown(raw[at:end]) if value is None else str(value)
+            self._put(text, quoted=quoted)
+        elif following == "(":
+            inner = raw[at + 2 : end - 1]
+            self._put(self.expander.shell.output_of(inner), quoted=quoted)
+        elif following == "{":
+            self._parameter(raw[at + 2 : end - 1], quoted=quoted)
+        else:
+            name = _NAME.match(raw, at + 1)
+            if name is None:
+                self._add("$", quoted)
+                return at + 1
+            self._parameter(name[0], quoted=quoted)
+            return name.end()
+        return end
+
+    def _parameter(self, body: str, *, quoted: bool) -> None:
+        """Add what stands for ``${body}``."""
+        found = expand_parameter(self.expander, body, quoted=quoted)
+        if isinstance(found, Inline):
+            self.expander.depth += 1
+            check_depth(self.expander.depth)
+            self.walk(found.word, QUOTED if quoted else INLINE)
+            self.expander.depth -= 1
+        elif isinstance(found, str):
+            self._put(found, quoted=quoted)
+        else:
+            self._all(found, quoted=quoted)
+
+    def _all(self, words: Sequence[str], *, quoted: bool) -> None:
+        """Add each word of a list as a field of its own."""
+        if not words and quoted and self.current == [("", True)]:
+            self.current = None
+        for number, word in enumerate(words):
+            if number:
+                self._break()
+            self._put(word, quoted=quoted)
+
+    def _put(self, text: str, *, quoted: bool) -> None:
+        """Add what an expansion gave: outside of quotes its blanks separate fields."""
+        expander = self.expander
+        text = without_unset(text) if expander.is_bare else text
+        expander.variables.grow(len(text))
+        if quoted or not self.splits:
+            self._add(text, quoted=quoted)
+        else:
+            self._split(text)
+
+    def _split(self, text: str) -> None:
+        given = self.expander.blanks()
+        white = "".join(re.escape(one) for one in given if one in " \t\n")
+        other = "".join(re.escape(one) for one in given if one not in " \t\n")
+        between = "|".join(
+            part
+            for part in (
+                f"[{white}]*[{other}][{white}]*" if white and other else "",
+                f"[{other}]" if other and not white else "",
+                f"[{white}]+" if white else "",
+            )
+            if part
+        )
+        if not between:
+            self._add(text, quoted=False) if text else None
+            return
+        at = 0
+        for found in re.finditer(f"({MARK.pattern})|({between})", text):
+            if found[1]:
+                continue
+            if found.start() > at:
+                self._add(text[at : found.start()], quoted=False)
+            if other and re.search(f"[{other}]", found[0]) and self.current is None:
+                self.current = []
+            self._break()
+            at = found.end()
+        if at < len(text):
+            self._add(text[at:], quoted=False)
+
+    def _add(self, text: str, quoted: bool) -> None:
+        if self.current is None:
+            self.current = []
+        self.current.append((text, quoted))
 
     def _break(self) -> None:
         if self.current is not None:
             self.done.append(self.current)
         self.current = None
 
-    def _split(self, text: str) -> None:
-        """Add what an expansion without quotes gave: its blanks separate fields."""
-        if not self.splits:
-            self._add(text)
-            return
-        parts = _BLANK.split(text)
-        for number, part in enumerate(parts):
-            if number:
-                self._break()
-            if part:
-                self._add(part)
 
-    def _quoted(self, position: int) -> int:
-        """Read up to the closing double quote; return the position behind it."""
-        raw = self.raw
-        self._add("")
-        whole = re.compile(r'\$\{(\w+)\[@\]\}"|\$@"|\$\{@\}"').match(raw, position)
-        if whole is not None and self._is_list(whole[1] or "@"):
-            self._all(self._list(whole[1] or "@"))
-            return whole.end()
-        while position < len(raw) and raw[position] != '"':
-            letter = raw[position]
-            if letter == "\\":
-                following = raw[position + 1 : position + 2]
-                if following == "\n":
-                    pass
-                elif following in ('"', "\\", "$", "`"):
-                    self._add(following)
-                else:
-                    self._add("\\" + following)
-                position += 2
-            elif letter in "$`":
-                position = self._dollar(position, quoted=True)
-            else:
-                position = self._letter(position)
-        return position + 1
+def _ansi(text: str) -> str:
+    """Return the text of ``$'..'``."""
 
-    def _letter(self, position: int) -> int:
-        """Add a letter, or a mark as it is; return the position behind it."""
-        end = behind_mark(self.raw, position)
-        self._add(self.raw[position:end])
-        return end
+    def letter(found: re.Match[str]) -> str:
+        code = found[1]
+        if code[0] in "xuU":
+            number = int(code[1:], 16)
+            return chr(number) if number < 0x110000 else ""
+        if code[0].isdigit():
+            return chr(int(code, 8) % 256)
+        return _ESCAPES.get(code, code if code in "\\'\"?" else "\\" + code)
 
-    def _all(self, words: list[str]) -> None:
-        """Add each word of a list as a field of its own."""
-        if not words and not self.current:
-            self.current = None
-        for number, word in enumerate(words):
-            if number:
-                self._break()
-            self._add(word)
-
-    def _is_list(self, name: str) -> bool:
-        return name == "@" or isinstance(self.shell.variables.get(name), list)
-
-    def _list(self, name: str) -> list[str]:
-        value = self.shell.variables.get(name, [])
-        return value if isinstance(value, list) else [value]
-
-    def _dollar(self, position: int, *, quoted: bool) -> int:
-        """Expand what begins here; return the position behind it."""
-        raw = self.raw
-        if raw[position] == "`":
-            end = raw.find("`", position + 1)
-            end = len(raw) if end < 0 else end
-            self._put(self._command(raw[position + 1 : end]), quoted=quoted)
-            return end + 1
-        if raw.startswith("$((", position):
-            end = closing(raw, position + 1)
-            value = self.shell.sum(raw[position + 3 : end - 2])
-            text = unknown(raw[position:end]) if value is None else str(value)
-            self._put(text, quoted=quoted)
-            return end
-        if raw.startswith("$(", position):
-            end = closing(raw, position + 1)
-            self._put(self._command(raw[position + 2 : end - 1]), quoted=quoted)
-            return end
-        if raw.startswith("${", position):
-            end = closing(raw, position + 1)
-            self._put(self._parameter(raw[position + 2 : end - 1]), quoted=quoted)
-            return end
-        name = _NAME.match(raw, position + 1)
-        if name is None:
-            self._add("$")
-            return position + 1
-        self._put(self._parameter(name[0]), quoted=quoted)
-        return name.end()
-
-    def _put(self, text: str, *, quoted: bool) -> None:
-        self.shell.grow(len(text))
-        if quoted:
-            self._add(text)
-        else:
-            self._split(text)
-
-    def _command(self, text: str) -> str:
-        """Return what a command would print, which only ``echo`` tells."""
-        found = re.fullmatch(r"\s*(?:echo|printf '%s')\s+([^|;&<>]*)", text)
-        if found is None:
-            return unknown(f"$({text.strip()})")
-        pieces = [self.shell.one(word, self.depth + 1) for word in found[1].split()]
-        return " ".join(pieces)
-
-    def _parameter(self, body: str) -> str:
-        """Return what stands for ``${body}``."""
-        length = body.startswith("#") and len(body) > 1
-        found = _BODY.fullmatch(body[1:] if length else body.removeprefix("!"))
-        if found is None or (body.startswith("!") and len(body) > 1):
-            return unknown(f"${{{body}}}")
-        value = self._looked_up(found["name"], found["index"])
-        if length:
-            if found["index"] in ("@", "*"):
-                return str(len(self._list(found["name"])))
-            return unknown(f"${{{body}}}") if value is None else str(len(value))
-        op, word = found["op"] or "", found["word"]
-        if not op:
-            return unknown("$" + found["name"]) if value is None else value
-        return self._with_operator(found["name"], value, op, word)
-
-    def _looked_up(self, name: str, index: str | None) -> str | None:
-        if name in ("@", "*") or index in ("@", "*"):
-            name = "@" if name == "*" else name
-            if name not in self.shell.variables:
-                return "" if name in ("@", "*") else None
-            return " ".join(self._list(name))
-        if index is not None:
-            words, number = self._list(name), self.shell.sum(index)
-            if number is None or not -len(words) <= number < len(words):
-                return None
-            return words[number]
-        return self.shell.text(name)
-
-    def _with_operator(self, name: str, value: str | None, op: str, word: str) -> str:
-        """Return a parameter with a default, or changed."""
-        missing = value is None or (op.startswith(":") and value == "")
-        if op in (":-", "-", ":=", "="):
-            if not missing:
-                return value or ""
-            filled = self.shell.one(word, self.depth + 1)
-            if op.endswith("="):
-                self.shell.assign(name, filled)
-            return filled
-        if op in (":+", "+"):
-            return "" if missing else self.shell.one(word, self.depth + 1)
-        if value is None or first_unknown(value) is not None:
-            return unknown("$" + name)
-        if op in ("^^", "^", ",,", ","):
-            return value.upper() if "^" in op else value.lower()
-        return value if op in (":?", "?") else unknown("$" + name)
+    return re.sub(
+        r"\\(x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|[0-7]{1,3}|.)",
+        letter,
+        text,
+        flags=re.DOTALL,
+    )
 
 
-def closing(text: str, start: int, depth: int = 0) -> int:
-    """Return the position behind the bracket that closes the one at ``start``.
+class _NoShell:
+    """Nothing around the words of a plain text."""
 
-    Raises
-    ------
-    InputError
-        If quotations and brackets are nested deeper than in any script.
-    """
-    if depth > MOST_NESTED:
-        raise InputError(
-            "brackets are nested too deep",
-            got=f"more than {MOST_NESTED} times",
-            expected="a launch script",
-        )
-    inside, position = 0, start
-    while position < len(text):
-        letter = text[position]
-        if letter == "'":
-            end = text.find("'", position + 1)
-            position = len(text) if end < 0 else end
-        elif letter == '"':
-            position = behind_quotes(text, position + 1, depth + 1) - 1
-        else:
-            inside += (letter in "({") - (letter in ")}")
-            if inside == 0:
-                return position + 1
-            position += letter == "\\"
-            position = behind_mark(text, position) - 1
-        position += 1
-    return len(text)
+    def output_of(self, text: str) -> str:
+        """Return a mark."""
+        return unknown(f"$({text})")
 
+    def special(self, name: str) -> str | None:
+        """Return the mark of a parameter."""
+        return unknown("$" + name)
 
-def behind_quotes(text: str, position: int, depth: int = 0) -> int:
-    """Return the position behind the closing double quote, expansions passed over."""
-    while position < len(text) and text[position] != '"':
-        if text[position] == "\\":
-            position += 2
-        elif text[position] == "$" and text[position + 1 : position + 2] in ("(", "{"):
-            position = closing(text, position + 1, depth + 1)
-        else:
-            position = behind_mark(text, position)
-    return min(position + 1, len(text))
+    def note(self, sentence: str) -> None:
+        """Note nothing."""
+
+    def note_unset(self) -> None:
+        """Note nothing."""
 
 
 def words_of(text: str) -> Iterator[str]:
     """Yield the words of a plain text of options, quotes and comments as in a shell."""
-    shell = Surroundings()
+    expander = Expander(Variables(), _NoShell())
     for line in text.replace("\\\n", " ").splitlines():
         plain = line.split(" #")[0].strip()
         if not plain.startswith("#"):
             for word in re.findall(r"(?:[^\s\"']|\"[^\"]*\"|'[^']*')+", plain):
-                yield from shell.fields(word)
+                yield from expander.fields(word)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from nestsim.page.drawing import Drawing, drawing, rounded, rows_of
 from nestsim.page.paints import line_colour, line_dash
 from nestsim.page.parts import Swatch
+from nestsim.report.figures.data import axis_ends
 
 _HEIGHT = 280
 """Of the drawing [pixel]."""
@@ -79,7 +80,8 @@ def curves_drawing(
     scale: Drawing = {"nice": False, **kind}
     ends = [*xs, *marks.upright]
     if min(ends) < max(ends):
-        scale["domain"] = [min(ends), max(ends)]
+        low, high = min(ends), max(ends)
+        scale["domain"] = [*((low, high) if logarithmic else axis_ends(low, high))]
     heights = [*(one.y for curve in curves for one in curve.points), *marks.level, 0.0]
     lowest, highest = min(heights), max(heights)
     across: Drawing = {

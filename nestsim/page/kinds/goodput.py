@@ -32,7 +32,7 @@ _DAY = 86400.0
 _PAINTS = {
     "lost work": "series-3",
     "checkpoints": "series-0",
-    "detection": "series-4",
+    "detection and diagnosis": "series-4",
     "restart": "series-1",
     "waiting for repair": "series-5",
     "maintenance": "series-7",

@@ -149,7 +149,7 @@ def _job_table(jobs: Sequence[Job], seeds: Sequence[int]) -> DataTable:
                 Cell(number(job["num_devices"]), job["num_devices"]),
                 Cell(format_duration(job["step_alone_s"]), job["step_alone_s"]),
                 Cell(format_duration(job["step_together_s"]), job["step_together_s"]),
-                Cell(_times(job["slowdown"]), job["slowdown"]),
+                Cell(job["slowdown_in_words"], job["slowdown"]),
                 Cell(
                     number(job["tokens_per_s_together"]), job["tokens_per_s_together"]
                 ),

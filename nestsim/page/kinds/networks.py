@@ -108,9 +108,7 @@ def _key_figures(data: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
             best = _best(network)
             planned = format_duration(best["planned"]["iteration_time_s"])
             return (
-                KeyFigure(
-                    name="Fastest network", value=data["fastest"], note=network["kind"]
-                ),
+                _fastest(data, network["kind"]),
                 KeyFigure(
                     name="Throughput",
                     value=f"{number(best['simulated']['tokens_per_s'])} tokens/s",
@@ -123,6 +121,14 @@ def _key_figures(data: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
                 ),
             )
     return ()
+
+
+def _fastest(data: Mapping[str, Any], kind: str) -> KeyFigure:
+    leaders = data["leaders"]
+    if len(leaders) > 1:
+        names = ", ".join(leaders)
+        return KeyFigure(name="Fastest networks", value=names, note="a tie")
+    return KeyFigure(name="Fastest network", value=leaders[0], note=kind)
 
 
 def _best(network: Network) -> Entry:

@@ -7,6 +7,7 @@ from nestsim.page.drawing import Drawing, drawing, rounded, rows_of
 from nestsim.page.paints import line_colour
 from nestsim.page.parts import Cell, DataTable, PageFigure, Swatch
 from nestsim.report.cost import HOUR, hourly
+from nestsim.report.figures.data import axis_ends
 from nestsim.report.figures.pareto import PricedPoint, front_headline, front_points
 from nestsim.report.wording import number
 
@@ -60,14 +61,15 @@ def _drawing(
     points: Sequence[PricedPoint], front: Sequence[PricedPoint], currency: str
 ) -> Drawing:
     rates = [HOUR * one.rate for one in points]
-    room = 0.06 * ((max(rates) - min(rates)) or max(rates) or 1.0)
+    low, high = axis_ends(min(rates), max(rates))
+    room = 0.06 * ((high - low) or 1.0)
     across: Drawing = {
         "field": "rate",
         "type": "quantitative",
         "scale": {
             "domain": [
-                rounded(max(min(rates) - room, 0.0), 4),
-                rounded(max(rates) + room, 4),
+                rounded(max(low - room, 0.0), 4),
+                rounded(high + room, 4),
             ],
             "nice": False,
             "zero": False,

@@ -3,8 +3,9 @@
 matplotlib is imported when a figure is drawn. Figures are drawn with the Agg canvas,
 without pyplot and whatever the user's matplotlibrc says, and their files hold no date
 and no version: the same result gives the same bytes. Style and colours are seaborn's,
-written down here: importing seaborn loads pandas and scipy's statistics, which takes
-longer than drawing all figures of a run.
+which draws what is statistical: comparisons, heat maps, sweeps, distributions. They are
+written down here, because the figures of a run need no more of it, and importing it
+loads pandas and scipy's statistics, which takes longer than drawing them.
 """
 
 from collections.abc import Iterator, Mapping

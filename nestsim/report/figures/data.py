@@ -5,6 +5,7 @@ they say.
 """
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from nestsim.report.wording import (
     without_rounding,
 )
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, MemoryTimeline, Replay
+from nestsim.verdict import NO_ROOM
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
 from topologies.units import format_duration
@@ -132,7 +134,7 @@ def memory_title(candidate: "Candidate", usable_memory: float) -> str:
     replay = candidate.replay
     stage = fullest_stage(replay)
     peak = replay.memory[stage].peak
-    fits = candidate.verdict.kind != "infeasible"
+    fits = candidate.verdict.kind not in NO_ROOM
     if not fits and peak <= usable_memory:
         # A stage on devices with less memory, or a host.
         reason = candidate.verdict.reason
@@ -305,6 +307,40 @@ class Window(NamedTuple):
     end: float
 
 
+LEAST_SPAN = 0.01
+"""Part of its highest value that an axis spans at least."""
+
+
+def axis_ends(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of an axis around values, so far apart that nothing is blown up.
+
+    Examples
+    --------
+    >>> axis_ends(50.0, 100.0)
+    (50.0, 100.0)
+    >>> axis_ends(99.95, 100.0)
+    (99.475, 100.475)
+    """
+    lacking = LEAST_SPAN * max(abs(low), abs(high)) - (high - low)
+    return (low, high) if lacking <= 0 else (low - lacking / 2, high + lacking / 2)
+
+
+def waterfall_ends(bars: Sequence[WaterfallStep], whole: float) -> tuple[float, float]:
+    """Return the ends of an axis of bars around 0 [s].
+
+    Parameters
+    ----------
+    bars
+        What is drawn.
+    whole
+        Time that they are a part of: a gap of 0.07 % of it is a short bar [s].
+    """
+    ends = [end for bar in bars for end in (bar.start, bar.start + bar.length)]
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    lacking = max(0.0, LEAST_SPAN * whole - (high - low))
+    return (low, high + lacking) if high >= -low else (low - lacking, high)
+
+
 def time_unit(seconds: float) -> tuple[float, str]:
     """Return the unit of a time axis of this length: its seconds, its name.
 
@@ -378,10 +414,10 @@ def timeline_title(replay: Replay) -> str:
     """Say where the devices' time goes."""
     mean = mean_breakdown(stage_breakdowns(replay))
     total = replay.iteration_time or 1.0
-    compute = (mean.passes + mean.optimizer) / total
+    compute = (mean.passes - mean.host + mean.optimizer) / total
     return (
         f"Devices compute for {percent(compute)} of the "
         f"{format_duration(replay.iteration_time)}; they wait for "
-        f"{percent(mean.waiting / total)} and synchronise for "
+        f"{percent((mean.host + mean.waiting) / total)} and synchronise for "
         f"{percent(mean.synchronisation / total)}"
     )

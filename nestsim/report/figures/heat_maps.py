@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from nestsim.report.figures.lettering import DPI, size_that_fits, spaced, wrapped
-from nestsim.report.figures.palette import INK, ink_on
 from topologies.arrays import FloatArray
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ _LARGEST, _SMALLEST = 11.0, 7.0
 _NAMES = 10.0
 """Size of the names of rows and columns [point]."""
 
-_EMPTY, _NO_VALUE = "-", "#eeeeee"
-"""What stands in a cell without a value, and the cell's colour."""
+_NO_VALUE = "#dddddd"
+"""Colour of cells without a value."""
 
 _LINES = 1.8
 """Least height of a cell with a number, in heights of its letters."""
@@ -74,15 +73,35 @@ def draw_heat_map(
     words
         How a value is written.
     """
-    low, high = limits
-    mesh = axes.pcolormesh(
-        values, cmap=colours, vmin=low, vmax=high, edgecolors="white", linewidth=0.8
-    )
-    axes.set_facecolor(_NO_VALUE)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
+    import seaborn as sns
+
     width, height = _size(axes)
     num_rows, num_columns = values.shape
+    texts = ["" if math.isnan(one) else words(one) for one in values.flat]
+    size = size_that_fits(
+        texts,
+        0.9 * width / num_columns,
+        largest=min(_LARGEST, 72.0 * height / num_rows / _LINES),
+        smallest=_SMALLEST,
+    )
+    low, high = limits
+    sns.heatmap(
+        values,
+        cmap=colours,
+        vmin=low,
+        vmax=high,
+        linewidths=0.8,
+        annot=None if size is None else np.reshape(texts, values.shape),
+        fmt="",
+        annot_kws={"size": size},
+        cbar=False,
+        xticklabels=False,
+        yticklabels=False,
+        ax=axes,
+    )
+    axes.invert_yaxis()
+    axes.set_facecolor(_NO_VALUE)
+    axes.tick_params(length=0)
     rows, columns = names
     every = math.ceil(num_rows * _NAMES * 1.3 / 72.0 / height)
     kept = range(0, num_rows, every)
@@ -101,51 +120,14 @@ def draw_heat_map(
         size=_NAMES,
         parse_math=False,
     )
-    _write_values(axes, mesh, values, words, (width / num_columns, height / num_rows))
-    return mesh
+    (mesh,) = axes.collections
+    return cast("QuadMesh", mesh)
 
 
 def _size(axes: "Axes") -> tuple[float, float]:
     """Return width and height of axes [inch]."""
     box = axes.get_window_extent()
     return box.width / DPI, box.height / DPI
-
-
-def _write_values(
-    axes: "Axes",
-    mesh: "QuadMesh",
-    values: FloatArray,
-    words: Callable[[float], str],
-    cell: tuple[float, float],
-) -> None:
-    """Write the values, if all of them fit into cells of that size [inch]."""
-    texts = [
-        [_EMPTY if math.isnan(value) else words(value) for value in row]
-        for row in values.tolist()
-    ]
-    width, height = cell
-    largest = min(_LARGEST, 72.0 * height / _LINES)
-    size = size_that_fits(
-        [text for row in texts for text in row],
-        0.9 * width,
-        largest=largest,
-        smallest=_SMALLEST,
-    )
-    if size is None:
-        return
-    shades = mesh.to_rgba(values)
-    for (row, column), value in np.ndenumerate(values):
-        axes.text(
-            column + 0.5,
-            row + 0.5,
-            texts[row][column],
-            ha="center",
-            va="center",
-            size=size,
-            color=INK
-            if math.isnan(value)
-            else ink_on(tuple(shades[row, column, :3].tolist())),
-        )
 
 
 def draw_scale(

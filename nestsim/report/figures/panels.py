@@ -3,7 +3,8 @@
 The axes and colours come from `nestsim.report.figures.run`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from nestsim.report.figures.data import (
     memory_parts,
     memory_steps,
     time_unit,
+    waterfall_ends,
 )
 from nestsim.report.figures.lettering import DPI, shortened, text_width, widest
 from nestsim.report.figures.palette import (
@@ -49,6 +51,9 @@ _MOST_CANDIDATES = 12
 
 _CAUSE = DISTINCT[9]
 """Colour of what the planned time is made of."""
+
+PLAIN_BARS: Mapping[str, Any] = MappingProxyType({"errorbar": None, "saturation": 1})
+"""What seaborn is told of bars that stand for one number each."""
 
 _LETTERS, _BESIDE = 12.0, 5.0
 """Size of the words beside bars, and how far from them they stand [point]."""
@@ -207,7 +212,7 @@ def draw_planned(
     axes.set_title("Planned, by cause, beside simulated", loc="left", size=14)
 
 
-def draw_causes(axes: "Axes", steps: Sequence[WaterfallStep]) -> None:
+def draw_causes(axes: "Axes", steps: Sequence[WaterfallStep], planned: float) -> None:
     """Draw simulated minus planned as a waterfall by cause."""
     axes.set_title("Simulated minus planned, by cause", loc="left", size=14)
     if not steps:
@@ -226,7 +231,7 @@ def draw_causes(axes: "Axes", steps: Sequence[WaterfallStep]) -> None:
     total = WaterfallStep("difference", 0.0, sum(step.length for step in steps))
     bars = [*steps, total]
     paint = [LONGER if bar.length > 0 else SHORTER for bar in bars]
-    _draw_steps(axes, bars, paint, signed_duration)
+    _draw_steps(axes, bars, paint, signed_duration, planned)
     axes.axvline(0, color=INK, linewidth=1)
 
 
@@ -235,10 +240,10 @@ def _draw_steps(
     bars: Sequence[WaterfallStep],
     paint: Sequence[str],
     words: Callable[[float], str],
+    whole: float = 0.0,
 ) -> None:
     """Draw bars from top to bottom, their lengths in words in a column at the right."""
-    ends = [end for bar in bars for end in (bar.start, bar.start + bar.length)]
-    low, high = min(0.0, *ends), max(0.0, *ends)
+    low, high = waterfall_ends(bars, whole)
     span = (high - low) or 1e-9
     scale, unit = time_unit(span)
     for row, (bar, colour) in enumerate(zip(bars, paint, strict=True)):

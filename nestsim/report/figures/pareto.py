@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nestsim.report.cost import HOUR
 from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
+from nestsim.report.figures.data import axis_ends
 from nestsim.report.figures.lettering import shortened
 from nestsim.report.figures.palette import INK
 from nestsim.report.wording import number
@@ -92,6 +93,8 @@ def draw_pareto(
     heading
         What stands over the labels of the list.
     """
+    import seaborn as sns
+
     front = front_points(points)
     subtitle = (
         f"{subject}: {len(front):,} of {len(points):,} points are on the Pareto front, "
@@ -100,26 +103,27 @@ def draw_pareto(
     headline = front_headline(points, currency)
     with figure_with_headline(headline, subtitle) as (figure, colours):
         axes = figure.add_axes((0.075, 0.12, _LIST - 0.1, 0.74))
-        others = [one for one in points if not one.on_front]
-        axes.plot(
-            [HOUR * one.rate for one in others],
-            [one.throughput / 1e3 for one in others],
-            linestyle="",
-            marker="o",
-            markersize=7,
-            markerfacecolor="white",
-            markeredgecolor=colours.distinct[7],
+        sns.scatterplot(
+            **_places([one for one in points if not one.on_front]),
+            s=49,
+            linewidth=1,
+            facecolor="white",
+            edgecolor=colours.distinct[7],
             label="another is no dearer and no slower",
+            ax=axes,
         )
-        axes.plot(
-            [HOUR * one.rate for one in front],
-            [one.throughput / 1e3 for one in front],
+        sns.lineplot(
+            **_places(front),
+            estimator=None,
+            sort=False,
             color=colours.distinct[0],
             marker="o",
             markersize=15,
+            markeredgewidth=0,
             linewidth=2,
             drawstyle="steps-post",
             label="on the Pareto front",
+            ax=axes,
         )
         _draw_best_price(axes, points, currency)
         axes.set_xlabel(f"cost of the cluster [{currency}/h]")
@@ -134,13 +138,21 @@ def draw_pareto(
         save_figure(figure, path)
 
 
+def _places(points: Sequence[PricedPoint]) -> dict[str, list[float]]:
+    """Return where points are drawn, for seaborn."""
+    return {
+        "x": [HOUR * one.rate for one in points],
+        "y": [one.throughput / 1e3 for one in points],
+    }
+
+
 def _draw_best_price(
     axes: "Axes", points: Sequence[PricedPoint], currency: str
 ) -> None:
     """Draw where tokens are as cheap as they are anywhere, inside the limits."""
     axes.margins(x=0.08, y=0.1)
-    low, high = axes.get_xlim()
-    limits = axes.get_ylim()
+    low, high = axis_ends(*axes.get_xlim())
+    limits = axis_ends(*axes.get_ylim())
     best = max(one.tokens_per_money for one in points)
     slope = best / HOUR / 1e3
     axes.plot(

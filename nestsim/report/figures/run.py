@@ -205,6 +205,7 @@ def draw_gap(
             height_ratios=(len(steps) + 2, len(causes) + 1),
         )
         draw_planned(figure.add_subplot(grid[0, 0]), candidate, steps)
-        draw_causes(figure.add_subplot(grid[1, 0]), causes)
+        planned = candidate.planned.iteration_time
+        draw_causes(figure.add_subplot(grid[1, 0]), causes, planned)
         draw_candidates(figure.add_subplot(grid[:, 1]), candidate, candidates)
         save_figure(figure, path)

@@ -58,7 +58,9 @@ def draw_topology(network: "Network", path: Path) -> None:
         built, wear = network.routing.built, find_wear(network)
         match network.routing.family:
             case "tree":
-                draw_tree(axes, cast("TreeRouting", built), wear, _spines(network))
+                inside = network.rules.node_levels if network.rules else 0
+                tree = cast("TreeRouting", built)
+                draw_tree(axes, tree, wear, _spines(network), inside)
             case "torus":
                 draw_torus(axes, cast("TorusRouting", built), wear)
             case "custom":

@@ -33,8 +33,12 @@ def blocks_label(routing: "TreeRouting", tier: int) -> str:
     return "\n".join(lines)
 
 
-def links_label(routing: "TreeRouting", tier: int, row: "Tier") -> str:
-    """Say what the links into one tier are, as built, and what of it is reached."""
+def links_label(routing: "TreeRouting", tier: int, row: "Tier", *, inside: int) -> str:
+    """Say what the links into one tier are, as built, and what of it is reached.
+
+    Of switches outside of nodes, which so many tiers are inside of, the
+    oversubscription, too: a NIC is slower than links inside, and not shared.
+    """
     facts = routing.switch_tiers[tier]
     lines = [f"{row.num_links:,} x {format_bandwidth(row.link_bandwidth)}"]
     if row.efficiency < 1.0:
@@ -43,7 +47,7 @@ def links_label(routing: "TreeRouting", tier: int, row: "Tier") -> str:
         trunk = format_bandwidth(facts.bandwidth)
         lines.append(f"in trunks of {trunk}")
     lines.append(f"{format_duration(facts.latency)} a hop")
-    if tier:
+    if tier > inside:
         ratio = routing.tiers()[tier - 1].oversubscription
         lines.append(f"oversubscription {ratio:.3g}:1")
     return "\n".join(lines)

@@ -48,7 +48,9 @@ class _TreeLayout:
     """Names of the switches that are shown."""
 
 
-def draw_tree(axes: "Axes", routing: TreeRouting, wear: Wear, spines: str) -> None:
+def draw_tree(
+    axes: "Axes", routing: TreeRouting, wear: Wear, spines: str, inside: int
+) -> None:
     """Draw the tiers, their links, and what each link can carry.
 
     Parameters
@@ -59,6 +61,8 @@ def draw_tree(axes: "Axes", routing: TreeRouting, wear: Wear, spines: str) -> No
         What is slow or gone.
     spines
         What the outermost switch is called if it stands for several.
+    inside
+        Tiers inside of nodes.
     """
     shown = _shown_children([tier.fan_out for tier in routing.switch_tiers])
     layout = _place_devices(routing, shown)
@@ -78,7 +82,7 @@ def draw_tree(axes: "Axes", routing: TreeRouting, wear: Wear, spines: str) -> No
         text = f"+{missing}\n· · ·" if missing and tier >= 0 else "···"
         style: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 5}
         axes.text(x, heights[tier], text, size=9, bbox=_GROUND, **style)
-    _write_tiers(axes, routing, heights, spines)
+    _write_tiers(axes, routing, heights, spines, inside)
 
 
 def _heights(routing: TreeRouting) -> list[float]:
@@ -248,7 +252,11 @@ def _draw_switches(
 
 
 def _write_tiers(
-    axes: "Axes", routing: TreeRouting, heights: list[float], spines: str
+    axes: "Axes",
+    routing: TreeRouting,
+    heights: list[float],
+    spines: str,
+    inside: int,
 ) -> None:
     """Write the tiers' names and counts at the left, the links' speeds at the right."""
     style: dict[str, Any] = {"va": "center", "parse_math": False, "linespacing": 1.35}
@@ -266,7 +274,7 @@ def _write_tiers(
         axes.text(
             1.03,
             middle,
-            links_label(routing, tier, row),
+            links_label(routing, tier, row, inside=inside),
             size=11,
             color=colour,
             **style,

@@ -44,8 +44,8 @@ class SlowDeviceTable(Table):
 
     fraction: Fraction | None = Field(None, examples=[0.01])
     """Share of all devices that are slow, in place of `device`: the nearest whole
-    number of them, halves up, drawn at random. Entries of one seed draw different
-    devices."""
+    number of them, halves up, and which ones is drawn at random. A share that is less
+    than half a device is refused. Entries of one seed draw different devices."""
 
     factor: Factor = Field(examples=[1.5])
     """What the compute times of the device, or of each of the devices, are multiplied

@@ -34,6 +34,18 @@ Period = Annotated[float, Quantity("lifetime", ("365 d", "12 h"))]
 Seconds = Annotated[float, Quantity("duration", ("60 s", "0 s"), may_be_zero=True)]
 """0 or more [s]."""
 
+STORAGE_PER_DEVICE = 2e12 / 16384
+"""What a storage writes and reads for each device where nobody says: Llama 3's, 2 TB/s
+for 16,384 devices (Grattafiori et al., "The Llama 3 Herd of Models", 2024, section
+3.3.1) [byte/s]."""
+
+LEAST_INTERVAL = 300.0
+"""Training between two checkpoints where nobody says, at least; an assumption: what one
+job writes each few seconds is taken from all others' storage [s]."""
+
+DIAGNOSIS = 300.0
+"""Time to find what failed where nobody says, an assumption [s]."""
+
 NODE_BANDWIDTH = 25e9 / 8
 """Of a node's storage adapter where nobody says: 25 Gbit/s, an assumption [byte/s]."""
 
@@ -74,6 +86,9 @@ class GoodputSpec:
     interval: float | None = None
     """Training between checkpoints; None for the best [s]."""
 
+    least_interval: float = LEAST_INTERVAL
+    """Least training between checkpoints, where the best is asked for [s]."""
+
     asynchronous: bool = True
     """Whether checkpoints are written beside the training."""
 
@@ -81,10 +96,10 @@ class GoodputSpec:
     """Of a checkpoint [byte]."""
 
     write_bandwidth: float | None = None
-    """Of the storage; None for no limit but the nodes' [byte/s]."""
+    """Of the storage; None for `STORAGE_PER_DEVICE` [byte/s]."""
 
     read_bandwidth: float | None = None
-    """Of the storage; None for no limit but the nodes' [byte/s]."""
+    """Of the storage; None for `STORAGE_PER_DEVICE` [byte/s]."""
 
     node_bandwidth: float = NODE_BANDWIDTH
     """Between one node and the storage [byte/s]."""
@@ -94,6 +109,9 @@ class GoodputSpec:
 
     detection: float = 60.0
     """From a failure until the job is stopped [s]."""
+
+    diagnosis: float = DIAGNOSIS
+    """From there until it is known what failed [s]."""
 
     hang_share: float | None = None
     """Share of failures that make the job hang; None for the published one."""
@@ -173,8 +191,11 @@ class FailureRatesTable(Table):
     `switch` or `link`."""
 
     job: FailureRateTable | None = Field(None, examples=[{"mtbf": "1 d"}])
-    """Rate of what stops the job whatever its size, such as bugs; it restarts on the
-    same nodes."""
+    """Rate of what stops the job whatever its size; it restarts on the same nodes."""
+
+    software: FailureRateTable | None = Field(None, examples=[{"mtbf": "14000 d"}])
+    """Rate of one device's share of what software does; the job restarts on the same
+    nodes. Jobs on more devices fail more often."""
 
     def build(self) -> dict[str, FailureRate]:
         """Return the rates that are given."""
@@ -194,7 +215,14 @@ class CheckpointTable(Table):
 
     interval: Period | None = Field(None, examples=["30 min"])
     """Training between the beginnings of two checkpoints. Left out, the best one by the
-    closed form [s]."""
+    closed form that is no shorter than `least_interval` [s]."""
+
+    least_interval: Seconds = Field(
+        LEAST_INTERVAL, json_schema_extra={"default": "5 min"}, examples=["1 min"]
+    )
+    """Least training between two checkpoints where `interval` is left out. The closed
+    form would often have one after a few seconds, whatever the storage is asked to
+    write in a day [s]."""
 
     asynchronous: bool = True
     """Whether training goes on while a checkpoint is written, and only waits for the
@@ -205,11 +233,11 @@ class CheckpointTable(Table):
     [byte]."""
 
     write_bandwidth: Bandwidth | None = Field(None, examples=["2 TB/s"])
-    """What the storage writes, all nodes together. Left out, what the nodes send
-    [byte/s]."""
+    """What the storage writes, all nodes together. Left out, what Llama 3's 2 TB/s
+    for 16,384 devices are for these [byte/s]."""
 
     read_bandwidth: Bandwidth | None = Field(None, examples=["2 TB/s"])
-    """What the storage reads, all nodes together. Left out, what the nodes take
+    """What the storage reads, all nodes together. Left out, as for `write_bandwidth`
     [byte/s]."""
 
     node_bandwidth: Bandwidth | None = Field(None, examples=["25 Gbit/s"])
@@ -266,6 +294,9 @@ class GoodputTable(Table):
     detection_time: Seconds = Field(60.0, json_schema_extra={"default": "60 s"})
     """Time from a failure until the job is stopped [s]."""
 
+    diagnosis_time: Seconds = Field(DIAGNOSIS, json_schema_extra={"default": "5 min"})
+    """Time from there until it is known what failed, and what to leave out [s]."""
+
     hang_share: float | None = Field(None, ge=0, le=1, examples=[0.02])
     """Share of the failures that make the job hang until `hang_timeout`. Left out, as
     published, and 0 where nothing is."""
@@ -275,8 +306,9 @@ class GoodputTable(Table):
     limit for NCCL's operations [s]."""
 
     restart_time: Seconds = Field(300.0, json_schema_extra={"default": "300 s"})
-    """Time from the stop until training goes on, if there are enough nodes: diagnosis,
-    rescheduling, start. Reading the checkpoint comes on top [s]."""
+    """Time from the diagnosis, or from the end of a planned stop, until training goes
+    on, if there are enough nodes: rescheduling, start. Reading the checkpoint comes on
+    top [s]."""
 
     repair_time: Period = Field(DAY, json_schema_extra={"default": "24 h"})
     """Time until a broken node can be used again, as a spare one [s]."""
@@ -313,12 +345,14 @@ class GoodputTable(Table):
             seed=self.seed,
             step_time=self.step_time,
             interval=checkpoint.interval,
+            least_interval=checkpoint.least_interval,
             asynchronous=checkpoint.asynchronous,
             size=checkpoint.size,
             write_bandwidth=checkpoint.write_bandwidth,
             read_bandwidth=checkpoint.read_bandwidth,
             host_bandwidth=checkpoint.host_bandwidth,
             detection=self.detection_time,
+            diagnosis=self.diagnosis_time,
             hang_share=self.hang_share,
             hang_detection=self.hang_timeout,
             restart=self.restart_time,

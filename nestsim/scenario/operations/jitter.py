@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
+import numpy as np
 from pydantic import Field
 
 from nestsim.scenario.base import (
@@ -16,9 +17,16 @@ from nestsim.scenario.base import (
     Seed,
     Table,
 )
-from nestsim.simulator.noise import DISTRIBUTIONS, PERIODS, Delay, Jitter, Noise
+from nestsim.simulator.kernels.philox import uniforms
+from nestsim.simulator.noise import (
+    DISTRIBUTIONS,
+    PERIODS,
+    SLOW_DRAW,
+    Delay,
+    Jitter,
+    Noise,
+)
 from topologies.arrays import FloatArray
-from topologies.degrade import Degradation, SlowFraction, slowdowns
 from topologies.errors import InputError
 
 DistributionName = Annotated[str, NameChoice(tuple(DISTRIBUTIONS))]
@@ -40,6 +48,16 @@ MOST_RUNS = 100_000
 """Runs at most."""
 
 
+class SlowShare(NamedTuple):
+    """Devices that compute more slowly, each by itself with a probability."""
+
+    fraction: float
+    """Probability of each device to be slow, from 0 to 1."""
+
+    factor: float
+    """What the compute times of a slow device are multiplied by, at least 1."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JitterSpec:
     """What differs from step to step, and how many steps are looked at."""
@@ -47,9 +65,10 @@ class JitterSpec:
     jitter: Jitter = USUAL
     """Factors on compute and delays of messages, with the seed of all draws."""
 
-    slow: tuple[SlowFraction, ...] = ()
-    """Shares of the fleet that are slow, other devices in each run; their seed is that
-    of `jitter`."""
+    slow: tuple[SlowShare, ...] = ()
+    """Shares of the fleet that are slow, other devices in each run, with the seed of
+    `jitter`. A device is in one of them at most: of shares of more than 1 together, the
+    last ones are as large as what the others leave."""
 
     runs: int = 100
     """Steps that are replayed for each number of replicas."""
@@ -64,14 +83,19 @@ class JitterSpec:
         changed = self if runs is None else replace(self, runs=runs)
         if seed is None:
             return changed
-        return replace(
-            changed,
-            jitter=replace(changed.jitter, seed=seed),
-            slow=tuple(replace(one, seed=seed) for one in changed.slow),
-        )
+        return replace(changed, jitter=replace(changed.jitter, seed=seed))
+
+    def slow_borders(self) -> FloatArray:
+        """Return where the shares end in (0, 1): they lie in it one after another."""
+        shares = np.cumsum([one.fraction for one in self.slow])
+        borders: FloatArray = np.minimum(shares, 1.0)
+        return borders
 
     def slowdowns(self, num_devices: int, run: int) -> FloatArray:
         """Return what compute times are multiplied by in one run, shape ``(N,)``.
+
+        Each device draws one number of its own: so a larger share has the devices of a
+        smaller one, and a larger fleet begins with those of a smaller one.
 
         Parameters
         ----------
@@ -80,7 +104,13 @@ class JitterSpec:
         run
             Number of the run.
         """
-        return slowdowns(Degradation(slow_devices=self.slow), num_devices, run)
+        if not self.slow:
+            return np.ones(num_devices)
+        each = np.ones(num_devices, dtype=np.int64)
+        devices = np.arange(num_devices)
+        drawn = uniforms(self.jitter.seed, run, SLOW_DRAW, devices, each)
+        factors = np.array([*(one.factor for one in self.slow), 1.0])
+        return factors[np.searchsorted(self.slow_borders(), drawn, side="right")]
 
 
 class ComputeNoiseTable(Table):
@@ -124,8 +154,8 @@ class SlowShareTable(Table):
     """A share of the fleet that computes more slowly, other devices in each run."""
 
     fraction: Fraction = Field(examples=[0.01])
-    """Share of all devices that are slow: the nearest whole number of them, halves up.
-    Entries draw different devices."""
+    """Share of all devices that are slow: in each run every device is with this
+    probability, whatever the others are. A device is slow by one entry at most."""
 
     factor: Factor = Field(examples=[1.1])
     """What their compute times are multiplied by."""
@@ -182,10 +212,7 @@ class JitterTable(Table):
             compute = USUAL.compute
         return JitterSpec(
             jitter=Jitter(compute=compute, per=per, links=links, seed=self.seed),
-            slow=tuple(
-                SlowFraction(fraction=one.fraction, factor=one.factor, seed=self.seed)
-                for one in self.slow
-            ),
+            slow=tuple(SlowShare(one.fraction, one.factor) for one in self.slow),
             runs=self.runs,
             most_replicas=self.most_replicas,
         )

@@ -82,3 +82,8 @@ class SharedTable(Table):
     """Seeds of the hash that picks a cable: the jobs are replayed once for each, and
     parallel cables are then separate links. Left out, the network is as
     [cluster.network] says."""
+
+    most_steps: Annotated[int, Field(ge=4, le=100_000)] = Field(128, examples=[1000])
+    """Steps of the slowest of the jobs that meet until which they are replayed: until
+    they are locked into a period, or their means no longer move. Where neither comes in
+    so many steps, results are ranges."""

@@ -2,7 +2,10 @@
 
 Interruptions are counted by what failed, and divided by how many there were of it and
 for how long. Where a publication does not tell switches from cables and adapters they
-are the *fabric*, counted per device; what has nothing to do with hardware is the *job*.
+are the *fabric*, counted per device. Software is counted per device, too: a job on
+more devices meets more of its races, time-outs and corner cases. Kokolis et al. (source
+below) measured 47.7 days between failures of jobs on 8 GPUs, whatever their cause; the
+software of Llama 3 stopped a job on 2,048 times as many every 20.6 hours.
 """
 
 from collections.abc import Mapping
@@ -12,9 +15,10 @@ from types import MappingProxyType
 DAY = 86400.0
 """Length of a day [s]."""
 
-COMPONENTS = ("device", "node", "switch", "link", "fabric", "job")
+COMPONENTS = ("device", "node", "switch", "link", "fabric", "job", "software")
 """What fails: an accelerator, the rest of its node, a switch, a cable outside of nodes,
-the fabric's share of one device, and the job's software."""
+the fabric's share of one device, what stops the job whatever its size, and the
+software's share of one device."""
 
 PARTS_OF_FABRIC = frozenset({"switch", "link"})
 """Components that a published fabric contains: told apart, they are in place of it."""
@@ -64,7 +68,7 @@ class PublishedFailures:
             "device": self.num_devices,
             "node": self.num_devices // self.devices_per_node,
             "fabric": self.num_devices,
-            "job": 1,
+            "software": self.num_devices,
         }
         return {
             name: sum(counts.values()) / (numbers[name] * self.time)
@@ -100,7 +104,7 @@ PUBLISHED: Mapping[str, PublishedFailures] = MappingProxyType(
                     "system memory": 2,
                 },
                 "fabric": {"network switch or cable": 35},
-                "job": {
+                "software": {
                     "software bug": 54,
                     "NCCL watchdog timeouts": 7,
                     "dependency": 2,

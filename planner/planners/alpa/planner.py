@@ -13,7 +13,8 @@ extension of the NEST paper, with experts that may be shared among replicas.
 
 A plan of this project has one mesh for all stages, which may hold unlike numbers of
 blocks: proposed is the best of those that have (`planner.planners.alpa.choices`), by
-Alpa's own model, the first of them that truly fits. Alpa's microbatch is that of a
+Alpa's own model, the first of them that truly fits, as the framework launches it
+(`planner.planners.launched`). Alpa's microbatch is that of a
 whole stage, ``dp`` times the micro-batch size. What the restriction costs by its own
 model is told in a note, against the best over all submeshes and shardings.
 
@@ -44,10 +45,10 @@ from planner.planners.alpa.pipeline import uniform_split
 from planner.planners.alpa.sharding import operator_parameters
 from planner.planners.alpa.stages import StageModel
 from planner.planners.alpa.strategies import MeshCase
+from planner.planners.launched import Launcher
 from planner.planners.protocol import (
     PlannerOutcome,
     PlannerSettings,
-    fits,
     priced_best_first,
     too_little_memory,
 )
@@ -121,7 +122,10 @@ class Alpa:
             chosen, why_not = search.first_fitting()
             if chosen is not None or work.stopped_by:
                 break
-        notes = () if chosen is None else search.notes(chosen[0], progress)
+        notes: tuple[str, ...] = ()
+        if chosen is not None:
+            launched = search.launcher.notes(chosen[1])
+            notes = (*launched, *search.notes(chosen[0], progress))
         plans = () if chosen is None else (chosen[1],)
         return PlannerOutcome(
             planner=self.name,
@@ -137,6 +141,7 @@ class Alpa:
                 **search.model.solved,
             },
             notes=notes,
+            refused=tuple(search.launcher.refused),
         )
 
 
@@ -152,6 +157,8 @@ class AlpaSearch:
     """What stages cost."""
     work: Work
     """Work that the programs are counted on."""
+    launcher: Launcher
+    """What holds plans to memory and to the framework."""
     plans: list[UniformPlan] = field(default_factory=list)
     """Plans that fit by its own account."""
     num_priced: int = 0
@@ -168,6 +175,7 @@ class AlpaSearch:
             choices=MeshChoices(TwoLevelMesh.of(network), workload, spec),
             model=StageModel.of(workload, memory, work),
             work=work,
+            launcher=Launcher.of(network, workload, spec),
         )
 
     @property
@@ -209,9 +217,12 @@ class AlpaSearch:
         for found in heapq.nsmallest(MOST_TRIED, self.plans, key=lambda one: one[:3]):
             self.work.count(PLAN + self.network.num_devices // PRICED_DEVICES)
             plan = self.plan(found)
-            if fits(workload, spec, plan):
-                return (found, plan), ""
-            if not why_not:
+            launched = self.launcher.launched(plan)
+            if launched is not None:
+                return (found, launched), ""
+            if self.launcher.refused:
+                why_not = self.launcher.why_not(min(len(self.plans), MOST_TRIED))
+            elif not why_not:
                 short = too_little_memory(self.network, workload, spec, plan)
                 why_not = (
                     "Memory: plans that fit by its own account do not fit in truth. "

@@ -6,8 +6,9 @@ sharded and what the host keeps (`planner.planners.mist.tuner`). Its times are t
 its own model of overlap and interference, its memory its own account. Devices are
 numbered in Megatron's default order.
 
-Of its choices by its own time the first one that truly fits is proposed. Where all that
-fit by its own account do not, it is asked again with less memory, as its users do.
+Of its choices by its own time the first one that truly fits is proposed, as the
+framework launches it (`planner.planners.launched`). Where all that fit by its own
+account do not, it is asked again with less memory, as its users do.
 
 Differences from the public program: layer times and sizes are those of this project's
 layer tables in place of measured ones, links are two bandwidths in place of a measured
@@ -20,6 +21,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from estimators.layers.work import Degrees
+from planner.planners.launched import Launcher
 from planner.planners.mist.inputs import (
     cluster_mesh,
     device_rates,
@@ -38,7 +40,6 @@ from planner.planners.protocol import (
     NO_SIZES,
     PlannerOutcome,
     PlannerSettings,
-    fits,
     priced_best_first,
     too_little_memory,
 )
@@ -95,7 +96,9 @@ class Mist:
         """Return the best plan by Mist's model that fits."""
         if progress is not None:
             progress("mist: search", None)
-        search = _MistSearch(network, workload, spec, settings.allowance(spec))
+        launcher = Launcher.of(network, workload, spec)
+        allowance = settings.allowance(spec)
+        search = _MistSearch(network, workload, spec, allowance, launcher)
         why_not = search.refusal()
         found = None if why_not else search.first_fitting()
         if found is None:
@@ -110,6 +113,8 @@ class Mist:
             search_time=search.work.elapsed,
             evaluations=search.num_looked_at,
             why_not=why_not,
+            notes=() if found is None else launcher.notes(found[1]),
+            refused=tuple(launcher.refused),
         )
 
 
@@ -121,6 +126,7 @@ class _MistSearch:
     workload: Workload
     spec: SearchSpec
     work: Work
+    launcher: Launcher
 
     _tuners: list[Tuner] = field(default_factory=list)
     _profiles: dict[tuple[int, int], ModelProfile | None] = field(default_factory=dict)
@@ -156,9 +162,10 @@ class _MistSearch:
                 self._tuners.append(tuner)
                 for tuned in tuner.solutions():
                     plan = self._plan(tuned)
-                    if fits(self.workload, self.spec, plan, self.network.host):
+                    launched = self.launcher.launched(plan)
+                    if launched is not None:
                         self.work.note_plan()
-                        return tuned.time, self._with_algorithms(plan)
+                        return tuned.time, self._with_algorithms(launched)
                     self._unfit.append(plan)
                     if len(self._unfit) >= MOST_TRIED:
                         return None
@@ -171,6 +178,8 @@ class _MistSearch:
         if self.work.stopped_by:
             looked_at = f"{self.num_looked_at:,} sizes"
             return stopped_sentence(self.work.total(), looked_at)
+        if self.launcher.refused:
+            return self.launcher.why_not(len(self._unfit))
         if self._unfit:
             short = too_little_memory(
                 self.network, self.workload, self.spec, self._unfit[0]

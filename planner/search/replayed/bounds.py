@@ -134,6 +134,9 @@ class ReplayBounds:
     hosts: HostCosts
     """What hosts cost the job."""
 
+    widest_overlap: int
+    """Most tensor-parallel ranks whose collectives products can hide."""
+
     _columns: dict[Degrees, _Columns] = field(default_factory=dict)
     _passes: dict[object, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
@@ -261,6 +264,7 @@ class ReplayBounds:
             tied_time=tied if table.tied_parameters > 0 else 0.0,
             tied_parameters=float(table.tied_parameters),
             boundary_bytes=known.boundary_bytes,
+            messages_time=self.workload.messages_time(shape.p),
             reduces_behind=execution.overlap_grad_reduce,
             gathers_ahead=execution.overlap_param_gather,
             # Passes that hide or skew anything are written down layer by layer.
@@ -280,6 +284,7 @@ class ReplayBounds:
                 shape.m,
                 *counts,
                 SCHEDULES[schedule].last_in_flight(shape.m),
+                shape.m if SCHEDULES[schedule].forward_first else shape.p,
             ),
             passes=terms.PassDurations(*self._times(rows, shape), rows.rates.signature),
             layers=known.layers,
@@ -413,7 +418,8 @@ class ReplayBounds:
             compute[0, row], compute[1, row] = own.forward_time, own.backward_time
             for mode, number in modes.items():
                 compute[2 + number, row] = own.recompute_time[mode]
-        if self.workload.execution.tp_comm_overlap:
+        hides = self.workload.execution.tp_comm_overlap
+        if hides and shape.degrees.tp <= self.widest_overlap:
             both = np.maximum(compute, tensor) + other
         else:
             both = compute + tensor + other

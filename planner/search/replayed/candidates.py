@@ -16,6 +16,7 @@ from planner.cost.choices import (
     choice_columns,
     goes_with,
 )
+from planner.cost.groups import widest_overlap
 from planner.cost.pricing import placement_choices
 from planner.cost.rates import (
     AlgorithmChoice,
@@ -44,7 +45,12 @@ from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
 from planner.search.replayed.exits import alone_rates, placed_exits, relaxed_exits
 from planner.search.replayed.floors import first_bounds, relaxed_rates, shared_inside
 from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace, layouts
-from planner.search.space import Configuration, SearchSpec, sequence_parallel
+from planner.search.space import (
+    Configuration,
+    SearchSpec,
+    configuration_of,
+    sequence_parallel,
+)
 from planner.step.execution import Workload
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import SCHEDULES, schedule_name
@@ -200,6 +206,7 @@ class LaunchableCandidates:
             by_layer=by_layer,
             memory=most_memory(workload, spec.memory_reserve),
             hosts=HostCosts.of(network, workload),
+            widest_overlap=widest_overlap(network),
         )
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
@@ -409,6 +416,23 @@ class LaunchableCandidates:
         )
         return not broken_rules(plan, self.rules, facts)
 
+    def is_searched(self, plan: Plan) -> bool:
+        """Tell whether a plan keeps the rules, and has sizes that are searched."""
+        wanted = configuration_of(plan)
+        chunks = [chunk for stage in plan.stages for chunk in stage.chunks]
+        cuts = sorted(first for first, _ in chunks)
+        cuts.append(1 + max(last for _, last in chunks))
+        return (
+            plan.schedule in self.spec.schedules
+            and any(wanted in family for family in self.families)
+            and self.is_launchable(plan)
+            and any(
+                cuts in self.layouts(wanted, shape, kinds).tolist()
+                for shape in self._shapes(wanted)
+                for kinds in self._distinct_kinds(wanted)
+            )
+        )
+
     def plan(self, leaf: Leaf) -> Plan:
         """Write a plan out."""
         configuration, layout, choice, placement, num_layers, schedule = leaf
@@ -440,7 +464,7 @@ class LaunchableCandidates:
                 context_parallel_size=configuration.cp,
                 expert_model_parallel_size=configuration.ep,
                 sequence_parallel=shape.degrees.sequence_parallel,
-                **configuration.grouping.settings(configuration.cp),
+                **configuration.grouping.settings(configuration.cp, configuration.ep),
             ),
             virtual_pipeline_model_parallel_size=v,
             micro_batch_size=configuration.b,

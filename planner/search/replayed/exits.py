@@ -130,8 +130,8 @@ def relaxed_exits(
         for row, ranks in ((2, n), (3, configuration.expert_data_size)):
             leaving = np.maximum(stages - groups / ranks, 0.0) * tp / p
             shares[:, row] = leaving[:, None]
-        if configuration.extents_ep == 1:
-            # Of experts that count ranks in their own way, too, nothing is known.
+        if configuration.ep == 1 or configuration.grouping.etp:
+            # Of experts on parts of tensor groups, too, nothing is known.
             shares[:, 3] = 0.0
         part = shares, np.full(len(stages), inverse)
         found.append(_join_exits([part], num_options, p, is_choice=True))

@@ -119,4 +119,5 @@ def mean_stage_bounds(
     whole = min(float(forward.sum() + backward.sum()) for forward, backward in times)
     batch = workload.training.global_batch_size
     m = np.ceil(batch / (family.degrees.micro_batch_size * family.dp))
-    return np.asarray(m * whole / family.pp * (1.0 - 1e-12))
+    lead = workload.messages_time(2) * (family.pp > 1)
+    return np.asarray(m * (whole / family.pp + 2.0 * family.v * lead) * (1.0 - 1e-12))

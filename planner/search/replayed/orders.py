@@ -55,9 +55,13 @@ class _Lists(NamedTuple):
 def pass_counts(schedule: str, p: int, m: int, v: int) -> tuple[IntArray, IntArray]:
     """Return passes in flight, and forward passes before the first backward one.
 
-    Neither grows beyond `ENOUGH` microbatches for each stage, or `ENOUGH_LISTED`.
+    Neither grows beyond `ENOUGH` microbatches for each stage, or `ENOUGH_LISTED`, but
+    where all forward passes come first.
     """
     found = SCHEDULES[schedule]
+    if found.forward_first:
+        held = [found.in_flight(i, p, m, v) + found.bubbles_kept(p) for i in range(p)]
+        return np.array(held), np.full(p, m * v)
     m = min(m, (ENOUGH_LISTED if is_listed(schedule) else ENOUGH) * p)
     in_flight = np.array([found.in_flight(i, p, m, v) for i in range(p)])
     program = found.program(p, m, v)

@@ -12,6 +12,11 @@ The search ends when no bound left is below the best replay over 1 + `proven_gap
 other plan of the space replays faster by more than that. Stopped before, the least
 bound left still says how much faster any plan could be.
 
+First of all some plans of the dynamic program are replayed (`proposed_plans`). The
+queue is not told how fast they are, but for what it need not look at: plans slower than
+the best of them by more than `SLACK`. So the proof is the same, and the answer with
+them is never slower than without.
+
 `search_beyond` tells what the framework's rules cost: it also replays the plans of
 `planner.search.best_first`, whose stages choose for themselves. What bounds the
 replayed time of that wider space is weak: in every plan some stage has the work of the
@@ -26,6 +31,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from planner.cost.choices import HostCosts
+from planner.cost.groups import widest_overlap
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.search.best_first import LEFT, search
@@ -36,6 +42,7 @@ from planner.search.replayed.candidates import (
     Leaves,
 )
 from planner.search.replayed.floors import first_bounds, relaxed_rates
+from planner.search.replayed.proposals import proposed_plans
 from planner.search.space import (
     Configuration,
     SearchSpec,
@@ -98,8 +105,8 @@ class Replays:
     """Plans to begin with: the answer is no slower than any of them that fits."""
 
     ordinary: Callable[[], Sequence[Plan]] = tuple
-    """Makes plans that a search which a limit stops looks at, too, those of them that
-    can be launched."""
+    """Makes plans that a search which a limit stops looks at beside all proposals,
+    those of them that can be launched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +140,13 @@ class ReplayedSearch:
 
     infeasibility: str = ""
     """Why there is no plan, in a sentence or two; empty if there is one."""
+
+    proposed_time: float = np.nan
+    """Fastest replay of the dynamic program's plans; NaN if none was replayed [s]."""
+
+    launchable_time: float = np.nan
+    """Fastest replay of the plans that the framework can launch, where others were
+    looked at, too; NaN if there is none [s]."""
 
 
 class _WaitingPlan(NamedTuple):
@@ -178,10 +192,20 @@ class _BestReplayed:
             slowest = max(self.fastest, key=lambda c: (self.fastest[c].time, c))
             del self.fastest[slowest]
 
-    def ranked(self) -> tuple[ReplayedPlan, ...]:
-        """Return the plans, best first; ties by configuration."""
-        order = sorted(self.fastest.items(), key=lambda item: (item[1].time, item[0]))
-        return tuple(plan for _, plan in order)
+    def ranked(self, proposed: "_BestReplayed") -> tuple[ReplayedPlan, ...]:
+        """Return these and faster ones of others, best first.
+
+        Ties: others last, then by configuration.
+        """
+        merged = {
+            configuration: (plan.time, True, configuration, plan)
+            for configuration, plan in proposed.fastest.items()
+        }
+        for configuration, plan in self.fastest.items():
+            if plan.time <= merged.get(configuration, (np.inf,))[0]:
+                merged[configuration] = plan.time, False, configuration, plan
+        order = sorted(merged.values(), key=lambda item: item[:3])
+        return tuple(plan for *_, plan in order[: self.keep])
 
 
 def search_replayed(
@@ -220,6 +244,7 @@ def search_replayed(
     try:
         for plan in replays.starts:
             frontier.try_plan(plan)
+        frontier.propose()
         frontier.prove()
         frontier.fill()
     except LimitReachedError:
@@ -230,9 +255,10 @@ def search_replayed(
         spent = replace(spent, stopped_by="")
     else:
         candidates.statistics[LEFT] = frontier.num_left
-        for plan in filter(candidates.is_launchable, replays.ordinary()):
+        ordinary = filter(candidates.is_launchable, replays.ordinary())
+        for plan in (*frontier.others, *ordinary):
             frontier.replay(plan)
-    plans = frontier.best.ranked()
+    plans = frontier.best.ranked(frontier.proposed)
     infeasibility = ""
     if not plans and spent.is_stopped:
         left = frontier.num_left
@@ -242,10 +268,11 @@ def search_replayed(
         infeasibility = _infeasibility(candidates)
     return ReplayedSearch(
         plans=plans,
-        lower_bound=min(frontier.bound, frontier.best.time),
+        lower_bound=min([frontier.bound, *(plan.time for plan in plans)]),
         statistics=dict(candidates.statistics),
         spent=spent,
         infeasibility=infeasibility,
+        proposed_time=frontier.proposed_time,
     )
 
 
@@ -262,6 +289,12 @@ class _ReplayFrontier:
         self.candidates, self.judge = candidates, judge
         self.tolerance, self._progress = tolerance, progress
         self.best = _BestReplayed(keep=candidates.spec.keep_best)
+        """What the queue has replayed, and what the search was told to start with."""
+        self.proposed = _BestReplayed(keep=max(candidates.spec.proposals, 1))
+        """What the dynamic program proposed and was replayed before the queue."""
+        self.others: tuple[Plan, ...] = ()
+        """What it proposed beside."""
+        self._times: dict[Plan, float] = {}
         self._order = np.argsort(candidates.first_bounds, kind="stable")
         self._next = 0
         self._waiting: list[_WaitingPlan] = []
@@ -303,12 +336,36 @@ class _ReplayFrontier:
         }
         return len(self._order) - self._next + len(waiting)
 
+    @property
+    def proposed_time(self) -> float:
+        """Fastest replay of the proposals, NaN if there is none [s]."""
+        time = self.proposed.time
+        return time if np.isfinite(time) else np.nan
+
+    def propose(self) -> None:
+        """Replay what the dynamic program proposes."""
+        plans = proposed_plans(self.candidates, self._progress)
+        number = self.candidates.spec.proposals
+        self.others = plans[number:]
+        for plan in plans[:number]:
+            self._count(plan)
+            done = self._replayed(plan, self.proposed.time * SLACK)
+            self._times[plan] = done.time
+            if np.isfinite(done.time):
+                self.proposed.add(configuration_of(plan), done)
+                self.candidates.work.note_plan()
+
     def try_plan(self, plan: Plan) -> None:
         """Replay a plan, and count that."""
+        if plan not in self._times:
+            self._count(plan)
+        self.replay(plan)
+
+    def _count(self, plan: Plan) -> None:
+        """Count the replay of a plan."""
         passes = 2 * len(plan.stages) * plan.num_microbatches
         passes *= plan.virtual_pipeline_model_parallel_size
         self.candidates.work.spend(PLAN + REPLAY + REPLAYED_PASSES * passes)
-        self.replay(plan)
 
     def prove(self) -> None:
         """Go on until nothing left can be faster by more than the tolerance."""
@@ -366,7 +423,8 @@ class _ReplayFrontier:
 
     @property
     def _cutoff(self) -> float:
-        return self.best.time * SLACK
+        """Bounds from here on need not be known [s]."""
+        return min(self.best.time, self.proposed.time) * SLACK
 
     def _wait(self, bound: float, configuration: Configuration) -> None:
         self._number += 1
@@ -384,15 +442,22 @@ class _ReplayFrontier:
 
     def replay(self, plan: Plan) -> None:
         """Replay a plan, whatever the limit, and keep it if it is among the best."""
+        cutoff = min(self.best.cutoff, self._cutoff)
+        done = self._replayed(plan, cutoff)
+        if done.time < cutoff:
+            self.best.add(configuration_of(plan), done)
+            self.candidates.work.note_plan()
+        self._report()
+
+    def _replayed(self, plan: Plan, cutoff: float) -> ReplayedPlan:
+        """Replay a plan, unless that was done before."""
         candidates = self.candidates
         priced = price_plan(candidates.network, candidates.workload, plan)
-        time = self.judge(priced, min(self.best.cutoff, self._cutoff))
+        if plan in self._times:
+            candidates.statistics["proposals met again"] += 1
+            return ReplayedPlan(time=self._times[plan], priced=priced)
         candidates.statistics["plans replayed"] += 1
-        if np.isfinite(time):
-            configuration = configuration_of(plan)
-            self.best.add(configuration, ReplayedPlan(time=time, priced=priced))
-            candidates.work.note_plan()
-        self._report()
+        return ReplayedPlan(time=self.judge(priced, cutoff), priced=priced)
 
     def _report(self) -> None:
         if self._progress is None:
@@ -457,7 +522,12 @@ def search_beyond(
     allowance.
     """
     inside = search_replayed(
-        network, workload, spec, replays, work=work, progress=progress
+        network,
+        workload,
+        replace(spec, proposals=0),
+        replays,
+        work=work,
+        progress=progress,
     )
     wider = replace(spec, keep_best=max(MOST_BEYOND, spec.keep_best))
     allowance = Work(limit=spec.work_limit, time_limit=spec.time_limit)
@@ -486,6 +556,7 @@ def search_beyond(
             stopped_by=stopped,
         ),
         infeasibility="" if plans else outside.infeasibility,
+        launchable_time=min((plan.time for plan in inside.plans), default=np.nan),
     )
 
 
@@ -497,6 +568,7 @@ def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float
         num_devices=network.num_devices,
         chain=workload.chain,
         global_batch_size=workload.training.global_batch_size,
+        within_data=workload.software.experts_within_data,
     )
     relaxation = Relaxation.of(network)
     bounds = ReplayBounds(
@@ -504,6 +576,7 @@ def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float
         by_layer=True,
         memory=np.inf,
         hosts=HostCosts.of(network, workload),
+        widest_overlap=widest_overlap(network),
     )
     rules = spec.rules
     pairs = rules is not None and (

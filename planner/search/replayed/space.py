@@ -15,7 +15,6 @@ v`` virtual stages (``c p + i`` is chunk ``c`` of stage ``i``), ``B`` blocks and
 microbatches.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -204,6 +203,17 @@ class ConfigurationFamily(NamedTuple):
         pp, v, dp, pairs = (int(column[index]) for column in self[1:])
         return Configuration(tp, cp, ep, b, v, pp, dp, grouping, bool(pairs))
 
+    def __contains__(self, wanted: object) -> bool:
+        """Tell whether a configuration is one of these."""
+        if not isinstance(wanted, Configuration) or not len(self.pp):
+            return False
+        sizes = np.array([wanted.pp, wanted.v, wanted.dp, wanted.pairs])
+        return bool(
+            wanted._replace(pp=0, v=0, dp=0, pairs=False)
+            == self.configuration(0)._replace(pp=0, v=0, dp=0, pairs=False)
+            and (np.column_stack(self[1:]) == sizes).all(axis=1).any()
+        )
+
     def using(self, num_devices: int) -> "ConfigurationFamily | None":
         """Return those that use so many devices, or None if none does."""
         ranks = self.degrees.tp * self.degrees.cp
@@ -246,7 +256,13 @@ class LaunchableSpace:
         model = self.workload.graph.spec
         found = [
             family
-            for degrees in degrees_of(model, self.spec, self.num_devices, self.rules)
+            for degrees in degrees_of(
+                model,
+                self.spec,
+                self.num_devices,
+                self.rules,
+                within_data=self.workload.software.experts_within_data,
+            )
             if self._is_allowed(degrees, dropped)
             and (family := self._family(degrees)) is not None
         ]
@@ -329,19 +345,24 @@ class LaunchableSpace:
         if p == 1:
             return ("1f1b",) if v == 1 else ()
         return tuple(
-            name
-            for name in self.spec.schedules
-            if name in self.rules.schedules and SCHEDULES[name].allows(p, m, v)
+            name for name in self.tried_schedules if SCHEDULES[name].allows(p, m, v)
         )
+
+    @property
+    def tried_schedules(self) -> tuple[str, ...]:
+        """Names of the schedules that are asked for and that the framework has.
+
+        Its own where it has no 1F1B.
+        """
+        rules = self.rules
+        if rules.usual_schedule(1) is not None:
+            return rules.schedules
+        return tuple(name for name in self.spec.schedules if name in rules.schedules)
 
     @property
     def pairs_chunks(self) -> bool:
         """Whether a schedule pairs passes of its own accord."""
-        return any(
-            SCHEDULES[name].pairs_chunks
-            for name in self.spec.schedules
-            if name in self.rules.schedules
-        )
+        return any(SCHEDULES[name].pairs_chunks for name in self.tried_schedules)
 
     def repeats(self, v: int, *, pairs: bool = False) -> list[tuple[str, bool]]:
         """Return recompute modes, and whether only some blocks are recomputed.
@@ -391,7 +412,8 @@ class LaunchableSpace:
         return [
             offload
             for offload in self.spec.offload
-            if all(
+            if self.rules.keeps_together(offload)
+            and all(
                 part == 0.0 or name in can for name, part in offload._asdict().items()
             )
         ]
@@ -418,8 +440,8 @@ class LaunchableSpace:
 
     def _family(self, degrees: Degrees) -> ConfigurationFamily | None:
         """Return the configurations of some degrees, or None if there are none."""
-        ranks = degrees.tp * degrees.cp
-        unit, experts = _replica_unit(degrees), degrees.ep > 1
+        ranks, experts = degrees.tp * degrees.cp, degrees.ep > 1
+        unit = degrees.grouping.replica_unit(degrees[:3])
         key = ranks, degrees.micro_batch_size, unit, experts
         if key not in self._rows:
             rows = [
@@ -455,7 +477,7 @@ class LaunchableSpace:
     @property
     def _takes_any_number(self) -> bool:
         """Whether a schedule of several chunks takes microbatches in any number."""
-        some = [SCHEDULES[name] for name in self.spec.schedules]
+        some = [SCHEDULES[name] for name in self.tried_schedules]
         return any(one.interleaves and not one.deals_rounds for one in some)
 
     def _rounds(self, degrees: Degrees, dp: int) -> int:
@@ -477,14 +499,6 @@ class LaunchableSpace:
             allowed = (sizes is None or v in sizes) and self.schedules(pp, v, m)
             if allowed and self.layouts(pp, v):
                 yield v
-
-
-def _replica_unit(degrees: Degrees) -> int:
-    """Return of what the replicas are a multiple, for experts to go round them."""
-    if not degrees.grouping.is_folded:
-        return degrees.ep
-    spread = degrees.grouping.etp * degrees.ep
-    return spread // math.gcd(spread, degrees.tp * degrees.cp)
 
 
 def _shares_groups(model: TransformerSpec, tp: int) -> bool:

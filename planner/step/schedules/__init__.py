@@ -31,6 +31,7 @@ from planner.step.schedules.language import (
     paired_kind,
 )
 from planner.step.schedules.one_f_one_b import ONE_F_ONE_B
+from planner.step.schedules.scanned import CIRCULAR, SCANNED
 from planner.step.schedules.zb_h1 import ZB_H1
 from planner.step.schedules.zb_h2 import ZB_H2
 from planner.step.schedules.zb_v import ZB_V
@@ -67,6 +68,8 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
             DUALPIPE_V,
             COMBINED,
             COMBINED_INTERLEAVED,
+            SCANNED,
+            CIRCULAR,
         )
     }
 )

@@ -29,6 +29,7 @@ GPIPE = Schedule(
     name="gpipe",
     interleaves=False,
     splits_backward=False,
+    forward_first=True,
     write=_write,
     count=_count,
 )

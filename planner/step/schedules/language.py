@@ -172,6 +172,13 @@ class Schedule:
     """Whether what is sent beside such passes has processors of a device to itself as
     long as they last, rather than as long as it is on its way."""
 
+    forward_first: bool = False
+    """Whether all forward passes of a stage come before its first backward pass."""
+
+    keeps_bubbles: bool = False
+    """Whether what a pass saves is kept, too, for the turns in which a stage has no
+    microbatch, as one loop over all stages does."""
+
     write: Callable[[int, ScheduleSizes], Instructions]
     """``(stage, sizes)`` -> what the stage does."""
 
@@ -316,12 +323,18 @@ class Schedule:
         self.check(*sizes)
         return self.count(stage, sizes)
 
+    def bubbles_kept(self, num_stages: int) -> int:
+        """Return for how many turns without a microbatch a stage keeps activations."""
+        return num_stages - 1 if self.keeps_bubbles else 0
+
     def last_in_flight(self, num_microbatches: int) -> int:
         """Return the most activations of the last virtual stage that are kept at once.
 
         Of interleaved 1F1B: its backward pass comes right behind the forward pass, or
         behind one more where passes are paired.
         """
+        if self.forward_first:
+            return num_microbatches
         return min(num_microbatches, 2 if self.pairs_passes else 1)
 
     def held(

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from estimators.grouping import Grouping
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork
 from estimators.models.library.catalog import load_model
 from estimators.tracing.trace import trace_model
-from estimators.training import Grouping
 
 LLAMA, MIXTRAL = (
     trace_model(load_model(name)) for name in ("llama3-8b", "mixtral-8x7b")
@@ -27,9 +27,8 @@ def llama(cp: int, kind: str, *, a2a: int = 0, tp: int = 1) -> LayerWork:
 
 
 def mixtral(tp: int, ep: int, etp: int) -> LayerWork:
-    degrees = Degrees(
-        tp=tp, ep=ep, sequence_parallel=tp > 1, grouping=Grouping.of(tp, 1, etp=etp)
-    )
+    grouping = Grouping.of((tp, 1, ep), etp=etp)
+    degrees = Degrees(tp=tp, ep=ep, sequence_parallel=tp > 1, grouping=grouping)
     return layer_work(MIXTRAL, BLOCK, degrees, 2)
 
 
@@ -128,7 +127,7 @@ def test_heads_must_divide_among_those_who_exchange_them() -> None:
 
 @pytest.mark.parametrize("ep", [1, 2, 8])
 def test_as_many_for_experts_as_for_the_rest_is_what_was(ep: int) -> None:
-    assert Grouping.of(4, 1, etp=4) == Grouping()
+    assert Grouping.of((4, 1, ep), etp=4) == Grouping()
     degrees = Degrees(tp=4, ep=ep, sequence_parallel=True)
     assert mixtral(4, ep, 4) == layer_work(MIXTRAL, BLOCK, degrees, 2)
 

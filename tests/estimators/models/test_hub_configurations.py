@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from estimators.models.huggingface.kinship import nearest_type
 from estimators.models.huggingface.load import READERS, load_huggingface
@@ -279,7 +280,10 @@ def test_keys_of_an_object_are_named_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "near"),
-    [("gptj", "gpt_neox"), ("granite", "llama"), ("olmo4", "olmo"), ("xyz", "")],
+    [
+        *(("gptj", "gpt_neox"), ("granite", "llama"), ("GPT-NeoX", "gpt_neox")),
+        *(("falcon_h1", ""), ("gemma4", ""), ("olmo4", ""), ("arcee", ""), ("xyz", "")),
+    ],
 )
 def test_a_type_that_is_not_read_gets_the_nearest(
     tmp_path: Path, model_type: str, near: str
@@ -293,6 +297,29 @@ def test_a_type_that_is_not_read_gets_the_nearest(
     assert caught.value.where == f"{file}: model_type"
     assert (f'"{found}"' in caught.value.hint) == bool(near)
     assert "[model]" in caught.value.hint
+
+
+def test_what_is_called_nearest_has_as_many_parameters_in_transformers(
+    tmp_path: Path,
+) -> None:
+    """The type's own modules against the nearest type's, at the type's own sizes."""
+    transformers = pytest.importorskip("transformers")
+    problems = []
+    for model_type in ("cohere2", "exaone4", "granite", "phi", "phimoe", "smollm3"):
+        config = transformers.AutoConfig.for_model(model_type)
+        config.num_hidden_layers, config.vocab_size = 2, 1000
+        config.pad_token_id = None
+        if getattr(config, "layer_types", None):
+            config.layer_types = config.layer_types[:2]
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        near = nearest_type(model_type, READERS)
+        file = write(tmp_path, config.to_dict() | {"model_type": near})
+        ours = trace_model(load_huggingface(file)).num_parameters
+        error = ours / model.num_parameters() - 1.0
+        if not abs(error) < 0.02:
+            problems.append((model_type, near, error))
+    assert not problems
 
 
 def refused_at(file: Path) -> str:

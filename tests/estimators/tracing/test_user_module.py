@@ -19,7 +19,7 @@ from estimators.tracing.trace import trace_model
 from estimators.tracing.user_module import UserModule
 from estimators.training import TrainingSpec
 from topologies.accelerators import load_accelerator
-from topologies.notices import NOTICES
+from topologies.notices import gathered_notices
 
 MODULES = Path(__file__).parent / "modules"
 START = (MODULES / "small.py").read_text()
@@ -187,9 +187,9 @@ def build():
 def test_a_linear_layer_that_fits_no_pattern_is_whole_and_said_to_be(
     tmp_path: Path,
 ) -> None:
-    NOTICES.sentences(math.inf)
-    graph = written(tmp_path, WITH_GATE)
-    notes = " ".join(NOTICES.sentences(math.inf))
+    with gathered_notices() as gathered:
+        graph = written(tmp_path, WITH_GATE)
+    notes = " ".join(gathered.sentences(math.inf))
     assert "rank computes blocks.0.gate, blocks.1.gate, blocks.2.gate of" in notes
     products = {op.name: op.sharding for op in graph.layers[1].operators}
     assert (products["gate"], products["up"], products["down"]) == ("", "column", "row")
@@ -222,15 +222,15 @@ def build():
 
 
 def test_attention_without_projections_keeps_the_model_whole(tmp_path: Path) -> None:
-    NOTICES.sentences(math.inf)
-    spec = written(tmp_path, ATTENTION).spec
+    with gathered_notices() as gathered:
+        spec = written(tmp_path, ATTENTION).spec
     assert divisibility_problem(spec, Degrees()) is None
     reason = divisibility_problem(spec, Degrees(tp=2))
     assert reason is not None
     assert reason.startswith(
         "tensor_model_parallel_size 2, but the attention in blocks.0 does not stand"
     )
-    assert "does not split my_model.py" in " ".join(NOTICES.sentences(math.inf))
+    assert "does not split my_model.py" in " ".join(gathered.sentences(math.inf))
     assert not spec.causal
 
 

@@ -56,7 +56,10 @@ JOB = Setting(
 BANDS = Uncertainty(
     measured={"all": 0.1, "cluster": 0.08, "cluster fsdp": 0.05},
     new={"all": 0.2, "cluster": 0.15, "unknown": 0.3},
-    memory={"all": 0.1, "fsdp": 0.2},
+    memory={
+        "all": tuple(0.02 * k for k in range(-4, 5)),
+        "fsdp": tuple(0.05 * k for k in range(-6, 3)),
+    },
     sources=frozenset({"mine"}),
     software=frozenset({"fsdp"}),
     accelerators=frozenset({"h100-sxm"}),
@@ -75,8 +78,16 @@ def test_the_narrowest_class_that_there_is_counts():
 
 
 def test_bands_of_memory_are_of_the_preset():
-    assert BANDS.memory_band("fsdp").high == pytest.approx(math.exp(0.2))
-    assert BANDS.memory_band("ddp").low == pytest.approx(math.exp(-0.1))
+    low, high = BANDS.memory_band("fsdp").band
+    assert (low, high) == pytest.approx((math.exp(-0.3), math.exp(0.1)))
+    assert BANDS.memory_band("ddp").band.low == pytest.approx(math.exp(-0.08))
+
+
+def test_what_fits_is_counted_in_deciles():
+    band_of_memory = BANDS.memory_band("fsdp")
+    counts = [band_of_memory.need(100.0, room) for room in (70.0, 99.0, 101.0, 120.0)]
+    assert [one.fits_in_ten for one in counts] == [0, 6, 7, 10]
+    assert counts[0].low == pytest.approx(100 * math.exp(-0.3))
 
 
 def test_ideal_software_has_no_band():
@@ -89,7 +100,10 @@ def test_bands_read_back_as_they_were_written():
     tables = tomli.loads(uncertainty_toml(BANDS))
     assert tables["measured"] == BANDS.measured
     assert tables["new"] == BANDS.new
-    assert tables["memory"] == BANDS.memory
+    assert {
+        name: pytest.approx(tuple(deciles))
+        for name, deciles in tables["memory"].items()
+    } == BANDS.memory
     assert tables["fitted"]["sources"] == ["mine"]
 
 

@@ -17,6 +17,7 @@ from nestsim.cli import main
 from nestsim.interruption import Stop, deferred_signals, stoppable
 from tests.nestsim.compare.small import write
 from tests.nestsim.validation.validation_rows import GPT, write_csv
+from topologies.errors import InputError
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="this system has no /proc"
@@ -251,6 +252,26 @@ def test_what_was_written_before_is_told(
         f"{Path('out/b')}, {Path('out/c')}."
     )
     assert [path.name for path in Path("out").iterdir()] == ["a"]
+
+
+def test_a_signal_that_a_library_makes_another_error_of_is_told_like_any(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import nestsim.face.jobs
+
+    for number, kind in enumerate((RuntimeError, InputError)):
+
+        def cut(*_: Any, kind: type[Exception] = kind, **__: Any) -> Any:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise kind("the library was cut") from None
+
+        monkeypatch.setattr(nestsim.face.jobs, "run_job", cut)
+        write(folder, f"job{number}")
+        assert main(["run", f"job{number}.toml", "-o", "out", "-q"]) == 130
+        told = capsys.readouterr().err
+        assert told == "Interrupted. Nothing was written to out.\n"
 
 
 def test_a_command_without_output_has_little_to_say(

@@ -106,7 +106,6 @@ def test_a_plan_that_no_framework_launches_is_replayed_and_told_so(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From [plan] and from a file alike; the plan of the test above mixes modes."""
-    preset = '[software]\npreset = "megatron-core"\n'
     layout = """
 [plan]
 pipeline_model_parallel_size = 2
@@ -120,7 +119,7 @@ recompute = "full"
 """
     _, data = answer(capsys, write(folder, EIGHT + PLAN))
     assert [one["rule"] for one in data["broken_rules"]] == ["recompute"]
-    scenario = write(folder, EIGHT.replace("[cluster]", preset + "[cluster]") + layout)
+    scenario = write(folder, EIGHT + layout)
     _, data = answer(capsys, scenario)
     broken = [one["rule"] for one in data["broken_rules"]]
     assert broken == ["global_batch", "idle_devices", "zero_stage"]
@@ -473,8 +472,8 @@ def test_every_setting_of_the_replay_reaches_it(
         )
     scenario = write(folder, text)
     simulated(capsys, scenario)
-    # The plan that is reported is lowered once more, to explain its gap.
-    assert seen == [ReplaySettings(**wanted)] * 3
+    # The plan that is reported is lowered and replayed once more, for SimPy's word.
+    assert seen == [ReplaySettings(**wanted)] * 4
     assert load_scenario(scenario).simulation.replay == seen[0]
 
 

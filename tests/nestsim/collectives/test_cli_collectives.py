@@ -34,6 +34,9 @@ vocab_size = 32000
 sequence_length = 1024
 {experts}
 
+[software]
+preset = "ideal"
+
 [training]
 global_batch_size = 32
 
@@ -276,7 +279,9 @@ zero_stage = {zero}
 """
 
 
-@pytest.mark.parametrize("case", [(1, 4, "true", 0), (2, 1, "false", 0)])
+@pytest.mark.parametrize(
+    "case", [(1, 4, "true", 0), (2, 1, "false", 0), (2, 2, "true", 0)]
+)
 def test_what_stages_send_per_microbatch_costs_what_the_plan_says(
     case: tuple[int, int, str, int], tmp_path: Path
 ) -> None:

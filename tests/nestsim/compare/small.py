@@ -16,6 +16,9 @@ num_attention_heads = 32
 vocab_size = 32000
 sequence_length = 2048
 
+[software]
+preset = "ideal"
+
 [training]
 global_batch_size = 16
 

@@ -207,10 +207,11 @@ def test_the_keys_of_json_and_csv_are_stable(real: Comparison) -> None:
     (group,) = comparison_json(real)["groups"]
     assert list(group) == [
         *("scenario", "model", "num_devices", "device_memory_bytes", "fastest"),
-        *("confirmed", "entries", "sentences"),
+        *("confirmed", "space", "launchability_price", "entries", "sentences"),
     ]
     keys = [
-        *("planner", "sees", "valid", "verdict", "reason", "plan", "search_time_s"),
+        *("planner", "sees", "valid", "verdict", "reason", "plan", "broken_rules"),
+        *("launchable_time_s", "free_time_s", "search_time_s"),
         *("evaluations", "work", "stopped_by", "reproducible"),
         *("lower_bound_s", "belief_s", "seeds_s", "notes"),
         *("planned", "simulated", "gap", "relative_throughput"),
@@ -342,7 +343,8 @@ def test_heights_stand_upright_and_inside_of_their_bars(
     assert [text.get_text() for text in axes.texts] == 2 * ratios
     assert {text.get_rotation() for text in axes.texts} == {0.0}
     boxes = [box for words, box in drawn.boxes if words in ratios]
-    for box, bar in zip(boxes, axes.patches, strict=True):
+    bars = sorted(axes.patches, key=lambda bar: bar.get_window_extent().x0)
+    for box, bar in zip(boxes, bars, strict=True):
         around = bar.get_window_extent()
         assert around.x0 < box.x0 < box.x1 < around.x1
         assert around.y0 < box.y0 < box.y1 < around.y1

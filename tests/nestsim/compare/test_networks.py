@@ -24,6 +24,7 @@ from nestsim.compare.networks.figure import draw_networks
 from nestsim.compare.networks.files import on_network, read_network_files
 from nestsim.compare.networks.job import networks_facts, networks_job
 from nestsim.compare.networks.record import (
+    ComparedNetwork,
     NetworkComparison,
     NetworkEntry,
     spread,
@@ -31,6 +32,7 @@ from nestsim.compare.networks.record import (
 )
 from nestsim.compare.networks.text import decisions, fairness, networks_title
 from nestsim.compare.record import PlannerEntry
+from nestsim.page.kinds.networks import _headline
 from nestsim.scenario import Scenario, load_scenario
 from nestsim.store import Store
 from tests.nestsim.compare.small import TEXT, load, write
@@ -304,6 +306,54 @@ def test_the_picture_says_who_is_fastest(
     draw_networks(comparison, tmp_path / "a.png")
     draw_networks(comparison, tmp_path / "b.png")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def slower(network: ComparedNetwork, seconds: float) -> ComparedNetwork:
+    """Return a network whose plans take longer."""
+    entries = []
+    for one in network.entries:
+        found = one.entry.found
+        assert found is not None
+        longer = found.simulated.iteration_time + seconds
+        simulated = replace(found.simulated, iteration_time=longer)
+        entry = replace(one.entry, found=replace(found, simulated=simulated))
+        entries.append(replace(one, entry=entry))
+    return replace(network, entries=tuple(entries))
+
+
+def test_a_lead_below_half_a_percent_is_a_tie_everywhere_and_has_no_cause(
+    comparison: NetworkComparison,
+) -> None:
+    first, second, torus = comparison.networks
+    time = first.best.time
+    for lead, is_tie in ((0.0, True), (2.5e-6, True), (0.004, True), (0.006, False)):
+        behind = slower(second, lead if lead < 1e-3 else lead * time)
+        last = slower(torus, max(0.0, 1.5 * time - torus.best.time))
+        found = replace(comparison, networks=(behind, first, last))
+        both = "leaves and tree"
+        title, (line, *others) = networks_title(found), decisions(found)
+        (figure, *_) = _headline(networks_json(found)).key_figures
+        assert (f"a tie of {both}, up to" in title) == is_tie
+        assert line.startswith(f"{both} tie" if is_tie else "tree is fastest")
+        assert (figure.value == "leaves, tree") == is_tie
+        assert [one.split()[0] for one in others if "the term that differs" in one] == (
+            ["torus"] if is_tie else ["leaves", "torus"]
+        )
+
+
+def test_ideal_trunks_are_said_where_they_are(comparison: NetworkComparison) -> None:
+    tree, leaves, torus = comparison.networks
+    flags = (True, False, False)
+    networks = tuple(
+        replace(one, has_ideal_trunks=flag)
+        for one, flag in zip((tree, leaves, torus), flags, strict=True)
+    )
+    for named in (networks, networks[1:]):
+        lines = fairness(replace(comparison, networks=named))
+        told = [line for line in lines if "flows never collide" in line]
+        assert [line.split(" parallel")[0] for line in told] == (
+            ["On tree"] if len(named) == 3 else []
+        )
 
 
 def test_without_any_plan_there_is_still_a_report(tmp_path: Path) -> None:

@@ -57,33 +57,35 @@ def test_llama_3_trains_more_than_90_percent_of_the_time(llama: Scenario) -> Non
     """Published: > 90 % effective training time over 54 days. Within 3 points.
 
     Published habits: 2 TB/s to the storage, 466 interruptions. Assumed: notice in a
-    minute, restart in ten, a planned stop of five, 16 spares, the best interval.
+    minute, diagnose in five, restart in five, a planned stop of five, 16 spares,
+    checkpoints every five.
     """
     run = found(llama, duration="54 d", seeds=100)
     assert 0.90 <= run.effective_time.p50 <= 0.93
+    # What fails while an earlier failure is looked into interrupts nothing.
     counted = run.interruptions
-    assert counted.mean == pytest.approx(419, rel=0.03)
+    assert counted.mean == pytest.approx(419, rel=0.05)
     assert counted.p5 < 419 < counted.p95 + 10
 
 
 @pytest.mark.parametrize(
-    ("interval", "restart", "share"),
+    ("interval", "diagnosis", "share"),
     [
-        ("10 min", "5 min", 0.931),
-        ("10 min", "10 min", 0.903),
-        ("10 min", "15 min", 0.877),
-        ("30 min", "5 min", 0.884),
-        ("30 min", "10 min", 0.858),
+        ("10 min", "0 s", 0.932),
+        ("10 min", "5 min", 0.908),
+        ("10 min", "10 min", 0.885),
+        ("30 min", "0 s", 0.886),
+        ("30 min", "5 min", 0.863),
     ],
 )
 def test_llama_3_under_other_habits(
-    llama: Scenario, interval: str, restart: str, share: float
+    llama: Scenario, interval: str, diagnosis: str, share: float
 ) -> None:
     """How the answer moves over plausible habits: docs/goodput.md has this table."""
     run = found(
         llama,
         checkpoint__interval=interval,
-        restart_time=restart,
+        diagnosis_time=diagnosis,
         duration="54 d",
         seeds=100,
     )
@@ -100,6 +102,49 @@ def test_a_checkpoint_of_bloom_is_as_large_as_published(tmp_path: Path) -> None:
     assert size / 2**40 == pytest.approx(2.3, rel=0.03)
 
 
+def test_a_small_job_lives_about_as_long_as_published() -> None:
+    """47.7 days between failures of jobs on 8 GPUs (Kokolis et al., HPCA 2025).
+
+    That is another cluster, whose failures have other causes, so not to the day; it was
+    20 hours when 63 failures of software were the lot of a job of any size.
+    """
+    small = load_scenario(FILE.parents[1] / "gpt3_1.3b_8_a100.toml")
+    for failures in PUBLISHED:
+        run = found(small, failures=failures, step_time="1 s", seeds=1)
+        assert 47.7 / 6 < run.cycle.mtti / DAY < 47.7 * 6
+
+
+def test_a_job_that_says_nothing_leaves_its_storage_alive() -> None:
+    """Without a table of checkpoints they came every 12 s, to a storage without end.
+
+    A job of Llama 3's size has Llama 3's storage: 2 TB/s.
+    """
+    small = load_scenario(FILE.parents[1] / "gpt3_1.3b_8_a100.toml")
+    run = found(small, step_time="1 s", seeds=1)
+    assert run.habits.interval >= 300.0
+    facts = run.checkpoint
+    assert facts.size / facts.upload == pytest.approx(2e12 / 16384 * 8)
+    assert run.checkpoint_bytes_per_day <= facts.size * DAY / 300.0
+    large = found(load_scenario(FILE), seeds=1, duration="1 d", checkpoint={})
+    assert large.checkpoint.size / large.checkpoint.upload == pytest.approx(2e12)
+
+
+def test_the_least_interval_gives_way_to_what_is_better(llama: Scenario) -> None:
+    none = {"asynchronous": False, "write_bandwidth": "2 TB/s"}
+    run = found(llama, seeds=1, checkpoint=none | {"least_interval": "0 s"})
+    assert run.habits.interval == run.best < 300.0
+    slow = found(llama, seeds=1, checkpoint=none | {"write_bandwidth": "0.1 TB/s"})
+    assert slow.habits.interval == slow.best > 300.0
+
+
+def test_what_is_written_in_a_day_is_what_the_runs_write(llama: Scenario) -> None:
+    calm = {"failures": "none", "maintenance": {"every": "90 d"}}
+    run = found(llama, seeds=1, duration="10 d", checkpoint__interval="1 h", **calm)
+    stalls = run.shares()["checkpoints"].mean * 10 * DAY / run.habits.stall
+    expected = stalls * run.checkpoint.size / 10
+    assert run.checkpoint_bytes_per_day == pytest.approx(expected, rel=5e-3)
+
+
 def test_times_of_a_checkpoint_are_sizes_over_bandwidths(llama: Scenario) -> None:
     run = found(
         llama,
@@ -109,6 +154,7 @@ def test_times_of_a_checkpoint_are_sizes_over_bandwidths(llama: Scenario) -> Non
             "asynchronous": True,
             "size": "4 TB",
             "write_bandwidth": "1 TB/s",
+            "read_bandwidth": "10 TB/s",
             "node_bandwidth": "1 GB/s",
             "host_bandwidth": "10 GB/s",
         },
@@ -120,7 +166,7 @@ def test_times_of_a_checkpoint_are_sizes_over_bandwidths(llama: Scenario) -> Non
     assert facts.read == pytest.approx(4e12 / 2048 / 1e9)
     assert run.habits.stall == facts.copy
     assert run.habits.background == pytest.approx(facts.upload)
-    assert run.habits.restart == pytest.approx(600.0 + facts.read)
+    assert run.habits.restart == pytest.approx(300.0 + facts.read)
 
 
 def test_what_is_given_is_counted_in_the_cluster(llama: Scenario) -> None:
@@ -305,7 +351,7 @@ def test_switches_and_cables_are_in_place_of_the_published_fabric(
     """Llama 3 counts both as one: beside it they would fail twice."""
     for part in ("switch", "link"):
         run = found(llama, seeds=1, duration="1 d", rates={part: {"mtbf": "9000 d"}})
-        assert [kind.name for kind in run.kinds] == ["device", "node", part, "job"]
+        assert [kind.name for kind in run.kinds] == ["device", "node", part, "software"]
     rates = {"link": {"mtbf": "9000 d"}, "fabric": {"mtbf": "9000 d"}}
     run = found(llama, seeds=1, duration="1 d", rates=rates)
     assert {"link", "fabric"} < {kind.name for kind in run.kinds}
@@ -352,12 +398,13 @@ def words(scenario: Scenario) -> str:
 
 def test_sentences_are_english(llama: Scenario) -> None:
     short = {"seeds": 2, "duration": "2 d", "restart_time": "1 s"}
+    short |= {"diagnosis_time": "0 s"}
     said = words(named(llama, spares=1, **short))
     assert "1 spare node is enough for" in said
     said = words(named(llama, spares=0, elastic="same-batch", **short))
     assert "the largest loss is throughput of missing replicas" in said
     said = words(named(llama, step_time="1 h", **short))
-    assert "Checkpoints every 60 min, after each step" in said
+    assert "Checkpoints every 60 min (123.9 TiB a day), after each step" in said
 
 
 def test_few_failures_are_drawn_too(llama: Scenario, tmp_path: Path) -> None:
@@ -408,7 +455,7 @@ def test_options_replace_settings(
     assert data["intervals"]["used_s"] == 1200.0
     assert data["spares"]["count"] == 2
     assert main(["goodput", str(FILE), "--seeds", "3", "--interval", "best"]) == 0
-    assert "which is best by the closed form" in capsys.readouterr().out
+    assert "the least that goodput.checkpoint" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

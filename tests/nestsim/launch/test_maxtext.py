@@ -13,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.models.library.catalog import load_model
-from nestsim.launch.formats.maxtext.names import MODELS, OPTIONS, WITHOUT_EFFECT
+from nestsim.launch.formats.maxtext.names import (
+    ASSUMED,
+    MODELS,
+    OPTIONS,
+    WITHOUT_EFFECT,
+)
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.formats.maxtext.writing import YAML_FILE, write_maxtext
 from nestsim.launch.job import LaunchJob
@@ -96,7 +101,9 @@ def test_a_plan_comes_back_as_it_was(plan: Mapping[str, Any]) -> None:
 def test_training_comes_back_as_it_was(training: dict[str, Any]) -> None:
     job = maxtext_job({}, training=training, accelerator="mi300x")
     files = write_maxtext(job)
-    assert files.gaps == ()
+    # "FP8 quantization is not compatible with gradient accumulation" (types.py).
+    refused = ["training.matmul_precision"] * ("fp8" in training.values())
+    assert [gap.setting for gap in files.gaps] == refused
     assert read_back(job, files).training == job.training
 
 
@@ -107,6 +114,24 @@ def test_experts_come_back_as_they_were() -> None:
     again = read_back(job, files)
     assert again.plan == job.plan
     assert again.model == job.model
+
+
+def test_layers_of_gemma_2_are_pairs_of_blocks() -> None:
+    """``base_num_decoder_layers`` is 21 of 42, and a pipeline is made of these."""
+    model = {"name": "gemma2-9b", "sequence_length": 4096}
+    for pp, layers in ((3, 7), (7, 3), (2, None)):
+        plan = {"pipeline_model_parallel_size": pp, "data_parallel_size": 1}
+        job = maxtext_job(plan, model=model, training={"global_batch_size": 42})
+        files = write_maxtext(job)
+        named = {gap.setting for gap in files.gaps}
+        assert ("pipeline_model_parallel_size" in named) == (layers is None)
+        options = yaml.safe_load(text_of(files, YAML_FILE))
+        if layers is not None:
+            # types.py: stages x repeats x layers of a stage are the model's layers.
+            assert options["num_layers_per_pipeline_stage"] == layers
+            assert options["num_pipeline_repeats"] == 1
+            read = read_text(text_of(files, YAML_FILE)).tables["plan"]
+            assert read["virtual_pipeline_model_parallel_size"] == 1
 
 
 @pytest.mark.parametrize("field", OTHERS)
@@ -133,7 +158,7 @@ def test_no_setting_of_a_plan_is_dropped_silently(field: str) -> None:
 def test_what_is_written_is_plain_yaml_with_names_of_base_yml() -> None:
     job = maxtext_job({"pipeline_model_parallel_size": 2, "recompute": "none"})
     document = yaml.safe_load(text_of(write_maxtext(job), YAML_FILE))
-    assert set(document) <= set(OPTIONS) | WITHOUT_EFFECT
+    assert set(document) <= {*OPTIONS, *WITHOUT_EFFECT, *ASSUMED}
     for name, value in document.items():
         if name in OPTIONS:
             default = OPTIONS[name].default
@@ -266,7 +291,8 @@ def test_mixtral_of_the_repository_is_a_yaml_file() -> None:
     # Two nodes of eight: replicas among them, shards inside.
     assert (plan["zero_stage"], plan["sharding_group_size"]) == (3, 8)
     assert "A node has 8 devices." in job.assumptions
-    assert job.ignored == ("base_config", "megablox", "capacity_factor")
+    assert job.options.without_effect == ("base_config",)
+    assert job.options.assumed == ("megablox", "capacity_factor")
 
 
 def test_a_file_is_built_on_another(tmp_path: Path) -> None:

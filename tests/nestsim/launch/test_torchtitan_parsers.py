@@ -200,3 +200,16 @@ def test_functions_of_the_registry_set_what_the_table_says(function: str) -> Non
     kind = type(config.activation_checkpoint).__qualname__.split(".")[0]
     mode = values.get("activation_checkpoint.mode", "selective")
     assert kind == {"full": "FullAC", "selective": "SelectiveAC"}[mode]
+
+
+@needs_command
+def test_models_whose_function_compiles_the_loss_alone_overlap_tensor_parallelism() -> (
+    None
+):
+    """0.3 refuses asynchronous tensor parallelism unless the model is compiled."""
+    model = {"name": "deepseek-v3", "sequence_length": 512, "mtp_num_layers": 0}
+    plan = {"tensor_model_parallel_size": 8, "recompute": "full"}
+    job = small_job(plan, model=model, software={"tp_comm_overlap": True})
+    config = _parsed_command(text_of(write_torchtitan(job), "torchtitan.sh"))
+    assert config.compile.enable_async_tensor_parallel
+    assert config.compile.components == ["model", "loss"]

@@ -96,7 +96,7 @@ def test_llama_3_8b_of_the_repository_is_fsdp_on_64_devices() -> None:
     assert plan["data_parallel_size"] == 64
     assert (plan["zero_stage"], plan["recompute"]) == (3, "selective")
     assert plan["micro_batch_size"] == plan["tensor_model_parallel_size"] == 1
-    assert "optimizer.lr" in job.ignored
+    assert "optimizer.lr" in job.options.without_effect
     scenario = imported_scenario(job, PATH, origin="llama3_8b.toml").scenario
     assert scenario.software_preset == "torchtitan"
     assert scenario.training.weights_in_fp32
@@ -142,7 +142,7 @@ def test_a_command_line_of_0_3_takes_what_its_registry_says() -> None:
     assert "pipeline_model_parallel_layout" not in plan
     assert job.tables["training"]["matmul_precision"] == "fp8"
     assert job.tables["software"]["tp_comm_overlap"]
-    assert job.ignored == ("--training.steps",)
+    assert job.options.without_effect == ("--training.steps",)
 
 
 RUN_TRAIN = """

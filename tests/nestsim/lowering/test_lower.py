@@ -122,6 +122,15 @@ REAL = {
             "recompute": "selective",
         },
     ),
+    "experts on context ranks": (
+        "mixtral",
+        {
+            "context_parallel_size": 2,
+            "data_parallel_size": 2,
+            "expert_model_parallel_size": 2,
+            "zero_stage": 1,
+        },
+    ),
     "gathered keys": (
         "llama",
         {"context_parallel_size": 4, "cp_comm_type": "all_gather"},

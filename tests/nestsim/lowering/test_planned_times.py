@@ -78,7 +78,8 @@ def cases(draw, problems, *, alone):
         plan = replace(plan, schedule=draw(st.sampled_from(names)))
     elif draw(st.booleans()):
         plan = replace(plan, schedule=schedule_name(2, pairs=True))
-    return network, executed(job, **draw(executions())), plan
+    hosts = draw(st.sampled_from([0.0, 0.75]))
+    return network, executed(job, hosts, **draw(executions())), plan
 
 
 def executions():

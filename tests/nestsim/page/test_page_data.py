@@ -9,12 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.page.candidates import candidates_table
-from nestsim.page.devices import boxes_of, working_blocks
+from nestsim.page.devices import Boxes, Workers, boxes_alike, boxes_of, working_blocks
 from nestsim.page.paints import DASHES, PAINTS
 from nestsim.page.parts import Cell
 from nestsim.page.run import result_page
 from nestsim.page.timeline import MIXED, joined_bars, shown_stages
-from nestsim.report.figures.data import BAR_KINDS, Bars, Window
+from nestsim.report.figures.data import (
+    BAR_KINDS,
+    Bars,
+    WaterfallStep,
+    Window,
+    axis_ends,
+    waterfall_ends,
+)
 from nestsim.report.json import job_json
 from tests.nestsim.report.examples import FOUR_STAGES, make_job
 
@@ -160,3 +167,32 @@ def test_what_was_not_confirmed_is_bad_news_in_words_too() -> None:
     page = result_page(replace(JOB, candidates=(candidate,), chosen=None))
     assert page.headline.tone == "bad"
     assert page.headline.verdict.startswith("NOT CONFIRMED")
+
+
+def test_boxes_that_work_alike_are_drawn_once_and_counted() -> None:
+    """16,384 devices in nodes of 8: 16 stages of 8 ranks, node after node."""
+    boxes, stages, nodes = Boxes(8, 8, 4), 16, 2048
+    blocks = [
+        Workers(node % stages, node // stages, 8 * node, 8) for node in range(nodes)
+    ]
+    # One node of the last replica stands idle in half.
+    blocks[-1:] = [blocks[-1]._replace(num_devices=4), Workers(-1, -1, 16380, 4)]
+    found = boxes_alike(blocks, boxes)
+    assert [one.box for one in found] == [*range(stages), nodes - 1]
+    assert [one.num_alike for one in found] == [128] * (stages - 1) + [127, 1]
+    for one in found:
+        assert sum(part.num_devices for part in one.parts) == 8
+    few = boxes_alike(blocks[:32], boxes)
+    assert [one.num_alike for one in few] == [1] * 32
+
+
+def test_no_axis_blows_up_a_difference_that_means_nothing() -> None:
+    for low, high in ((0.9993, 1.0), (0.0, 1.0), (-5.0, -4.9999), (7.0, 7.0)):
+        first, last = axis_ends(low, high)
+        assert first <= low
+        assert last >= high
+        assert last - first >= 0.00999 * max(abs(low), abs(high))
+    assert axis_ends(2.0, 3.0) == (2.0, 3.0)
+    for sign in (1.0, -1.0):
+        low, high = waterfall_ends([WaterfallStep("gap", 0.0, sign * 7e-4)], 1.0)
+        assert (low, high) == ((0.0, 0.01) if sign > 0 else (-0.01, 0.0))

@@ -369,6 +369,7 @@ def make_replay(shape: Shape, plan: Plan, network: Network) -> Replay:
             for stage in range(shape.p)
         ),
         links=_link_use(transfers, plan, network, total),
+        engine="simpy",
         num_events=3 * len(log.spans) + 2 * len(log.transfers),
         num_skipped=0,
         notes=(

@@ -93,6 +93,7 @@ def replay_of(
             link_ids=np.zeros(0, dtype=np.int64),
             row=np.zeros(0, dtype=np.int64),
         ),
+        engine="simpy",
         num_events=0,
         num_skipped=0,
         notes=(),

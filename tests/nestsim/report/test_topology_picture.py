@@ -1,9 +1,14 @@
 """The picture of a network."""
 
+from dataclasses import replace
+from functools import partial
+
 import matplotlib.image
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from nestsim.report.network import print_topology
+from nestsim.report.tables import plain_text
 from nestsim.report.topology.draw import draw_topology
 from tests.topologies.strategies import degraded, networks
 from topologies import SpineLeafSpec, build_network
@@ -51,3 +56,13 @@ def test_a_picture_says_what_the_links_carry(tmp_path):
     text = path.read_text(encoding="utf-8")
     for words in ("2,048 devices", "450 GB/s", "oversubscription 2:1", "64 x leaf"):
         assert f"<!-- {words}" in text or words in text
+    # 8 x 450 GB/s inside of a node over its 8 x 50 GB/s is no oversubscription.
+    assert text.count("oversubscription") == text.count("oversubscription 2:1")
+
+
+def test_ideal_trunks_and_ratios_of_switches_alone_are_told():
+    for trunk in ("ideal", "ecmp"):
+        network = build_network(replace(CLUSTER, trunk=trunk))
+        words = plain_text(partial(print_topology, network, None))
+        assert ("flows never collide" in words) == (trunk == "ideal")
+        assert words.count(": 1") == words.count("2 : 1") == 1

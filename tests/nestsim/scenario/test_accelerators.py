@@ -21,6 +21,7 @@ BASE = {
         "sequence_length": 128,
     },
     "training": {"global_batch_size": 16},
+    "software": {"preset": "ideal"},
     "search": {"micro_batch_sizes": [2]},
     "cluster": {
         "accelerator": "h100-sxm",

@@ -15,6 +15,8 @@ JOB = """
 name = "a job"
 [model]
 {model}
+[software]
+preset = "ideal"
 [training]
 global_batch_size = 32
 [cluster]

@@ -34,6 +34,9 @@ moe_router_score_function = "sigmoid"
 moe_router_enable_expert_bias = true
 mtp_num_layers = 1
 
+[software]
+preset = "ideal"
+
 [training]
 global_batch_size = 32
 

@@ -86,7 +86,10 @@ def test_the_first_group_stands_for_the_cluster_if_nothing_is_said(scenario):
 def test_what_is_planned_is_replayed_on_unequal_stages(result):
     (candidate,) = result.candidates
     planned, simulated = candidate.planned, candidate.simulated
-    assert simulated.iteration_time == pytest.approx(planned.iteration_time, rel=1e-9)
+    # Transfers meet gradients that are reduced behind the passes, which no plan knows.
+    slower = simulated.iteration_time - planned.iteration_time
+    assert candidate.verdict.gap.terms["contention"] == pytest.approx(slower, abs=1e-9)
+    assert 0.0 <= slower < 3e-4 * planned.iteration_time
     layers = [stage.chunks for stage in candidate.priced.plan.stages]
     assert layers == [((0, 8),), ((9, 34),)]
     assert candidate.verdict.kind == "confirmed"
@@ -310,6 +313,6 @@ def test_an_explained_plan_fits_if_each_stage_does(scenario, first):
     explanation = explain_job(changed, Request.parse("tp=2,pp=2,b=1")).explanation
     workload = Evaluator.of(changed).workload
     plan = explanation.priced.plan
-    assert explanation.fits == fits(workload, changed.search, plan)
+    assert explanation.fits == fits(workload, changed.search, plan, None)
     peak = explanation.priced.stages[explanation.lacking_stage].peak_memory
     assert explanation.missing_memory == peak - explanation.memory

@@ -24,6 +24,8 @@ JOB = """
 name = "a job"
 [model]
 {model}
+[software]
+preset = "ideal"
 [training]
 global_batch_size = 16
 [cluster]

@@ -11,6 +11,7 @@ BASE = {
     "name": "offload",
     "model": {"name": "gpt3-1.3b", "num_layers": 4},
     "training": {"global_batch_size": 8},
+    "software": {"preset": "ideal"},
     "cluster": {
         "accelerator": "a100-40gb",
         "network": {

@@ -45,6 +45,8 @@ MINIMAL = """
 name = "smallest"
 [model]
 name = "gpt3-125m"
+[software]
+preset = "ideal"
 [training]
 global_batch_size = 16
 [cluster]

@@ -21,7 +21,6 @@ from planner.search.launch_rules import LAUNCH_RULES
 from planner.step.execution import Execution
 from topologies.accelerators import load_accelerator
 from topologies.errors import InputError
-from topologies.notices import Notices
 
 JOB = """
 name = "a job"
@@ -136,13 +135,30 @@ def test_what_the_scenario_says_wins_over_every_preset(name: str, load: Any) -> 
     assert found.name == NAMED_PRESETS[name].software.name
 
 
-def test_without_the_table_nothing_of_any_framework_is_assumed(load: Any) -> None:
+def test_without_the_table_a_framework_is_assumed_and_told(
+    load: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     silent, named = load(PLAN), load(preset(DEFAULT_PRESET), PLAN)
-    assert silent.software_preset == DEFAULT_PRESET == "ideal"
+    assert silent.software_preset == DEFAULT_PRESET == "megatron-core"
     for part in ("software", "execution", "training", "search", "plan"):
         assert getattr(silent, part) == getattr(named, part)
-    assert silent.execution == Execution()
-    assert silent.training.parameter_bytes[:5] == (2, 4, 12, 2, 4)
+    load(PLAN)
+    assert main(["simulate", str(tmp_path / "job.toml")]) == 0
+    printed = capsys.readouterr()
+    assert "software.preset is left out: megatron-core" in printed.err
+    assert "IDEAL" not in printed.out
+
+
+def test_a_verdict_says_that_it_is_of_nobody_s_software(
+    load: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ideal = load(preset("ideal"), PLAN)
+    assert ideal.execution == Execution()
+    assert ideal.training.parameter_bytes[:5] == (2, 4, 12, 2, 4)
+    assert main(["simulate", str(tmp_path / "job.toml")]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("CONFIRMED, IDEAL SOFTWARE")
+    assert "left out" not in printed.err
 
 
 def test_a_habit_gives_way_to_an_optimizer_that_it_does_not_go_with(load: Any) -> None:
@@ -159,44 +175,33 @@ def test_everything_of_an_execution_can_be_written() -> None:
     assert names <= set(SoftwareTable.model_fields)
 
 
-@pytest.fixture
-def notices(monkeypatch: pytest.MonkeyPatch) -> Notices:
-    found = Notices()
-    monkeypatch.setattr("nestsim.scenario.load.NOTICES", found)
-    monkeypatch.setattr("topologies.notices.NOTICES", found)
-    return found
-
-
 @pytest.mark.parametrize("name", MOVED)
-def test_the_old_place_of_a_setting_is_read_with_a_notice(
-    name: str, load: Any, notices: Notices
-) -> None:
+def test_the_old_place_of_a_setting_is_read_with_a_notice(name: str, load: Any) -> None:
     line = f"{name} = {json.dumps(EXECUTED[name])}"
     new = load(f"{preset('megatron-core')}\n{line}")
-    assert notices.sentences(0.0) == []
+    assert new.notes == ()
     old = load(preset("megatron-core"), f"[simulation]\n{line}")
     assert old.execution == new.execution
     assert getattr(old.execution, name) == EXECUTED[name]
     assert old.simulation == new.simulation
-    (told,) = notices.sentences(0.0)
+    (told,) = old.notes
     assert told.startswith(f"{old.path}: simulation.{name} has moved to software.")
     assert f"software.{name};" in told
 
 
 @pytest.mark.parametrize("name", MOVED)
 def test_a_setting_at_its_old_and_its_new_place_is_refused(
-    name: str, load: Any, notices: Notices
+    name: str, load: Any
 ) -> None:
     line = f"{name} = {json.dumps(EXECUTED[name])}"
     with pytest.raises(InputError, match="is set in \\[software\\], too") as caught:
         load(f"{preset('fsdp')}\n{line}", f"[simulation]\n{line}")
     assert caught.value.where.endswith(f"simulation.{name}")
     assert f"software.{name}" in caught.value.expected
-    assert notices.sentences(0.0) == []
 
 
 def test_a_notice_goes_to_standard_error_once_and_not_with_quiet(
-    load: Any, notices: Notices, capsys: pytest.CaptureFixture[str]
+    load: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(load(PLAN, "[simulation]\nexpert_skew = 2.0").path)
     for options, expected in (([], 1), (["--quiet"], 0)):
@@ -302,7 +307,7 @@ def test_reports_say_which_software_was_assumed(
     main(["simulate", str(path), "--json"])
     found = json.loads(capsys.readouterr().out)["assumptions"]
     assert found["software"] == "megatron-core"
-    assert found["tp_comm_overlap"]
+    assert found["overlap_grad_reduce"]
     assert found["matmul_precision"] == "fp8"
     assert found["bytes_per_parameter"]["reduce"] == 4
     assert found["operator_times"]["measured"] is False

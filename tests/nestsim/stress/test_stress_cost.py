@@ -5,10 +5,11 @@ import io
 
 import pytest
 
+from nestsim.report.frames import csv_of
 from nestsim.report.tables import plain_text
 from nestsim.scenario import load_scenario
 from nestsim.stress.conditions import AS_BUILT
-from nestsim.stress.data import csv_text, stress_json, stress_rows
+from nestsim.stress.data import stress_json, stress_rows
 from nestsim.stress.figures import priced_points, stress_figures
 from nestsim.stress.job import stress_job
 from nestsim.stress.report import print_stress
@@ -112,7 +113,7 @@ def test_the_front_is_what_no_other_condition_dominates(result):
     assert result.front() == expected
     data = stress_json(result)["cost"]
     assert {(one["planner"], one["condition"]) for one in data["pareto"]} == expected
-    rows = list(csv.DictReader(io.StringIO(csv_text(stress_rows(result)))))
+    rows = list(csv.DictReader(io.StringIO(csv_of(stress_rows(result)))))
     flags = {("manual", row["condition"]) for row in rows if row["pareto"] == "True"}
     assert flags == expected
     assert data["conditions"]["leaf 8:1"]["saved_share"] == result.saved("leaf 8:1")

@@ -108,7 +108,7 @@ def test_a_folder_is_the_same_and_files_travel_with_the_task(
     assert told.count(f"Dask: scheduler {cluster.address}, dashboard http://") == 1
     assert exports(folder / "one") == exports(folder / "two")
     assert rows(folder / "one") == rows(folder / "two")
-    reasons = [reason for *_, reason in rows(folder / "two")]
+    reasons = [reason for *_, reason, _digest in rows(folder / "two")]
     assert reasons[:4] == [None] * 4
     assert "no such file" in str(reasons[4])
     assert "is a folder, not a file" in str(reasons[6])

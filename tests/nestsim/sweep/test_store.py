@@ -1,6 +1,7 @@
 """The store: whole points, once each, of one sweep."""
 
 import os
+import random
 import sqlite3
 from pathlib import Path
 
@@ -186,3 +187,38 @@ def test_one_file_is_left(path: Path) -> None:
     with Store(path, FACTS) as store:
         store.record(outcome(0), 0.0)
     assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def damaged(whole: bytes, number: int, draw: random.Random) -> bytes:
+    """Return a file with some bytes exchanged, or its end cut off."""
+    content = bytearray(whole)
+    if number % 5 == 4:
+        del content[draw.randrange(len(content)) :]
+    used = [place for place, byte in enumerate(content) if byte]  # most are empty
+    for _ in range(1 + number % 3) if number % 5 < 4 else ():
+        content[draw.choice(used)] = draw.randrange(256)
+    return bytes(content)
+
+
+def test_damage_is_told_in_a_sentence_and_nothing_changed_is_read(path: Path) -> None:
+    recorded = [outcome(number, failed=number % 3 == 2) for number in range(12)]
+    with Store(path, FACTS) as store:
+        for one in recorded:
+            store.record(one, 0.5)
+    whole, draw, problems, refused = path.read_bytes(), random.Random(0), [], 0
+    for number in range(400):
+        path.write_bytes(damaged(whole, number, draw))
+        try:
+            with Store(path, FACTS) as store:
+                found = list(store.outcomes())
+                assert all(isinstance(one, float) for one in store.seconds().values())
+                store.record(outcome(99), 1.0)
+            problems += [(number, one) for one in found if one not in recorded]
+        except InputError as error:
+            refused += error.where == str(path)
+        except Exception as error:
+            problems.append((number, repr(error)))
+        for beside in path.parent.iterdir():
+            beside.unlink()
+    assert not problems
+    assert refused > 200

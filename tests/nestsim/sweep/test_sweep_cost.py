@@ -103,10 +103,10 @@ def test_the_figure_has_the_front_and_what_it_dominates(tmp_path):
     drawn = draw(sweep_writers(result, b"")["pareto.png"], tmp_path)
     assert not drawn.cut_off
     (axes,) = drawn.figure.axes
-    others, front = axes.lines[:2]
+    front, others = axes.lines[0], axes.collections[0]
     assert list(front.get_xdata()) == [3600.0, 18000.0, 21600.0]
     assert list(front.get_ydata()) == [0.004, 0.009, 0.0095]
-    assert list(others.get_xdata()) == [25200.0, 18000.0]
+    assert others.get_offsets()[:, 0].tolist() == [25200.0, 18000.0]
     words = [one.get_text() for one in drawn.figure.texts]
     assert "1  4, 100 Gbit/s" in words
     assert "oversubscription, nic_bandwidth" in words

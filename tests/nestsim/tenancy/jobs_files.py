@@ -45,6 +45,7 @@ def document(*jobs: dict[str, Any], **tables: Any) -> dict[str, Any]:
             "name": "small",
             "model": MODEL,
             "training": {"global_batch_size": 8},
+            "software": {"preset": "ideal"},
             "cluster": {"accelerator": "h100-sxm", "network": NETWORK},
             "plan": PLAN,
             **tables,

@@ -7,7 +7,7 @@ import pytest
 
 from estimators.layers.work import Degrees
 from estimators.software import IDEAL
-from nestsim.validation.measured import counted
+from nestsim.validation.measured import counted, published_measurements
 from nestsim.validation.memory_rows import score_memory
 from nestsim.validation.predict import CLEARLY, Predictor
 from nestsim.validation.rows.columns import Measurements, RowRefusedError
@@ -249,3 +249,70 @@ def test_whole_weights_of_fsdp_are_in_16_bits_beside_shards_in_fp32():
     )
     assert read_case(default).training.weights_in_fp32
     assert not read_case(gathered).training.weights_in_fp32
+
+
+SMALL = {"layers": "24", "hidden": "2048", "ffn": "8192", "heads": "16", "dp": "1"}
+MIDDLE = {"layers": "32", "hidden": "2560", "ffn": "10240", "heads": "32", "dp": "2"}
+LARGE = {"layers": "32", "hidden": "4096", "ffn": "16384", "heads": "32", "dp": "2"}
+
+PEAKS = (
+    ((SMALL, "no", 32, 1), ((13, 0, 0.0, 18.0723), (11, 0, 0.0, 13.0918))),
+    ((SMALL, "yes", 32, 2), ((13, 0, 0.0, 17.9268), (11, 0, 0.0, 13.375))),
+    ((MIDDLE, "yes", 64, 1), ((17, 0, 0.0, 19.1475), (15, 0, 0.0, 15.0527))),
+    (
+        (LARGE, "no", 128, 1),
+        (
+            (7, 5, 0.125, 19.5635),
+            (8, 1, 0.875, 18.876),
+            (9, 0, 0.875, 17.7197),
+            (8, 0, 0.375, 18.6143),
+        ),
+    ),
+)
+"""What Mist's repository measured of GPTs on L4 (github:Dazz993/Mist,
+benchmark/mist/tuned_configs/l4-24gb/gpt/expected_summary.json, Apache-2.0): the model,
+whether attention is fused, the batch and the micro-batch; of each stage blocks, those
+that are recomputed, the part of the states on the host, the peak [GiB]."""
+
+
+def test_ten_peaks_that_mist_measured_are_met() -> None:
+    predictor, errors = Predictor(), []
+    for (model, fused, batch, b), stages in PEAKS:
+        blocks, again = ([one[place] for one in stages] for place in (0, 1))
+        each = [[b, int(model["dp"]), 1, 0, 0, 1, 0, 0, one[2], 0] for one in stages]
+        notes = f"stages: layers={blocks}, ckpt layers={again}, per-stage [mbs]={each}"
+        for index, (_, _, _, peak) in enumerate(stages):
+            kv = {"kv_heads": model["heads"], "vocab": "50304", "seq_len": "2048"}
+            row = memory(
+                **{**model, **kv},
+                accelerator="L4-24GB",
+                software="Mist (PyTorch)",
+                num_devices=str(len(stages) * int(model["dp"])),
+                global_batch=str(batch),
+                micro_batch=str(b),
+                tp="1",
+                pp=str(len(stages)),
+                zero_or_fsdp="per stage",
+                flash_attention=fused,
+                recompute="per stage",
+                where=f"stage {index}",
+                notes=notes,
+                value_gib=str(peak),
+            )
+            errors.append(score_memory(predictor, row).predicted / GIB / peak - 1.0)
+    assert len(errors) == 10
+    assert max(map(abs, errors)) < 0.05
+    assert math.fsum(map(abs, errors)) / len(errors) < 0.02
+
+
+def test_the_logits_are_gone_when_blocks_are_run_again() -> None:
+    """The first example of Mist's README: full recompute, eight sequences at once.
+
+    19,273.8 MiB were measured (README.md, step 2.3). Logits in fp32 beside one block's
+    activations would make it 11 % more.
+    """
+    _, sizes = published_measurements()
+    (row,) = (row for row in sizes.rows if row.row_id == "mist-1.3b-full")
+    score = score_memory(Predictor(), row)
+    assert score.predicted == pytest.approx(19273.8 * 2**20, rel=0.03)
+    assert score.memory_share < 1.0

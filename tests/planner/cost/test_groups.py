@@ -5,7 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from estimators.training import Grouping, ParallelismConfig
+from estimators.grouping import Grouping
+from estimators.training import ParallelismConfig
 from planner.cost.groups import StageGroups
 from topologies import InputError
 

@@ -175,12 +175,21 @@ def test_the_broken_rule_is_said(text, rule):
     assert found.winner is not None
 
 
-def test_experts_must_divide_the_replicas():
+def test_experts_must_divide_the_ranks_that_they_are_spread_over():
     workload = tiny_job(AMPLE, family="mixtral")
+    wrong = "ep 2 does not divide dp 3, over which the experts are spread"
+    for text, expected in (
+        ("ep=2,dp=3", None),
+        ("ep=2,dp=3,cp=2,tp=1", None),
+        ("ep=2,dp=3,cp=1,tp=2", None),
+        ("ep=2,dp=3,cp=1,tp=1", wrong),
+    ):
+        found = broken_rule(workload, SearchSpec(), Request.parse(text), 8)
+        assert found == expected
+    within = replace(workload.software, experts_within_data=True)
+    over_replicas = replace(workload, software=within)
     request = Request.parse("ep=2,dp=3")
-    assert broken_rule(workload, SearchSpec(), request, 8) == (
-        "ep 2 does not divide dp 3, over which the experts are spread"
-    )
+    assert broken_rule(over_replicas, SearchSpec(), request, 8) == wrong
     assert broken_rule(workload, SearchSpec(), Request.parse("ep=2"), 1) == (
         "ep 2 takes 2 devices, and the cluster has 1"
     )

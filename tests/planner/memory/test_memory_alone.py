@@ -10,7 +10,7 @@ from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner.cost.pricing import price_plan
-from planner.memory.account import MemoryJob, MemoryLimits, has_room, plan_memory
+from planner.memory.account import MemoryJob, MemoryLimits, plan_memory
 from planner.memory.changes import (
     FRACTIONS,
     KINDS,
@@ -28,6 +28,7 @@ from planner.search.space import SearchSpec
 from planner.search.thriftiest import PRECISION, thriftiest_plan
 from planner.step.execution import Workload
 from planner.step.memory import memory_of_stage
+from planner.step.room import has_room
 from topologies import InputError, build_network
 from topologies.accelerators import load_accelerator, usual_host
 from topologies.specs import FatTreeSpec, LevelSpec
@@ -99,9 +100,11 @@ def test_an_outline_needs_what_the_priced_plan_needs(spec):
 @pytest.mark.parametrize("spec", PLANS)
 def test_room_is_there_exactly_where_the_fullest_stage_fits(spec):
     memory = job().memory(spec)
-    for limit in (memory.needed, memory.needed * (1 - 1e-9), min(memory.peaks)):
+    for limit in (memory.needed, memory.needed * (1 - 1e-8), min(memory.peaks)):
         limits = MemoryLimits(limit, inf)
-        assert has_room(WORKLOAD, memory.plan, limits) is memory.fits(limits)
+        rooms = [limit] * len(memory.stages)
+        found = has_room(WORKLOAD, memory.plan, rooms, inf)
+        assert found is memory.fits(limits)
 
 
 def everything(num_devices, micro_batch=1):

@@ -63,7 +63,7 @@ def test_a_state_costs_what_its_plan_costs(instance, seed):
         if proposed is None:
             continue
         value, plan = space.value(proposed), space.plan(proposed)
-        assert fits(workload, spec, plan)
+        assert fits(workload, spec, plan, None)
         assert value == pytest.approx(
             price_plan(network, workload, plan).closed_form_time, rel=1e-9
         )
@@ -91,7 +91,7 @@ def test_a_state_that_does_not_fit_is_never_priced(instance, seed):
         )
         has_blocks = configuration.v == 1
         if has_blocks and np.isinf(space.value(state)):
-            assert not fits(workload, spec, space.plan(state))
+            assert not fits(workload, spec, space.plan(state), None)
 
 
 @given(instances(most_devices=12, blocks=range(1, 6)), st.integers(0, 2**32 - 1))

@@ -152,7 +152,7 @@ def test_fixed_takes_the_plan_that_it_is_given():
     )
     assert [priced.plan for priced in outcome.plans] == [plan]
     assert math.isnan(outcome.belief)
-    assert fits(workload, SearchSpec(), plan)
+    assert fits(workload, SearchSpec(), plan, None)
 
 
 def test_fixed_names_memory_where_the_plan_does_not_fit():

@@ -84,6 +84,8 @@ def test_ranks_are_numbered_as_megatron_numbers_them(order, degrees):
     tp, cp, ep, dp, pp = degrees
     workload = tiny_job(MEMORY, family="mixtral")
     plan = built(workload, **sizes(tp, cp, ep, dp, pp), order=order)
+    # Beside context parallelism experts go round all ranks of a stage.
+    ep = ep if cp == 1 else 1
     length = {"tp": tp, "cp": cp, "ep": ep, "dp": dp // ep, "pp": pp}
     for rank in range(tp * cp * dp * pp):
         rest, at = rank, {}

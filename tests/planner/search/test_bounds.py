@@ -9,16 +9,21 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from estimators.collectives.cost import searched_algorithms
-from estimators.training import Sizes
-from planner.cost.groups import StageGroups
+from estimators.grouping import Grouping
 from planner.cost.pricing import iteration_weights
 from planner.cost.rates import AlgorithmChoice, placement_rates
 from planner.kernels import memory_bound, placement_loads, tables
 from planner.kernels.split import stage_adders
 from planner.search.candidates import CandidateSet
-from planner.search.placements import Extents, PlacementBounds, placements
+from planner.search.placements import (
+    Extents,
+    PlacementBounds,
+    groups_of,
+    placements,
+)
 from planner.search.relaxation import Relaxation, best_group_rates
-from planner.search.space import SearchSpec
+from planner.search.replayed.floors import relaxed_rates
+from planner.search.space import Configuration, SearchSpec
 from tests.planner.strategies import networks, workloads
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec
@@ -83,20 +88,21 @@ def test_rates_of_a_placement_are_at_least_their_bounds(network, data):
         sizes.append(data.draw(st.integers(1, min(4, left))))
         left //= sizes[-1]
     tp, cp, ep, dp, pp = sizes
-    found = placements(Extents(*sizes), network.num_devices, network.block_sizes)
+    grouping = Grouping.of((tp, cp, ep), within_data=data.draw(st.booleans()))
+    extents = Extents(*sizes)
+    if grouping.is_folded:
+        extents = Extents(tp, cp, 1, ep * dp, pp)
+    found = placements(extents, network.num_devices, network.block_sizes)
     relaxation = Relaxation.of(network)
     tensor = best_group_rates(network, tp)
-    all_sizes = Sizes(tp, cp, ep, dp * ep, pp)
-    relaxed = tuple(
-        relaxation.rates(tensor, all_sizes, together)
-        for together in relaxation.expert_spreads(all_sizes)
-    )
+    one = Configuration(tp, cp, ep, 1, 1, pp, ep * dp, grouping)
+    relaxed = relaxed_rates(relaxation, tensor, one)
     bounds = PlacementBounds.of(network)
     fixed = tables.NUM_FIXED_RATES + 4
     for placement, algorithm in product(found[:8], searched_algorithms(network)):
         choice = AlgorithmChoice(algorithm, 1.0)
         true = placement_rates(
-            network, StageGroups(placement.grid), tensor=choice, gradient=choice
+            network, groups_of(one, placement), tensor=choice, gradient=choice
         ).stage_rates
         least = bounds.rates(placement, relaxed)
         own, bounded = true.rows[true.signature], least.rows[least.signature]

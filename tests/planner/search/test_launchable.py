@@ -88,6 +88,7 @@ def made(
     group=None,
     sp=False,
     offload=NO_OFFLOAD,
+    within_data=False,
 ) -> Plan:
     """Return a plan of eight blocks, or of as many as the counts say."""
     counts = counts or [8 // (pp * v)] * (pp * v)
@@ -109,6 +110,7 @@ def made(
             data_parallel_size=dp,
             pipeline_model_parallel_size=pp,
             sequence_parallel=sp,
+            experts_within_data=within_data,
         ),
         virtual_pipeline_model_parallel_size=v,
         micro_batch_size=b,
@@ -184,8 +186,8 @@ KEPT = {
         {"cp": 2, "dp": 2, "ep": 2, "pp": 2, "zero": 3},
     ],
     "maxtext": [
-        {**TWO, "zero": 3, "recompute": "full"},
-        {**TWO, "v": 2, "order": "tp-cp-ep-pp-dp"},
+        {**TWO, "zero": 3, "recompute": "full", "schedule": "scanned"},
+        {**TWO, "v": 2, "order": "tp-cp-ep-pp-dp", "schedule": "circular"},
         {"dp": 8, "zero": 3, "group": 4},
         {"cp": 2, "dp": 4, "zero": 3},
     ],
@@ -222,6 +224,8 @@ PIPELINED = {
     "offload": {**TWO, "offload": (Offload(optimizer=1.0), NO_OFFLOAD)},
 }
 INTERLEAVED_ODD = ({**ODD, "v": 2}, ODD_FACTS)
+SCANNED = {"schedule": "scanned"}
+"""The order of plans that MaxText launches, of one chunk for each stage."""
 PLACED = {"dp": 4, "pp": 2, "devices": SPLIT_PLACEMENT}
 ALONE = {
     "global_batch": {"dp": 8, "m": 3},
@@ -284,13 +288,17 @@ BROKEN = {
         "sharding_group": {**MIXED_GROUPS, "zero": 3},
     },
     "maxtext": {
-        **PIPELINED,
-        "global_batch": {**TWO, "m": 6},
-        "rank_order": PLACED,
-        "schedule": {**TWO, "schedule": "zb-h1"},
-        "microbatches": (ODD, ODD_FACTS),
-        "zero_stage": {**TWO, "zero": 1},
-        "sharding_group": {**MIXED_GROUPS, "zero": 3},
+        **{
+            rule: {**SCANNED, **case} if isinstance(case, dict) else case
+            for rule, case in PIPELINED.items()
+        },
+        "global_batch": {**TWO, **SCANNED, "m": 6},
+        "rank_order": {**PLACED, **SCANNED},
+        "schedule": TWO,
+        "microbatches": ({**ODD, **SCANNED}, ODD_FACTS),
+        "expert_overlap": {"ep": 2, "dp": 8, "schedule": "combined-1f1b"},
+        "zero_stage": {**TWO, **SCANNED, "zero": 1},
+        "sharding_group": {**MIXED_GROUPS, **SCANNED, "zero": 3},
     },
     "internevo": {
         **PIPELINED,
@@ -464,7 +472,13 @@ def test_ranks_are_read_back_from_devices(order, sizes):
     devices = numbered(extents, "-".join(order))
     extents["dp"] *= extents["ep"]
     pp = extents["pp"]
-    plan = made(**extents, batch=extents["dp"] * pp, counts=[1] * pp, devices=devices)
+    plan = made(
+        **extents,
+        batch=extents["dp"] * pp,
+        counts=[1] * pp,
+        devices=devices,
+        within_data=True,
+    )
     found = rank_order(plan)
     assert found is not None
     extents["dp"] //= extents["ep"]

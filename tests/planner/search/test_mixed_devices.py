@@ -44,7 +44,7 @@ def test_no_planner_beats_nest_or_takes_memory_that_is_not_there(instance, seed)
     least = best(mixed)
     for name in ("manual", "mcmc", "phaze"):
         for priced in found_by(name, mixed).plans:
-            assert fits(workload, spec, priced.plan)
+            assert fits(workload, spec, priced.plan, None)
             assert name == "manual" or priced.closed_form_time >= least * (1 - 1e-9)
 
 

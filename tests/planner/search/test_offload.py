@@ -56,7 +56,7 @@ def every_plan(force: BruteForce, offloads):
     space = force.space
     for sizes in force.configurations:
         grids = naive_grids(
-            sizes.extents, space.network.num_devices, space.network.block_sizes
+            space.extents(sizes), space.network.num_devices, space.network.block_sizes
         )
         for grid in grids:
             rates, job = force.priced(sizes, grid)[0], force.job(sizes)
@@ -95,6 +95,7 @@ def written(force, sizes, lanes, split, chosen) -> Plan:
             context_parallel_size=sizes.cp,
             expert_model_parallel_size=sizes.ep,
             sequence_parallel=force.space.degrees(sizes).sequence_parallel,
+            experts_within_data=force.space.workload.software.experts_within_data,
         ),
         virtual_pipeline_model_parallel_size=sizes.v,
         micro_batch_size=sizes.b,

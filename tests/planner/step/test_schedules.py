@@ -386,6 +386,43 @@ def test_1f1b_and_gpipe_are_what_pytorch_runs(name, theirs, p, m):
         assert passes(name, stage, (p, m, 1)) == done
 
 
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 2, 2), (2, 4, 3), (4, 8, 2), (4, 4, 5)])
+def test_circular_is_the_breadth_first_schedule_of_pytorch(p, m, v):
+    torch = pytest.importorskip("torch.distributed.pipelining.schedules")
+    schedule = SimpleNamespace(_stages=[None] * v, pp_group_size=p, _n_microbatches=m)
+    kinds = {torch.FORWARD: FORWARD, torch.FULL_BACKWARD: BACKWARD}
+    for stage in range(p):
+        actions = torch.ScheduleLoopedBFS._calculate_single_rank_operations(
+            schedule, stage
+        )
+        expected = [
+            (kinds[one.computation_type], one.microbatch_index, one.stage_index // p)
+            for one in actions
+            if one is not None
+        ]
+        assert passes("circular", stage, (p, m, v)) == expected
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 2, 1), (4, 8, 1), (2, 4, 3), (4, 8, 2)])
+def test_maxtext_goes_through_its_loop_and_keeps_all_of_it(p, m, v):
+    # MaxText, layers/pipeline.py: in turn t stage s is at t - s of the microbatches of
+    # all repeats (get_microbatch_and_repeat_ids), m v + p - 1 turns (total_iterations),
+    # of each of which jax.lax.scan keeps what a turn saves.
+    name = "circular" if v > 1 else "scanned"
+    turns = m * v + p - 1
+    for stage in range(p):
+        at = [turn - stage for turn in range(turns)]
+        forward = [(n % m, n // m) for n in at if 0 <= n < m * v]
+        done = passes(name, stage, (p, m, v))
+        assert [tuple(one) for kind, *one in done if kind == FORWARD] == forward
+        # jax.grad goes through the loop from its end.
+        backward = [tuple(one) for kind, *one in done if kind == BACKWARD]
+        assert backward == forward[::-1]
+        assert done[: len(forward)] == [(FORWARD, *one) for one in forward]
+        kept = SCHEDULES[name].in_flight(stage, p, m, v)
+        assert kept + SCHEDULES[name].bubbles_kept(p) == turns
+
+
 def test_interleaving_keeps_more_but_smaller_activations():
     # Narayanan et al., figure 4: four stages, eight microbatches, two chunks.
     one, two = SCHEDULES["1f1b"], SCHEDULES["interleaved-1f1b"]

@@ -120,6 +120,38 @@ def test_trees_of_unlike_switches_have_no_fan_outs(tmp_path):
     assert read(tmp_path, deeper).fan_outs == ()
 
 
+SPINES = (
+    "SwitchName=leaf0 Nodes=n[0-3] LinkSpeed=900\n"
+    "SwitchName=leaf1 Nodes=n[4-7] LinkSpeed=900\n"
+    "SwitchName=leaf2 Nodes=n[8-11] LinkSpeed=900\n"
+    "SwitchName=leaf3 Nodes=n[12-15] LinkSpeed=1800\n"
+)
+"""Leaves as in the second example of Slurm's Topology Guide [2-level, four connections
+a switch]: there every spine is listed with all leaves."""
+
+
+def test_spines_above_the_same_leaves_are_one(tmp_path):
+    """The guide says that listing one of the four switches above is the same."""
+    one = SPINES + "SwitchName=spine0 Switches=leaf[0-3]\n"
+    four = SPINES + "".join(
+        f"SwitchName=spine{n} Switches=leaf[0-3] LinkSpeed=1800\n" for n in range(4)
+    )
+    assert read(tmp_path, four).root == read(tmp_path, one).root
+    assert read(tmp_path, four).fan_outs == (4, 4)
+    # A fat tree of two pods: each core is above one switch of each pod.
+    pods = SPINES + (
+        "SwitchName=a[0-1] Switches=leaf[0-1]\nSwitchName=a[2-3] Switches=leaf[2-3]\n"
+        "SwitchName=core0 Switches=a0,a2\nSwitchName=core1 Switches=a1,a3\n"
+    )
+    found = read(tmp_path, pods)
+    assert (found.fan_outs, found.root.num_nodes()) == ((4, 2, 2), 16)
+    partly = (
+        SPINES + "SwitchName=x Switches=leaf[0-2]\nSwitchName=y Switches=leaf[1-3]\n"
+    )
+    with pytest.raises(InputError, match="is below two switches"):
+        read(tmp_path, partly)
+
+
 def test_nodes_choose_a_part(tmp_path):
     found = read(tmp_path, TREE, nodes="gpu[03-06]")
     assert found.fan_outs == (2, 2)

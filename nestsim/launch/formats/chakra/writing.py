@@ -6,6 +6,7 @@ stand in the trace as in the cluster, so that the placement is part of it.
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from nestsim.lowering.lower import stage_collectives
 from nestsim.report.json import dump_json
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
+from planner.step.ledger import LEDGER, PASSES
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 
@@ -39,7 +41,7 @@ def write_chakra(job: LaunchJob) -> LaunchFiles:
     InputError
         If the traces would be too large.
     """
-    evaluator = Evaluator.on(job.scenario, job.network, job.workload)
+    evaluator = _finest(job, Evaluator.on(job.scenario, job.network, job.workload))
     priced = evaluator.price(job.plan)
     work = evaluator.lower(priced, memory=False)
     sent = stage_collectives(job.network, job.workload, priced)
@@ -67,9 +69,24 @@ def write_chakra(job: LaunchJob) -> LaunchFiles:
             GROUPS: dump_json(named),
             **{f"trace.{device}.et": trace for device, trace in traces.items()},
         },
-        gaps=tuple(_gaps(job, priced)),
+        gaps=tuple(_gaps(job, priced, work)),
         notes=_notes(job, work),
     )
+
+
+def _finest(job: LaunchJob, evaluator: Evaluator) -> Evaluator:
+    """Return an evaluator that tells apart what passes send, if it is much.
+
+    Whose passes gather weights or reduce gradients has no collective of them outside of
+    its passes: without them a trace would be compute alone. The replay has them in the
+    passes' time, and so has the trace where the scenario asks for it.
+    """
+    simulation = job.scenario.document().get("simulation", {})
+    in_passes = any(LEDGER[one.zero_stage].sent_at(*PASSES) for one in job.plan.stages)
+    if not in_passes or "granularity" in simulation:
+        return evaluator
+    settings = replace(evaluator.simulation.replay, granularity="layer")
+    return replace(evaluator, simulation=replace(evaluator.simulation, replay=settings))
 
 
 def _check_size(job: LaunchJob, work: PipelineWork) -> None:
@@ -174,13 +191,24 @@ def _traffic(
     )
 
 
-def _gaps(job: LaunchJob, priced: PricedPlan) -> Iterator[LaunchGap]:
+def _gaps(
+    job: LaunchJob, priced: PricedPlan, work: PipelineWork
+) -> Iterator[LaunchGap]:
     for name in ("gradient_algorithm", "tensor_algorithm"):
         yield LaunchGap(
             setting=name,
             value=getattr(job.plan, name),
             reason="a trace names collectives; the simulator that reads it chooses "
             "their algorithms.",
+        )
+    if work.layers is None and any(
+        LEDGER[one.zero_stage].sent_at(*PASSES) for one in job.plan.stages
+    ):
+        yield LaunchGap(
+            setting="zero_stage",
+            value=job.plan.stages[0].zero_stage,
+            reason="what passes gather and reduce is in the time of their compute, "
+            'as simulation.granularity = "stage" asks.',
         )
     execution = job.workload.execution
     if execution.overlap_grad_reduce or execution.overlap_param_gather:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nestsim.launch.effects import OptionEffects
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
 from topologies.input_file import Value
@@ -142,6 +143,23 @@ class ConfigFacts:
     """What is assumed, a sentence each."""
     ignored: list[str] = field(default_factory=list)
     """Keys that make no difference to a plan."""
+    replaced: list[str] = field(default_factory=list)
+    """Keys in whose place something else is assumed."""
+    ticked: set[str] = field(default_factory=set)
+    """Keys that somebody read."""
+    keys: list[str] = field(default_factory=list)
+    """All keys, those of tables with the table's name in front."""
+
+    @property
+    def effects(self) -> OptionEffects:
+        """What became of each key."""
+        hidden = tuple(f"{name}." for name in self.ignored)
+        keys = [name for name in self.keys if not name.startswith(hidden)]
+        return OptionEffects.of(
+            [*keys, *self.ignored],
+            read=self.ticked - set(self.ignored),
+            assumed=self.replaced,
+        )
 
 
 def zero_json(
@@ -175,6 +193,40 @@ def zero_json(
     return table
 
 
+class _Ticked(dict[str, Any]):
+    """A table that tells which of its keys are read."""
+
+    ticked: set[str]
+    outer: str
+
+    @classmethod
+    def of(cls, raw: object, outer: str, facts: ConfigFacts) -> Any:
+        """Return a value whose tables tell what is read."""
+        if not isinstance(raw, dict):
+            return raw
+        table = cls()
+        table.ticked, table.outer = facts.ticked, outer
+        for key, value in raw.items():
+            name = f"{outer}.{key}" if outer else str(key)
+            if not isinstance(value, dict) or not value:
+                facts.keys.append(name)
+            table[key] = cls.of(value, name, facts)
+        return table
+
+    def _tick(self, key: str) -> None:
+        self.ticked.add(f"{self.outer}.{key}" if self.outer else key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value, and tick its key off."""
+        self._tick(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        """Return a value, and tick its key off."""
+        self._tick(key)
+        return super().__getitem__(key)
+
+
 def read_config(raw: object) -> ConfigFacts:
     """Read a DeepSpeed JSON.
 
@@ -184,7 +236,8 @@ def read_config(raw: object) -> ConfigFacts:
         If a value is of another type, or changes a step in a way that plans here do not
         have. ``where`` is the key.
     """
-    config, facts = Value(raw), ConfigFacts()
+    facts = ConfigFacts()
+    config = Value(_Ticked.of(raw, "", facts))
     for name, value in config.items():
         if name in CHANGES and value.raw not in (False, None, {}):
             raise value.error(f"is about {CHANGES[name]}", "a configuration without it")
@@ -342,6 +395,7 @@ def _read_offload(zero: Value, facts: ConfigFacts) -> None:
                     "is not one of the known values", "none, cpu, nvme"
                 )
             if device == "nvme":
+                facts.replaced.append(f"{table.where}.device")
                 facts.assumptions.append(
                     f"What {name} keeps on NVMe is kept in the host's memory."
                 )
@@ -364,6 +418,7 @@ def _read_checkpointing(config: Value, facts: ConfigFacts) -> None:
     """Read where recomputed activations stay; that they are is said elsewhere."""
     for table in _tables(config, "activation_checkpointing"):
         if _flag(table, "partition_activations", default=False):
+            facts.replaced.append(f"{table.where}.partition_activations")
             facts.assumptions.append(
                 "Saved activations are not shared among tensor-parallel ranks as "
                 "partition_activations has it."

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from estimators.layers.recompute_modules import ATTENTION_CORE
 from nestsim.launch.formats.deepspeed.architecture import built_model
 from nestsim.launch.formats.deepspeed.tables import PRESET, LaunchTables
+from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP
 from nestsim.launch.written import LaunchGap
@@ -122,6 +123,7 @@ def differences(job: LaunchJob, read: LaunchTables) -> tuple[LaunchGap, ...]:
     """
     return (
         *_plan_gaps(job, read),
+        *expert_group_gaps(job, "DeepSpeed", within_data=False),
         *_model_gaps(job, read),
         *_training_gaps(job, read),
         *_software_gaps(job, read),

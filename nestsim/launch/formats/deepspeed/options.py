@@ -222,10 +222,7 @@ WITHOUT_EFFECT = frozenset(
             "deepspeed-mpi",
             "disable-mem-efficient-ln",
         ),
-        *(
-            "disable-moe-token-dropping",
-            "disable-moe-top2-2nd-expert-sampling",
-        ),
+        *("disable-moe-top2-2nd-expert-sampling",),
         *(
             "distributed-backend",
             "distributed-timeout-minutes",
@@ -289,16 +286,9 @@ WITHOUT_EFFECT = frozenset(
         *(
             "moe-eval-capacity-factor",
             "moe-loss-coeff",
-            "moe-min-capacity",
         ),
-        *(
-            "moe-train-capacity-factor",
-            "no-async-tensor-model-parallel-allreduce",
-        ),
-        *(
-            "no-bias-dropout-fusion",
-            "no-bias-gelu-fusion",
-        ),
+        *("no-async-tensor-model-parallel-allreduce",),
+        *(),
         *(
             "no-contiguous-buffers-in-local-ddp",
             "no-gradient-accumulation-fusion",
@@ -313,10 +303,7 @@ WITHOUT_EFFECT = frozenset(
             "no-log-learnig-rate-to-tensorboard",
             "no-log-loss-scale-to-tensorboard",
         ),
-        *(
-            "no-masked-softmax-fusion",
-            "no-persist-layer-norm",
-        ),
+        *("no-persist-layer-norm",),
         *(
             "no-query-key-layer-scaling",
             "no-save-optim",
@@ -424,6 +411,19 @@ WITHOUT_EFFECT = frozenset(
     }
 )
 """Options of Megatron-DeepSpeed that make no difference to a plan."""
+
+ASSUMED: Mapping[str, str] = MappingProxyType(
+    {
+        "rampup-batch-size": "The batch is that after its ramp.",
+        "no-bias-gelu-fusion": "Kernels are fused as in the preset.",
+        "no-bias-dropout-fusion": "Kernels are fused as in the preset.",
+        "no-masked-softmax-fusion": "Kernels are fused as in the preset.",
+        "disable-moe-token-dropping": "No token is dropped.",
+        "moe-train-capacity-factor": "No token is dropped.",
+        "moe-min-capacity": "No token is dropped.",
+    }
+)
+"""Options that make some difference that is not modelled -> what is taken instead."""
 
 WITHOUT_EFFECT_PREFIXES = ("lr", "log-", "eval-", "tensorboard-", "wandb-", "timing-")
 """Beginnings of the names of more such options."""

@@ -17,8 +17,8 @@ from nestsim.launch.formats.deepspeed.script import (
 from nestsim.launch.formats.deepspeed.tables import DeepSpeedLaunch, launch_tables
 from nestsim.launch.ranks import RANK_MAP, parsed_rank_map
 from nestsim.launch.read import ImportedJob, LaunchSource
-from nestsim.launch.shell.training import TrainingStart, find_training, program_place
-from nestsim.launch.shell.words import known_word, readable
+from nestsim.launch.shell.marks import known_word, readable
+from nestsim.launch.training import TrainingStart, find_training, program_place
 from topologies.errors import InputError
 from topologies.input_file import parse_json, read_text
 
@@ -105,7 +105,7 @@ def _job(
         num_devices=tables.num_devices,
         devices_per_node=node,
         assumptions=(*assumptions, *tables.assumptions),
-        ignored=tuple(dict.fromkeys(tables.ignored)),
+        options=tables.effects,
     )
 
 
@@ -120,6 +120,7 @@ def _sizes_given(words: Mapping[str, tuple[str, ...]]) -> TrainerOptions:
     sizes = read_options({"num-layers": ("1",), "hidden-size": ("1",), **megatron})
     found.plan |= sizes.plan
     found.ignored = [name for name in found.ignored if name[2:] not in megatron]
+    found.given = []  # variables beside the file, and no options of it
     return found
 
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.deepspeed import options as known
-from nestsim.launch.shell.words import known_word, readable, without_unknown
+from nestsim.launch.shell.marks import known_word, readable, without_unknown
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
 
@@ -31,6 +32,17 @@ class TrainerOptions:
     """What several settings follow from."""
     ignored: list[str] = field(default_factory=list)
     """Options that make no difference to a plan."""
+    replaced: dict[str, str] = field(default_factory=dict)
+    """Options in whose place something else is assumed, and what."""
+    given: list[str] = field(default_factory=list)
+    """All options."""
+
+    @property
+    def effects(self) -> OptionEffects:
+        """What became of each option."""
+        others = {*self.ignored, *self.replaced}
+        read = [name for name in self.given if name not in others]
+        return OptionEffects.of(self.given, read=read, assumed=self.replaced)
 
 
 Words = Mapping[str, Sequence[str]]
@@ -65,6 +77,7 @@ def read_options(words: Words) -> TrainerOptions:
     """
     is_megatron = "num-layers" in words and "hidden-size" in words
     read = TrainerOptions(is_megatron=is_megatron)
+    read.given = [f"--{name}" for name in words]
     for name, values in words.items():
         where = f"--{name}"
         if is_megatron:
@@ -89,11 +102,11 @@ def _read_megatron(
     elif name in known.VALUES:
         option = known.VALUES[name]
         getattr(read, option.table)[option.setting] = _value(option.kind, where, values)
+    elif name in {"tokenizer-type", "pad-vocab-size-to"} and values:
+        read.launch[name] = readable(values[0])
+    elif name in known.ASSUMED:
+        read.replaced[where] = f"{where}: {known.ASSUMED[name]}"
     elif name in known.WITHOUT_EFFECT or name.startswith(known.WITHOUT_EFFECT_PREFIXES):
-        read.ignored.append(where)
-        if name in {"tokenizer-type", "pad-vocab-size-to"} and values:
-            read.launch[name] = readable(values[0])
-    elif name == "rampup-batch-size":
         read.ignored.append(where)
     else:
         names = sorted({*known.VALUES, *known.FLAGS, *known.WITHOUT_EFFECT})

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from estimators.grouping import Grouping
+from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.deepspeed.architecture import (
     architecture,
     num_blocks_of,
@@ -88,7 +90,7 @@ class LaunchTables:
     plan: dict[str, Any]
     num_devices: int
     assumptions: list[str]
-    ignored: list[str]
+    effects: OptionEffects
 
     def by_name(self) -> dict[str, dict[str, Any]]:
         """Return the tables under their names."""
@@ -110,7 +112,8 @@ def launch_tables(launch: DeepSpeedLaunch) -> LaunchTables:
         here.
     """
     facts = ConfigFacts() if launch.config is None else read_config(launch.config)
-    assumptions, options = list(facts.assumptions), launch.options
+    options = launch.options
+    assumptions = [*options.replaced.values(), *facts.assumptions]
     model = dict(launch.model or architecture(options, assumptions))
     if "sequence_length" in options.launch and "family" not in model:
         model["sequence_length"] = options.launch["sequence_length"]
@@ -144,7 +147,7 @@ def launch_tables(launch: DeepSpeedLaunch) -> LaunchTables:
         plan=plan,
         num_devices=launch.num_devices or used,
         assumptions=assumptions,
-        ignored=[*facts.ignored, *options.ignored],
+        effects=options.effects + facts.effects,
     )
 
 
@@ -379,14 +382,15 @@ def _add_layout(
 def _placement(devices: IntArray | None, plan: Mapping[str, Any]) -> dict[str, str]:
     """Return the order or the placement that ranks stand in."""
     tp, pp, cp, ep = (int(plan[name]) for name in SIZES)
-    dp = plan["data_parallel_size"]
-    if dp % ep:
+    dp, grouping = plan["data_parallel_size"], Grouping.of((tp, cp, ep))
+    if dp % grouping.replica_unit((tp, cp, ep)):
         raise InputError(
-            "does not divide the replicas that experts are spread over",
+            "does not divide the ranks that experts are spread over",
             where="--moe-expert-parallel-size",
             got=ep,
-            expected=f"a divisor of {dp}",
+            expected=f"a divisor of {dp * cp}",
         )
+    ep = 1 if grouping.is_folded else ep
     extents = Extents(tp, cp, ep, dp // ep, pp)
     return placement_settings(devices, extents, DEFAULT_ORDER)
 

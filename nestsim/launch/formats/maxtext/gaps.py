@@ -7,6 +7,7 @@ from nestsim.launch.formats.maxtext.mesh import AxisMesh, placed_factors
 from nestsim.launch.formats.maxtext.names import OPTIMIZERS, QUANTIZATIONS
 from nestsim.launch.formats.usual import (
     differing_training,
+    expert_group_gaps,
     full_batch,
     plain_mixed_precision,
 )
@@ -14,6 +15,7 @@ from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
 from nestsim.presets import PRESETS
 from planner.plans.spec import DEFAULT_ORDER
+from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.placements import name_parts
 from planner.step.plan import Offload
 
@@ -63,11 +65,12 @@ def _pipeline_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
             value=count,
             reason=f"MaxText takes multiples of the {pp} stages only, and refuses it.",
         )
-    if plan.schedule not in ("1f1b", "interleaved-1f1b"):
+    if pp > 1 and plan.schedule not in LAUNCH_RULES["maxtext"].schedules:
         yield LaunchGap(
             setting="schedule",
             value=plan.schedule,
-            reason="MaxText has one schedule, which 1F1B stands for here.",
+            reason="MaxText goes forward with all microbatches before it goes "
+            "backward.",
         )
     if plan.overlap_moe_expert_parallel_comm:
         yield LaunchGap(
@@ -108,12 +111,7 @@ def _group_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
             value=settings.expert_tensor_parallel_size,
             reason="The tensor axis of MaxText splits experts as other layers.",
         )
-        yield LaunchGap(
-            setting="expert_model_parallel_size",
-            value=parallel.expert_model_parallel_size,
-            reason="The expert axis of MaxText has ranks of its own, not those that "
-            "share tensors or sequences.",
-        )
+    yield from expert_group_gaps(job, "MaxText", within_data=True)
 
 
 def _saving_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
@@ -193,6 +191,14 @@ def _sharding_reason(job: LaunchJob) -> str:
 def training_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     """Yield what of training and execution MaxText does otherwise."""
     yield from differing_training(job.training, _usual_training(job), "MaxText")
+    precision, count = job.training.matmul_precision, job.plan.num_microbatches
+    if precision == "fp8" and len(job.plan.stages) == 1 < count:
+        yield LaunchGap(
+            setting="training.matmul_precision",
+            value=precision,
+            reason="MaxText would refuse it: products in fp8 do not go with "
+            f"gradient_accumulation_steps, here {count} (maxtext/configs/types.py).",
+        )
     usual, execution = PRESETS["maxtext"].execution, job.workload.execution
     for name in (
         *("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm"),

@@ -15,6 +15,7 @@ from nestsim.launch.formats.maxtext.names import (
     OTHER_AXES,
     QUANTIZATIONS,
     REMAT_TENSORS,
+    blocks_of_layer,
 )
 from nestsim.launch.formats.maxtext.sources import (
     MaxTextSettings,
@@ -28,9 +29,9 @@ from topologies.errors import InputError
 
 __all__ = ["is_maxtext", "read_maxtext"]
 
-_FORWARD_FIRST = (
-    "The pipeline is 1F1B, interleaved where stages come round again; MaxText's goes "
-    "forward with all microbatches before it goes backward."
+_ENDS_ON_STAGES = (
+    "The embedding and the head are on the first and the last stage; MaxText has them "
+    "on all devices, in front of its pipeline and behind it."
 )
 
 
@@ -65,21 +66,22 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
         num_devices=mesh.num_devices,
         devices_per_node=math.prod(mesh.inside.values()) if is_gpu else None,
         assumptions=tuple(assumed),
-        ignored=settings.ignored,
+        options=settings.effects,
     )
 
 
 def _model(source: LaunchSource, settings: MaxTextSettings) -> tuple[Any, int]:
-    """Return the table [model], and how many blocks the model has."""
+    """Return the table [model], and how many layers MaxText counts in it."""
     length = settings.whole("max_target_length")
     shared: dict[str, Any] = {"sequence_length": length}
     if settings.choice("attention") == "dot_product":
         shared["attention"] = "plain"
+    name = settings.value("model_name").text()
+    size = blocks_of_layer(name)
     given = source.model_spec(length)
     if given is not None:
         table = source.model_table() or {}
-        return {**table, **shared}, given.num_layers
-    name = settings.value("model_name").text()
+        return {**table, **shared}, given.num_layers // size
     if name == "default":
         sizes = _sized_model(settings)
         return {**sizes, **shared}, sizes["num_layers"]
@@ -94,7 +96,7 @@ def _model(source: LaunchSource, settings: MaxTextSettings) -> tuple[Any, int]:
     depths = settings.whole("mtp_num_layers", least=0)
     if spec.mtp_num_layers != depths:
         shared["mtp_num_layers"] = depths
-    return {"name": MODELS[name], **shared}, spec.num_layers
+    return {"name": MODELS[name], **shared}, spec.num_layers // size
 
 
 def _sized_model(settings: MaxTextSettings) -> dict[str, Any]:
@@ -356,7 +358,7 @@ def _pipeline(
             got=f"{pp} stages, {each} layers each, {given} repeats",
             expected=f"a product of {num_layers}",
         )
-    assumed.append(_FORWARD_FIRST)
+    assumed.append(_ENDS_ON_STAGES)
     return {"virtual_pipeline_model_parallel_size": repeats}
 
 

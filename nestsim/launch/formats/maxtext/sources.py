@@ -6,14 +6,15 @@ A YAML file with the files that it builds on, or a script that starts
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nestsim.launch.formats.maxtext.names import OPTIONS, WITHOUT_EFFECT
+from nestsim.launch.effects import OptionEffects
+from nestsim.launch.formats.maxtext.names import ASSUMED, OPTIONS, WITHOUT_EFFECT
 from nestsim.launch.read import LaunchSource
-from nestsim.launch.shell.training import find_training
-from nestsim.launch.shell.words import known_word, readable
+from nestsim.launch.shell.marks import known_word, readable
+from nestsim.launch.training import find_training
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
 from topologies.input_file import Value, read_text
@@ -40,15 +41,32 @@ class MaxTextSettings:
     ignored: tuple[str, ...]
     """Names of those that make no difference."""
 
+    replaced: tuple[str, ...] = ()
+    """Names of those in whose place something else is assumed."""
+
+    ticked: set[str] = field(default_factory=set)
+    """Options that somebody read."""
+
     assumptions: tuple[str, ...] = ()
     """What was assumed of files that are not there."""
 
+    @property
+    def effects(self) -> OptionEffects:
+        """What became of each option, after all were read."""
+        return OptionEffects.of(
+            [*self.values, *self.replaced, *self.ignored],
+            read=self.ticked,
+            assumed=self.replaced,
+        )
+
     def has(self, name: str) -> bool:
         """Whether an option is set."""
+        self.ticked.add(name)
         return name in self.values
 
     def value(self, name: str) -> Value:
         """Return the value of an option, or what ``base.yml`` has."""
+        self.ticked.add(name)
         return self.values.get(name, Value(OPTIONS[name].default, name))
 
     def whole(self, name: str, *, least: int = 1) -> int:
@@ -91,10 +109,13 @@ def read_settings(source: LaunchSource) -> MaxTextSettings:
     else:
         given = _document(source.text, source.path.parent, _MOST_PARENTS)
     values: dict[str, Value] = {}
-    ignored = []
+    ignored, replaced = [], []
     for name, raw in given.items():
         if name in OPTIONS:
             values[name] = Value(_typed(name, raw), name)
+        elif name in ASSUMED:
+            replaced.append(name)
+            assumed.append(f"{name}: {ASSUMED[name]}")
         elif name in WITHOUT_EFFECT:
             ignored.append(name)
         else:
@@ -103,10 +124,13 @@ def read_settings(source: LaunchSource) -> MaxTextSettings:
                 where=name,
                 got=raw,
                 expected="a name of base.yml that training reads",
-                hint=nearest(name, [*OPTIONS, *sorted(WITHOUT_EFFECT)]),
+                hint=nearest(name, [*OPTIONS, *ASSUMED, *sorted(WITHOUT_EFFECT)]),
             )
     return MaxTextSettings(
-        values=values, ignored=tuple(ignored), assumptions=tuple(assumed)
+        values=values,
+        ignored=tuple(ignored),
+        replaced=tuple(replaced),
+        assumptions=tuple(assumed),
     )
 
 

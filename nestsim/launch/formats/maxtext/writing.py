@@ -16,6 +16,7 @@ from nestsim.launch.formats.maxtext.names import (
     QUANTIZATIONS,
     REMAT_TENSORS,
     VERSION,
+    blocks_of_layer,
 )
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchFiles, LaunchGap
@@ -48,6 +49,7 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
         "What is computed again, and what the host keeps.": _recompute(job),
     }
     gaps = [*_model_gaps(job), *training_gaps(job), *plan_gaps(job, mesh)]
+    gaps += _pair_gaps(job)
     return LaunchFiles(
         files={YAML_FILE: _yaml(job, groups), SCRIPT_FILE: _script(job)},
         gaps=tuple(gaps),
@@ -138,6 +140,18 @@ def _model_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
         )
 
 
+def _pair_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
+    """Yield stages that would end inside of a layer."""
+    blocks, size = job.blocks_by_virtual_stage(), blocks_of_layer(model_name(job.model))
+    if any(count % size for count in blocks):
+        yield LaunchGap(
+            setting="pipeline_model_parallel_size",
+            value=len(job.plan.stages),
+            reason=f"A layer of this model is {size} blocks in MaxText, which one "
+            f"stage holds: {blocks[0]} blocks of a stage are no such layers.",
+        )
+
+
 def _batches(job: LaunchJob) -> dict[str, Any]:
     """Return what a device takes, and how often before an optimizer step."""
     plan = job.plan
@@ -202,7 +216,8 @@ def _pipeline(job: LaunchJob) -> dict[str, Any]:
     pp, chunks = len(plan.stages), plan.virtual_pipeline_model_parallel_size
     if pp == 1:
         return {}
-    each, rest = divmod(job.num_blocks, pp * chunks)
+    layers = job.num_blocks // blocks_of_layer(model_name(job.model))
+    each, rest = divmod(layers, pp * chunks)
     named: dict[str, Any] = {
         "num_layers_per_pipeline_stage": max(each, 1),
         "num_pipeline_repeats": chunks,
@@ -210,7 +225,7 @@ def _pipeline(job: LaunchJob) -> dict[str, Any]:
         "scan_layers": False,
     }
     if rest:
-        named["pipeline_parallel_layers"] = job.num_blocks - rest
+        named["pipeline_parallel_layers"] = layers - rest
     if plan.stages[0].zero_stage == 2:
         named["pipeline_fsdp_ag_once"] = True
     return named

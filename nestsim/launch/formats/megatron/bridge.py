@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.carried import script_options
 from nestsim.launch.formats.megatron.gaps import find_gaps
 from nestsim.launch.formats.megatron.options import Option
 from nestsim.launch.formats.megatron.patterns import read_list
@@ -43,6 +44,11 @@ _FALSE: Callable[[Values], str] = lambda _: "False"  # noqa: E731 - a value of t
 
 def _word(values: Values) -> str:
     return repr(values[0])
+
+
+def _number(values: Values) -> str:
+    number = float(values[0])
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
 def _plain(values: Values) -> str:
@@ -79,6 +85,8 @@ FIELDS: Mapping[str, tuple[tuple[str, Callable[[Values], str]], ...]] = (
             ),
             "max-position-embeddings": (),  # follows from seq_length
             "position-embedding-type": (("model.position_embedding_type", _word),),
+            "rotary-base": (("model.rotary_base", _number),),
+            "norm-epsilon": (("model.layernorm_epsilon", _number),),
             "swiglu": (
                 ("model.gated_linear_unit", _TRUE),
                 ("model.activation_func", lambda _: "torch.nn.functional.silu"),
@@ -96,7 +104,7 @@ FIELDS: Mapping[str, tuple[tuple[str, Callable[[Values], str]], ...]] = (
             "moe-router-load-balancing-type": (
                 ("model.moe_router_load_balancing_type", _word),
             ),
-            "moe-aux-loss-coeff": (("model.moe_aux_loss_coeff", _plain),),
+            "moe-aux-loss-coeff": (("model.moe_aux_loss_coeff", _number),),
             "moe-token-dispatcher-type": (("model.moe_token_dispatcher_type", _word),),
             "moe-flex-dispatcher-backend": (
                 ("model.moe_flex_dispatcher_backend", _word),
@@ -208,6 +216,15 @@ FIELDS: Mapping[str, tuple[tuple[str, Callable[[Values], str]], ...]] = (
 """Option -> fields of the container, and how their value is written. Options of
 `options.TABLES` that are not here are fields of the model."""
 
+_OF_SCRIPTS = frozenset(
+    {
+        *("rotary-base", "norm-epsilon", "moe-aux-loss-coeff", "moe-router-dtype"),
+        *("moe-token-dispatcher-type", "moe-flex-dispatcher-backend"),
+        *("moe-router-load-balancing-type", "moe-grouped-gemm"),
+    }
+)
+"""Options of an imported script that are fields here."""
+
 _SILENT_FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "ddp.use_distributed_optimizer": "False",
@@ -238,9 +255,11 @@ class _BridgeRecipe:
 
 def write_megatron_bridge(job: LaunchJob) -> LaunchFiles:
     """Write a plan as a recipe of Megatron Bridge, and the script that starts it."""
-    values = {
+    own = {
         name: one for group in job_options(job) for name, one in group.options.items()
     }
+    script = {name: one for name, one in (script_options(job) or {}).items() if one}
+    values = {**{name: script[name] for name in _OF_SCRIPTS & set(script)}, **own}
     recipe = _recipe(job, values)
     mapped = needs_rank_map(job)
     files: dict[str, str | bytes] = {
@@ -252,7 +271,11 @@ def write_megatron_bridge(job: LaunchJob) -> LaunchFiles:
     vocabulary = {"vocab-size": (str(job.model.vocab_size),)}
     return LaunchFiles(
         files=files,
-        gaps=(*find_gaps(job, values | vocabulary), *_bridge_gaps(job, recipe)),
+        gaps=(
+            *find_gaps(job, values | vocabulary),
+            *_bridge_gaps(job, recipe),
+            *_script_gaps(job, values),
+        ),
         notes=(
             "Data, tokenizer, checkpoints and learning rates are yours: the recipe has "
             "placeholders that run on made-up data.",
@@ -311,6 +334,17 @@ def _bridge_gaps(job: LaunchJob, recipe: _BridgeRecipe) -> Iterator[LaunchGap]:
         )
 
 
+def _script_gaps(job: LaunchJob, values: Mapping[str, Values]) -> Iterator[LaunchGap]:
+    """Yield the options of an imported script that are no fields of the recipe."""
+    script = script_options(job) or {}
+    if left := [name for name, one in script.items() if values.get(name) != one]:
+        yield LaunchGap(
+            setting="launch.options",
+            value=", ".join(left),
+            reason="The recipe leaves these options of the imported script to you.",
+        )
+
+
 def _provider(job: LaunchJob) -> tuple[str, str]:
     """Return the module and the class of the model's provider."""
     if job.model.kv_lora_rank:
@@ -352,7 +386,8 @@ def _recipe_lines(job: LaunchJob, recipe: _BridgeRecipe) -> Iterator[str]:
                 yield f"    cfg.{section}.{name} = {expression}"
     yield "    # Yours: a tokenizer; this one makes up tokens."
     yield '    cfg.tokenizer.tokenizer_type = "NullTokenizer"'
-    yield f"    cfg.tokenizer.vocab_size = {job.model.vocab_size}"
+    # It has a token more, and may not have more than the model.
+    yield f"    cfg.tokenizer.vocab_size = {job.model.vocab_size - 1}"
     yield "    cfg.train.train_iters = 100"
     yield "    return cfg"
     yield ""

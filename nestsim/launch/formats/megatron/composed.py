@@ -12,6 +12,7 @@ from typing import Any
 from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.models.limits import MAX_LAYERS
 from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.dispatch import read_dispatcher
 from nestsim.launch.formats.megatron.given import GivenOptions
 from nestsim.launch.formats.megatron.patterns import (
     hybrid_letters,
@@ -128,7 +129,7 @@ def _model(given: GivenOptions, launched: Launched, preset: str) -> dict[str, An
     _need(model, "hidden_size", "hidden-size")
     _need(model, "num_attention_heads", "num-attention-heads")
     _need(model, "sequence_length", "seq-length")
-    model["vocab_size"] = _vocabulary(given, launched)
+    model["vocab_size"] = read_vocabulary(given, launched)
     model |= _activation(given, model)
     model |= _positions(given, model)
     model |= _groups(given)
@@ -165,17 +166,20 @@ def _need(table: Mapping[str, Any], setting: str, option: str) -> None:
         )
 
 
-def _vocabulary(given: GivenOptions, launched: Launched) -> int:
+def read_vocabulary(given: GivenOptions, launched: Launched) -> int:
+    """Return the entries of the vocabulary, as the options have them or as assumed."""
     for name in ("vocab-size", "pad-vocab-size-to", "padded-vocab-size"):
         size = given.whole(name)
         if size:
-            return size
+            # Its one token beside those that the option counts ends documents.
+            null = name == "vocab-size" and _makes_up_tokens(given)
+            return size + null
     if launched.vocab_size is not None:
         return launched.vocab_size
     names = (
-        given.values.get("tokenizer-model", ("",)),
-        given.values.get("tokenizer-name-or-path", ("",)),
-        given.values.get("tokenizer-type", ("",)),
+        given.given_words("tokenizer-model") or ("",),
+        given.given_words("tokenizer-name-or-path") or ("",),
+        given.given_words("tokenizer-type") or ("",),
     )
     for name in (one for values in names for one in values[:1]):
         if name in TOKENIZERS:
@@ -187,6 +191,10 @@ def _vocabulary(given: GivenOptions, launched: Launched) -> int:
         f"The vocabulary has {size:,} entries (--set VOCAB_SIZE=N for others)."
     )
     return size
+
+
+def _makes_up_tokens(given: GivenOptions) -> bool:
+    return given.values.get("tokenizer-type") == ("NullTokenizer",)
 
 
 def _activation(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,7 +303,7 @@ def _attention(given: GivenOptions, preset: str) -> str:
     if backend in ("unfused", "local"):
         return "plain"
     named = backend in ("flash", "fused")
-    flash = any(name.startswith("use-flash-attn") for name in given.values)
+    flash = given.any_of(*known.FLASH)
     return "flash" if named or flash or preset == "megatron-core" else "plain"
 
 
@@ -325,7 +333,7 @@ def _encoder_decoder(
         "decoder_num_layers": given.whole("decoder-num-layers"),
         "sequence_length": model["sequence_length"],
         "decoder_sequence_length": given.whole("decoder-seq-length"),
-        "vocab_size": _vocabulary(given, launched),
+        "vocab_size": read_vocabulary(given, launched),
         "gated_linear_unit": gated,
         "attention": _attention(given, preset),
     }
@@ -398,9 +406,9 @@ def _software(given: GivenOptions, preset: str) -> dict[str, Any]:
     backend = given.word("attention-backend", "auto")
     if backend in ("flash", "fused"):
         software["attention_kernel"] = backend
-    elif any(name.startswith("use-flash-attn") for name in given.values):
+    elif given.any_of(*known.FLASH):
         software["attention_kernel"] = "flash"
-    software |= _recomputed_modules(given)
+    software |= _recomputed_modules(given) | read_dispatcher(given, preset)
     graphs = given.word("cuda-graph-impl", "none") != "none"
     if graphs and given.word("cuda-graph-scope", "full") == "full_iteration":
         software["cuda_graphs"] = True

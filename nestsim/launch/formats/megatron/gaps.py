@@ -17,7 +17,8 @@ from estimators.models.spec import TransformerSpec
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
 from nestsim.launch.formats.megatron.given import GivenOptions
-from nestsim.launch.formats.megatron.settings import rank_order, script_of
+from nestsim.launch.formats.megatron.settings import Values, rank_order, script_of
+from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
 from nestsim.presets import NAMED_PRESETS
@@ -88,9 +89,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
 """What cannot be said -> why, and what the launch does."""
 
 
-def find_gaps(
-    job: LaunchJob, values: Mapping[str, tuple[str, ...]]
-) -> tuple[LaunchGap, ...]:
+def find_gaps(job: LaunchJob, values: Mapping[str, Values]) -> tuple[LaunchGap, ...]:
     """Return what a job has and its options do not say.
 
     Parameters
@@ -101,7 +100,10 @@ def find_gaps(
         The options, without their dashes.
     """
     launched = Launched(
-        script=script_of(job.model), num_devices=job.plan.parallel.num_devices
+        script=script_of(job.model),
+        num_devices=job.plan.parallel.num_devices,
+        # What tokenizers have that are not known here.
+        vocab_size=job.model.vocab_size,
     )
     found: list[LaunchGap] = []
     try:
@@ -112,9 +114,40 @@ def find_gaps(
     found += _training_gaps(job, tables)
     found += _plan_gaps(job, tables)
     found += _overlap_gaps(job, tables["software"])
+    found += expert_group_gaps(job, "Megatron Core", within_data=False)
     found += _orders(job)
     found += _refusals(job)
+    found += _padded(job, values)
+    found += _biased_experts(job)
     return tuple(found)
+
+
+def _biased_experts(job: LaunchJob) -> Iterator[LaunchGap]:
+    """Yield biases of experts that tensor parallelism splits."""
+    plan = job.settings
+    etp = plan.expert_tensor_parallel_size or plan.tensor_model_parallel_size
+    if job.model.num_moe_experts and job.model.add_bias_linear and etp > 1:
+        yield LaunchGap(
+            setting="expert_tensor_parallel_size",
+            value=etp,
+            reason="Megatron-LM would refuse it: experts with biases are whole on "
+            "their ranks (megatron/core/transformer/transformer_config.py).",
+        )
+
+
+def _padded(job: LaunchJob, values: Mapping[str, Values]) -> Iterator[LaunchGap]:
+    """Yield a vocabulary of ours that tensor parallelism pads.
+
+    ``_vocab_size_with_padding`` of ``megatron/training/tokenizer/tokenizer.py``.
+    """
+    size, tp = job.model.vocab_size, job.settings.tensor_model_parallel_size
+    if values.get("make-vocab-size-divisible-by") == ("1",) and size % tp:
+        yield LaunchGap(
+            setting="vocab_size",
+            value=size,
+            reason=f"{REASONS['vocab_size']} It has {-(-size // tp) * tp:,} entries, a "
+            "multiple of the tensor-parallel size.",
+        )
 
 
 def model_gaps(model: TransformerSpec, table: Mapping[str, Any]) -> Iterator[LaunchGap]:

@@ -6,10 +6,11 @@ Whoever reads an option ticks it off; what nobody reads is told in the end.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.known import is_harmless, is_silent
 from nestsim.launch.formats.megatron.options import Option
-from nestsim.launch.shell.words import known_word
+from nestsim.launch.shell.marks import known_word
 from nestsim.scenario.errors import nearest, one_of
 from topologies.errors import InputError
 
@@ -26,9 +27,18 @@ class GivenOptions:
     assumptions: list[str] = field(default_factory=list)
     """What was assumed, a sentence each."""
 
+    ticked: set[str] = field(default_factory=set)
+    """Options that somebody read."""
+
     def __contains__(self, name: str) -> bool:
         """Whether an option is given."""
+        self.ticked.add(name)
         return name in self.values
+
+    def given_words(self, name: str) -> tuple[str, ...] | None:
+        """Return the words behind an option as they are; None if it is not given."""
+        self.ticked.add(name)
+        return self.values.get(name)
 
     def assume(self, sentence: str) -> None:
         """Note what is taken, once."""
@@ -37,7 +47,7 @@ class GivenOptions:
 
     def any_of(self, *names: str) -> bool:
         """Whether one of some options is given."""
-        return any(name in self.values for name in names)
+        return bool([name for name in names if name in self])
 
     def word(self, name: str, default: str = "") -> str:
         """Return the one word behind an option.
@@ -47,7 +57,7 @@ class GivenOptions:
         InputError
             If there is none, or more than one, or a variable that nothing sets.
         """
-        values = self.values.get(name)
+        values = self.given_words(name)
         if values is None:
             return default
         if len(values) != 1:
@@ -61,7 +71,9 @@ class GivenOptions:
 
     def words(self, name: str) -> tuple[str, ...]:
         """Return the words behind an option."""
-        return tuple(known_word(one, f"--{name}") for one in self.values.get(name, ()))
+        return tuple(
+            known_word(one, f"--{name}") for one in self.given_words(name) or ()
+        )
 
     def choice(self, name: str, words: Mapping[str, str], default: str) -> str:
         """Return what the word behind an option stands for.
@@ -133,7 +145,7 @@ class GivenOptions:
         InputError
             If something stands behind it.
         """
-        if self.values.get(name):
+        if self.given_words(name):
             raise InputError(
                 "takes no value",
                 where=f"--{name}",
@@ -144,7 +156,7 @@ class GivenOptions:
 
     def setting(self, option: Option) -> object:
         """Return what an option says of its setting, or Megatron-LM's default."""
-        names = [name for name in (option.name, *option.older) if name in self.values]
+        names = [name for name in (option.name, *option.older) if name in self]
         if not names:
             return option.default
         name = names[0]
@@ -161,8 +173,8 @@ class GivenOptions:
         values = {option.setting: self.setting(option) for option in options}
         return {name: value for name, value in values.items() if value is not None}
 
-    def sort_out(self) -> tuple[str, ...]:
-        """Return the options that make no difference; refuse those that are not known.
+    def check(self) -> None:
+        """Note what is taken instead of options; refuse those that are not known.
 
         Raises
         ------
@@ -171,7 +183,6 @@ class GivenOptions:
             Megatron-LM and could.
         """
         names = known.known_names()
-        ignored = []
         for name, values in self.values.items():
             if name in known.REFUSED:
                 raise InputError(
@@ -184,8 +195,21 @@ class GivenOptions:
                 self.assume(f"--{name}: {known.ASSUMED[name]}")
             elif name not in names:
                 self._check_known(name)
-                ignored.append(f"--{name}")
-        return tuple(ignored)
+
+    def effects(self) -> OptionEffects:
+        """Return what became of each option, after all were read."""
+        assumed = [
+            name
+            for name in self.values
+            if name in known.ASSUMED
+            or any(one.startswith(f"--{name}:") for one in self.assumptions)
+        ]
+        read = [name for name in self.values if name in self.ticked]
+        return OptionEffects.of(
+            [f"--{name}" for name in self.values],
+            read=[f"--{name}" for name in read],
+            assumed=[f"--{name}" for name in assumed],
+        )
 
     def _check_known(self, name: str) -> None:
         if is_silent(name) or is_harmless(name):

@@ -13,17 +13,16 @@ abort-on-unmet-fused-kernel-constraints activation-func-clamp-value adam-beta1
 adam-beta2 adam-eps adlr-autoresume adlr-autoresume-interval
 allow-ambiguous-pad-tokens app-tag-run-name app-tag-run-version apply-layernorm-1p
 apply-query-key-layer-scaling async-save attention-softmax-in-fp32
-auto-detect-ckpt-format bert-embedder-type bert-load block-data-path
-calc-ft-timeouts calculate-per-token-loss check-for-large-grads check-for-spiky-loss
+auto-detect-ckpt-format bert-embedder-type bert-load block-data-path calc-ft-timeouts
+calculate-per-token-loss check-for-large-grads check-for-spiky-loss
 check-weight-hash-across-dp-replicas-interval ckpt-assume-constant-structure
 ckpt-convert-format ckpt-convert-save ckpt-convert-update-legacy-dist-opt-format
 ckpt-format ckpt-fully-parallel-load ckpt-fully-parallel-save ckpt-step
 classes-fraction clip-grad config-logger-dir contigious-checkpointing
-cross-entropy-fusion-impl cross-entropy-loss-fusion data-args-path data-cache-path
-data-impl data-parallel-random-init data-path data-per-class-fraction
-dataloader-type ddp-average-in-collective ddp-bucket-size ddp-num-buckets
-ddp-pad-buckets-for-high-nccl-busbw decoupled-lr decoupled-min-lr
-decrease-batch-size-if-needed deepspeed_config deterministic-mode
+cross-entropy-fusion-impl data-args-path data-cache-path data-impl
+data-parallel-random-init data-path data-per-class-fraction dataloader-type
+ddp-average-in-collective ddp-pad-buckets-for-high-nccl-busbw decoupled-lr
+decoupled-min-lr decrease-batch-size-if-needed deepspeed_config deterministic-mode
 disable-bf16-reduced-precision-matmul disable-gloo-process-groups
 disable-mamba-mem-eff-path disable-msc disable-straggler-on-startup
 disable-symmetric-registration dist-ckpt-format dist-ckpt-optim-fully-reshardable
@@ -34,59 +33,54 @@ dump-param-to-param-group-map embedding-init-method-std embedding-path
 empty-unused-memory-level enable-experimental enable-ft-package end-weight-decay
 eod-mask-loss error-injection-rate error-injection-type eval-interval eval-iters
 evidence-data-path exit-duration-in-mins exit-interval exit-on-missing-checkpoint
-exit-signal-handler finetune first-last-layers-bf16 fp16-lm-cross-entropy
-fp4-quantizer-factory fp8-amax-compute-algo fp8-amax-history-len fp8-interval
-fp8-margin fp8-quantizer-factory fsdp-double-buffer fsdp-manual-registration
-full-validation glu-linear-offset head-lr-mult high-priority-stream-groups
-hysteresis ict-load init-method-std init-method-xavier-uniform
-init-model-with-meta-device initial-loss-scale is-hybrid-model iter-per-epoch
-iterations-to-skip kill-switch-path lazy-mpu-init legacy-tokenizer load
-load-main-params-from-ckpt local-rank local_rank log-batch-size-to-tensorboard
-log-energy log-interval log-max-attention-logit log-memory-to-tensorboard
-log-num-zeros-in-grad log-optimizer-states-to-tensorboard log-params-norm
-log-progress log-straggler log-throughput log-timers-to-tensorboard
+exit-signal-handler finetune fp16-lm-cross-entropy fp4-quantizer-factory
+fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin
+fp8-quantizer-factory fsdp-double-buffer fsdp-manual-registration full-validation
+glu-linear-offset head-lr-mult high-priority-stream-groups hysteresis ict-load
+init-method-std init-method-xavier-uniform init-model-with-meta-device
+initial-loss-scale is-hybrid-model iter-per-epoch iterations-to-skip kill-switch-path
+lazy-mpu-init legacy-tokenizer load load-main-params-from-ckpt local-rank local_rank
+log-batch-size-to-tensorboard log-energy log-interval log-max-attention-logit
+log-memory-to-tensorboard log-num-zeros-in-grad log-optimizer-states-to-tensorboard
+log-params-norm log-progress log-straggler log-throughput log-timers-to-tensorboard
 log-validation-ppl-to-tensorboard log-world-size-to-tensorboard logging-level
 loss-scale loss-scale-window lr lr-decay-iters lr-decay-samples lr-decay-style
-lr-warmup-fraction lr-warmup-init lr-warmup-iters lr-warmup-samples
-lr-wsd-decay-iters lr-wsd-decay-samples lr-wsd-decay-style
-make-vocab-size-divisible-by manual-gc manual-gc-interval mask-prob
-memory-snapshot-path merge-file mid-level-dataset-surplus min-loss-scale min-lr
-mmap-warmup mock-data moe-apply-probs-on-input moe-aux-loss-coeff moe-deepep-num-sms
-moe-hybridep-num-sms moe-input-jitter-eps moe-per-layer-logging moe-permute-fusion
-moe-router-bias-update-rate moe-router-dtype moe-router-force-load-balancing
-moe-router-fusion moe-router-load-balancing-type moe-router-padding-for-fp8
-moe-router-padding-for-quantization moe-router-topk-scaling-factor
-moe-token-drop-policy moe-upcycling-granularity moe-use-upcycling moe-z-loss-coeff
-mscale mscale-all-dim mtp-loss-scaling-factor multiple-validation-sets
-muon-extra-scale-factor muon-fp32-matmul-prec muon-momentum muon-no-split-qkv
-muon-num-ns-steps muon-scale-mode muon-tp-mode muon-use-nesterov
+lr-warmup-fraction lr-warmup-init lr-warmup-iters lr-warmup-samples lr-wsd-decay-iters
+lr-wsd-decay-samples lr-wsd-decay-style make-vocab-size-divisible-by manual-gc
+manual-gc-interval mask-prob memory-snapshot-path merge-file mid-level-dataset-surplus
+min-loss-scale min-lr mmap-warmup mock-data moe-apply-probs-on-input
+moe-aux-loss-coeff moe-deepep-num-sms moe-hybridep-num-sms moe-input-jitter-eps
+moe-per-layer-logging moe-router-bias-update-rate moe-router-dtype
+moe-router-force-load-balancing moe-router-fusion moe-router-load-balancing-type
+moe-router-padding-for-fp8 moe-router-padding-for-quantization
+moe-router-topk-scaling-factor moe-token-drop-policy moe-upcycling-granularity
+moe-use-upcycling moe-z-loss-coeff mscale mscale-all-dim mtp-loss-scaling-factor
+multiple-validation-sets muon-extra-scale-factor muon-fp32-matmul-prec muon-momentum
+muon-no-split-qkv muon-num-ns-steps muon-scale-mode muon-tp-mode muon-use-nesterov
 nccl-communicator-config-path no-align-grad-reduce no-align-param-gather
 no-async-tensor-model-parallel-allreduce no-barrier-with-level-1-timing
-no-bias-dropout-fusion no-bias-gelu-fusion no-bias-swiglu-fusion
 no-check-for-nan-in-loss-and-grad no-ckpt-fully-parallel-save
 no-clone-scatter-output-in-embedding no-contiguous-buffers-in-local-ddp
 no-create-attention-mask-in-dataloader no-data-sharding no-fp8-wgrad
 no-gradient-accumulation-fusion no-gradient-reduce-div-fusion no-initialization
 no-load-optim no-load-rng no-log-loss-scale-to-tensorboard no-manual-gc-eval
-no-masked-softmax-fusion no-mmap-bin-files no-one-logger no-persist-layer-norm
-no-pin-cpu-grads no-pin-cpu-params no-rope-fusion no-save-optim no-save-rng
-no-strict-fsdp-dtensor-load no-use-tokenizer-model-from-checkpoint-args
-non-persistent-ckpt-type non-persistent-global-ckpt-dir
-non-persistent-local-ckpt-algo non-persistent-local-ckpt-dir
-non-persistent-save-interval norm-epsilon num-dataset-builder-threads
-num-layers-at-end-in-bf16 num-layers-at-start-in-bf16 num-workers
-object-storage-cache-path one-logger-async one-logger-project one-logger-run-name
-onnx-safe openai-gelu override-lr-scheduler override-opt-param-scheduler
-override-opt_param-scheduler partition-activations per-split-data-args-path
-persistent-save-interval pretrained-checkpoint profile profile-ranks
-profile-step-end profile-step-start query-in-block-prob record-memory-history
-replication replication-factor replication-jump rerun-mode reset-attention-mask
-reset-position-ids result-rejected-tracker-filename
-reuse-grad-buf-for-mxfp8-param-ag rope-scaling-factor rope-type rotary-base
-rotary-interleaved rotary-scaling-factor rotary-seq-len-interpolation-factor
-run-workload-inspector-server sample-rate save save-interval save-retain-interval
-seed sft-tokenizer-prompt-format sgd-momentum short-seq-prob split
-start-weight-decay straggler-ctrlr-port straggler-minmax-count
+no-mmap-bin-files no-one-logger no-persist-layer-norm no-pin-cpu-grads
+no-pin-cpu-params no-save-optim no-save-rng no-strict-fsdp-dtensor-load
+no-use-tokenizer-model-from-checkpoint-args non-persistent-ckpt-type
+non-persistent-global-ckpt-dir non-persistent-local-ckpt-algo
+non-persistent-local-ckpt-dir non-persistent-save-interval norm-epsilon
+num-dataset-builder-threads num-layers-at-end-in-bf16 num-layers-at-start-in-bf16
+num-workers object-storage-cache-path one-logger-async one-logger-project
+one-logger-run-name onnx-safe openai-gelu override-lr-scheduler
+override-opt-param-scheduler override-opt_param-scheduler per-split-data-args-path
+persistent-save-interval pretrained-checkpoint profile profile-ranks profile-step-end
+profile-step-start query-in-block-prob record-memory-history replication
+replication-factor replication-jump rerun-mode reset-attention-mask reset-position-ids
+result-rejected-tracker-filename reuse-grad-buf-for-mxfp8-param-ag rope-scaling-factor
+rope-type rotary-base rotary-interleaved rotary-scaling-factor
+rotary-seq-len-interpolation-factor run-workload-inspector-server sample-rate save
+save-interval save-retain-interval seed sft-tokenizer-prompt-format sgd-momentum
+short-seq-prob split start-weight-decay straggler-ctrlr-port straggler-minmax-count
 suggested-communication-unit-size synchronize-each-layer te-rng-tracker
 tensorboard-dir tensorboard-log-interval tensorboard-queue-size test-data-path
 test-weighted-split-paths-path tiktoken-num-special-tokens tiktoken-pattern
@@ -96,17 +90,31 @@ tp-comm-overlap-cfg train-data-path train-iters train-samples train-sync-interva
 train-tokens train-weighted-split-paths train-weighted-split-paths-path
 trust-remote-code use-bnb-optimizer use-checkpoint-lr-scheduler
 use-checkpoint-opt-param-scheduler use-checkpoint-opt_param-scheduler
-use-cpu-initialization use-dist-ckpt use-fused-weighted-squared-relu
-use-mcore-models use-nccl-ub use-one-sent-docs use-persistent-ckpt-worker
-use-precision-aware-optimizer use-pytorch-profiler use-rope-scaling
-use-te-activation-func use-torch-optimizer-for-cpu-offload valid-data-path
-valid-num-workers valid-weighted-split-paths valid-weighted-split-paths-path
-vocab-extra-ids vocab-file wandb-entity wandb-exp-name wandb-project wandb-save-dir
-warmup weight-decay weight-decay-incr-style
+use-cpu-initialization use-dist-ckpt use-fused-weighted-squared-relu use-mcore-models
+use-one-sent-docs use-persistent-ckpt-worker use-precision-aware-optimizer
+use-pytorch-profiler use-rope-scaling use-te-activation-func
+use-torch-optimizer-for-cpu-offload valid-data-path valid-num-workers
+valid-weighted-split-paths valid-weighted-split-paths-path vocab-extra-ids vocab-file
+wandb-entity wandb-exp-name wandb-project wandb-save-dir warmup weight-decay
+weight-decay-incr-style
 """
 
 SILENT = frozenset(_SILENT.split())
 """Options without effect on the plan, without their dashes."""
+
+_RETIRED = """
+abort-on-unmet-fused-kernel-constraints checkpoint-in-cpu contigious-checkpointing
+data-impl deepspeed_config kill-switch-path local_rank log-batch-size-to-tensorboard
+log-optimizer-states-to-tensorboard memory-centric-tiled-linear mmap-warmup
+no-contiguous-buffers-in-local-ddp override-lr-scheduler partition-activations
+synchronize-each-layer test-weighted-split-paths-path tokenizer-name-or-path
+train-tokens train-weighted-split-paths train-weighted-split-paths-path
+use-bnb-optimizer use-checkpoint-lr-scheduler use-kitchen valid-num-workers
+valid-weighted-split-paths valid-weighted-split-paths-path
+"""
+
+RETIRED = frozenset(_RETIRED.split())
+"""Those that Megatron-LM at ``core_v0.16.1`` does not take."""
 
 _HARMLESS = re.compile(
     r"(^|[-_])(log|logs|logging|wandb|tensorboard|save|load|data|dataset|tokenizer|"

@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+FORMAT = "megatron"
+"""Name of the format that the options are of."""
+
 FLAG, OFF, WHOLE, REAL, WORD = "flag", "off", "whole", "real", "word"
 """Kinds of options: present or not; present where a setting is off; a whole number; a
 number; a word."""
@@ -272,6 +275,9 @@ NARROW_RECIPES: Mapping[str, str] = MappingProxyType(
 )
 """``--fp8-recipe`` -> format of products with weights."""
 
+FLASH = tuple(f"use-flash-attn{end}" for end in ("", "-triton", "-v1", "-v2"))
+"""Options of older versions that ask for FlashAttention."""
+
 SHARDING: Mapping[str, int] = MappingProxyType(
     {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 )
@@ -310,38 +316,43 @@ MAMBA_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"
 """``--spec`` of Mamba-2 and its hybrids."""
 
 _COMPOSED = """
-DDP-impl accumulate-allreduce-grads-in-fp32 activations-checkpoint-granularity
+" DDP-impl accumulate-allreduce-grads-in-fp32 activations-checkpoint-granularity
 activations-checkpoint-method activations-checkpoint-num-layers attention-backend
 bert-no-binary-head bf16 checkpoint-activations checkpoint-num-layers cp-comm-type
 cpu-offloading-num-layers cuda-graph-impl cuda-graph-scope cuda-graph-warmup-steps
-data-parallel-sharding-strategy ddp-impl decoder-num-layers decoder-seq-length
-deepspeed deepspeed-activation-checkpointing delay-wgrad-compute encoder-num-layers
-encoder-seq-length fp16 fp4-format fp4-recipe fp8-e4m3 fp8-format fp8-hybrid
-fp8-recipe grad-reduce-in-bf16 group-query-attention
-hierarchical-context-parallel-sizes hybrid-attention-ratio hybrid-mlp-ratio
-hybrid-override-pattern img-h img-w
-keep-fp8-transpose-cache main-grads-dtype
-microbatch-group-size-per-virtual-pipeline-stage moe-enable-deepep
-moe-flex-dispatcher-backend moe-grouped-gemm moe-layer-freq
-moe-shared-expert-overlap moe-token-dispatcher-type multi-latent-attention
-no-position-embedding no-scatter-gather-tensors-in-pipeline num-channels num-classes
+data-parallel-sharding-strategy ddp-impl decoder-num-layers decoder-seq-length deepspeed
+deepspeed-activation-checkpointing encoder-num-layers encoder-seq-length fp16 fp4-format
+fp4-recipe fp8-e4m3 fp8-format fp8-hybrid fp8-recipe grad-reduce-in-bf16
+group-query-attention hierarchical-context-parallel-sizes hybrid-attention-ratio
+hybrid-mlp-ratio hybrid-override-pattern img-h keep-fp8-transpose-cache main-grads-dtype
+moe-enable-deepep moe-flex-dispatcher-backend moe-grouped-gemm moe-layer-freq
+moe-token-dispatcher-type multi-latent-attention no-position-embedding num-classes
 num-distributed-optimizer-instances num-layers-per-virtual-pipeline-stage
 num-query-groups num-virtual-stages-per-pipeline-rank optimizer-cpu-offload
-optimizer-offload-fraction overlap-cpu-optimizer-d2h-h2d pad-vocab-size-to
-padded-vocab-size patch-dim pipeline-model-parallel-layout pp-partition-method
-quick-geglu rampup-batch-size recompute-activations recompute-granularity
-recompute-method recompute-modules recompute-num-layers
-relative-attention-max-distance relative-attention-num-buckets spec squared-relu
-swiglu tokenizer-model tokenizer-type torch-fsdp2-no-reshard-after-forward
-transformer-impl use-custom-fsdp use-distributed-optimizer use-flash-attn
-use-flash-attn-triton use-flash-attn-v1 use-flash-attn-v2 use-legacy-models
-use-megatron-fsdp use-rotary-position-embeddings use-torch-fsdp2
-use-tp-pp-dp-mapping vision-backbone-type vision-pretraining vision-pretraining-type
-vocab-size window-attn-skip-freq window-size zero-stage
+optimizer-offload-fraction pad-vocab-size-to padded-vocab-size patch-dim
+pipeline-model-parallel-layout pp-partition-method quick-geglu rampup-batch-size
+recompute-activations recompute-granularity recompute-method recompute-modules
+recompute-num-layers spec squared-relu swiglu tokenizer-model tokenizer-type
+torch-fsdp2-no-reshard-after-forward transformer-impl use-custom-fsdp
+use-distributed-optimizer use-flash-attn use-flash-attn-triton use-flash-attn-v1
+use-flash-attn-v2 use-legacy-models use-megatron-fsdp use-rotary-position-embeddings
+use-torch-fsdp2 use-tp-pp-dp-mapping vocab-size window-attn-skip-freq window-size
+zero-stage
 """
 
 COMPOSED = frozenset(_COMPOSED.split())
 """Options that are settings together with others, or under a condition."""
+
+_CARRIED = """
+attention-backend bert-no-binary-head cuda-graph-impl cuda-graph-scope
+cuda-graph-warmup-steps fp4-recipe fp8-recipe keep-fp8-transpose-cache moe-enable-deepep
+moe-flex-dispatcher-backend moe-grouped-gemm moe-token-dispatcher-type
+no-position-embedding padded-vocab-size rampup-batch-size recompute-modules spec
+tokenizer-model tokenizer-type use-flash-attn vocab-size
+"""
+
+CARRIED = frozenset(_CARRIED.split())
+"""Those of `COMPOSED` that say more than the settings that they are read into."""
 
 ASSUMED: Mapping[str, str] = MappingProxyType(
     {
@@ -382,6 +393,31 @@ ASSUMED: Mapping[str, str] = MappingProxyType(
         "sft": "Sequences are full.",
         "checkpoint-in-cpu": "Activations stay on the device.",
         "memory-centric-tiled-linear": "Linear layers are not tiled.",
+        "delay-wgrad-compute": "Gradients of weights come with those of inputs.",
+        "microbatch-group-size-per-virtual-pipeline-stage": "A chunk takes as many "
+        "microbatches in turn as there are stages.",
+        "moe-shared-expert-overlap": "Experts of all tokens run beside no transfer.",
+        "moe-permute-fusion": "Tokens are put in order by kernels of the preset.",
+        "no-scatter-gather-tensors-in-pipeline": "Stages send as the preset does.",
+        "overlap-cpu-optimizer-d2h-h2d": "The host's part overlaps as in the preset.",
+        "img-w": "Images are square.",
+        "num-channels": "Images have three channels.",
+        "relative-attention-max-distance": "Relative positions are T5's.",
+        "relative-attention-num-buckets": "Relative positions are T5's.",
+        "vision-pretraining": "The vision model learns to classify.",
+        "vision-pretraining-type": "The vision model learns to classify.",
+        "vision-backbone-type": "The vision model is a ViT.",
+        "partition-activations": "Saved activations are on every rank.",
+        "cross-entropy-loss-fusion": "The loss is as the preset has it.",
+        "first-last-layers-bf16": "All blocks have products in the narrow format.",
+        "ddp-bucket-size": "Buckets of gradients are as large as by default.",
+        "ddp-num-buckets": "Buckets of gradients are as large as by default.",
+        "no-bias-dropout-fusion": "Kernels are fused as in the preset.",
+        "no-bias-gelu-fusion": "Kernels are fused as in the preset.",
+        "no-bias-swiglu-fusion": "Kernels are fused as in the preset.",
+        "no-masked-softmax-fusion": "Kernels are fused as in the preset.",
+        "no-rope-fusion": "Kernels are fused as in the preset.",
+        "use-nccl-ub": "Collectives copy what they send.",
     }
 )
 """Options that make some difference that is not modelled -> what is taken instead."""

@@ -6,8 +6,11 @@ LayerNorm, tied embeddings, biases, gradients in fp32 beside bf16 (``arguments.p
 
 import re
 
+from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.arguments import TrainingCommand, find_command
+from nestsim.launch.formats.megatron.carried import carried_options
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
+from nestsim.launch.formats.megatron.options import MAMBA_SPEC
 from nestsim.launch.read import ImportedJob, LaunchSource
 
 _SIZES = ("tensor_model", "pipeline_model", "context")
@@ -38,15 +41,20 @@ def read_megatron(source: LaunchSource) -> ImportedJob:
         if vocabulary is None
         else given.whole_number("vocab-size", vocabulary),
     )
-    ignored = given.sort_out()
+    given.check()
+    spec = given.given_words("spec") or MAMBA_SPEC
+    if spec != MAMBA_SPEC:
+        given.assume("--spec: Layers are those that the options spell out.")
     tables = read_tables(given, launched)
+    if carried := carried_options(given.values):
+        tables["launch"] = {"format": known.FORMAT, "options": carried}
     return ImportedJob(
         name=source.path.stem,
         tables=tables,
         num_devices=num_devices,
         devices_per_node=node,
         assumptions=tuple(given.assumptions),
-        ignored=ignored,
+        options=given.effects(),
     )
 
 

@@ -212,20 +212,26 @@ def _dispatch(job: LaunchJob) -> Options:
     """Return how tokens travel to experts, and what balances them."""
     if not job.model.num_moe_experts:
         return {}
+    sent: Options = {"moe-token-dispatcher-type": ("alltoall",)}
+    if job.workload.software.ranks_per_node:
+        # DeepEP sends a token once to each node that has experts for it.
+        sent = {
+            "moe-token-dispatcher-type": ("flex",),
+            "moe-flex-dispatcher-backend": ("deepep",),
+        }
+    launch = job.scenario.launch
+    if launch is not None and launch.format == known.FORMAT:
+        # The rest is what scripts say for themselves, or leave to Megatron-LM.
+        return sent if job.plan.parallel.expert_model_parallel_size > 1 else {}
     options: Options = {
         "moe-router-load-balancing-type": ("aux_loss",),
         "moe-aux-loss-coeff": ("1e-3",),
-        "moe-token-dispatcher-type": ("alltoall",),
+        "moe-token-dispatcher-type": sent.pop("moe-token-dispatcher-type"),
     }
     if job.training.precision == "bf16":
         options["moe-grouped-gemm"] = ()
-    if job.workload.software.ranks_per_node:
-        # DeepEP sends a token once to each node that has experts for it.
-        options |= {
-            "moe-token-dispatcher-type": ("flex",),
-            "moe-flex-dispatcher-backend": ("deepep",),
-            "moe-router-dtype": ("fp32",),
-        }
+    if sent:
+        options |= {**sent, "moe-router-dtype": ("fp32",)}
     return options
 
 
@@ -258,7 +264,9 @@ def _parallel(job: LaunchJob) -> Options:
     if plan.hierarchical_context_parallel_sizes:
         sizes = plan.hierarchical_context_parallel_sizes
         options["hierarchical-context-parallel-sizes"] = tuple(map(str, sizes))
-    if job.model.num_moe_experts and plan.expert_model_parallel_size > 1:
+    if job.model.num_moe_experts and (
+        plan.expert_model_parallel_size > 1 or plan.expert_tensor_parallel_size
+    ):
         tp = plan.expert_tensor_parallel_size or plan.tensor_model_parallel_size
         options["expert-tensor-parallel-size"] = (str(tp),)
     if rank_order(job) == known.PP_INSIDE_ORDER:

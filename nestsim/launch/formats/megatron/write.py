@@ -1,11 +1,20 @@
 """A launch script of Megatron-LM: complete, commented, ready but for the data."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 
 from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.carried import (
+    has_data,
+    has_tokens,
+    script_options,
+    with_script,
+)
 from nestsim.launch.formats.megatron.gaps import find_gaps
 from nestsim.launch.formats.megatron.settings import (
     OptionGroup,
+    Options,
     job_options,
     rank_order,
     script_of,
@@ -20,12 +29,13 @@ VERSION = "Megatron Core 0.16"
 SCRIPT = "launch.sh"
 """Name of the script."""
 
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
 
 def write_megatron(job: LaunchJob) -> LaunchFiles:
     """Write a plan as a script around torchrun, and a rank map where one is needed."""
-    groups = job_options(job)
+    groups, changes = with_script(job, (*job_options(job), *_yours(job)))
     values = {name: one for group in groups for name, one in group.options.items()}
-    values |= _data(job)
     mapped = needs_rank_map(job)
     files: dict[str, str | bytes] = {
         SCRIPT: "\n".join(_lines(job, groups, mapped=mapped)) + "\n"
@@ -33,7 +43,9 @@ def write_megatron(job: LaunchJob) -> LaunchFiles:
     if mapped:
         files[RANK_MAP] = mapped_ranks(job)
     return LaunchFiles(
-        files=files, gaps=find_gaps(job, values), notes=tuple(_notes(job))
+        files=files,
+        gaps=(*find_gaps(job, values), *changes),
+        notes=tuple(_notes(job, values)),
     )
 
 
@@ -64,11 +76,25 @@ def environment(values: Mapping[str, Sequence[str]], job: LaunchJob) -> tuple[st
     return "1", "communication starts before the compute that it hides behind"
 
 
-def _notes(job: LaunchJob) -> Iterator[str]:
-    yield (
-        "Data, tokenizer, checkpoints and learning rates are yours: DATA_ARGS and "
-        "SCHEDULE_ARGS hold placeholders that run on made-up data."
-    )
+def _notes(job: LaunchJob, values: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    if script_options(job) is None:
+        yield (
+            "Data, tokenizer, checkpoints and learning rates are yours: DATA_ARGS and "
+            "SCHEDULE_ARGS hold placeholders that run on made-up data."
+        )
+    left = {"norm-epsilon": "1e-5"}
+    if job.model.position_embedding_type == "rope":
+        left["rotary-base"] = "10000"
+    if unsaid := [
+        f"--{name} {one}" for name, one in left.items() if name not in values
+    ]:
+        yield (
+            f"Megatron-LM takes {' and '.join(unsaid)} where nothing says otherwise, "
+            "and no plan depends on it: give the model's own."
+        )
+    words = " ".join(word for one in values.values() for word in one)
+    if taken := dict.fromkeys(_VARIABLE.findall(words)):
+        yield f"The script takes {', '.join(taken)} from outside, as the imported did."
     yield f"The options are those of {VERSION}."
     if not job.scenario.software_preset.startswith(("megatron", "nemo")):
         yield (
@@ -98,17 +124,7 @@ def _lines(
     yield from size_lines(job, mapped=mapped)
     for group in groups:
         yield from _group(group.name, group.comment, group.options)
-    yield from _group(
-        "SCHEDULE_ARGS",
-        "Yours: how long, and how fast.",
-        {"train-iters": ("100",), "lr": ("1e-4",), "lr-decay-style": ("constant",)},
-    )
-    yield from _group(
-        "DATA_ARGS",
-        "Yours: tokenizer and data; made-up tokens run at the same speed.",
-        _data(job),
-    )
-    names = [group.name for group in groups] + ["SCHEDULE_ARGS", "DATA_ARGS"]
+    names = [group.name for group in groups]
     program = script_of(job.model)
     if mapped:
         yield from mapped_lines(job, program, names)
@@ -116,14 +132,50 @@ def _lines(
         yield from torchrun_lines(program, names)
 
 
-def _data(job: LaunchJob) -> dict[str, tuple[str, ...]]:
+def _yours(job: LaunchJob) -> Iterator[OptionGroup]:
+    """Yield placeholders of what users say for themselves, and their script has not."""
+    script = script_options(job)
+    schedule: Options = {}
+    if script is None:
+        schedule["lr-decay-style"] = ("constant",)
+    if not script or not {"train-iters", "train-samples", "train-tokens"} & set(script):
+        schedule["train-iters"] = ("100",)
+    if not script or "lr" not in script:
+        schedule["lr"] = ("1e-4",)
+    for name, comment, options in (
+        ("SCHEDULE_ARGS", "Yours: how long, and how fast.", schedule),
+        (
+            "DATA_ARGS",
+            "Yours: tokenizer and data; made-up tokens run at the same speed.",
+            _data(job),
+        ),
+    ):
+        if options:
+            yield OptionGroup(name=name, comment=comment, options=options)
+
+
+def _data(job: LaunchJob) -> Options:
     if job.model.family == "vit":
-        return {"data-path": ("train", "valid")}
+        return {} if has_data(job) else {"data-path": ("train", "valid")}
+    options: Options = {}
+    if not has_data(job):
+        options |= {"mock-data": (), "split": ("99,1,0",)}
+    if not has_tokens(job):
+        options |= made_up_tokens(job.model.vocab_size)
+    return options
+
+
+def made_up_tokens(size: int) -> Options:
+    """Return a tokenizer with a vocabulary of a size, which is not padded.
+
+    ``NullTokenizer`` has a token to end documents beside those that it is given, and
+    the vocabulary is a multiple of tensor-parallel ranks times a number that is 128
+    unless said (``megatron/training/tokenizer/tokenizer.py`` of Core 0.16.1).
+    """
     return {
-        "mock-data": (),
         "tokenizer-type": ("NullTokenizer",),
-        "vocab-size": (str(job.model.vocab_size),),
-        "split": ("99,1,0",),
+        "vocab-size": (str(size - 1),),
+        "make-vocab-size-divisible-by": ("1",),
     }
 
 
@@ -179,9 +231,13 @@ def _written(options: Mapping[str, Sequence[str]]) -> Iterable[str]:
 
 
 def _quoted(word: str) -> str:
-    """Return a word in quotes where a shell would read it otherwise."""
-    plain = all(c.isalnum() or c in "_./,+-=%:" for c in word)
-    return word if plain and word else "'" + word.replace("'", "") + "'"
+    """Return a word as a shell reads it; variables alone are left to be read."""
+    parts = _VARIABLE.split(word)
+    return "".join(
+        f'"${{{part}}}"' if index % 2 else quote(part)
+        for index, part in enumerate(parts)
+        if part or len(parts) == 1
+    )
 
 
 def torchrun_lines(program: str, names: Sequence[str]) -> Iterator[str]:
@@ -212,7 +268,7 @@ def mapped_lines(job: LaunchJob, program: str, names: Sequence[str]) -> Iterator
     yield f"# The ranks that {RANK_MAP} has on this node, each on its device."
     yield f"export MASTER_ADDR MASTER_PORT WORLD_SIZE={world}"
     yield "while IFS=, read -r rank node device; do"
-    yield '    [ "$node" = "$NODE_RANK" ] || continue'
+    yield '    if [ "$node" != "$NODE_RANK" ]; then continue; fi'
     yield "    RANK=$rank LOCAL_RANK=$device start_rank &"
     yield f'done < <(tail -n +2 "$(dirname "$0")/{RANK_MAP}")'
     yield "wait"

@@ -11,6 +11,7 @@ from nestsim.launch.formats.torchtitan.names import (
 )
 from nestsim.launch.formats.usual import (
     differing_training,
+    expert_group_gaps,
     full_batch,
     plain_mixed_precision,
 )
@@ -130,13 +131,7 @@ def _group_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
             reason=f"torchtitan {COMMAND_VERSION} does not split experts where it "
             f"spreads them; {TOML_VERSION} has 1 and the tensor-parallel size.",
         )
-    if ep > 1 and cp > 1 and not etp:
-        yield LaunchGap(
-            setting="expert_model_parallel_size",
-            value=ep,
-            reason="torchtitan spreads experts over the ranks that share a sequence "
-            "first, the plan over replicas only.",
-        )
+    yield from expert_group_gaps(job, "torchtitan", within_data=False)
 
 
 def _saving_gaps(job: LaunchJob) -> Iterator[LaunchGap]:

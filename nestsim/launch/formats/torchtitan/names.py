@@ -134,6 +134,12 @@ OPTIONS: Mapping[str, TitanOption] = MappingProxyType(
             newer="compile.enable_async_tensor_parallel",
         ),
         **_parallel(
+            "expert_parallel_comm_backend",
+            "software.moe_token_dispatcher_type",
+            "standard",
+            choices=("standard", "deepep", "hybridep"),
+        ),
+        **_parallel(
             "pipeline_parallel_degree",
             "plan.pipeline_model_parallel_size",
             older=("experimental.pipeline_parallel_degree",),
@@ -237,8 +243,7 @@ WITHOUT_EFFECT: Mapping[str, frozenset[str] | None] = MappingProxyType(
             {
                 *("disable_loss_parallel", "enable_compiled_autograd"),
                 *("context_parallel_load_balancer", "context_parallel_ptrr_mask_key"),
-                *("expert_parallel_comm_backend", "spmd_backend"),
-                "enable_fsdp_symm_mem",
+                *("spmd_backend", "enable_fsdp_symm_mem"),
             }
         ),
         "activation_checkpoint": frozenset(

@@ -62,7 +62,7 @@ def read_torchtitan(source: LaunchSource) -> ImportedJob:
     sizes = _Degrees.of(options, source)
     batch = _batch(options, sizes)
     plan = {
-        **_parallel_sizes(options, sizes, assumed),
+        **_parallel_sizes(options, sizes),
         "micro_batch_size": _micro_batch(options, sizes, assumed),
         **_pipeline(options, sizes.pp, num_layers),
         **_sharding(options, sizes),
@@ -71,18 +71,19 @@ def read_torchtitan(source: LaunchSource) -> ImportedJob:
     if options.flag("training.enable_cpu_offload"):
         for part in ("weights", "gradients", "optimizer"):
             plan[f"offload_{part}"] = 1.0
+    tables = {
+        "model": model,
+        "training": {"global_batch_size": batch, **_training(options, assumed)},
+        "software": {"preset": "torchtitan", **_software(options, plan, assumed)},
+        "plan": plan,
+    }
     return ImportedJob(
         name=f"{source.path.stem} (torchtitan)",
-        tables={
-            "model": model,
-            "training": {"global_batch_size": batch, **_training(options, assumed)},
-            "software": {"preset": "torchtitan", **_software(options, assumed)},
-            "plan": plan,
-        },
+        tables=tables,
         num_devices=sizes.num_devices,
         devices_per_node=options.devices_per_node,
         assumptions=tuple(assumed),
-        ignored=options.ignored,
+        options=options.effects,
     )
 
 
@@ -239,9 +240,7 @@ def _micro_batch(options: TitanOptions, sizes: _Degrees, assumed: list[str]) -> 
     return size
 
 
-def _parallel_sizes(
-    options: TitanOptions, sizes: _Degrees, assumed: list[str]
-) -> dict[str, Any]:
+def _parallel_sizes(options: TitanOptions, sizes: _Degrees) -> dict[str, Any]:
     """Return the sizes of [plan]."""
     plan: dict[str, Any] = {
         "tensor_model_parallel_size": sizes.tp,
@@ -260,7 +259,7 @@ def _parallel_sizes(
         plan["cp_comm_type"] = "p2p" if rotated == "alltoall" else "all_gather"
     ep = options.whole("parallelism.expert_parallel_degree")
     if ep > 1:
-        plan |= _experts(options, sizes, ep, assumed)
+        plan |= _experts(options, sizes, ep)
     if (
         ep > 1
         and options.value("parallelism.pipeline_parallel_schedule").raw == "DualPipeV"
@@ -271,10 +270,8 @@ def _parallel_sizes(
     return plan
 
 
-def _experts(
-    options: TitanOptions, sizes: _Degrees, ep: int, assumed: list[str]
-) -> dict[str, int]:
-    """Return how experts are spread: over ``dp_shard``, ``cp`` and, if etp is 1, tp."""
+def _experts(options: TitanOptions, sizes: _Degrees, ep: int) -> dict[str, int]:
+    """Return how experts are spread: over ``dp_shard``, ``cp`` and ``tp`` / etp."""
     etp = 1
     if not options.is_command:
         etp = options.whole("parallelism.expert_tensor_parallel_degree")
@@ -293,14 +290,7 @@ def _experts(
             expected=f"a divisor of {sizes.shard * sizes.cp * sizes.tp // etp}",
         )
     spread = {"expert_model_parallel_size": ep}
-    if etp != sizes.tp:
-        return {**spread, "expert_tensor_parallel_size": 1}
-    if sizes.cp > 1:
-        assumed.append(
-            "Experts are spread over replicas; torchtitan spreads them over the ranks "
-            "that share a sequence first."
-        )
-    return spread
+    return {**spread, "expert_tensor_parallel_size": 1} if etp != sizes.tp else spread
 
 
 def _sharding(options: TitanOptions, sizes: _Degrees) -> dict[str, Any]:
@@ -428,6 +418,7 @@ def _recompute(
         f"Of each chunk's blocks the first {count} are computed again; torchtitan "
         f"computes every {every}th block again (selective_ac_option)."
     )
+    options.replaced.add("activation_checkpoint.selective_ac_option")
     return {"recompute": "full", "recompute_num_layers": count}
 
 
@@ -448,6 +439,8 @@ def _training(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
     assumed_of = {"Adam": "Adam and AdamW take the same time and memory."}
     if optimizer in assumed_of:
         assumed.append(assumed_of[optimizer])
+        options.replaced.add("optimizer.name")
+    options.choice("training.mixed_precision_reduce")
     precision = _converted(options)
     if precision:
         table["matmul_precision"] = precision
@@ -472,7 +465,9 @@ def _converted(options: TitanOptions) -> str:
     return found[0] if found else ""
 
 
-def _software(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
+def _software(
+    options: TitanOptions, plan: dict[str, Any], assumed: list[str]
+) -> dict[str, Any]:
     """Return the settings of [software] beside the preset."""
     table: dict[str, Any] = {}
     if options.flag("parallelism.enable_async_tensor_parallel"):
@@ -482,4 +477,9 @@ def _software(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
     compiled = options.flag("compile.enable")
     if compiled and "model" in options.texts("compile.components"):
         assumed.append("Kernels are those of PyTorch without torch.compile.")
+        options.replaced.update({"compile.enable", "compile.components"})
+    backend = "parallelism.expert_parallel_comm_backend"
+    groups = plan.get("expert_model_parallel_size", 1)
+    if groups > 1 and options.choice(backend) != "standard":
+        table["moe_token_dispatcher_type"] = "flex"
     return table

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.torchtitan.flavors import REGISTRY
 from nestsim.launch.formats.torchtitan.names import (
     OPTIONS,
@@ -17,8 +18,8 @@ from nestsim.launch.formats.torchtitan.names import (
     toml_names,
 )
 from nestsim.launch.read import LaunchSource
-from nestsim.launch.shell.training import find_training
-from nestsim.launch.shell.words import known_word
+from nestsim.launch.shell.marks import known_word
+from nestsim.launch.training import find_training
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
 from topologies.input_file import Value, parse_toml
@@ -44,6 +45,15 @@ class TitanOptions:
     ignored: tuple[str, ...]
     """Names of those that make no difference, as written."""
 
+    ticked: set[str] = field(default_factory=set)
+    """Options that somebody read."""
+
+    replaced: set[str] = field(default_factory=set)
+    """Options in whose place something else is assumed."""
+
+    named: tuple[str, ...] = ()
+    """Options of a command line that name what is trained."""
+
     function: str | None = None
     """Function of the registry that a command line names; None for a TOML file."""
 
@@ -64,12 +74,25 @@ class TitanOptions:
         """Whether it is of 0.3 or later."""
         return self.function is not None
 
+    @property
+    def effects(self) -> OptionEffects:
+        """What became of each option, after all were read."""
+        written = {name: value.where for name, value in self.values.items()}
+        named = self.named
+        return OptionEffects.of(
+            [*named, *written.values(), *self.ignored],
+            read=[*named, *(written[one] for one in written if one in self.ticked)],
+            assumed=[written[one] for one in written if one in self.replaced],
+        )
+
     def has(self, name: str) -> bool:
         """Whether an option is set."""
+        self.ticked.add(name)
         return name in self.values or name in self.defaults
 
     def value(self, name: str) -> Value:
         """Return the value of an option, or what the framework takes without it."""
+        self.ticked.add(name)
         if name in self.values:
             return self.values[name]
         return Value(self.defaults.get(name, OPTIONS[name].default), name)
@@ -185,12 +208,16 @@ def read_command(source: LaunchSource) -> TitanOptions:
     known = {_plain(name): ours for name, ours in command_names().items()}
     values: dict[str, Value] = {}
     ignored: list[str] = []
+    named: list[str] = []
+    behind = {word.partition("=")[0] for word in start.options}
     function = start.environment.get("CONFIG", "")  # run_train.sh reads it
     for name, value in _options(start.words):
-        if name == "config":
-            function = value
+        if name in ("config", "module"):
+            function = value if name == "config" else function
+            named.append(f"--{name}")
         elif "." not in name and name != _CHECKPOINT:
-            continue  # of a launcher, or without effect
+            if f"--{name}" in behind:  # else of a launcher
+                ignored.append(f"--{name}")
         elif not _read_option(name, value, known, values):
             _check_ignored(_plain(name), list(known))
             ignored.append(f"--{name}")
@@ -204,6 +231,7 @@ def read_command(source: LaunchSource) -> TitanOptions:
     return TitanOptions(
         values=values,
         ignored=tuple(ignored),
+        named=tuple(named),
         function=function,
         num_devices=start.num_devices,
         devices_per_node=start.devices_per_node,

@@ -363,6 +363,9 @@ def _command_options(values: Mapping[str, Any]) -> list[str]:
             words.insert(0, f"--{written} {' '.join(map(_listed, value))}")
         else:
             words.append(f"--{written} {value}")
+    if values["compile.enable"]:
+        # Functions of the registry compile the loss alone, where experts are routed.
+        words.insert(0, "--compile.components model loss")
     return [*words, f"activation_checkpoint:{values['activation_checkpoint.mode']}"]
 
 

@@ -46,6 +46,7 @@ KNOWN: dict[str, set[str]] = {
         "rotary_percent",
         "share_embeddings_and_output_weights",
         "seq_length",
+        "rotary_base",
         "vocab_size",
         "should_pad_vocab",
         "hybrid_override_pattern",

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from estimators.grouping import Grouping
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.known import SILENT
 from nestsim.launch.formats.megatron.patterns import (
@@ -28,6 +29,7 @@ from nestsim.launch.formats.megatron.patterns import (
 from nestsim.launch.formats.megatron.settings import job_options
 from nestsim.launch.job import LaunchJob
 from nestsim.scenario.load import Scenario
+from planner.cost.groups import StageGroups
 from planner.search.placements import Extents, whole_dimensions
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 from topologies.errors import InputError
@@ -223,6 +225,18 @@ def check(job: LaunchJob) -> None:
     assert blocks_of(transformer) == job.blocks_by_virtual_stage()
 
 
+def test_core_refuses_biases_of_experts_that_are_split() -> None:
+    """What `gaps` tells, by the class itself."""
+    for etp in (1, 2):
+        plan = {"expert_model_parallel_size": 4, "expert_tensor_parallel_size": etp}
+        job = LaunchJob.of(small_scenario(plan, model={"add_bias_linear": True}))
+        if etp == 1:
+            configure(job)
+        else:
+            with pytest.raises(AssertionError, match="ETP==1"):
+                configure(job)
+
+
 FITS = (
     "account_for_embedding_in_pipeline_split",
     "expert_tensor_parallel_size",
@@ -291,6 +305,7 @@ def test_an_option_is_known_in_one_place() -> None:
         set(known.REFUSED),
         set(SILENT),
     ]
+    assert known.CARRIED <= known.COMPOSED
     for index, place in enumerate(places):
         for other in places[index + 1 :]:
             assert place & other == set()
@@ -309,23 +324,25 @@ def test_ranks_form_the_groups_of_megatron(
 ) -> None:
     """Groups by `RankGenerator` are those of the axes of our placement."""
     tp, cp, dp, pp = sizes
-    dp *= ep
-    inside = order == known.PP_INSIDE_ORDER
-    if inside:
+    if order == known.PP_INSIDE_ORDER:
         # The only case that Megatron has: see `rank_order`.
         ep, cp = 1, 1
-    extents = Extents(tp, cp, ep, dp // ep, pp)
-    devices = whole_dimensions(tuple(order.split("-")), extents).devices
-    grid = devices.reshape(pp, dp, cp, tp)
+    grouping = Grouping.of((tp, cp, ep))
+    dp *= grouping.replica_unit((tp, cp, ep))
+    placed = 1 if grouping.is_folded else ep
+    extents = Extents(tp, cp, placed, dp // placed, pp)
+    placement = whole_dimensions(tuple(order.split("-")), extents)
+    grid = placement.devices.reshape(pp, dp, cp, tp)
     ranks = RankGenerator(tp=tp, ep=1, dp=dp, pp=pp, cp=cp, order=order)
     for axis, name in enumerate(("pp", "dp", "cp", "tp")):
         ours = {tuple(row) for row in _rows(grid, axis)}
         assert ours == {tuple(group) for group in ranks.get_ranks(name)}
     experts = RankGenerator(tp=tp, ep=ep, dp=cp * dp // ep, pp=pp, cp=1, order=order)
     assert ranks.get_ranks("pp") == experts.get_ranks("pp")
-    if cp == 1:
-        ours = {tuple(row) for row in _rows(grid.reshape(pp, dp // ep, ep, tp), 2)}
-        assert ours == {tuple(group) for group in experts.get_ranks("ep")}
+    groups = StageGroups(placement.grid, grouping, ep)
+    for name, found in (("ep", groups.experts()), ("dp", groups.expert_data())):
+        ours = {tuple(sorted(one)) for one in found.reshape(-1, found.shape[2])}
+        assert ours == {tuple(group) for group in experts.get_ranks(name)}
 
 
 def _rows(grid: Any, axis: int) -> list[list[int]]:

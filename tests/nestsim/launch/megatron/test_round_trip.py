@@ -128,6 +128,16 @@ def test_what_megatron_has_options_for_is_no_gap(field: str, expected: bool) -> 
     assert (files.gaps == ()) == expected
 
 
+def test_biases_of_experts_that_are_split_are_told() -> None:
+    """megatron-core: "Bias in Moe is only supported when ETP==1"."""
+    for etp, told in ((None, True), (1, False)):
+        plan = {"expert_model_parallel_size": 4, "expert_tensor_parallel_size": etp}
+        plan = {name: one for name, one in plan.items() if one is not None}
+        _, files = _written(small_scenario(plan, model={"add_bias_linear": True}))
+        named = {gap.setting for gap in files.gaps}
+        assert ("expert_tensor_parallel_size" in named) == told
+
+
 def test_ranks_out_of_order_have_a_map_to_devices() -> None:
     job, files = _written(small_scenario(CHANGED["placement"]))
     table = files.files[RANK_MAP]

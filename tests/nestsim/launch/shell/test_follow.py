@@ -14,7 +14,7 @@ from nestsim.launch.formats.megatron.options import known_names
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.shell.follow import follow_script
-from nestsim.launch.shell.words import first_unknown
+from nestsim.launch.shell.marks import first_unknown
 from topologies.errors import InputError
 
 SCRIPTS = Path(__file__).parent.parent / "megatron" / "scripts"
@@ -77,7 +77,7 @@ def test_commands_are_those_that_bash_starts(script: str) -> None:
 
 
 def test_what_nothing_sets_is_marked_by_its_name() -> None:
-    ((_, path, made, taken),) = started("run $DATA/x $(date +%s) ${1}")
+    *_, (_, path, made, taken) = started("run $DATA/x $(date +%s) ${1}")
     assert first_unknown(path) == "$DATA"
     assert first_unknown(made) == "$(date +%s)"
     assert first_unknown(taken) == "$1"
@@ -85,7 +85,7 @@ def test_what_nothing_sets_is_marked_by_its_name() -> None:
 
 def test_what_is_not_known_keeps_its_name_in_another_shell() -> None:
     text = "bash -c \"run $DATA/x $(ls 'a b' | head -n 1) y\""
-    _, (_, path, made, last) = started(text)
+    *_, (_, path, made, last) = started(text)
     assert first_unknown(path) == "$DATA"
     assert first_unknown(made) == "$(ls 'a b' | head -n 1)"
     assert last == "y"
@@ -140,6 +140,25 @@ def test_conditions_that_only_a_run_would_tell_do_not_hold_and_are_told() -> Non
     assert [one.words[0] for one in run.commands] == ["nvidia-smi", "run"]
     assert run.commands[-1].words == ("run", "b")
     assert run.assumptions == ("The condition in line 1 of the script does not hold.",)
+
+
+def test_what_a_script_stops_at_is_told_only_where_it_could_stop() -> None:
+    unset = "Variables that nothing in the script sets are set (set -u)."
+    succeeds = "Commands succeed (set -e)."
+    for script, told in (
+        ("set -eu\nN=${N:-8}\ntorchrun $N a.py", ()),
+        ("set -eu\ntorchrun $N a.py", (unset,)),
+        ("torchrun $N a.py\nsleep 1", ()),
+        ("set -e\nmodule load cuda\ntorchrun a.py", (succeeds,)),
+        ("set -e\ntorchrun a.py &\nwait", ()),
+    ):
+        assert follow_script(script, {}).assumptions == told, script
+
+
+def test_a_loop_over_lines_of_a_command_has_one_round() -> None:
+    run = follow_script("while read -r host; do run $host; done < <(hosts)", {})
+    assert [one.words[0] for one in run.commands] == ["hosts", "run"]
+    assert run.assumptions == ("read in line 1 of the script finds one line.",)
 
 
 def test_nothing_is_executed(tmp_path: Path) -> None:

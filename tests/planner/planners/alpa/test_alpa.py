@@ -71,7 +71,7 @@ def test_its_plan_is_the_first_that_fits_and_uses_every_device():
     (priced,) = found_by(network, workload).plans
     sizes = priced.plan.parallel.sizes()
     assert sizes.tp * sizes.dp * sizes.pp == network.num_devices
-    assert fits(workload, SearchSpec(), priced.plan)
+    assert fits(workload, SearchSpec(), priced.plan, None)
     assert {stage.zero_stage for stage in priced.plan.stages} == {0}
     assert {stage.recompute for stage in priced.plan.stages} == {"none"}
     for stage in priced.plan.stages:

@@ -186,7 +186,7 @@ def test_what_the_host_has_no_room_for_does_not_fit():
     network, workload = small_job()
     little = tight(2e-6)
     plan = found(little, network.with_host(HOST)).plans[0].plan
-    assert not fits(workload, little, plan)
+    assert not fits(workload, little, plan, None)
     assert not fits(workload, little, plan, replace(HOST, memory=1.0))
     small = network.with_host(replace(HOST, memory=1.0))
     assert found(little, small).why_not
@@ -256,7 +256,7 @@ def test_what_it_proposes_fits_and_holds_every_layer(instance):
     assert bool(outcome.why_not) == (not outcome.plans)
     for priced in outcome.plans:
         check_plan(workload, priced.plan, network.num_devices)
-        assert fits(workload, spec, priced.plan)
+        assert fits(workload, spec, priced.plan, None)
         layers = [stage.layers for stage in priced.plan.stages]
         assert layers[0][0] == 0
         assert layers[-1][1] == workload.chain[0] - 1

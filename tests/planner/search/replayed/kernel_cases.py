@@ -74,6 +74,7 @@ def drawn_case(rng, zero, option):
         step_once=float(rng.randint(0, 5)),
         shard_time=float(rng.randint(0, 2)),
         tied_time=float(rng.randint(0, 9)),
+        messages_time=float(rng.randint(0, 2)) if p > 1 else 0.0,
     )
 
 
@@ -121,6 +122,7 @@ def compiled(case, cutoff=np.inf):
         tied_time=case.tied_time,
         tied_parameters=case.tied,
         boundary_bytes=case.boundary_bytes,
+        messages_time=case.messages_time,
         reduces_behind=case.reduces_behind,
         gathers_ahead=case.gathers_ahead,
         by_layer=case.by_layer,
@@ -140,6 +142,7 @@ def compiled(case, cutoff=np.inf):
             in_flight=np.ones(case.p, dtype=np.int64),
             first_passes=np.array(case.first_passes),
             last_in_flight=1,
+            round_passes=case.p,
         ),
         passes=terms.PassDurations(
             forward=sums(case.forward),

@@ -91,6 +91,8 @@ class Case:
     step_once: float
     shard_time: float
     tied_time: float
+    messages_time: float
+    """Of the host, in each pass of a virtual stage."""
 
     @property
     def num_virtual(self) -> int:
@@ -133,7 +135,7 @@ class Case:
     def f(self, k: int) -> float:
         """Return the forward pass of a virtual stage."""
         row = self.forward[self.signature[k % self.p]]
-        time = sum(row[layer] for layer in self.layers(k))
+        time = self.messages_time + sum(row[layer] for layer in self.layers(k))
         if self.rules.gathers_each:
             time = max(time + self.sent(k, 0), self.beside(k, 0))
         return time
@@ -141,7 +143,8 @@ class Case:
     def b(self, k: int) -> float:
         """Return the backward pass of a virtual stage, with what it repeats."""
         row = self.backward[self.signature[k % self.p]][self.mode]
-        time, least = sum(row[layer] for layer in self.layers(k)), 0.0
+        time = self.messages_time + sum(row[layer] for layer in self.layers(k))
+        least = 0.0
         if self.rules.reduces_each:
             time, least = time + self.sent(k, 1), self.beside(k, 1)
         if self.rules.gathers_each:

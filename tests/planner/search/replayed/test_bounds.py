@@ -134,6 +134,17 @@ def test_no_bound_exceeds_the_replay_where_weight_gradients_are_apart(schedule):
     assert checked >= 20
 
 
+@pytest.mark.parametrize("preset", ["ideal", "maxtext"])
+def test_no_bound_exceeds_the_replay_where_all_forward_passes_come_first(preset):
+    checked = 0
+    for seed in range(40, 52):
+        world = random_world(seed, preset=preset).spec_with(
+            schedules=("gpipe",), pipeline_model_parallel_sizes=(2, 3, 4, 6, 8)
+        )
+        checked += check_world(world, seed, configurations=3, plans=3)
+    assert checked >= 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(20))
 @pytest.mark.parametrize("schedule", SPLIT)

@@ -75,7 +75,8 @@ def seen_in(world, leaf, memory):
 def test_plans_are_left_out_where_their_fullest_stage_does_not_fit():
     seen = Counter()
     for seed in range(40):
-        preset = ("ideal", "megatron-core", "torchtitan")[seed % 3]
+        presets = ("ideal", "megatron-core", "torchtitan", "maxtext")
+        preset = presets[seed % 4]
         world = random_world(seed, preset=preset)
         large = replace(world.workload.accelerator, memory_bytes=1e15)
         workload = replace(world.workload, accelerator=large)

@@ -7,9 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from estimators.grouping import CP_COMM_TYPES, Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
-from estimators.training import CP_COMM_TYPES, Grouping, ParallelismConfig
+from estimators.training import ParallelismConfig
 from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.launchable import LaunchFacts, broken_rules
 from planner.search.placements import Extents, whole_dimensions
@@ -56,13 +57,19 @@ def test_every_plan_keeps_every_rule(preset):
     assert plans >= 40
 
 
-def every_grouping(tp, cp):
-    """Return all ways to share attention, experts being split like the rest or not."""
+def every_grouping(tp, cp, ep):
+    """Return all ways to share attention, experts being split like the rest or not.
+
+    Those that are can be spread over all ranks, or over replicas alone.
+    """
     kinds = [("p2p", 0), ("all_gather", 0), ("a2a", 0)] if cp > 1 else [("p2p", 0)]
     kinds += [("a2a+p2p", a) for a in range(2, cp) if cp % a == 0]
+    experts = [(0, False)]
+    experts += [(0, True)] if cp > 1 and ep > 1 else []
+    experts += [(1, False)] if tp > 1 else []
     return [
-        Grouping(etp=etp, cp_comm_type=kind, a2a=a)
-        for etp in ((0, 1) if tp > 1 else (0,))
+        Grouping(etp=etp, cp_comm_type=kind, a2a=a, folds=folds)
+        for etp, folds in experts
         for kind, a in kinds
     ]
 
@@ -120,14 +127,16 @@ class Brute:
     def groupings(self, tp, cp, ep, b, dp):
         """Return how ranks may form groups that divide the model and themselves."""
         model, found = self.workload.graph.spec, []
-        for one in every_grouping(tp, cp):
+        for one in every_grouping(tp, cp, ep):
             # Two levels are searched with the most ranks that can exchange heads; what
             # one rank holds all of is not split anew.
             if one.a2a != largest_level(model, one, tp, cp) or (
                 one.is_folded and ep == 1
             ):
                 continue
-            spread, ranks = (one.etp * ep, tp * cp * dp) if one.is_folded else (ep, dp)
+            spread, ranks = ep, dp
+            if one.folds or one.etp:
+                spread, ranks = (one.etp or tp) * ep, tp * cp * dp
             degrees = Degrees(tp, cp, ep, b, tp > 1, one)
             if ranks % spread == 0 and not divisibility_problem(model, degrees):
                 found.append(one)
@@ -158,6 +167,7 @@ class Brute:
             else Extents(tp, cp, ep, dp // ep, pp),
         )
         zero = self.rules.zero_stages_of(pp)
+        own = None if pairs or pp == 1 else self.rules.usual_schedule(v)
         plan = Plan(
             parallel=ParallelismConfig(
                 tensor_model_parallel_size=tp,
@@ -166,12 +176,12 @@ class Brute:
                 data_parallel_size=dp,
                 pipeline_model_parallel_size=pp,
                 sequence_parallel=tp > 1,
-                **grouping.settings(cp),
+                **grouping.settings(cp, ep),
             ),
             virtual_pipeline_model_parallel_size=v,
             micro_batch_size=b,
             num_microbatches=self.workload.training.global_batch_size // (b * dp),
-            schedule=schedule_name(v, pairs=pairs),
+            schedule=own or schedule_name(v, pairs=pairs),
             placement="",
             gradient_algorithm="ring",
             tensor_algorithm="ring",
@@ -260,7 +270,7 @@ def test_rings_and_ulysses_are_searched_unless_others_are_listed():
         }
         brute.spec = replace(every, expert_tensor_parallel_sizes=(1,))
         own = {one for one in space_of(brute) if one.ep > 1}
-        assert all(one.grouping.is_folded == (one.tp > 1) for one in own)
+        assert all((one.grouping.etp > 0) == (one.tp > 1) for one in own)
     assert kinds == set(CP_COMM_TYPES)
 
 

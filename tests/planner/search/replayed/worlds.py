@@ -11,10 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from estimators.grouping import CP_COMM_TYPES
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
-from estimators.training import CP_COMM_TYPES, TrainingSpec
+from estimators.training import TrainingSpec
 from nestsim.lowering.lower import lower_plan
 from nestsim.presets import NAMED_PRESETS
 from nestsim.simulator.replay import ReplaySettings, replayed_time

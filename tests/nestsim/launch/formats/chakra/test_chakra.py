@@ -13,8 +13,6 @@ from nestsim.evaluate import Evaluator
 from nestsim.launch.formats.chakra import wire
 from nestsim.launch.formats.chakra.writing import GROUPS, write_chakra
 from nestsim.lowering.lower import stage_collectives
-from nestsim.scenario.settings import SimulationSpec
-from nestsim.simulator.replay import ReplaySettings
 from planner.plans.spec import PlanSpec
 from planner.step.schedules import BACKWARD, FORWARD, WEIGHT, find_schedule
 from tests.nestsim.launch.jobs import planned, small_job
@@ -110,8 +108,8 @@ def traces(files) -> dict[int, list[Node]]:
 
 def job_of(granularity="stage", family="gpt", **given):
     job = planned(small_job(family), PlanSpec(**{"micro_batch_size": 1, **given}))
-    settings = SimulationSpec(replay=ReplaySettings(granularity=granularity))
-    return replace(job, scenario=replace(job.scenario, simulation=settings))
+    asked = job.scenario.replace({"simulation.granularity": granularity})
+    return replace(job, scenario=asked)
 
 
 def lowered(job):
@@ -388,3 +386,15 @@ def test_the_schema_reads_the_nodes():
         assert [*theirs.ctrl_deps, *theirs.data_deps] == ours.deps
         assert theirs.duration_micros == ours.micros
         assert {one.name for one in theirs.attr} == set(ours.attr)
+
+
+def test_a_plan_that_sends_in_its_passes_has_collectives_by_default():
+    """As many as ZeRO-3 has: two gathers and a reduction a block and microbatch."""
+    job = planned(small_job(), PlanSpec(micro_batch_size=1, zero_stage=3))
+    files = write_chakra(job)
+    (nodes, *_) = traces(files.files).values()
+    sent = sum(node.type == COLLECTIVE for node in nodes)
+    assert sent >= 3 * job.num_blocks * job.plan.num_microbatches
+    assert "zero_stage" not in {gap.setting for gap in files.gaps}
+    asked = job_of("stage", zero_stage=3)
+    assert "zero_stage" in {gap.setting for gap in write_chakra(asked).gaps}

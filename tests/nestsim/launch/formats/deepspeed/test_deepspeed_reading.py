@@ -269,7 +269,7 @@ def test_llama_of_megatron_deepspeed_is_read_as_a_person_reads_it():
     model = read.tables["model"]
     assert (model["family"], model["num_query_groups"]) == ("llama", 4)
     assert (model["vocab_size"], model["tie_word_embeddings"]) == (32000, False)
-    assert "--lr" in read.ignored
+    assert "--lr" in read.options.without_effect
     assert settled(read).plan.num_microbatches == 4
 
 
@@ -299,7 +299,7 @@ def test_what_the_trainer_decides_is_assumed_aloud():
     said = " ".join(read.assumptions)
     for word in ("per_device_train_batch_size", "accumulated", "bf16", "recomputed"):
         assert word in said
-    assert "zero_optimization.reduce_bucket_size" in read.ignored
+    assert "zero_optimization.reduce_bucket_size" in read.options.without_effect
     settled(read)
 
 

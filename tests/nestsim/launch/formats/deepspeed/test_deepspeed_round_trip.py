@@ -154,6 +154,6 @@ def test_the_same_plan_gives_the_same_bytes(spec):
 
 
 def test_a_plan_of_another_framework_says_what_changes():
-    job = small_job(preset="megatron-core")
+    job = small_job(preset="nemo")
     said = {gap.setting for gap in write_deepspeed(job).gaps}
     assert "software.tp_comm_overlap" in said

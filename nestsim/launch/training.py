@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from nestsim.launch.read import MOST_DEVICES, LaunchSource
-from nestsim.launch.shell.follow import ScriptRun, Started, follow_script
-from nestsim.launch.shell.words import first_unknown
+from nestsim.launch.shell.follow import ScriptRun, follow_script
+from nestsim.launch.shell.marks import first_unknown
+from nestsim.launch.shell.state import Started
 from topologies.errors import InputError
 
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
@@ -52,7 +53,7 @@ class TrainingStart:
     """Words behind the program; all where none is named."""
 
     environment: Mapping[str, str]
-    """Variables at the end of the script, and those of this command alone."""
+    """Variables of the script where it starts, and those of this command alone."""
 
     files: Mapping[str, str]
     """Files that the script writes."""
@@ -132,13 +133,7 @@ def find_training(
         )
     place = program_place(first.words)
     begin = 0 if place is None else place + 1
-    environment = {
-        **{
-            name: value if isinstance(value, str) else "".join(value[:1])
-            for name, value in run.variables.items()
-        },
-        **first.environment,
-    }
+    environment = {**first.variables, **first.environment}
     said = _Devices(run, environment, directives)
     return TrainingStart(
         launcher=first.words[:place] if begin else (),
@@ -186,6 +181,7 @@ def _handed_on(commands: Sequence[Started], depth: int = 0) -> Iterator[Started]
                     words=found.words,
                     line=one.line,
                     environment={**one.environment, **found.environment},
+                    variables=one.variables,
                 )
                 for found in inner
                 if found.words != one.words

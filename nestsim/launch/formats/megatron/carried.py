@@ -1,0 +1,176 @@
+"""Options of an imported script that no setting stands for: out, and back again.
+
+What makes no difference to a plan may make one to the model that is trained: the base
+of rotary positions, how tokens are dispatched, learning rates, data. A scenario keeps
+such options in its table [launch], and an export has them as they were; one that cannot
+come back is a gap.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.composed import (
+    Launched,
+    read_tables,
+    read_vocabulary,
+)
+from nestsim.launch.formats.megatron.given import GivenOptions
+from nestsim.launch.formats.megatron.known import RETIRED
+from nestsim.launch.formats.megatron.settings import (
+    OptionGroup,
+    Options,
+    Values,
+    script_of,
+)
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.shell.marks import readable
+from nestsim.launch.written import LaunchGap
+from topologies.errors import InputError
+
+TOKENS = frozenset(
+    {
+        *("tokenizer-type", "tokenizer-model", "vocab-size", "padded-vocab-size"),
+        *("pad-vocab-size-to", "make-vocab-size-divisible-by"),
+    }
+)
+"""Options that say how large the vocabulary is, together."""
+
+_FINER = frozenset({"attention-backend", "fp4-recipe", "fp8-recipe"})
+_FINER |= {"moe-flex-dispatcher-backend", "moe-token-dispatcher-type"}
+_FINER |= {"recompute-modules"}
+"""Options that say more than the setting that they are read into."""
+
+_DATA = re.compile(r"data-(args-)?path|split-paths")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
+
+
+def carried_options(values: Mapping[str, Values]) -> dict[str, Any]:
+    """Return what of a command no setting holds, as a scenario has it."""
+    held = (frozenset(known.by_name()) | known.COMPOSED) - known.CARRIED
+    return {
+        name: _stored([_VARIABLE.sub(r"${\1}", readable(word)) for word in words])
+        for name, words in values.items()
+        if name not in held
+    }
+
+
+def _stored(words: list[str]) -> str | bool | list[str]:
+    if not words:
+        return True
+    return words[0] if len(words) == 1 else words
+
+
+def script_options(job: LaunchJob) -> Options | None:
+    """Return the options that a job has of a script of Megatron-LM; None if of none."""
+    launch = job.scenario.launch
+    if launch is None or launch.format != known.FORMAT:
+        return None
+    return {name: _words(value) for name, value in launch.options.items()}
+
+
+def _words(value: Any) -> Values:
+    if value is True:
+        return ()
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+
+
+def with_script(
+    job: LaunchJob, groups: tuple[OptionGroup, ...]
+) -> tuple[tuple[OptionGroup, ...], tuple[LaunchGap, ...]]:
+    """Return the options of a job with those of its script, and what does not fit.
+
+    An option of the script stays as it was, unless the plan asks for another value, the
+    vocabulary is another one, or this version does not take it.
+
+    Parameters
+    ----------
+    job
+        The job.
+    groups
+        Its own options.
+    """
+    script = script_options(job)
+    if script is None:
+        return groups, ()
+    values = {name: one for group in groups for name, one in group.options.items()}
+    # Without a tokenizer it is the model's, and no more.
+    is_bare = "tokenizer-type" not in script
+    back: Options = {}
+    gaps: list[LaunchGap] = []
+    for name, words in script.items():
+        reason = _unfit(job, values, name, words)
+        if values.get(name) == words or (name == "vocab-size" and is_bare):
+            continue
+        if reason:
+            value = " ".join(words) or True
+            gaps.append(LaunchGap(setting=f"--{name}", value=value, reason=reason))
+        else:
+            back[name] = words
+    own = tuple(
+        replace(
+            group,
+            options={
+                name: back.pop(name, words) for name, words in group.options.items()
+            },
+        )
+        for group in groups
+    )
+    comment = "As the script had them that was imported."
+    rest = OptionGroup(name="SCRIPT_ARGS", comment=comment, options=back)
+    return ((*own, rest) if back else own), tuple(gaps)
+
+
+def has_tokens(job: LaunchJob) -> bool:
+    """Whether a job's script says which tokens there are, and they are the model's."""
+    script = script_options(job) or {}
+    tokens = {name: words for name, words in script.items() if name in TOKENS}
+    if "tokenizer-type" not in tokens:
+        return False
+    size = job.model.vocab_size
+    launched = Launched(script=script_of(job.model), vocab_size=size)
+    try:
+        return read_vocabulary(GivenOptions(values=tokens), launched) == size
+    except InputError:
+        return False
+
+
+def has_data(job: LaunchJob) -> bool:
+    """Whether a job's script says what it is trained on."""
+    script = script_options(job) or {}
+    return any(name == "mock-data" or _DATA.search(name) for name in script)
+
+
+def _unfit(job: LaunchJob, values: Options, name: str, words: Values) -> str:
+    """Return why an option of the script does not come back; empty if it does."""
+    if name in RETIRED:
+        return "This version of Megatron-LM has no such option."
+    if name in TOKENS and "tokenizer-type" in values:
+        return "The vocabulary is the model's: made-up tokens have it without padding."
+    fits = name not in known.CARRIED - TOKENS or (
+        _read(job, values) == _read(job, {**values, name: words})
+    )
+    if name in values and not (name in _FINER and fits):
+        now = " ".join(values[name]) or "given"
+        return f"The plan asks for another value: --{name} is {now}."
+    if not fits:
+        return "The job has another value there now, which other options say."
+    return ""
+
+
+def _read(job: LaunchJob, values: Options) -> Any:
+    """Return what options are read as; None if they cannot be read."""
+    launched = Launched(
+        script=script_of(job.model),
+        num_devices=job.plan.parallel.num_devices,
+        vocab_size=job.model.vocab_size,
+    )
+    try:
+        tables = read_tables(GivenOptions(values=values), launched)
+    except InputError:
+        return None
+    # Which kernel of attention runs is not said by options of ours.
+    tables["software"].pop("attention_kernel", None)
+    return tables

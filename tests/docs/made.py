@@ -1,0 +1,225 @@
+"""What programs write into the pages.
+
+``python -m tests.docs.made`` writes all of it anew, ``python -m tests.docs.made NAME``
+one part. A part stands between ``<!-- NAME -->`` and ``<!-- end -->``; the tests make
+the quick ones again and compare, `make slow` the others. The tables of docs/paper.md
+and docs/published.md have programs of their own, as their results take minutes.
+"""
+
+import contextlib
+import io
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import nestsim
+from docs.builder.commands import commands_reference
+from docs.builder.settings import settings_reference
+from nestsim.cli import main as nestsim_main
+from nestsim.job import plan_job
+from nestsim.report.wording import number, percent
+from nestsim.scenario.load import load_scenario
+from tests.docs.pages import DOCS, ROOT
+from tests.validation.test_mist_l4 import RUNS, predicted
+from topologies.units import format_duration
+
+SCENARIOS = ROOT / "scenarios"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def published() -> str:
+    """Return what `nestsim validate --markdown` prints."""
+    return _printed("validate", "--markdown")
+
+
+def _printed(*words: str) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        status = nestsim_main([*words, "--quiet"])
+    assert status == 0, words
+    return printed.getvalue().strip()
+
+
+def goodput_habits() -> str:
+    """Return effective training time of Llama 3 405B over intervals and diagnoses."""
+    scenario = load_scenario(SCENARIOS / "goodput" / "llama3_405b_16384_h100.toml")
+    diagnoses = {"no diagnosis": "0 s", "5 min": "5 min", "10 min": "10 min"}
+    rows = []
+    for interval in ("5 min", "10 min", "30 min", "60 min"):
+        shares = []
+        for diagnosis in diagnoses.values():
+            asked = {
+                "goodput.checkpoint.interval": interval,
+                "goodput.diagnosis_time": diagnosis,
+                "goodput.duration": "54 d",
+                "goodput.seeds": 100,
+            }
+            found = nestsim.goodput(scenario.replace(asked)).result.found
+            assert found is not None
+            shares.append(percent(found.effective_time.mean))
+        rows.append([interval, *shares])
+    return markdown_table(["checkpoints every", *diagnoses], rows)
+
+
+def mixed_stages() -> str:
+    """Return a plan of stages on two generations, equal ones and its own."""
+    scenario = load_scenario(SCENARIOS / "mixed" / "llama2_7b_32_a100_h100.toml")
+    rows = []
+    for blocks in ([16, 16], [8, 24]):
+        asked = {"plan.num_layers_per_pipeline_stage": blocks}
+        (candidate,) = nestsim.simulate(scenario.replace(asked)).result.candidates
+        got = candidate.simulated
+        rows.append(
+            [
+                f"{blocks[0]} and {blocks[1]}",
+                format_duration(got.iteration_time),
+                number(got.tokens_per_second),
+                percent(got.mfu),
+            ]
+        )
+    head = ["blocks on A100 and H100", "iteration", "tokens/s", "MFU"]
+    return markdown_table(head, rows)
+
+
+MIST_RUNS = {
+    "base": "GPT 1.3B on 2, data parallel, everything recomputed",
+    "tuned": "the same, Mist's plan: 12 and 12 layers, 5 and 0 recomputed",
+    "shipped": "13 and 11 layers, nothing recomputed",
+    "flash": "the same with flash attention",
+    "7b": "GPT 7B on 8, optimizer states partly on the host",
+    "7b flash": "the same with flash attention",
+    "llama 7b": "Llama 7B on 8",
+}
+"""Run -> what the page calls it."""
+
+
+def mist_runs() -> str:
+    """Return Mist's published runs on L4, and what they are predicted to take."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, words in MIST_RUNS.items():
+            measured, time = RUNS[name].measured, predicted(RUNS[name], Path(folder))
+            error = f"{100.0 * (time / measured - 1.0):+.1f} %"
+            rows.append([words, f"{measured:.2f} s", f"{time:.2f} s", error])
+    return markdown_table(["run", "measured", "predicted", ""], rows)
+
+
+ANSWERED = (
+    "bert_large_16_v100",
+    "gpt3_1.3b_8_a100",
+    "custom_network",
+    "llama2_7b_64_h100",
+    "llama2_7b_64_h100_degraded",
+    "mixtral_8x7b_128_h100",
+    "llama3_70b_256_tpu_torus",
+    "gpt3_175b_512_tpuv4",
+    "gpt3_175b_1024_h100",
+    "gpt_76b_1024_a100",
+    "paper/fig7_bert_large",
+    "paper/fig7_mixtral_790m",
+    "paper/fig7_llama2_7b",
+    "paper/fig7_llama3_70b",
+    "paper/fig7_mixtral_8x7b",
+    "paper/fig7_gpt3_35b",
+    "paper/fig7_gpt3_175b",
+)
+"""Scenarios whose searches docs/search.md shows."""
+
+
+def answers() -> str:
+    """Return what searches of scenarios did, and how sure they are."""
+    head = ["scenario", "configurations", "opened", "replays", "work, 10^6"]
+    rows = [_answer_row(name) for name in ANSWERED]
+    return markdown_table([*head, "answer", "gap"], rows)
+
+
+def _answer_row(name: str) -> list[str]:
+    scenario = load_scenario(SCENARIOS / f"{name}.toml")
+    if name.startswith("paper/"):
+        scenario = scenario.replace({"search.launchable": True})
+    result = plan_job(scenario)
+    counts = result.search_statistics
+    best = result.candidates[0].replayed_time
+    assert best is not None
+    assert result.spent is not None
+    gap = best / result.lower_bound - 1.0
+    open_gap = ", not proven" if result.spent.is_stopped else ""
+    return [
+        f"`{name}`",
+        f"{counts['configurations']:,}",
+        f"{counts['configurations opened']:,}",
+        f"{counts['plans replayed']:,}",
+        f"{result.spent.work / 1e6:.1f}",
+        format_duration(best),
+        ("0" if gap < 1e-9 else f"{100.0 * gap:.2f} %") + open_gap,
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadePart:
+    """A part of a page that a program writes."""
+
+    page: str
+    """File in docs."""
+
+    make: Callable[[], str]
+    """Return the part."""
+
+    is_slow: bool = False
+    """Whether it takes more than seconds."""
+
+
+MADE: Mapping[str, MadePart] = MappingProxyType(
+    {
+        "settings": MadePart(page="scenario.md", make=settings_reference),
+        "commands": MadePart(page="commands.md", make=commands_reference),
+        "goodput habits": MadePart(page="goodput.md", make=goodput_habits),
+        "mixed stages": MadePart(page="mixed.md", make=mixed_stages),
+        "mist runs": MadePart(page="compare.md", make=mist_runs),
+        "nestsim validate --markdown": MadePart(
+            page="accuracy.md", make=published, is_slow=True
+        ),
+        "answers of searches": MadePart(page="search.md", make=answers, is_slow=True),
+    }
+)
+"""Name of a part -> where it stands, and what makes it."""
+
+
+def written(name: str) -> str:
+    """Return a part as it stands on its page."""
+    found = _pattern(name).search(_page(name).read_text(encoding="utf-8"))
+    assert found is not None, f"docs/{MADE[name].page} has no <!-- {name} -->"
+    return found[2].strip()
+
+
+def rewrite(name: str) -> None:
+    """Make a part anew, and write it into its page."""
+    text = MADE[name].make().strip()
+    page = _page(name)
+    old = page.read_text(encoding="utf-8")
+    new = _pattern(name).sub(lambda found: f"{found[1]}{text}\n{found[3]}", old)
+    page.write_text(new, encoding="utf-8")
+
+
+def _page(name: str) -> Path:
+    return DOCS / MADE[name].page
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    start = re.escape(f"<!-- {name} -->\n")
+    return re.compile(rf"({start}\n?)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or MADE:
+        rewrite(part)
+        print(f"docs/{MADE[part].page}: {part}")  # noqa: T201
