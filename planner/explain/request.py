@@ -20,7 +20,6 @@ from planner.explain.infeasibility import (
     changed_spec,
     restricted_settings,
 )
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.space import LARGEST_MICRO_BATCH, SearchSpec
 from planner.step.execution import Workload
 from topologies.errors import InputError
@@ -164,8 +163,9 @@ class _RuleCase(NamedTuple):
         tp, cp, ep = (self.request.size(key) for key in ("tp", "cp", "ep"))
         if self.within_data:
             return ep
-        rules = self.spec.rules or LAUNCH_RULES["ideal"]
-        own = rules.expert_tensor_parallel
+        # Without rules an expert is split as all other layers are, as in the space.
+        rules = self.spec.rules
+        own = rules is not None and rules.expert_tensor_parallel
         if not self.request.names("cp") or (own and not self.request.names("tp")):
             return 1
         etp = 1 if own else tp

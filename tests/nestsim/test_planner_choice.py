@@ -86,7 +86,7 @@ def test_fixed_without_a_plan_is_refused_where_it_is_written(tmp_path):
 
 
 def test_exhaustive_on_a_large_space_is_refused_where_it_is_written(tmp_path):
-    loaded = scenario(tmp_path, 'planner = "exhaustive"')
+    loaded = scenario(tmp_path, 'planner = "exhaustive"', "launchable = false")
     with pytest.raises(InputError, match="too large") as caught:
         plan_job(loaded)
     assert caught.value.where == "search.planner"

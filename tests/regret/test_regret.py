@@ -95,7 +95,8 @@ def test_a_stopped_search_answers_with_what_can_be_launched() -> None:
     network, workload = build_job(scenario, None)
     facts = LaunchFacts.of(workload, network.num_devices, network=network)
     rules = LAUNCH_RULES["fsdp"]
-    ordinary = manual_plans(network, workload, search)
+    # What a search would start from if no rules held.
+    ordinary = manual_plans(network, workload, replace(search, launchable=False))
     assert any(broken_rules(plan, rules, facts) for plan in ordinary)
     evaluator = Evaluator.on(scenario, network, workload)
     found = evaluator.find("nest", scenario.planner_settings)

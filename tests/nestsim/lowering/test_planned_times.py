@@ -208,13 +208,16 @@ def test_buckets_hide_behind_passes_as_worked_out_by_hand():
 
 @pytest.mark.parametrize("preset", sorted(NAMED_PRESETS))
 def test_the_demo_takes_in_the_replay_what_was_planned(preset, tmp_path):
-    """A plan by hand-made rules, whatever the framework hides: within 2 %."""
+    """A plan by hand-made rules, whatever the framework hides: within 2 %.
+
+    With ZeRO, which `ddp` lacks: without it the model fits in no device.
+    """
     text = (SCENARIOS / "llama2_7b_64_h100.toml").read_text(encoding="utf-8")
     path = tmp_path / "demo.toml"
     path.write_text(text.replace('"megatron-core"', f'"{preset}"'), encoding="utf-8")
     scenario = load_scenario(path)
     network, job = build_job(scenario, None)
-    plan = propose(network, job, scenario.search).plan
+    plan = propose(network, job, replace(scenario.search, launchable=False)).plan
     priced = price_plan(network, job, plan)
     work = lower_plan(network, job, priced)
     found = replay(network, work, memory=False).iteration_time
