@@ -158,15 +158,21 @@ class _RuleCase(NamedTuple):
     """Whether experts are spread over data-parallel ranks alone."""
 
     @property
+    def own_split(self) -> bool:
+        """Whether an expert may be split otherwise than the other layers.
+
+        Without rules it is split as they are, as in the space.
+        """
+        return self.spec.rules is not None and self.spec.rules.expert_tensor_parallel
+
+    @property
     def replica_unit(self) -> int:
         """Of what the replicas are a multiple, whatever the sizes that are open."""
         tp, cp, ep = (self.request.size(key) for key in ("tp", "cp", "ep"))
         if self.within_data:
             return ep
-        # Without rules an expert is split as all other layers are, as in the space.
-        rules = self.spec.rules
-        own = rules is not None and rules.expert_tensor_parallel
-        if not self.request.names("cp") or (own and not self.request.names("tp")):
+        own, named = self.own_split, self.request.names
+        if not named("cp") or (own and not named("tp")):
             return 1
         etp = 1 if own else tp
         return Grouping.of((tp, cp, ep), etp=etp).replica_unit((tp, cp, ep))
@@ -233,7 +239,8 @@ def _experts(case: _RuleCase) -> str | None:
     request, unit = case.request, case.replica_unit
     if not request.names("dp") or request.size("dp") % unit == 0:
         return None
-    over = ("dp",) if case.within_data else ("tp", "cp", "dp")
+    over = ["tp"] if case.own_split else []
+    over = ["dp"] if case.within_data else [*over, "cp", "dp"]
     listed = " x ".join(
         f"{key} {request.size(key)}"
         for key in over

@@ -12,6 +12,7 @@ from planner.cost.pricing import plan_degrees, price_plan
 from planner.explain.explain import explain
 from planner.explain.request import SETTINGS, Request, broken_rule, exclusions
 from planner.search.best_first import search
+from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.space import SearchSpec, inner_configurations
 from tests.planner.examples import eight_devices, tiny_job
 from tests.planner.strategies import networks, workloads
@@ -178,13 +179,16 @@ def test_the_broken_rule_is_said(text, rule):
 def test_experts_must_divide_the_ranks_that_they_are_spread_over():
     workload = tiny_job(AMPLE, family="mixtral")
     wrong = "ep 2 does not divide dp 3, over which the experts are spread"
-    for text, expected in (
-        ("ep=2,dp=3", None),
-        ("ep=2,dp=3,cp=2,tp=1", None),
-        ("ep=2,dp=3,cp=1,tp=2", None),
-        ("ep=2,dp=3,cp=1,tp=1", wrong),
+    free, core = SearchSpec(), SearchSpec(rules=LAUNCH_RULES["megatron-core"])
+    for spec, text, expected in (
+        (free, "ep=2,dp=3", None),
+        (free, "ep=2,dp=3,cp=2,tp=1", None),
+        # Without rules an expert is split as the other layers are.
+        (free, "ep=2,dp=3,cp=1,tp=2", wrong),
+        (core, "ep=2,dp=3,cp=1,tp=2", None),
+        (core, "ep=2,dp=3,cp=1,tp=1", wrong),
     ):
-        found = broken_rule(workload, SearchSpec(), Request.parse(text), 8)
+        found = broken_rule(workload, spec, Request.parse(text), 8)
         assert found == expected
     within = replace(workload.software, experts_within_data=True)
     over_replicas = replace(workload, software=within)
