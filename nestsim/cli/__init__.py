@@ -67,9 +67,8 @@ def _status(argv: Sequence[str] | None, stop: Stop) -> int:
     try:
         app(args=None if argv is None else list(argv), prog_name="nestsim")
     except SystemExit as leaving:
-        cause = leaving.__context__
-        if cause is not None and isinstance(cause.__cause__, KeyboardInterrupt):
-            raise cause.__cause__ from None  # typer has made an exit of it
+        if leaving.code and (stopped := _interrupt(leaving)) is not None:
+            raise stopped from None  # typer has made an exit of it
         return leaving.code if isinstance(leaving.code, int) else 0
     except ValueError as error:
         from topologies.errors import InputError  # with numpy: not before it is needed
@@ -79,6 +78,14 @@ def _status(argv: Sequence[str] | None, stop: Stop) -> int:
         tell(f"{error}\n")
         return WRONG_INPUT
     return 0
+
+
+def _interrupt(error: BaseException) -> KeyboardInterrupt | None:
+    """Return the interruption that an exception came from, however deep it lies."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = found.__cause__ or found.__context__
+    return found
 
 
 def _stopped(stop: Stop, error: BaseException, hand_over: Callable[[], str]) -> int:
