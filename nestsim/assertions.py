@@ -80,7 +80,7 @@ def found_values(
     if not result.candidates:
         if result.kind == "plan":
             return {"verdict": NO_REPLAY}
-        return {"verdict": "infeasible" if result.covers_space else NO_PLAN}
+        return {"verdict": result.no_plan if result.covers_space else NO_PLAN}
     best = result.candidates[result.chosen or 0]
     if isinstance(best, PlannedCandidate):
         found = dict.fromkeys(_OF_REPLAY, NO_REPLAY)

@@ -18,18 +18,22 @@ from nestsim.results import (
     ReplayedResult,
 )
 from nestsim.scenario.load import Scenario
-from nestsim.uncertainty import Band, Setting, band
+from nestsim.uncertainty import Band, MemoryNeed, Setting, band, memory_band
 from nestsim.verdict import NO_ROOM
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.explain import explain
 from planner.explain.request import Request
+from planner.memory.account import MemoryJob, MemoryLimits
+from planner.memory.thrift import least_memory
 from planner.planners.protocol import PlannerOutcome
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.checks import check_plan
+from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.thriftiest import fullest_stage
 from planner.step.execution import Workload
 from planner.step.plan import Plan
+from planner.step.room import is_within
 from planner.step.schedules import find_schedule
 from planner.work import Progress
 from topologies.errors import InputError
@@ -58,7 +62,7 @@ def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanRes
         )
     )
     result = job_result("plan", scenario, evaluator, candidates)
-    return with_search(result, scenario, found)
+    return with_search(result, evaluator, scenario, found)
 
 
 def explain_job(
@@ -109,7 +113,7 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> Replayed
         reported = chosen or 0
         candidates[reported] = evaluator.explain(candidates[reported], progress)
     result = job_result("run", scenario, evaluator, tuple(candidates))
-    return with_search(replace(result, chosen=chosen), scenario, found)
+    return with_search(replace(result, chosen=chosen), evaluator, scenario, found)
 
 
 def _check_replayable(scenario: Scenario, network: Network) -> None:
@@ -221,7 +225,10 @@ def _find(
 
 
 def with_search(
-    result: JobResult[C], scenario: Scenario, found: PlannerOutcome
+    result: JobResult[C],
+    evaluator: Evaluator,
+    scenario: Scenario,
+    found: PlannerOutcome,
 ) -> JobResult[C]:
     """Return a result together with what the search has to say of itself."""
     statistics = dict(found.statistics)
@@ -237,7 +244,31 @@ def with_search(
         shortfall=found.why_not,
         spent=found.spent,
         covers_space=found.covers_space,
+        least_need=None if found.plans else _least_need(evaluator, scenario),
     )
+
+
+def _least_need(evaluator: Evaluator, scenario: Scenario) -> MemoryNeed | None:
+    """Return what the least demanding plan of a space needs, if it may fit.
+
+    As `nestsim memory` counts it. None where the estimate decides: with ideal software,
+    devices of several kinds, or hosts that have too little.
+    """
+    known = memory_band(scenario.software_preset)
+    if known is None or evaluator.workload.fleet is not None:
+        return None
+    search, workload = scenario.search, evaluator.workload
+    room = max(workload.tensor_memory(search.memory_reserve), 0.0)
+    job = MemoryJob(
+        workload=workload,
+        rules=search.rules or LAUNCH_RULES["ideal"],
+        num_devices=evaluator.network.num_devices,
+        limits=MemoryLimits(room, scenario.host.memory),
+    )
+    least = least_memory(job, search)
+    if least is None or is_within(least.memory.needed, room):
+        return None
+    return known.need(least.memory.needed, room)
 
 
 def _simulated_order(candidate: Candidate) -> tuple[bool, float, int]:

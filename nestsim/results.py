@@ -17,12 +17,13 @@ from nestsim.cost.cluster import ClusterCost
 from nestsim.cost.run import RunCost
 from nestsim.scenario.hardware.groups import DeviceGroup
 from nestsim.simulator.outcome import Replay
-from nestsim.uncertainty import Band
+from nestsim.uncertainty import Band, MemoryNeed
 from nestsim.verdict import Verdict
 from planner.cost.objective import PricedPlan
 from planner.explain.explain import Explanation
 from planner.search.launchable import BrokenRule
 from planner.step.execution import Execution
+from planner.step.room import judge_room
 from planner.work import Spent
 from topologies.accelerators import Accelerator
 from topologies.network import Network
@@ -199,7 +200,23 @@ class JobResult(Generic[C]):
     covers_space: bool = True
     """Whether finding nothing means that nothing of the space fits."""
 
+    least_need: MemoryNeed | None = None
+    """What the least demanding plan needs where none fits, with its band; None where
+    that is not known."""
+
     __repr__ = short_repr
+
+    @property
+    def no_plan(self) -> str:
+        """The verdict where there is no plan."""
+        if self.spent.is_stopped:
+            return "stopped"
+        if not self.covers_space:
+            return "not found"
+        need = self.least_need
+        if need is None:
+            return "infeasible"
+        return judge_room(need.estimate, need.low, need.room)
 
     def cost_of(self, reached: Throughput) -> RunCost | None:
         """Return what a replayed plan costs, None if the scenario does not say."""

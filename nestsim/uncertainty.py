@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tomli
 
@@ -68,6 +68,22 @@ class MemoryNeed(NamedTuple):
 
     fits_in_ten: int
     """Jobs of ten like this one that fit: 0 is fewer than one, 10 more than nine."""
+
+
+def need_json(need: MemoryNeed | None) -> dict[str, Any] | None:
+    """Return a need for programs."""
+    if need is None:
+        return None
+    return {
+        "share": SHARE,
+        "needed_bytes": {
+            "estimate": need.estimate,
+            "low": need.low,
+            "high": need.high,
+        },
+        "usable_bytes": need.room,
+        "fits_in_ten": need.fits_in_ten,
+    }
 
 
 class MemoryBand(NamedTuple):

@@ -27,7 +27,7 @@ from nestsim.simulator.system import Incidence, Run
 from nestsim.simulator.work import PipelineWork
 from nestsim.uncertainty import MemoryBand, MemoryNeed
 from planner.cost.objective import PricedPlan
-from planner.step.room import host_room, host_sentence, is_within
+from planner.step.room import host_room, host_sentence, is_within, judge_room
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Links, Network
 from topologies.units import format_duration, format_size
@@ -263,13 +263,13 @@ def judge(
     fullest = int(np.argmax(missing))
     room, band = memory.rooms[fullest], memory.band
     need = None if band is None else band.need(peaks[fullest], room)
-    if not is_within(peaks[fullest], room):
+    low = peaks[fullest] if need is None else need.low
+    kind: str = judge_room(peaks[fullest], low, room)
+    if kind != "fits":
         reason = (
             f"stage {fullest} needs {format_size(peaks[fullest])}, "
             f"{format_size(missing[fullest])} too much"
         )
-        is_doubtful = need is not None and need.fits_in_ten > 0
-        kind = "doubtful" if is_doubtful else "infeasible"
         return Verdict(kind=kind, reason=reason, gap=gap, memory=need)
     if not is_within(priced.host_memory, host_room(network.host)):
         reason = host_sentence(priced.host_memory, network.host).rstrip(".")

@@ -16,6 +16,7 @@ from nestsim.evaluate import build_workload
 from nestsim.presets import PRESETS
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.plan import PlanTable
+from nestsim.uncertainty import MemoryBand, MemoryNeed, memory_band
 from planner.explain.infeasibility import SIZE_SETTINGS
 from planner.explain.request import Request
 from planner.memory.account import MemoryJob, MemoryLimits, PlanMemory
@@ -30,6 +31,7 @@ from planner.step.ledger import LEDGER, OPTIMIZER, WEIGHTS
 from planner.step.memory import Sharded, expert_group_size, stage_share
 from planner.step.plan import Offload, Plan
 from planner.step.recompute import saved_bytes
+from planner.step.room import RoomKind, is_within, judge_room
 from planner.step.schedules import SCHEDULES
 from planner.work import Progress
 from topologies.errors import InputError
@@ -170,14 +172,33 @@ class MemoryResult:
     sequence: Largest | None = None
     """The longest sequence, where the plan fits and the model's is a number."""
 
+    band: MemoryBand | None = None
+    """How far off what plans need may be; None for exact."""
+
     kept: tuple[KeptActivations, ...] = ()
     """What layers keep, if that was asked for."""
 
     __repr__ = short_repr
 
     @property
+    def need(self) -> MemoryNeed | None:
+        """What the fullest stage needs, with its band; None for exact."""
+        if self.memory is None or self.band is None:
+            return None
+        return self.band.need(self.memory.needed, self.limits.device)
+
+    @property
+    def judgement(self) -> RoomKind:
+        """What `nestsim simulate` says of the room for it."""
+        if self.memory is None or not is_within(self.memory.host, self.limits.host):
+            return "infeasible"
+        needed, need = self.memory.needed, self.need
+        low = needed if need is None else need.low
+        return judge_room(needed, low, self.limits.device)
+
+    @property
     def fits(self) -> bool:
-        """Whether all stages have room."""
+        """Whether all stages have room by the estimate."""
         return self.memory is not None and self.memory.fits(self.limits)
 
 
@@ -279,6 +300,7 @@ def _empty(job: MemoryJob, scenario: Scenario, rules: LaunchRules) -> MemoryResu
         limits=job.limits,
         layer_names=tuple(job.workload.graph.names),
         is_given=scenario.plan is not None,
+        band=memory_band(scenario.software_preset),
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from nestsim.memory.job import KeptActivations, MemoryResult, StageNeeds
+from nestsim.uncertainty import need_json
 from planner.memory.account import PlanMemory
 from planner.memory.changes import Change
 from planner.memory.largest import Largest
@@ -25,6 +26,8 @@ def memory_json(result: MemoryResult) -> dict[str, Any]:
         "plan_is_given": result.is_given,
         "plan_is_the_frameworks_start": result.is_start,
         "fits": result.fits,
+        "judgement": result.judgement,
+        "memory": need_json(result.need),
         "plan": None if memory is None else _plan_json(memory.plan),
         "fullest_stage": None if memory is None else memory.fullest,
         "stages": [

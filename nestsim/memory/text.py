@@ -10,6 +10,7 @@ from rich.text import Text
 from nestsim.memory.job import KeptActivations, MemoryResult, StageNeeds
 from nestsim.report.figures.palette import MEMORY_PARTS
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
+from nestsim.report.text import need_sentence
 from nestsim.report.wording import layer_span, percent, plan_label, plural
 from planner.memory.changes import Change
 from planner.memory.thrift import MOST_DEVICES, ThriftyPlan
@@ -25,6 +26,14 @@ _SAID = ("data_parallel_size", "num_microbatches")
 """Settings that follow from others."""
 
 
+_HEADLINES: Mapping[str, str] = {
+    "fits": "FITS",
+    "doubtful": "MAY FIT (too little memory by the estimate)",
+    "infeasible": "DOES NOT FIT",
+}
+"""Judgement -> headline."""
+
+
 def print_memory(result: MemoryResult, console: Console) -> None:
     """Print whether the plan fits, its stages, its parameters, and what would fit."""
     if result.memory is None:
@@ -37,9 +46,11 @@ def print_memory(result: MemoryResult, console: Console) -> None:
         _print_list(console, "What would fit", fewest_words(result))
         return
     style = "bold green" if result.fits else "bold red"
-    headline = Text("FITS" if result.fits else "DOES NOT FIT", style=style)
+    headline = Text(_HEADLINES[result.judgement], style=style)
     print_line(console, headline, result.scenario_name)
-    console.print(Text(f"  {fit_sentence(result)}"), highlight=False)
+    for sentence in (fit_sentence(result), need_sentence(result.need)):
+        if sentence:
+            console.print(Text(f"  {sentence}"), highlight=False)
     console.print()
     console.print(facts(_plan_facts(result)))
     print_section(console, "One device of each stage [GiB]", _stage_table(result))

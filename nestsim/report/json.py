@@ -21,7 +21,7 @@ from nestsim.report.statistics import (
     mean_breakdown,
     stage_breakdowns,
 )
-from nestsim.uncertainty import SHARE
+from nestsim.uncertainty import SHARE, need_json
 from planner.cost.objective import PricedPlan, StageCost
 from planner.work import Spent
 from topologies.network import Network
@@ -102,7 +102,7 @@ def job_json(result: "ReplayedResult") -> dict[str, Any]:
     best = reported_candidate(result)
     report: dict[str, Any] = {
         "scenario": result.scenario_name,
-        "verdict": best.verdict.kind if best else _no_plan(result),
+        "verdict": best.verdict.kind if best else result.no_plan,
         "reason": best.verdict.reason if best else result.shortfall,
         "broken_rules": broken_rules_json(best) if best else [],
         "confirmed": result.chosen is not None,
@@ -112,7 +112,7 @@ def job_json(result: "ReplayedResult") -> dict[str, Any]:
         "simulated": simulated_json(best, result.network) if best else None,
         "gap": gap_json(best) if best else None,
         "uncertainty": band_json(result, best) if best else None,
-        "memory": memory_json(best) if best else None,
+        "memory": memory_json(best) if best else need_json(result.least_need),
         "lower_bound_s": result.lower_bound,
         "objective": result.objective,
         "optimality_gap": optimality_gap(
@@ -139,13 +139,6 @@ def priced_json(
 def broken_rules_json(candidate: "Candidate") -> list[dict[str, str]]:
     """Return the rules of the framework that a plan breaks."""
     return [rule.to_json() for rule in candidate.broken_rules]
-
-
-def _no_plan(result: "JobResult[Any]") -> str:
-    """Return the verdict where there is no plan."""
-    if result.spent.is_stopped:
-        return "stopped"
-    return "infeasible" if result.covers_space else "not found"
 
 
 def _search_json(result: "JobResult[Any]") -> dict[str, Any]:
@@ -283,19 +276,7 @@ def gap_json(candidate: "Candidate") -> dict[str, Any]:
 
 def memory_json(candidate: "Candidate") -> dict[str, Any] | None:
     """Return what the fullest stage needs, and how far off that may be."""
-    need = candidate.verdict.memory
-    if need is None:
-        return None
-    return {
-        "share": SHARE,
-        "needed_bytes": {
-            "estimate": need.estimate,
-            "low": need.low,
-            "high": need.high,
-        },
-        "usable_bytes": need.room,
-        "fits_in_ten": need.fits_in_ten,
-    }
+    return need_json(candidate.verdict.memory)
 
 
 def band_json(

@@ -74,7 +74,7 @@ from nestsim.report.wording import (
     verdict_words,
     zero_label,
 )
-from nestsim.uncertainty import SHARE
+from nestsim.uncertainty import SHARE, MemoryNeed
 from planner.cost.objective import PricedPlan
 from topologies.network import Network
 from topologies.units import format_duration, format_size
@@ -219,7 +219,11 @@ def reason_sentence(candidate: "Candidate") -> str:
 
 def memory_sentence(candidate: "Candidate") -> str:
     """Say how likely a plan fits; empty where it does, as far as is known."""
-    need = candidate.verdict.memory
+    return need_sentence(candidate.verdict.memory)
+
+
+def need_sentence(need: MemoryNeed | None) -> str:
+    """Say how likely there is as much memory; empty where that is not in doubt."""
     if need is None or need.fits_in_ten == 10:
         return ""
     sizes = f"{format_size(need.low)} to {format_size(need.high)}"
@@ -298,6 +302,8 @@ def _print_shortfall(result: "JobResult[Any]", console: Console) -> None:
     headline = no_plan_words(result.spent, covers_space=result.covers_space)
     print_line(console, Text(headline, style="bold red"), result.scenario_name)
     console.print(Text(result.shortfall), highlight=False)
+    if sentence := need_sentence(result.least_need):
+        console.print(Text(sentence), highlight=False)
     _print_assumptions(result, console)
     print_section(console, "Search", facts(search_facts(result, None)))
 

@@ -19,6 +19,7 @@ from nestsim.validation.predict import Predictor
 from nestsim.validation.rows.columns import Measurements, Row, RowRefusedError
 from nestsim.validation.rows.plan import Case, read_case
 from nestsim.validation.rows.stages import with_notes_of_run
+from planner.step.room import judge_room
 from planner.work import Progress
 from topologies.short_repr import short_repr
 
@@ -130,7 +131,8 @@ class RowResult:
         """Whether the whole band of what it needs is above what there is."""
         known = memory_band(self.preset)
         low = 1.0 if known is None else known.band.low
-        return self.memory_share * low > 1.0
+        share = self.memory_share
+        return judge_room(share, low * share, 1.0) == "infeasible"
 
     @property
     def is_misjudged(self) -> bool:

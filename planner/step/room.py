@@ -1,6 +1,7 @@
 """Whether a plan has room: one judgement for all who ask, of devices and of hosts."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from planner.step.execution import Workload
 from planner.step.memory import memory_of_stage
@@ -15,6 +16,18 @@ ROUNDING = 1.0 + 1e-9
 def is_within(needed: float, room: float) -> bool:
     """Tell whether there is as much as is needed, but for rounding."""
     return needed <= room * ROUNDING
+
+
+RoomKind = Literal["fits", "doubtful", "infeasible"]
+"""What is said of room: there is enough by the estimate; not by the estimate, but by
+the lower end of its band; not even by that."""
+
+
+def judge_room(needed: float, low: float, room: float) -> RoomKind:
+    """Judge an estimate and the lower end of its band by what there is [byte]."""
+    if is_within(needed, room):
+        return "fits"
+    return "doubtful" if is_within(low, room) else "infeasible"
 
 
 def host_room(host: Host | None) -> float:

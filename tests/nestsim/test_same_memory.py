@@ -3,6 +3,8 @@
 import random
 from typing import Any
 
+import pytest
+
 import nestsim
 from nestsim.verdict import NO_ROOM
 
@@ -85,3 +87,48 @@ def test_thirty_plans_near_the_edge_have_room_in_all_commands_or_in_none() -> No
     ]
     assert len(away) >= 3
     assert len(found) - len(fitting) >= 5
+
+
+NARROW: dict[str, Any] = {
+    "tensor_model_parallel_sizes": [1],
+    "context_parallel_sizes": [1],
+    "pipeline_model_parallel_sizes": [1],
+    "micro_batch_sizes": [1],
+    "recompute": ["none"],
+    "zero_stages": [1],
+}
+"""A space of one configuration."""
+
+
+def with_room(data: dict[str, Any], share: float) -> dict[str, Any]:
+    """Return a job on devices that have a share of what its least plan needs."""
+
+    def reserving(reserve: float) -> dict[str, Any]:
+        kept = {"memory_reserve": f"{reserve:.0f} B"}
+        return {**data, "cluster": {**data["cluster"], **kept}}
+
+    none, some = (nestsim.memory(reserving(one)).result for one in (0.0, 1e9))
+    rate = (none.limits.device - some.limits.device) / 1e9
+    return reserving((none.limits.device - share * none.memory.needed) / rate)
+
+
+@pytest.mark.parametrize(
+    ("share", "kind"), [(1.02, "fits"), (0.96, "doubtful"), (0.8, "infeasible")]
+)
+def test_the_band_decides_in_memory_alone_and_where_a_search_finds_nothing(
+    share: float, kind: str
+) -> None:
+    cluster = {"accelerator": "l4", "num_devices": 4, "network": NETWORK}
+    software = {"preset": "megatron-core"}
+    document = {**DOCUMENT, "search": NARROW, "cluster": cluster, "software": software}
+    data = with_room(document, share)
+    report = nestsim.memory(data)
+    assert report.result.judgement == report.to_dict()["judgement"] == kind
+    headline = {"fits": "FITS", "doubtful": "MAY FIT", "infeasible": "DOES NOT FIT"}
+    assert str(report).startswith(headline[kind])
+    assert "jobs like this one" in " ".join(str(report).split())
+    found = nestsim.run(data)
+    verdict = found.to_dict()["verdict"]
+    assert verdict == ("confirmed" if kind == "fits" else kind)
+    if kind != "fits":
+        assert found.to_dict()["memory"]["usable_bytes"] < report.result.memory.needed
