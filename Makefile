@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)  ## set up .venv and run the main scenario
-	$(BIN)/nestsim run scenarios/llama2_7b_64_h100.toml --output results/demo --force
+	$(BIN)/nestsim run scenarios/glm4_32b_64_h100.toml --output results/demo --force
 
 test: lint unit  ## set up .venv and pass lint, types, import contracts and tests
 

@@ -68,7 +68,7 @@ class Platform:
         """What the software costs."""
         return self.constants.software(self.software.name)
 
-    @property
+    @cached_property
     def memory_rate(self) -> float:
         """Rate of streaming kernels such as the optimizer step [byte/s]."""
         name = self.accelerator.constants_name

@@ -9,7 +9,7 @@ import pytest
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SMALL = SCENARIOS / "bert_large_16_v100.toml"
-MAIN = SCENARIOS / "llama2_7b_64_h100.toml"
+MAIN = SCENARIOS / "glm4_32b_64_h100.toml"
 LARGE = """
 name = "GPT-3 175B on 102,400 H100"
 

@@ -13,6 +13,7 @@ from topologies.builders import build_network
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 NAMES = (
+    "glm4_32b_64_h100",
     "llama2_7b_64_h100",
     "mixtral_8x7b_128_h100",
     "llama3_70b_256_tpu_torus",

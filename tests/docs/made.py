@@ -117,6 +117,7 @@ ANSWERED = (
     "bert_large_16_v100",
     "gpt3_1.3b_8_a100",
     "custom_network",
+    "glm4_32b_64_h100",
     "llama2_7b_64_h100",
     "llama2_7b_64_h100_degraded",
     "mixtral_8x7b_128_h100",

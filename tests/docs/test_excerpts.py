@@ -9,7 +9,7 @@ import pytest
 from nestsim.cli import main
 from tests.docs.pages import DOCS, README, ROOT, blocks, commands
 
-MAIN = ["run", "scenarios/llama2_7b_64_h100.toml"]
+MAIN = ["run", "scenarios/glm4_32b_64_h100.toml"]
 
 SHOWN = {
     "compare.md": "compare",
