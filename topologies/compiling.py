@@ -18,7 +18,7 @@ import inspect
 import pickle
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -106,7 +106,7 @@ class _Kernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
             pipeline_class=_KernelCompiler,
         )
         self._compiling = ExitStack()
-        self._cache = _KernelCache(function, self._compiling)
+        self._cache = _KernelCache(function, options, self._compiling)
 
     def compile(self, sig: Any) -> Any:
         """Return the compiled form; ``sig``, of some arguments, must convert to it."""
@@ -228,8 +228,14 @@ def _compiled_type(hint: Any) -> Any:
 class _KernelCache(NullCache):  # type: ignore[misc]  # as above
     """Machine code in files of the user; see the module."""
 
-    def __init__(self, function: Callable[..., Any], compiling: ExitStack) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: Mapping[str, bool],
+        compiling: ExitStack,
+    ) -> None:
         self._function = function
+        self._options = sorted(options.items())
         self._compiling = compiling
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -267,7 +273,7 @@ class _KernelCache(NullCache):  # type: ignore[misc]  # as above
                 _versions(),
                 str(target_context.codegen().magic_tuple()),
                 f"{function.__module__}.{function.__qualname__}",
-                str(sig),
+                f"{sig} {self._options}",
             )
         )
         name = f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()}"
