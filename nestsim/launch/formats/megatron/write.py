@@ -159,7 +159,9 @@ def _data(job: LaunchJob) -> Options:
         return {} if has_data(job) else {"data-path": ("train", "valid")}
     options: Options = {}
     if not has_data(job):
-        options |= {"mock-data": (), "split": ("99,1,0",)}
+        options |= {"mock-data": ()}
+        if "split" not in (script_options(job) or {}):
+            options |= {"split": ("99,1,0",)}
     if not has_tokens(job):
         options |= made_up_tokens(job.model.vocab_size)
     return options
