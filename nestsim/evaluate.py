@@ -37,7 +37,6 @@ from planner.explain.infeasibility import explain_infeasibility
 from planner.planners import PLANNERS
 from planner.planners.manual import manual_plans
 from planner.planners.protocol import PlannerOutcome, PlannerSettings, fits
-from planner.search.best_first import search
 from planner.search.launchable import BrokenRule, LaunchFacts, broken_rules
 from planner.search.replayed.search import Replays
 from planner.search.space import SearchSpec
@@ -48,11 +47,6 @@ from planner.work import Progress, Work
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from topologies.network import Network
-
-_BEYOND = (
-    "A plan that the framework cannot launch would fit: search.launchable = false "
-    "shows it."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -245,6 +239,15 @@ class Evaluator:
         )
         return broken_rules(plan, search.rules, facts)
 
+    @property
+    def replays(self) -> Replays:
+        """How a search for the fastest replay judges plans."""
+        return Replays(
+            judge=self.replayed_time,
+            by_layer=self.simulation.replay.granularity == "layer",
+            ordinary=self._ordinary_plans,
+        )
+
     def find(
         self,
         planner: str,
@@ -276,13 +279,7 @@ class Evaluator:
         """
         spec = self.search
         if spec.objective == "replayed":
-            by_layer = self.simulation.replay.granularity == "layer"
-            replays = Replays(
-                judge=self.replayed_time,
-                by_layer=by_layer,
-                starts=tuple(starts),
-                ordinary=self._ordinary_plans,
-            )
+            replays = replace(self.replays, starts=tuple(starts))
             settings = replace(settings, replays=replays)
         try:
             outcome = PLANNERS[planner].find(
@@ -291,7 +288,10 @@ class Evaluator:
         except InputError as error:
             raise (error.at("search") if error.where == "planner" else error) from None
         if planner == "nest" and not (outcome.plans or outcome.spent.is_stopped):
-            return replace(outcome, why_not=self._why_not(outcome, progress))
+            why_not = explain_infeasibility(
+                self.network, self.workload, spec, outcome.why_not, progress=progress
+            )
+            return replace(outcome, why_not=why_not)
         if spec.objective == "planned":
             return outcome
         if planner == "nest":
@@ -344,18 +344,6 @@ class Evaluator:
         except InputError:
             return ()
         return plans[: spec.keep_best]
-
-    def _why_not(self, outcome: PlannerOutcome, progress: Progress | None) -> str:
-        """Say why a search found nothing, and what would change that."""
-        spec = self.search
-        if spec.objective == "replayed" and spec.launchable:
-            wider = replace(spec, keep_best=1)
-            unlaunchable = search(self.network, self.workload, wider, progress=progress)
-            if unlaunchable.plans:
-                return f"{outcome.why_not} {_BEYOND}"
-        return explain_infeasibility(
-            self.network, self.workload, spec, outcome.why_not, progress=progress
-        )
 
 
 def _throughput(

@@ -75,8 +75,16 @@ def explain_job(
     InputError
         If parts of the scenario do not go together.
     """
-    network, workload = build_job(scenario, progress)
-    found = explain(network, workload, scenario.search, request, progress=progress)
+    evaluator = Evaluator.of(scenario, progress)
+    network, workload = evaluator.network, evaluator.workload
+    found = explain(
+        network,
+        workload,
+        scenario.search,
+        request,
+        replays=evaluator.replays,
+        progress=progress,
+    )
     device = workload.accelerator
     if found.priced is not None:
         stage = found.priced.plan.stages[found.lacking_stage]

@@ -27,6 +27,7 @@ from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from nestsim.results import ExplainResult
+    from planner.explain.explain import Explanation
     from planner.step.plan import Plan
 
 _HEADLINES: Mapping[str, tuple[str, str]] = {
@@ -40,10 +41,14 @@ _HEADLINES: Mapping[str, tuple[str, str]] = {
 }
 """Verdict -> headline and style; the words say the same without colour."""
 
-_BY_PLANNED_TIMES = (
-    "By planned times, over all splits of all stages; nestsim run chooses by replays "
-    "among the plans that can be launched."
-)
+_BY_WHAT: Mapping[bool, tuple[str, str]] = {
+    True: ("simulated", "By simulated times, as nestsim run chooses."),
+    False: (
+        "charged",
+        "By the closed form that the search minimises, over all splits of all stages.",
+    ),
+}
+"""Whether replays decide -> name of the time that does, and the sentence about it."""
 
 
 def print_explanation(result: "ExplainResult", console: Console) -> None:
@@ -61,7 +66,7 @@ def print_explanation(result: "ExplainResult", console: Console) -> None:
     plans = _plans(result)
     if not plans:
         return
-    console.print(Text(_BY_PLANNED_TIMES), highlight=False)
+    console.print(Text(_BY_WHAT[explanation.by_replay][1]), highlight=False)
     _section(console, "Plans", _plans_table(result, plans))
     if explanation.priced is None:
         return
@@ -101,6 +106,7 @@ def explain_json(result: "ExplainResult") -> dict[str, Any]:
         "scenario": result.scenario_name,
         "named": dict(explanation.request.values),
         "verdict": explanation.verdict,
+        "decided_by": _BY_WHAT[explanation.by_replay][0],
         "reason": " ".join(explanation_sentences(result)),
         "rule": explanation.rule or None,
         "not_searched": list(explanation.excluded),
@@ -115,20 +121,25 @@ def explain_json(result: "ExplainResult") -> dict[str, Any]:
         ),
         "lower_bound_s": explanation.lower_bound,
         "search": spent_json(explanation.spent),
-        "named_plan": _plan_json(explanation.priced, explanation.lacking_stage),
-        "winner": _plan_json(explanation.winner, explanation.winner_stage),
+        "named_plan": _plan_json(
+            explanation, explanation.priced, explanation.lacking_stage
+        ),
+        "winner": _plan_json(explanation, explanation.winner, explanation.winner_stage),
     }
 
 
-def _plan_json(priced: PricedPlan | None, index: int) -> dict[str, Any] | None:
+def _plan_json(
+    explanation: "Explanation", priced: PricedPlan | None, index: int
+) -> dict[str, Any] | None:
     """Return a plan with the memory of its fullest stage, of the given number."""
     if priced is None:
         return None
-    cost = priced.stages[index]
+    cost, terms = priced.stages[index], explanation.terms_of(priced)
     return {
         "plan": priced.plan.to_json(),
-        "iteration_time_s": priced.iteration_time,
-        "terms_s": dict(priced.terms),
+        "iteration_time_s": sum(terms.values()),
+        "planned_time_s": priced.iteration_time,
+        "terms_s": dict(terms),
         "fullest_stage": index,
         "peak_memory_bytes": cost.peak_memory,
         "memory_bytes": dict(cost.memory),
@@ -162,10 +173,7 @@ def _lacking(result: "ExplainResult") -> str:
 
 def _compared(result: "ExplainResult") -> str:
     explanation = result.explanation
-    priced, winner = explanation.priced, explanation.winner
-    assert priced is not None
-    assert winner is not None
-    seconds = priced.iteration_time - winner.iteration_time
+    seconds = explanation.time - explanation.winner_time
     term, most = explanation.largest_difference()
     longer = "longer" if seconds > 0 else "shorter"
     return (
@@ -180,15 +188,6 @@ def _slower(result: "ExplainResult") -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _faster(result: "ExplainResult") -> str:
-    why = (
-        ""
-        if result.explanation.excluded or not result.explanation.spent.is_stopped
-        else " The scenario's search was stopped before it got there."
-    )
-    return f"{_slower(result)}{why}"
-
-
 def _fitting(result: "ExplainResult") -> str:
     if result.explanation.spent.is_stopped:
         return "It fits; the scenario's search was stopped before it had a plan."
@@ -197,7 +196,7 @@ def _fitting(result: "ExplainResult") -> str:
 
 def _winning(result: "ExplainResult") -> str:
     if result.explanation.spent.is_stopped:
-        return "It is the best plan that the scenario's search has found."
+        return "It is the best plan that is known of the scenario's space."
     return "It is the best plan of the scenario's space."
 
 
@@ -207,7 +206,7 @@ _SENTENCES: "Mapping[str, Callable[[ExplainResult], str]]" = {
     "winner": _winning,
     "equal": lambda _: "Another plan takes as long, and comes first.",
     "slower": _slower,
-    "faster": _faster,
+    "faster": _slower,
     "fits": _fitting,
 }
 """Verdict -> the sentence about it."""
@@ -246,28 +245,32 @@ def _plans_table(result: "ExplainResult", plans: Mapping[str, PricedPlan]) -> Ta
 def _terms_table(result: "ExplainResult", plans: Mapping[str, PricedPlan]) -> Table:
     numbers = (*plans, *(("Difference",) if len(plans) > 1 else ()))
     table = new_table("Cause", *numbers, numbers=numbers)
-    shown = list(plans.values())
-    for term in shown[0].terms:
-        if any(priced.terms[term] for priced in shown):
-            _add_times(table, term, [priced.terms[term] for priced in shown], shown)
+    explanation, shown = result.explanation, list(plans.values())
+    whole = [priced.iteration_time for priced in shown]
+    terms = [explanation.terms_of(priced) for priced in shown]
+    *causes, beside = terms[0]
+    for term in causes:
+        if any(one[term] for one in terms):
+            _add_times(table, term, [one[term] for one in terms], whole)
     table.add_section()
-    _add_times(table, "total", [priced.iteration_time for priced in shown], shown)
+    _add_times(table, "planned", whole, whole)
+    _add_times(table, beside, [one[beside] for one in terms], whole)
+    table.add_section()
+    times = [sum(one.values()) for one in terms]
+    _add_times(table, _BY_WHAT[explanation.by_replay][0], times, times)
     if len(shown) > 1:
-        add_row(table, "ratio", f"x {result.explanation.ratio:.3f}", "x 1.000")
+        add_row(table, "ratio", f"x {explanation.ratio:.3f}", "x 1.000")
     return table
 
 
-def _add_times(
-    table: Table, name: str, times: list[float], shown: list[PricedPlan]
-) -> None:
+def _add_times(table: Table, name: str, times: list[float], whole: list[float]) -> None:
     """Add a row of times, and of two plans the difference."""
     cells = [
-        format_duration(without_rounding(time, priced.iteration_time))
-        for time, priced in zip(times, shown, strict=True)
+        format_duration(without_rounding(time, total))
+        for time, total in zip(times, whole, strict=True)
     ]
     if len(times) > 1:
-        whole = shown[1].iteration_time
-        cells.append(signed_duration(without_rounding(times[0] - times[1], whole)))
+        cells.append(signed_duration(without_rounding(times[0] - times[1], whole[1])))
     add_row(table, name, *cells)
 
 

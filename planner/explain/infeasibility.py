@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from planner.search.best_first import search
 from planner.search.candidates import CandidateSet
 from planner.search.space import Configuration, SearchSpec
 from planner.search.thriftiest import (
@@ -43,6 +44,11 @@ SIZE_SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 """Size of a configuration -> the setting that restricts it, least intrusive first."""
 
+_BEYOND = (
+    "A plan that the framework cannot launch would fit: search.launchable = false "
+    "shows it."
+)
+
 _SMALLEST_IS_THRIFTIEST = (
     "micro_batch_sizes",
     "virtual_pipeline_model_parallel_sizes",
@@ -64,6 +70,10 @@ def explain_infeasibility(
     """
     if not why_not:
         return ""
+    if spec.objective == "replayed" and spec.launchable:
+        wider = replace(spec, keep_best=1)
+        if search(network, workload, wider, progress=progress).plans:
+            return f"{why_not} {_BEYOND}"
     try:
         change = smallest_change(network, workload, spec, progress=progress)
     except InputError:

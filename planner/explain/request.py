@@ -20,6 +20,7 @@ from planner.explain.infeasibility import (
     changed_spec,
     restricted_settings,
 )
+from planner.search.launch_rules import EVEN
 from planner.search.space import LARGEST_MICRO_BATCH, SearchSpec
 from planner.step.execution import Workload
 from topologies.errors import InputError
@@ -166,6 +167,12 @@ class _RuleCase(NamedTuple):
         return self.spec.rules is not None and self.spec.rules.expert_tensor_parallel
 
     @property
+    def splits_unevenly(self) -> bool:
+        """Whether chunks of launchable plans may hold different numbers of blocks."""
+        rules = self.spec.rules
+        return self.spec.keeps_rules and rules is not None and rules.splits != (EVEN,)
+
+    @property
     def replica_unit(self) -> int:
         """Of what the replicas are a multiple, whatever the sizes that are open."""
         tp, cp, ep = (self.request.size(key) for key in ("tp", "cp", "ep"))
@@ -269,7 +276,7 @@ def _chunks(case: _RuleCase) -> str | None:
         return None
     if case.request.values.get("recompute") == "stage":
         return f"recompute stage needs stages of one chunk, and v is {v}"
-    if case.num_blocks % v:
+    if case.num_blocks % v and not case.splits_unevenly:
         return f"v {v} does not divide the {case.num_blocks} blocks"
     if case.request.names("pp") and pp < 2:
         return f"v {v} needs at least 2 stages, and pp is {pp}"

@@ -14,7 +14,7 @@ from planner.planners.protocol import (
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.checks import check_plan
 from planner.search.best_first import search
-from planner.search.replayed.search import Replays, search_beyond, search_replayed
+from planner.search.replayed.search import Replays, search_by_replay
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.plan import Plan
@@ -75,8 +75,9 @@ class Nest:
         work: Work,
         progress: Progress | None,
     ) -> PlannerOutcome:
-        find = search_replayed if spec.launchable else search_beyond
-        found = find(network, workload, spec, replays, work=work, progress=progress)
+        found = search_by_replay(
+            network, workload, spec, replays, work=work, progress=progress
+        )
         return PlannerOutcome(
             planner=self.name,
             plans=tuple(plan.priced for plan in found.plans),

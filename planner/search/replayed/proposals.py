@@ -41,6 +41,9 @@ def proposed_plans(
     # As if it had a plan: at the limit it ends with what it has.
     work = Work(limit=limit // PROPOSED_SHARE, has_plan=True)
     wider = replace(spec, hides=True, keep_best=KEPT_EACH * spec.proposals)
+    statistics = candidates.statistics
+    statistics["plans of the dynamic program"] = 0
+    statistics["of these in the space"] = 0
     try:
         found = search(
             candidates.network, candidates.workload, wider, work=work, progress=progress
@@ -57,7 +60,6 @@ def proposed_plans(
         ),
         key=lambda priced: (priced.iteration_time, configuration_of(priced.plan)),
     )
-    statistics = candidates.statistics
     statistics["plans of the dynamic program"] = len(found.plans)
     statistics["of these in the space"] = len(ranked)
     return tuple(priced.plan for priced in ranked)

@@ -507,6 +507,23 @@ def _infeasibility(candidates: LaunchableCandidates) -> str:
     )
 
 
+def search_by_replay(
+    network: Network,
+    workload: Workload,
+    spec: SearchSpec,
+    replays: Replays,
+    *,
+    work: Work | None = None,
+    progress: Progress | None = None,
+) -> ReplayedSearch:
+    """Find the fastest replay of launchable plans, or beyond them if `spec` says so.
+
+    Parameters are those of `search_replayed`.
+    """
+    find = search_replayed if spec.launchable else search_beyond
+    return find(network, workload, spec, replays, work=work, progress=progress)
+
+
 def search_beyond(
     network: Network,
     workload: Workload,
@@ -521,20 +538,19 @@ def search_beyond(
     Parameters are those of `search_replayed`; either search may spend the whole
     allowance.
     """
+    rules = replace(spec, launchable=True)
     inside = search_replayed(
-        network,
-        workload,
-        replace(spec, proposals=0),
-        replays,
-        work=work,
-        progress=progress,
+        network, workload, rules, replays, work=work, progress=progress
     )
     wider = replace(spec, keep_best=max(MOST_BEYOND, spec.keep_best))
     allowance = Work(limit=spec.work_limit, time_limit=spec.time_limit)
     outside = search(network, workload, wider, work=allowance, progress=progress)
     fastest = {configuration_of(plan.priced.plan): plan for plan in inside.plans}
+    proposed = inside.proposed_time
     for priced in outside.plans:
         time = replays.judge(priced, np.inf)
+        if np.isfinite(time):
+            proposed = np.fmin(proposed, time)
         configuration = configuration_of(priced.plan)
         known = fastest.get(configuration)
         if np.isfinite(time) and (known is None or time < known.time):
@@ -556,6 +572,7 @@ def search_beyond(
             stopped_by=stopped,
         ),
         infeasibility="" if plans else outside.infeasibility,
+        proposed_time=float(proposed),
         launchable_time=min((plan.time for plan in inside.plans), default=np.nan),
     )
 

@@ -28,11 +28,15 @@ def test_the_bound_holds_for_plans_that_no_framework_launches():
             continue
         network, workload, spec = world[:3]
         replays = Replays(judge=lambda priced, _, w=world: w.time(priced.plan))
-        wider = search_beyond(network, workload, spec, replays)
+        free = replace(spec, launchable=False)
+        wider = search_beyond(network, workload, free, replays)
         inside = search_replayed(network, workload, spec, replays)
         if not inside.plans:
             continue
         assert wider.plans[0].time <= inside.plans[0].time
+        # What it proposes beyond the rules is no launchable plan's time.
+        assert wider.launchable_time == inside.plans[0].time
+        assert wider.proposed_time >= wider.plans[0].time
         assert wider.lower_bound <= inside.lower_bound * (1.0 + 1e-9)
         facts = LaunchFacts.of(workload, network.num_devices, network=network)
         for priced in search(network, workload, replace(spec, keep_best=FEW)).plans:
