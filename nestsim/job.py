@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from nestsim.evaluate import Evaluator, build_job, progress_of
+from nestsim.evaluate import Evaluator, progress_of
 from nestsim.results import (
     Assumptions,
     C,
@@ -41,7 +41,7 @@ from topologies.network import Network
 
 
 def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanResult:
-    """Search the k best plans of a scenario, without replaying them.
+    """Search the k best plans of a scenario, and price them.
 
     Raises
     ------

@@ -82,10 +82,10 @@ Explain = Annotated[
     typer.Option(
         "--explain",
         metavar="KEY=VALUE,..",
-        help="Price the configuration with these values beside the best plan, and say "
-        "why it lost or does not fit. Keys: tp, pp, dp, cp, ep, b (micro-batch), v "
-        "(virtual stages), recompute (none, selective, full, stage), zero (0 to 3); "
-        "what is not named is searched.",
+        help="Search the configurations with these values, too, and say why the best "
+        "of them lost to the best plan, or does not fit. Keys: tp, pp, dp, cp, ep, b "
+        "(micro-batch), v (virtual stages), recompute (none, selective, full, stage), "
+        "zero (0 to 3); what is not named is searched.",
         show_default=False,
     ),
 ]
@@ -99,11 +99,12 @@ def plan(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Print the k best plans of a scenario, without replaying them.
+    """Print the k best plans of a scenario, with their planned times.
 
-    What is printed is what the planner believes; `nestsim run` finds out whether it
-    is true. Exit status 1 if no plan fits or something in the scenario's table
-    [assert] does not hold, 0 for whatever --explain has explained.
+    The search replays the time of what it compares, unless search.objective is
+    "planned"; `nestsim run` replays its best plans as a whole and judges them. Exit
+    status 1 if no plan fits or something in the scenario's table [assert] does not
+    hold, 0 for whatever --explain has explained.
 
     Example: `nestsim plan scenarios/gpt3_1.3b_8_a100.toml --explain tp=4,pp=2`
     """

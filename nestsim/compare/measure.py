@@ -15,6 +15,7 @@ from nestsim.evaluate import Evaluator, progress_of
 from nestsim.results import Candidate
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import SweepSpec
+from planner.cost.objective import largest_term
 from planner.planners.protocol import PlannerSettings
 from planner.work import Progress
 from topologies.errors import InputError
@@ -178,9 +179,8 @@ def belief_gap(entry: PlannerEntry) -> dict[str, float]:
 
 
 def largest(parts: Mapping[str, float]) -> Cause:
-    """Return the part that does most for the sum, in its direction; ties: the first."""
-    sign = 1.0 if sum(parts.values()) >= 0.0 else -1.0
-    term = max(parts, key=lambda name: sign * parts[name])
+    """Return the part that does most for the sum, as `largest_term`."""
+    term = largest_term(parts)
     return Cause(term, parts[term])
 
 

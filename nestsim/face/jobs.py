@@ -256,7 +256,7 @@ class ExplainReport(Report):
 
 
 def plan(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> PlanReport:
-    """Search the k best plans of a scenario, without replaying them.
+    """Search the k best plans of a scenario, and price them.
 
     Parameters
     ----------

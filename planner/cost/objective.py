@@ -29,6 +29,38 @@ HOST_TRANSFERS = "host transfers"
 the compute of the layers that they go on beside; there where a stage offloads."""
 
 
+COLLECTIVES = (
+    "tensor collectives",
+    "context ring",
+    "expert all-to-all",
+    "zero gathers",
+)
+"""Parts of `PART_NAMES` that passes may hide."""
+
+HIDDEN = "hidden"
+"""Name of the term of what passes hide of their collectives: negative."""
+
+
+def largest_term(parts: Mapping[str, float]) -> str:
+    """Return the term that does most for the sum, in its direction; ties: the first.
+
+    Collectives that are hidden do nothing for it: what is hidden is taken off those
+    that stand against it, the largest first.
+    """
+    net = dict(parts)
+    hidden = net.pop(HIDDEN, 0.0)
+    # The other way round from what is hidden.
+    way = -1.0 if hidden > 0.0 else 1.0
+    sent = [name for name in COLLECTIVES if name in net]
+    for name in sorted(sent, key=lambda name: -way * net[name]):
+        covered = max(min(way * net[name], abs(hidden)), 0.0)
+        net[name] -= way * covered
+        hidden += way * covered
+    net |= {HIDDEN: hidden} if HIDDEN in parts else {}
+    sign = 1.0 if sum(parts.values()) >= 0.0 else -1.0
+    return max(parts, key=lambda name: sign * net[name])
+
+
 class ChunkTimes(NamedTuple):
     """Passes of one microbatch through one chunk, with all that they wait for [s]."""
 

@@ -23,7 +23,7 @@ import numpy as np
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
 from planner.cost.groups import StageGroups
-from planner.cost.objective import PricedPlan, StageCost
+from planner.cost.objective import HIDDEN, PricedPlan, StageCost
 from planner.cost.rates import AlgorithmChoice, PlacementRates, placement_rates
 from planner.cost.stage import StagePrice, stage_price
 from planner.cost.timeline import AlikeReplicas, PlanTimeline, last_pass, step_ends
@@ -238,7 +238,7 @@ def _terms(
     pipeline = last_pass(pipelines)
     return {
         **{name: m * time for name, time in slowest.parts.items()},
-        "hidden": busy - charged,
+        HIDDEN: busy - charged,
         "transfers": pipeline - alone,
         "bubble": alone - busy,
         "tail": step - pipeline,

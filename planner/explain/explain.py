@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from planner.cost.objective import PricedPlan
+from planner.cost.objective import PricedPlan, largest_term
 from planner.cost.pricing import price_plan
 from planner.explain.infeasibility import explain_infeasibility
 from planner.explain.request import Request, broken_rule, exclusions, nothing_left
@@ -152,11 +152,10 @@ class Explanation:
     def largest_difference(self) -> tuple[str, float]:
         """Return the term that does most for the difference of the times, and it [s].
 
-        The first of equals.
+        As `largest_term`.
         """
         terms = self.differences()
-        sign = 1.0 if sum(terms.values()) >= 0.0 else -1.0
-        name = max(terms, key=lambda term: sign * terms[term])
+        name = largest_term(terms)
         return name, terms[name]
 
 
