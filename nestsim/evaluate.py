@@ -226,6 +226,14 @@ class Evaluator:
         verdict = self.judge(candidate.priced, done, candidate.rank, gap)
         return replace(candidate, replay=done, verdict=verdict)
 
+    def confirm(
+        self, candidate: Candidate, progress: Progress | None = None
+    ) -> Candidate:
+        """Let SimPy's engine replay a plan that has been evaluated."""
+        work = self.lower(candidate.priced)
+        done = self.replay(work, confirm=True, progress=progress)
+        return replace(candidate, replay=done)
+
     def launch_breaches(self, plan: Plan) -> tuple[BrokenRule, ...]:
         """Return the rules of the framework that a plan breaks."""
         search = self.search

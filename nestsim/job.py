@@ -18,6 +18,7 @@ from nestsim.results import (
     ReplayedResult,
 )
 from nestsim.scenario.load import Scenario
+from nestsim.simulator.outcome import MOST_SIMPY_EVENTS
 from nestsim.uncertainty import Band, MemoryNeed, Setting, band, memory_band
 from nestsim.verdict import NO_ROOM
 from planner.cost.objective import PricedPlan
@@ -120,8 +121,31 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> Replayed
     if candidates:
         reported = chosen or 0
         candidates[reported] = evaluator.explain(candidates[reported], progress)
+        _confirm_others(evaluator, candidates, reported, progress)
     result = job_result("run", scenario, evaluator, tuple(candidates))
     return with_search(replace(result, chosen=chosen), evaluator, scenario, found)
+
+
+def _confirm_others(
+    evaluator: Evaluator,
+    candidates: list[Candidate],
+    reported: int,
+    progress: Progress | None,
+) -> None:
+    """Let SimPy replay what else is confirmed, best first, as far as time allows.
+
+    All of a report has no more events than SimPy is asked for one plan.
+    """
+    left = MOST_SIMPY_EVENTS - candidates[reported].replay.num_events
+    for index, candidate in enumerate(candidates):
+        known = candidate.replay
+        if candidate.verdict.kind != "confirmed" or known.engine == "simpy":
+            continue
+        left -= known.num_events
+        if left < 0:
+            return
+        details = progress_of(progress, f"replay: confirm plan {index + 1}")
+        candidates[index] = evaluator.confirm(candidate, details)
 
 
 def _check_replayable(scenario: Scenario, network: Network) -> None:

@@ -314,6 +314,7 @@ def _replayed_row(candidate: "Candidate") -> dict[str, Any]:
         "simulated_peak_memory_bytes": candidate.simulated.peak_memory,
         "verdict": candidate.verdict.kind,
         "reason": candidate.verdict.reason,
+        "engine": candidate.replay.engine,
     }
 
 

@@ -65,6 +65,7 @@ from nestsim.report.wording import (
     no_plan_words,
     number,
     offload_label,
+    others_sentence,
     parallel_sentence,
     percent,
     plural,
@@ -118,6 +119,8 @@ def print_job(result: "ReplayedResult", console: Console) -> None:
         "Replayed plans, fastest first (Rank: the planner's; *: the plan above)",
         candidates_table(result.candidates, result.chosen or 0),
     )
+    if sentence := others_sentence(result.candidates):
+        console.print(Text(sentence), highlight=False)
     print_traffic(console, best, result.network)
     print_section(console, "Search", facts(search_facts(result, best)))
 

@@ -111,6 +111,21 @@ def engine_sentence(candidate: "Candidate") -> str:
     )
 
 
+def others_sentence(candidates: "Sequence[Candidate]") -> str:
+    """Say which rows of a table SimPy has not confirmed; empty if it has all."""
+    rows = [
+        str(row)
+        for row, candidate in enumerate(candidates, start=1)
+        if candidate.verdict.kind == "confirmed" and candidate.replay.engine != "simpy"
+    ]
+    if not rows:
+        return ""
+    return (
+        f"Confirmed by the compiled engine: #{', #'.join(rows)}. SimPy is asked up to "
+        f"{MOST_SIMPY_EVENTS:,} events, those of all plans together."
+    )
+
+
 def difference(planned: float, simulated: float) -> float:
     """Return ``simulated / planned - 1``; NaN where nothing was planned."""
     return simulated / planned - 1.0 if planned else math.nan

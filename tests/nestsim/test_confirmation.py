@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nestsim import job as jobs
 from nestsim.evaluate import Evaluator
 from nestsim.job import run_job, simulate_job
 from nestsim.report.json import dump_json, job_json
-from nestsim.report.wording import engine_sentence
+from nestsim.report.wording import engine_sentence, others_sentence
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator import replay as replays
 from nestsim.simulator.build import build_model
@@ -47,6 +48,26 @@ def test_the_reported_replay_is_simpys(scenario, result):
     assert report["events"] == folded.num_events <= whole.num_events
     assert report["iteration_time_s"] == whole.end == folded.end
     assert engine_sentence(best) == f"Confirmed by SimPy: {folded.num_events:,} events."
+
+
+def test_what_else_is_confirmed_simpy_has_replayed_too(scenario, result, monkeypatch):
+    rows = job_json(result)["candidates"]
+    assert len(rows) > 1
+    assert {row["engine"] for row in rows} == {"simpy"}
+    assert others_sentence(result.candidates) == ""
+    # With SimPy's running time forecast as long, and events for the first two alone.
+    events = [one.replay.num_events for one in result.candidates]
+    monkeypatch.setattr(replays, "LONG", 0.0)
+    monkeypatch.setattr(jobs, "MOST_SIMPY_EVENTS", sum(events[:2]))
+    again = run_job(scenario)
+    engines = [one.replay.engine for one in again.candidates]
+    assert again.chosen == result.chosen == 0
+    assert engines == ["simpy", "simpy", *("compiled" for _ in events[2:])]
+    assert others_sentence(again.candidates).startswith(
+        "Confirmed by the compiled engine: #3"
+    )
+    for ours, theirs in zip(result.candidates, again.candidates, strict=True):
+        assert ours.simulated == theirs.simulated
 
 
 def test_beyond_a_number_of_events_the_compiled_engine_answers_the_same(
