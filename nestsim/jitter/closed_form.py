@@ -12,28 +12,27 @@ mean 1 or, as the slowest of ``t`` ranks, a little more. With factors that last 
 the mean of that many draws, each the largest of ``t``, weighted by their durations
 (`nestsim.jitter.order_statistics`).
 
-Optimizer steps come behind a meeting of their own: unless factors last a step, their
-slowest one is added, as an independent variate.
+Optimizer steps come behind a meeting of their own where gradients are reduced behind
+the passes: unless factors last a step, their slowest one is added, as an independent
+variate.
 
 That is exact for the mean where actors meet before the optimizer step alone: without a
 pipeline, whatever the replicas and the ranks of each, as long as gradients are not
-reduced beside backward passes. In a pipeline it is a bound on neither side. Above the
-mean it may be because stages before the last have slack: in 1F1B the forward passes
-that stage ``s`` of ``p`` makes ahead, ``p - 1 - s`` of them, are not on the longest
-path, so that a slow stage there costs less than its compute says, and because the
-slowest stage's neighbours are faster than it. Below it may be because a stage also
-waits for others that are late in single passes. Reports have what the simulation finds
-beside it, and go on from there for more replicas. Delays of messages are left out.
+reduced beside backward passes. Pipelines have a form of their own
+(`nestsim.jitter.pipelines`). Delays of messages are left out.
 
 Each device is slow with a probability of its own, so that actors are independent of
 each other. One is as slow as the slowest of its ranks: by a factor ``s`` or less with
-the product of their probabilities of that.
+the product of their probabilities of that. What its passes and its optimizer step then
+take is what the cost model says of such devices: where passes wait for the host, or
+memory sets the pace, a slow device costs less than its factor.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,7 +50,7 @@ from nestsim.scenario.operations.jitter import JitterSpec
 from nestsim.simulator.noise import Noise
 from nestsim.simulator.work import PipelineWork
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
-from topologies.arrays import FloatArray
+from topologies.arrays import FloatArray, IntArray
 
 ALWAYS = Noise("normal", 0.0)
 """The factor of compute that does not vary."""
@@ -74,8 +73,33 @@ class ActorKind:
     """What the slow devices of a run multiply the compute of each by."""
 
 
-Slowness = tuple[tuple[float, float], ...]
-"""Factors, rising from the least, and the probability of each."""
+class Slow(NamedTuple):
+    """How slow the devices of an actor may be, and what its compute then takes."""
+
+    probability: float
+    """Probability of it."""
+
+    factor: float
+    """What its compute is multiplied by."""
+
+    extra: float
+    """What comes on top, as waiting for the host does, over its compute without
+    jitter; below 0 where that is less on slow devices."""
+
+
+Slowness = tuple[Slow, ...]
+"""How slow an actor may be, the fastest first."""
+
+
+class Paces(NamedTuple):
+    """How slow devices are, and what they make of a step."""
+
+    always: FloatArray
+    """What compute times of each device of the fleet are multiplied by without jitter,
+    shape ``(N,)``."""
+
+    slowed: Callable[[float], PipelineWork]
+    """Factor -> the step on devices that are all so many times slower."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +129,9 @@ class StepForm:
         with np.errstate(divide="ignore"):
             for kind in self.actors:
                 in_time = sum(
-                    probability * self._actor(kind, over / factor)
-                    for factor, probability in kind.slow
+                    one.probability
+                    * self._actor(kind, (over - one.extra * kind.compute) / one.factor)
+                    for one in kind.slow
                 )
                 logarithm += kind.count * np.log(in_time)
         return np.where(x < self.base, 0.0, np.exp(logarithm))
@@ -168,7 +193,7 @@ def step_form(
     work: PipelineWork,
     plain_time: float,
     spec: JitterSpec,
-    always: FloatArray,
+    paces: Paces,
     multiple: int = 1,
 ) -> StepForm:
     """Return the distribution of a step's time, all waiting for the slowest.
@@ -181,31 +206,43 @@ def step_form(
         What it takes without jitter [s].
     spec
         What differs from step to step.
-    always
-        What compute times of each device of the fleet are multiplied by without jitter,
-        shape ``(N,)``.
+    paces
+        How slow devices are.
     multiple
         How many times the replicas of the step there are, on as many times the devices;
         what the step takes beside its slowest actor stays the same.
     """
-    slow = _slowness(work, spec, always)
+    slow = slowness_of(work, spec, paces)
     kinds = [work.of_kind(kind) for kind in range(1 + len(work.others))]
     passes = [pieces for one in kinds for pieces in _pass_compute(one)]
     updates: list[Pieces] = [
         [(float(time), 1, 1)] for one in kinds for time in one.optimizer_time
     ]
-    if spec.jitter.per == "step":
+    if spec.jitter.per == "step" or not meets_before_update(work, 0):
         # One factor for all that an actor does: its slowest passes and its slowest
-        # optimizer step come together.
+        # optimizer step come together. Or it goes on with no regard to others.
         passes = [both + one for both, one in zip(passes, updates, strict=True)]
         updates = []
+        slow = [one._replace(passes=one.both) for one in slow]
     base, update = plain_time, None
     if any(time > 0.0 for pieces in updates for time, _, _ in pieces):
-        actors = _actors(work, updates, spec, slow, multiple)
+        of_updates = [one.update for one in slow]
+        actors = _actors(work, updates, spec, of_updates, multiple)
         update = StepForm(0.0, actors)
         base += update.mean - _longest(actors)
-    actors = _actors(work, passes, spec, slow, multiple)
+    of_passes = [one.passes for one in slow]
+    actors = _actors(work, passes, spec, of_passes, multiple)
     return StepForm(base - _longest(actors), actors, update)
+
+
+def meets_before_update(work: PipelineWork, stage: int) -> bool:
+    """Return whether the replicas of a stage meet before the optimizer step."""
+    ends = {0, len(work.devices) - 1}
+    return bool(
+        work.reduce_phases[stage]
+        or work.reduce_buckets[stage]
+        or (work.tied_phases and stage in ends)
+    )
 
 
 def _longest(actors: tuple[ActorKind, ...]) -> float:
@@ -285,30 +322,123 @@ def _factor(pieces: Pieces, spec: JitterSpec, num_ranks: int) -> Sum:
     )
 
 
-def _slowness(
-    work: PipelineWork, spec: JitterSpec, always: FloatArray
-) -> list[Slowness]:
+class ActorSlowness(NamedTuple):
+    """How slow an actor may be, by what it computes."""
+
+    passes: Slowness
+    """In its passes."""
+
+    update: Slowness
+    """In its optimizer step."""
+
+    both: Slowness
+    """In both together."""
+
+
+def slowness_of(
+    work: PipelineWork, spec: JitterSpec, paces: Paces
+) -> list[ActorSlowness]:
     """Return what the slow devices of a run do to each actor, stage by stage."""
     borders = spec.slow_borders().tolist()
     factors = [one.factor for one in spec.slow]
     shares = [1.0 - (borders[-1] if borders else 0.0), *np.diff([0.0, *borders])]
     ranks = list(zip([1.0, *factors], map(float, shares), strict=True))
-    found: dict[bytes, Slowness] = {}
-    relative = np.sort(always[work.devices], axis=-1)
+    relative = np.sort(paces.always[work.devices], axis=-1)
     relative /= relative[..., -1:]
+    at = {1.0: _Work.of(work)}
+    found: dict[tuple[int, int, bytes], ActorSlowness] = {}
     every = []
-    for of_actor in relative.reshape(-1, relative.shape[-1]):
-        key = of_actor.tobytes()
+    for stage, replica in np.ndindex(relative.shape[:2]):
+        of_actor = relative[stage, replica]
+        key = stage, int(work.kind[stage, replica]), of_actor.tobytes()
         if key not in found:
-            found[key] = _slowest_rank(of_actor, ranks)
+            places = _slowest_rank(of_actor, ranks)
+            for factor, _ in places:
+                if factor not in at:
+                    at[factor] = _Work.of(paces.slowed(factor))
+            found[key] = _slowness(
+                [
+                    (chance, at[factor].of_actor(stage, replica))
+                    for factor, chance in places
+                ],
+                at[1.0].of_actor(stage, replica),
+            )
         every.append(found[key])
     return every
 
 
+class _Work(NamedTuple):
+    """What actors compute in a step, and what their passes take besides."""
+
+    kind: IntArray
+    """Kind of each actor, shape ``(p, d)``."""
+
+    times: FloatArray
+    """Compute of the passes, the rest of them, and the optimizer step, by kind and
+    stage, shape ``(K, p, 3)`` [s]."""
+
+    @classmethod
+    def of(cls, work: PipelineWork) -> "_Work":
+        """Return what the actors of a step do."""
+        times = []
+        for number in range(1 + len(work.others)):
+            own = work.of_kind(number)
+            computed = np.array(
+                [
+                    sum(time * count for time, count, _ in pieces)
+                    for pieces in _pass_compute(own)
+                ]
+            )
+            times.append([computed, _sent(own), own.optimizer_time])
+        return cls(work.kind, np.moveaxis(np.array(times), 1, 2))
+
+    def of_actor(self, stage: int, replica: int) -> FloatArray:
+        """Return the times of an actor, shape ``(3,)`` [s]."""
+        times: FloatArray = self.times[self.kind[stage, replica], stage]
+        return times
+
+
+def _sent(work: PipelineWork) -> FloatArray:
+    """Return what the passes of each stage take besides compute, shape ``(p,)`` [s]."""
+    if work.layers is not None:
+        return np.zeros(len(work.devices))
+    kinds = [FORWARD, BACKWARD]
+    if SCHEDULES[work.schedule].splits_backward:
+        kinds.append(WEIGHT)
+    numbers = work.virtual_stages().number
+    sent = [
+        [sum(work.sent_in(kind, number) for kind in kinds) for number in own]
+        for own in numbers.tolist()
+    ]
+    total: FloatArray = work.num_microbatches * np.array(sent).sum(axis=1)
+    return total
+
+
+def _slowness(
+    places: Sequence[tuple[float, FloatArray]], alone: FloatArray
+) -> ActorSlowness:
+    """Return how slow an actor may be, of what it then does and does without jitter."""
+
+    def outcomes(computed: Sequence[int], besides: Sequence[int]) -> Slowness:
+        usual = float(alone[computed].sum())
+        if usual <= 0.0:
+            return (Slow(1.0, 1.0, 0.0),)
+        return tuple(
+            Slow(
+                chance,
+                float(times[computed].sum()) / usual,
+                float((times - alone)[besides].sum()) / usual,
+            )
+            for chance, times in places
+        )
+
+    return ActorSlowness(outcomes([0], [1]), outcomes([2], []), outcomes([0, 2], [1]))
+
+
 def _slowest_rank(
     relative: FloatArray, ranks: Sequence[tuple[float, float]]
-) -> Slowness:
-    """Return how slow the slowest of an actor's ranks is.
+) -> list[tuple[float, float]]:
+    """Return how slow the slowest of an actor's ranks is: factors, rising, and chances.
 
     Parameters
     ----------
@@ -325,13 +455,13 @@ def _slowest_rank(
         below *= sum(
             probability * (rank * factor <= places) for factor, probability in ranks
         )
-    return tuple(
+    return [
         (factor, probability)
         for factor, probability in zip(
             places.tolist(), np.diff(below, prepend=0.0).tolist(), strict=True
         )
         if probability > 0.0
-    )
+    ]
 
 
 LEAST_ERROR = 1e-4

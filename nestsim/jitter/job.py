@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from nestsim.evaluate import Evaluator, progress_of
-from nestsim.jitter.closed_form import approximations, step_form
+from nestsim.jitter.closed_form import Paces, approximations
 from nestsim.jitter.order_statistics import QuantileBand, sample_quantile
+from nestsim.jitter.pipelines import form_of
 from nestsim.jitter.replicas import fewer_replicas
 from nestsim.jitter.scale import ScaleRow, SimulatedMean, sizes_of
 from nestsim.job import price_table_plan
@@ -23,6 +24,7 @@ from nestsim.scenario.load import Scenario
 from nestsim.scenario.operations.jitter import JitterSpec
 from nestsim.simulator.jittered import jittered_replay
 from nestsim.simulator.outcome import Replay
+from nestsim.simulator.work import PipelineWork
 from nestsim.store import Point, Row, content_key
 from nestsim.sweep.runner import run_sweep
 from planner.cost.objective import PricedPlan
@@ -225,6 +227,18 @@ def always_slow(evaluator: Evaluator) -> FloatArray:
     return np.ones(evaluator.network.num_devices) if fleet is None else fleet.factors()
 
 
+def paces_of(evaluator: Evaluator, priced: PricedPlan) -> Paces:
+    """Return how slow the devices of a plan are, and what slower ones make of it."""
+    num_devices = evaluator.network.num_devices
+
+    def slowed(factor: float) -> PipelineWork:
+        workload = evaluator.workload.slowed(np.full(num_devices, factor))
+        slower = replace(evaluator, workload=workload)
+        return slower.lower(slower.price(priced.plan), memory=False)
+
+    return Paces(always_slow(evaluator), slowed)
+
+
 def jittered_times(
     evaluator: Evaluator, priced: PricedPlan, spec: JitterSpec, runs: range
 ) -> FloatArray:
@@ -394,18 +408,19 @@ def _scale(
     times: Mapping[int, FloatArray],
 ) -> Iterator[ScaleRow]:
     """Yield the plan on each number of replicas that is simulated, and on more."""
-    always = always_slow(jobs.evaluator)
     for size, plain_time in plain.items():
         evaluator, priced = jobs.of_size(size)
         work = evaluator.lower(priced, memory=False)
-        form = step_form(work, plain_time, spec, always)
-        row = ScaleRow.of(size, work, plain_time, form, SimulatedMean.of(times[size]))
+        paces = paces_of(evaluator, priced)
+        form = form_of(evaluator.network, work, plain_time, spec, paces)
+        simulated = SimulatedMean.of(times[size])
+        row = ScaleRow.of(size, work, plain_time, form(1), simulated)
         yield row
         if size == max(plain):
             multiple = 2
             while multiple <= spec.most_replicas:
-                form = step_form(work, plain_time, spec, always, multiple)
-                yield ScaleRow.of(size * multiple, work, plain_time, form, row)
+                more = form(multiple)
+                yield ScaleRow.of(size * multiple, work, plain_time, more, row)
                 multiple *= 2
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from nestsim.evaluate import Evaluator
 from nestsim.jitter.closed_form import StepForm
+from nestsim.jitter.pipelines import PipelineForm
 from nestsim.jitter.replicas import fewer_replicas
 from nestsim.simulator.work import PipelineWork
 from planner.step.plan import Plan
@@ -75,7 +76,7 @@ class ScaleRow:
         replicas: int,
         work: PipelineWork,
         plain_time: float,
-        form: StepForm,
+        form: StepForm | PipelineForm,
         simulated: "SimulatedMean | ScaleRow",
     ) -> "ScaleRow":
         """Return the row of a number of replicas.

@@ -72,7 +72,7 @@ _STAGE = 2**32
 """An actor's number among those that draw: its stage times this, and its replica."""
 
 
-class _Timing(NamedTuple):
+class Timing(NamedTuple):
     """How the steps of an actor, or of all of them, vary."""
 
     step: IntArray
@@ -104,7 +104,7 @@ class JitteredModel:
     num_ranks: int
     """Ranks ``t`` of each actor."""
 
-    timing: _Timing
+    timing: Timing
     """How the steps of all actors vary, one after another."""
 
     owners: IntArray
@@ -134,7 +134,7 @@ class JitteredModel:
             If the schedule does not exist or does not work with these sizes.
         """
         plain = build_model(network, work)
-        timings = _timings(plain, work, jitter.per)
+        timings = timings_of(plain, work, jitter.per)
         of_actor = plain.system.program.tolist()
         model = _with_own_programs(plain)
         system = model.system
@@ -307,7 +307,7 @@ def _with_own_programs(plain: Model) -> Model:
     return plain._replace(programs=programs, system=system)
 
 
-def _timings(model: Model, work: PipelineWork, per: str) -> list[_Timing]:
+def timings_of(model: Model, work: PipelineWork, per: str) -> list[Timing]:
     """Return how the steps of each of the model's programs vary."""
     num_stages, num_replicas, _ = work.devices.shape
     schedule = find_schedule(work.schedule)
@@ -318,7 +318,7 @@ def _timings(model: Model, work: PipelineWork, per: str) -> list[_Timing]:
             # A communication stream.
             nothing = np.zeros(0, np.int64)
             none = np.zeros(0)
-            timings.append(_Timing(nothing, none, none, nothing, nothing))
+            timings.append(Timing(nothing, none, none, nothing, nothing))
             continue
         stage, replica = divmod(actor, num_replicas)
         own = work.of_kind(int(work.kind[stage, replica]))
@@ -356,7 +356,7 @@ def _passes(work: PipelineWork, stage: int, instructions: Instructions) -> _Pass
     return _PassFacts(sent, segments)
 
 
-def _timing(program: StageProgram, passes: _PassFacts, per: str) -> _Timing:
+def _timing(program: StageProgram, passes: _PassFacts, per: str) -> Timing:
     """Return how the steps of one program vary."""
     steps = program.steps
     closes = steps.span & CLOSES > 0
@@ -374,10 +374,10 @@ def _timing(program: StageProgram, passes: _PassFacts, per: str) -> _Timing:
         share = passes.num_segments[span] * (duration / total)
         factor = np.arange(works.size)
         num_draws = np.maximum(1, np.rint(share)).astype(np.int64)
-    return _Timing(works, duration, compute, factor, num_draws)
+    return Timing(works, duration, compute, factor, num_draws)
 
 
-def _joined(timings: Sequence[_Timing], lengths: Sequence[int]) -> _Timing:
+def _joined(timings: Sequence[Timing], lengths: Sequence[int]) -> Timing:
     """Put the actors' steps and factors one after another.
 
     Parameters
@@ -389,7 +389,7 @@ def _joined(timings: Sequence[_Timing], lengths: Sequence[int]) -> _Timing:
     """
     first_step = np.cumsum([0, *lengths])
     first_factor = np.cumsum([0, *(one.num_draws.size for one in timings)])
-    return _Timing(
+    return Timing(
         np.concatenate([one.step + first_step[k] for k, one in enumerate(timings)]),
         np.concatenate([one.duration for one in timings]),
         np.concatenate([one.compute for one in timings]),

@@ -7,7 +7,8 @@ import pytest
 
 from nestsim.evaluate import Evaluator
 from nestsim.jitter.closed_form import StepForm, approximations, step_form
-from nestsim.jitter.job import always_slow, compiled, jittered_times
+from nestsim.jitter.job import compiled, jittered_times, paces_of
+from nestsim.jitter.pipelines import PipelineForm, PipelineMoments
 from nestsim.job import price_table_plan
 from nestsim.scenario.load import Scenario
 from nestsim.simulator.noise import Noise
@@ -29,7 +30,8 @@ def form_of(scenario: Scenario, multiple: int = 1) -> StepForm:
     evaluator, priced = prepared(scenario)
     work = evaluator.lower(priced, memory=False)
     plain = evaluator.replayed_time(priced)
-    return step_form(work, plain, scenario.jitter, always_slow(evaluator), multiple)
+    paces = paces_of(evaluator, priced)
+    return step_form(work, plain, scenario.jitter, paces, multiple)
 
 
 def simulated(scenario: Scenario, runs: int = RUNS) -> FloatArray:
@@ -226,7 +228,8 @@ def test_a_share_of_less_than_half_a_device_slows_as_many_steps_as_it_should() -
         evaluator, priced = prepared(scenario)
         work = evaluator.lower(priced, memory=False)
         plain = evaluator.replayed_time(priced)
-        form = step_form(work, plain, scenario.jitter, always_slow(evaluator))
+        paces = paces_of(evaluator, priced)
+        form = step_form(work, plain, scenario.jitter, paces)
         spec, longest = scenario.jitter, form.actors[0].compute
         drawn = np.array([spec.slowdowns(8, run).max() for run in range(runs)])
         times = plain + longest * (drawn - 1.0)
