@@ -41,9 +41,12 @@ class EventGraph(NamedTuple):
     compute: FloatArray
     """Compute of passes in each duration, shape ``(O,)`` [s]."""
 
-    spread: FloatArray
-    """What the standard deviation of a factor of passes is multiplied by, shape
-    ``(O,)`` [s]."""
+    varying: FloatArray
+    """Compute that the factor of each operation multiplies, shape ``(O,)`` [s]: what
+    several have in common stands at the last of them."""
+
+    num_draws: FloatArray
+    """Draws whose mean that factor is, shape ``(O,)``."""
 
     update: FloatArray
     """Compute of the optimizer step in each duration, where all replicas have met
@@ -61,7 +64,8 @@ class _Work(NamedTuple):
 
     fixed: float = 0.0
     compute: float = 0.0
-    spread: float = 0.0
+    varying: float = 0.0
+    num_draws: float = 1.0
     update: float = 0.0
     actor: int = 0
     messages: int = 0
@@ -246,10 +250,11 @@ def _programs_of(
 def _columns(
     program: StageProgram, timing: Timing, meets: bool
 ) -> Sequence[FloatArray]:
-    """Return `fixed`, `compute`, `spread` and `update` of each step of a program."""
+    """Return the columns of each step of a program, from `fixed` to `update`."""
     steps = program.steps
     fixed = steps.duration.copy()
-    compute, spread, update = (np.zeros_like(fixed) for _ in range(3))
+    compute, varying, update = (np.zeros_like(fixed) for _ in range(3))
+    num_draws = np.ones_like(fixed)
     compute[timing.step] = timing.duration * timing.compute
     fixed = np.maximum(fixed - compute, 0.0)
     if meets and program.kinds.size and program.kinds[-1] == OPTIMIZER:
@@ -260,8 +265,9 @@ def _columns(
     last = np.zeros(timing.num_draws.size, dtype=np.int64)
     np.maximum.at(last, timing.factor, timing.step)
     varies = shared > 0.0
-    spread[last[varies]] = shared[varies] / np.sqrt(timing.num_draws[varies])
-    return fixed, compute, spread, update
+    varying[last[varies]] = shared[varies]
+    num_draws[last[varies]] = timing.num_draws[varies]
+    return fixed, compute, varying, num_draws, update
 
 
 def wire_times(model: Model) -> FloatArray:

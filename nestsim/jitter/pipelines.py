@@ -29,6 +29,7 @@ References
    (Korobov rules).
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,11 +48,17 @@ from nestsim.jitter.closed_form import (
     step_form,
 )
 from nestsim.jitter.event_graph import EventGraph, event_graph
-from nestsim.jitter.order_statistics import Slowest, Variate, moments, slowest_of
+from nestsim.jitter.order_statistics import (
+    PearsonThree,
+    Slowest,
+    Variate,
+    moments,
+    slowest_of,
+)
 from nestsim.scenario.operations.jitter import JitterSpec
 from nestsim.simulator.build import build_model
 from nestsim.simulator.jittered import timings_of
-from nestsim.simulator.kernels.max_plus import latest_moments, latest_normal
+from nestsim.simulator.kernels.max_plus import latest_cumulants, latest_moments
 from nestsim.simulator.work import PipelineWork
 from topologies.arrays import FloatArray
 from topologies.network import Network
@@ -126,6 +133,38 @@ class _AlikeReplicas:
 
     count: int
     """Number of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixture:
+    """One of several variates, each with a probability."""
+
+    of: tuple[PearsonThree, ...]
+    """The variates."""
+
+    weights: FloatArray
+    """Their probabilities."""
+
+    def ends(self) -> tuple[float, float]:
+        """Return two values that it is hardly ever outside of."""
+        reach = [(one.mean, math.sqrt(one.variance)) for one in self.of]
+        return (
+            min(mean - 8.0 * spread for mean, spread in reach),
+            max(mean + 14.0 * spread for mean, spread in reach),
+        )
+
+    def cdf(self, x: FloatArray) -> FloatArray:
+        """Return the probability that it is at most ``x``."""
+        total = np.zeros_like(x)
+        for one, weight in zip(self.of, self.weights.tolist(), strict=True):
+            total += weight * one.cdf(x)
+        return total
+
+
+def _variate(mean: float, variance: float, third: float) -> PearsonThree:
+    """Return the variate of three cumulants."""
+    skewness = third / variance**1.5 if variance > 0.0 else 0.0
+    return PearsonThree(mean, variance, skewness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +251,12 @@ class PipelineMoments:
             times = np.unique(np.concatenate([one for one, _ in found]))
             looked_up = times
         else:
-            normals = [self._normals(one, updates) for one in self.replicas]
-            low = min((mean - 8.0 * spread).min() for mean, spread, _ in normals)
-            high = max((mean + 10.0 * spread).max() for mean, spread, _ in normals)
+            mixtures = [self._mixture(one, updates) for one in self.replicas]
+            ends = np.array([one.ends() for one in mixtures])
+            low, high = ends[:, 0].min(), ends[:, 1].max()
             looked_up = np.linspace(low, max(high, low * (1.0 + 1e-12)), _PLACES)
             times = looked_up - 0.5 * (looked_up[1] - looked_up[0])
-            found = [_reached(one, looked_up) for one in normals]
+            found = [(looked_up, one.cdf(looked_up)) for one in mixtures]
         logarithm = np.zeros_like(times)
         with np.errstate(divide="ignore"):
             for one, (own, reached) in zip(self.replicas, found, strict=True):
@@ -284,13 +323,8 @@ class PipelineMoments:
             ]
         )
 
-    def _normals(
-        self, one: _AlikeReplicas, updates: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return means, deviations and weights of a replica's step [s].
-
-        By which of its stages are slow.
-        """
+    def _mixture(self, one: _AlikeReplicas, updates: FloatArray) -> "_Mixture":
+        """Return the distribution of a replica's step by which stages are slow."""
         graph, links = one.graph, self.spec.jitter.links
         factor = moments(slowest_of(self.spec.jitter.compute or ALWAYS, self.num_ranks))
         outcomes = [own.passes for own in one.slow]
@@ -309,10 +343,16 @@ class PipelineMoments:
         for row in slow:
             times, more = row[graph.actor].T
             mean = fixed + graph.compute * (times * factor.mean + more)
-            variance = (graph.spread * times) ** 2 * factor.variance + delayed
-            found.append(latest_normal(graph.operations, mean, variance))
-        mean, variance = np.array(found).T
-        return mean, np.sqrt(variance), weights / weights.sum()
+            varying = graph.varying * times
+            variance = varying**2 / graph.num_draws * factor.variance
+            third = varying**3 / graph.num_draws**2
+            third *= factor.skewness * factor.variance**1.5
+            found.append(
+                latest_cumulants(graph.operations, mean, variance + delayed, third)
+            )
+        return _Mixture(
+            tuple(_variate(*one.tolist()) for one in found), weights / weights.sum()
+        )
 
 
 def _without_jitter(graph: EventGraph) -> float:
@@ -321,22 +361,6 @@ def _without_jitter(graph: EventGraph) -> float:
     compute = graph.compute + graph.update
     (found,) = latest_moments(graph.operations, graph.fixed, compute, graph.actor, ones)
     return float(found)
-
-
-def _reached(
-    normals: tuple[FloatArray, FloatArray, FloatArray], times: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return times, and the probability that a mixture of normal variates is below."""
-    from scipy.special import ndtr
-
-    means, spreads, weights = normals
-    total = np.zeros_like(times)
-    for mean, spread, weight in zip(means, spreads, weights, strict=True):
-        if spread == 0.0:
-            total += weight * (times >= mean)
-        else:
-            total += weight * ndtr((times - mean) / spread)
-    return times, total
 
 
 def _points(

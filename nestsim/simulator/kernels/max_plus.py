@@ -83,13 +83,17 @@ def latest_moments(
 
 
 @kernel
-def latest_normal(
-    operations: Operations, durations: FloatVector, variances: FloatVector
+def latest_cumulants(
+    operations: Operations,
+    durations: FloatVector,
+    variances: FloatVector,
+    thirds: FloatVector,
 ) -> FloatVector:
-    """Return mean and variance of the latest end, durations being random [s, s^2].
+    """Return the first three cumulants of the latest end [s, s^2, s^3].
 
     The larger of two correlated normal variates has the mean and the variance of [2]_,
-    and covariances with all others; it is taken to be normal again. O(O S).
+    and covariances with all others; it is taken to be normal again. The third cumulant
+    is that of either, by how probably it is the larger one. O(O S).
 
     Parameters
     ----------
@@ -99,30 +103,35 @@ def latest_normal(
         Mean of each operation's duration, shape ``(O,)`` [s].
     variances
         Variance of each, independent of all others, shape ``(O,)`` [s^2].
+    thirds
+        Third cumulant of each, shape ``(O,)`` [s^3].
     """
     first, second, target, ends, num_slots = operations
     num_operations = first.shape[0]
     means = np.zeros(num_slots)
+    third = np.zeros(num_slots)
     joint = np.zeros((num_slots, num_slots))
     row = np.zeros(num_slots)
     # Behind the operations, the latest end is gathered in the slot of the first one.
     for o in range(num_operations + ends.shape[0] - 1):
         if o < num_operations:
             a, b, out = first[o], second[o], target[o]
-            duration, variance = durations[o], variances[o]
+            duration, variance, skew = durations[o], variances[o], thirds[o]
         else:
             a, b = ends[0], ends[o - num_operations + 1]
-            out, duration, variance = a, 0.0, 0.0
+            out, duration, variance, skew = a, 0.0, 0.0, 0.0
         spread = math.sqrt(max(joint[a, a] + joint[b, b] - 2.0 * joint[a, b], 0.0))
         ahead = means[a] - means[b]
         if spread <= 1e-9 * abs(ahead) or spread == 0.0:
             winner = a if ahead >= 0.0 else b
             mean, own = means[winner], joint[winner, winner]
+            skew += third[winner]
             for k in range(num_slots):
                 row[k] = joint[winner, k]
         else:
             z = ahead / spread
             share = 0.5 * math.erfc(-z / math.sqrt(2.0))
+            skew += share * third[a] + (1.0 - share) * third[b]
             density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
             over = ahead * share + spread * density
             mean = means[b] + over
@@ -143,7 +152,9 @@ def latest_normal(
             joint[k, out] = row[k]
         joint[out, out] = max(own, 0.0) + variance
         means[out] = mean + duration
-    found = np.zeros(2)
+        third[out] = skew
+    found = np.zeros(3)
     found[0] = means[ends[0]]
     found[1] = joint[ends[0], ends[0]]
+    found[2] = third[ends[0]]
     return found
