@@ -489,15 +489,20 @@ def approximations(
     num_stages = len(work.devices)
     jitter = spec.jitter
     said = []
-    if num_stages > 1:
+    is_pipeline, is_steady = num_stages > 1, jitter.per == "step"
+    if is_pipeline:
         said.append(
-            "in a pipeline it is too large where slow stages have slack, and too small "
-            "where stages wait for each other in single passes"
+            "a pipeline's step is looked at for some thousand factors of its stages"
+            if is_steady
+            else "moments in a pipeline are taken to be nearly normal variates"
         )
     if any(work.reduce_buckets) or any(work.gather_buckets):
         said.append("gradients or parameters are sent beside passes")
     if jitter.links is not None and jitter.links.mean > 0.0:
-        said.append("delays of messages are left out")
+        if not is_pipeline:
+            said.append("delays of messages are left out")
+        elif is_steady:
+            said.append("delays of messages are as long as on average")
     if work.layers is not None:
         said.append("passes wait for collectives that are simulated one by one")
     if sum_error >= LEAST_ERROR:

@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 
 from nestsim.evaluate import Evaluator
-from nestsim.jitter.closed_form import StepForm, approximations, step_form
+from nestsim.jitter.closed_form import StepForm, step_form
+from nestsim.jitter.event_graph import event_graph
 from nestsim.jitter.job import compiled, jittered_times, paces_of
-from nestsim.jitter.pipelines import PipelineForm, PipelineMoments
+from nestsim.jitter.pipelines import PipelineMoments
 from nestsim.job import price_table_plan
 from nestsim.scenario.load import Scenario
+from nestsim.simulator.build import build_model
+from nestsim.simulator.jittered import timings_of
+from nestsim.simulator.kernels.max_plus import (
+    Operations,
+    latest_cumulants,
+    latest_moments,
+)
 from nestsim.simulator.noise import Noise
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
@@ -47,6 +55,9 @@ CASES = {
     "lockstep": noisy("lognormal", 0.1, "pass", {"plan.tensor_model_parallel_size": 4}),
     "lockstep operators": noisy(
         "uniform", 0.3, "operator", {"plan.tensor_model_parallel_size": 2}
+    ),
+    "no meeting before the optimizer": noisy(
+        "gamma", 0.5, "operator", {"software.preset": "torchtitan"}
     ),
     "slow ones": noisy(
         "lognormal", 0.02, "step", {"jitter.slow": [{"fraction": 0.2, "factor": 1.1}]}
@@ -94,26 +105,14 @@ def test_a_job_on_one_device_loses_nothing_on_average() -> None:
     assert form.mean == pytest.approx(evaluator.replayed_time(priced), rel=1e-9)
 
 
-def test_in_a_pipeline_with_factors_of_passes_it_is_below_the_simulation() -> None:
-    deep = {"plan.pipeline_model_parallel_size": 4}
-    scenario = noisy("gamma", 0.3, "pass", deep)
-    times = simulated(scenario, 400)
-    evaluator, priced = prepared(scenario)
-    work = evaluator.lower(priced, memory=False)
-    none_else = approximations(work, scenario.jitter, sum_error=0.0)
-    assert len(none_else) == 1
-    assert none_else[0].startswith("in a pipeline")
-    assert form_of(scenario).mean < times.mean() - 4 * times.std() / math.sqrt(400)
-    assert form_of(scenario).mean > evaluator.replayed_time(priced)
-
-
 def by_recurrence(work: PipelineWork, factors: FloatArray) -> FloatArray:
     """Return when 1F1B has done all passes of replicas, by its max-plus recurrence.
 
-    Without transfers; ``factors`` has one of each stage, shape ``(p, ...)``.
+    Without transfers; ``factors`` has one of each forward and backward pass of each
+    stage, shape ``(2, p, m, ...)``.
     """
     num_stages, num_microbatches = len(work.devices), work.num_microbatches
-    free = np.zeros_like(factors)
+    free = np.zeros(factors.shape[1:2] + factors.shape[3:])
     ends: dict[tuple[str, int, int], FloatArray] = {}
     orders = []
     for stage in range(num_stages):
@@ -135,38 +134,105 @@ def by_recurrence(work: PipelineWork, factors: FloatArray) -> FloatArray:
                 times = work.forward_time if kind == "f" else work.backward_time
                 ready = ends[before] if inside else 0.0
                 begin = np.maximum(free[stage], ready)
-                free[stage] = begin + times[stage] * factors[stage]
+                factor = factors["fb".index(kind), stage, k]
+                free[stage] = begin + times[stage] * factor
                 ends[kind, stage, k] = free[stage].copy()
                 order.pop()
     return np.asarray(free.max(axis=0))
 
 
-def test_in_a_pipeline_with_one_factor_a_step_it_is_above_the_simulation() -> None:
-    """Held against 20,000 draws of numpy through the recurrence of 1F1B."""
-    large = {"model.hidden_size": 8192, "model.num_attention_heads": 64}
-    scenario = noisy(
-        *("lognormal", 0.05, "step"),
-        {
-            **large,
-            "model.num_layers": 16,
-            "cluster.network.levels[0].fan_out": 16,
-            "plan.pipeline_model_parallel_size": 8,
-            "training.global_batch_size": 16,
-        },
-    )
+LARGE = {
+    "model.hidden_size": 8192,
+    "model.num_attention_heads": 64,
+    "model.num_layers": 16,
+    "cluster.network.levels[0].fan_out": 16,
+    "plan.pipeline_model_parallel_size": 8,
+    "training.global_batch_size": 16,
+}
+
+
+def pipeline_mean(scenario: Scenario) -> float:
+    """Return the mean step of a pipeline in closed form [s]."""
     evaluator, priced = prepared(scenario)
     work = evaluator.lower(priced, memory=False)
-    plain = evaluator.replayed_time(priced)
-    times = simulated(scenario, 600)
-    spread = math.sqrt(math.log(1 + 0.05**2))
-    drawn = np.random.default_rng(5).lognormal(-(spread**2) / 2, spread, (8, 2, 20_000))
-    own = by_recurrence(work, drawn).max(axis=0)
-    alone = by_recurrence(work, np.ones((8, 1))).max()
-    expected = plain + own.mean() - alone
-    assert alone + priced.terms["tail"] == pytest.approx(plain, rel=0.01)
-    assert abs(times.mean() - expected) <= 2 * times.std() / math.sqrt(600)
-    form = form_of(scenario).mean
-    assert form - plain > 1.15 * (expected - plain)
+    plain, paces = evaluator.replayed_time(priced), paces_of(evaluator, priced)
+    arguments = evaluator.network, work, plain, scenario.jitter, paces
+    return PipelineMoments.of(*arguments).form().mean
+
+
+def test_in_a_pipeline_it_is_what_draws_through_the_recurrence_of_1f1b_make() -> None:
+    """Held against 20,000 and 4,000 draws of numpy's own, and the simulation."""
+    wrong = []
+    spread = math.sqrt(math.log(1 + 0.1**2))
+    for per, shape, reach in (
+        ("step", (1, 8, 1, 2, 20_000), 0.03),
+        ("pass", (2, 8, 8, 2, 4_000), 0.06),
+    ):
+        scenario = noisy("lognormal", 0.1, per, LARGE)
+        evaluator, priced = prepared(scenario)
+        work = evaluator.lower(priced, memory=False)
+        plain = evaluator.replayed_time(priced)
+        drawn = np.random.default_rng(5).lognormal(-(spread**2) / 2, spread, shape)
+        each = np.broadcast_to(drawn, (2, 8, 8, *shape[3:]))
+        alone = by_recurrence(work, np.ones((2, 8, 8, 1))).max()
+        lost = float(by_recurrence(work, each).max(axis=0).mean() - alone)
+        # The first stage is the last to end: its slower optimizer step comes behind.
+        lost += work.optimizer_time[0] * (drawn[0, 0, 0].max(axis=0).mean() - 1)
+        assert alone + priced.terms["tail"] == pytest.approx(plain, rel=0.01)
+        times = simulated(scenario, 300)
+        error = times.std() / math.sqrt(300)
+        form = pipeline_mean(scenario) - plain
+        if not (
+            abs(times.mean() - plain - lost) <= 3 * error
+            and form == pytest.approx(lost, rel=reach)
+        ):
+            wrong.append((per, lost, form, times.mean() - plain, error))
+    assert not wrong
+
+
+def test_the_moments_of_a_replica_are_those_of_the_replay() -> None:
+    """Whatever the schedule, and where stages stop for transfers between them."""
+    wrong = {}
+    for name, values in {
+        "1f1b": {},
+        "gpipe": {"plan.schedule": "gpipe"},
+        "interleaved": {"plan.virtual_pipeline_model_parallel_size": 2},
+        "blocking": {"software.overlap_p2p_comm": False},
+        "buckets": {"software.preset": "megatron-core"},
+        "zero bubbles": {"plan.schedule": "zb-h1"},
+    }.items():
+        evaluator, priced = prepared(small({**LARGE, **values}))
+        work = evaluator.lower(priced, memory=False)
+        model = build_model(evaluator.network, work)
+        meets = [True] * len(work.devices)
+        graph = event_graph(model, timings_of(model, work, "pass"), 0, meets)
+        (alone,) = latest_moments(
+            graph.operations,
+            graph.fixed,
+            graph.compute + graph.update,
+            graph.actor,
+            np.ones((1, 8)),
+        )
+        plain = evaluator.replayed_time(priced)
+        if abs(alone / plain - 1) > 2e-3:
+            wrong[name] = alone, plain
+    assert not wrong
+
+
+def test_the_later_of_two_normal_moments_is_clarks() -> None:
+    # Two of variance 3, of which 1 in common: the difference has variance 4.
+    operations = Operations(
+        first=np.array([0, 1, 1]),
+        second=np.array([0, 1, 1]),
+        target=np.array([1, 2, 1]),
+        ends=np.array([1, 2]),
+        num_slots=3,
+    )
+    arguments = np.array([5.0, 1.0, 1.0]), np.array([1.0, 2.0, 2.0]), np.zeros(3)
+    mean, variance, third = latest_cumulants(operations, *arguments)
+    assert mean == pytest.approx(6.0 + 2.0 / math.sqrt(2.0 * math.pi), rel=1e-12)
+    assert variance == pytest.approx(3.0 - 2.0 / math.pi, rel=1e-12)
+    assert third == 0.0
 
 
 @pytest.mark.parametrize("per", ["operator", "pass", "step"])
@@ -188,16 +254,21 @@ def test_without_variation_the_closed_form_is_the_plain_step() -> None:
 
 
 def test_a_factor_on_all_devices_stretches_all_compute() -> None:
-    values = {"jitter.slow": [{"fraction": 1.0, "factor": 1.5}]}
-    every = small(values)
-    slowed = small(
-        {"cluster.degraded.slow_devices": [{"fraction": 1.0, "factor": 1.5}]}
-    )
-    evaluator, priced = prepared(slowed)
-    expected = evaluator.replayed_time(priced)
-    # No other plan: both were made as if devices were healthy.
-    assert simulated(every, 3).tolist() == [expected] * 3
-    assert form_of(every).mean == pytest.approx(expected, rel=1e-6)
+    share = [{"fraction": 1.0, "factor": 1.5}]
+    for preset in ("ideal", "torchtitan"):
+        values = {"software.preset": preset}
+        every = small({"jitter.slow": share, **values})
+        slowed = small({"cluster.degraded.slow_devices": share, **values})
+        evaluator, priced = prepared(slowed)
+        expected = evaluator.replayed_time(priced)
+        # No other plan: both were made as if devices were healthy.
+        assert simulated(every, 3).tolist() == [expected] * 3
+        # With torchtitan passes wait for their hosts: not for 1.5 times as long.
+        assert form_of(every).mean == pytest.approx(expected, rel=1e-6)
+        stages = {"plan.pipeline_model_parallel_size": 2}
+        evaluator, priced = prepared(slowed.replace(stages))
+        expected = evaluator.replayed_time(priced)
+        assert pipeline_mean(every.replace(stages)) == pytest.approx(expected, 2e-3)
 
 
 def test_shares_beyond_the_fleet_slow_what_is_left_of_it() -> None:
