@@ -236,7 +236,7 @@ def _programs_of(
         columns = _columns(program, timings[number], meets[stage])
         channel = np.append(system.ports[actor], NONE)
         yield [
-            _Todo(source, need, target, _Work(*durations, stage))
+            _Todo(source, need, target, _Work._make((*durations, stage, 0)))
             for source, need, target, *durations in zip(
                 channel[steps.source].tolist(),
                 steps.need.tolist(),
@@ -297,13 +297,19 @@ def _graph(rows: Sequence[tuple[int, int, _Work]], ends: Sequence[int]) -> Event
     """Put moments into slots, each for as long as somebody reads it."""
     reads = np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2)
     slots, num_slots = _slots(reads.tolist(), ends)
-    operations = Operations(
-        *np.ascontiguousarray(slots[reads].T), slots[1:], slots[list(ends)], num_slots
-    )
+    first, second = np.ascontiguousarray(slots[reads].T)
+    operations = Operations(first, second, slots[1:], slots[list(ends)], num_slots)
     columns = np.array([row[2] for row in rows]).reshape(-1, len(_NOTHING)).T
-    *times, actor, messages = np.ascontiguousarray(columns)
+    column = dict(zip(_Work._fields, np.ascontiguousarray(columns), strict=True))
     return EventGraph(
-        operations, *times, actor.astype(np.int64), messages.astype(np.int64)
+        operations=operations,
+        fixed=column["fixed"],
+        compute=column["compute"],
+        varying=column["varying"],
+        num_draws=column["num_draws"],
+        update=column["update"],
+        actor=column["actor"].astype(np.int64),
+        messages=column["messages"].astype(np.int64),
     )
 
 

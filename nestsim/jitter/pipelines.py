@@ -120,7 +120,8 @@ class PipelineForm:
     def quantiles(self, shares: FloatArray) -> FloatArray:
         """Return the times that some shares of all steps do not exceed [s]."""
         places = np.searchsorted(self.reached, shares * self.reached[-1])
-        return self.times[np.minimum(places, self.times.size - 1)]
+        found: FloatArray = self.times[np.minimum(places, self.times.size - 1)]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
