@@ -92,8 +92,9 @@ _MEGATRON_OVERLAPPED = replace(
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         # megatron/training/arguments.py: dropout 0.1, no overlap unless it is asked
-        # for; fp32 accumulation is forced with bf16. Transfers between stages are
-        # asynchronous where chunks are interleaved, and hidden here in any case.
+        # for; fp32 accumulation is forced with bf16. The device waits for each
+        # message between stages (megatron/p2p_communication.py synchronizes it): that
+        # is in its message_time, transfers are hidden beside it.
         "megatron-lm": Preset(
             name="megatron-lm",
             software=Software(
