@@ -43,6 +43,10 @@ class Software:
     """Whether the kernel of gated activations weighs the results of experts, too: what
     they return is not kept."""
 
+    activation_func_fp8_input_store: bool = False
+    """Whether what fused gated activations read is kept in 8 bits, but for those that
+    selective recompute runs again. Casts take no time."""
+
     repeats_elementwise: bool = False
     """Whether what norms and activations make for products is made again where the
     backward pass reads it: a compiler fuses it into the product."""

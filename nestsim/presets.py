@@ -262,6 +262,9 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 """Name -> preset."""
 
 _WORDS = (
+    # Meta's own, of Llama 3: one reduction a step and interleaved chunks, as Megatron
+    # Core has them.
+    (r"\bmeta\b.*fsdp", "megatron-core"),
     (r"aceso", "aceso"),
     (r"\bmist\b", "mist"),
     (r"megatron-bridge|\bnemo\b", "nemo"),

@@ -9,6 +9,8 @@ keep less of it (`Keeping`):
 * products in a narrow format keep their inputs in it alone, transposed where the
   hardware asks for that [3]_. Fused attention keeps its result as it is, and the
   product behind it keeps a narrow copy. Routers and heads stay in the model's format;
+* what a fused gated activation reads may be kept in 8 bits, unless it is run again
+  [5]_;
 * a compiler makes results of norms and activations again where products need them;
 * a fused loss keeps the logits as the head made them in place of a softmax in fp32
   [4]_.
@@ -23,6 +25,9 @@ References
    input quantised by columns.
 .. [4] FlashAttention, ``losses/cross_entropy.py``: saves logits and one fp32 number per
    row.
+.. [5] Megatron Core, ``core/transformer/transformer_config.py``:
+   ``activation_func_fp8_input_store``; ``core/transformer/moe/experts.py``: what is
+   run again is a checkpoint, whose inputs stay as they are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,6 +69,9 @@ class Keeping(NamedTuple):
     input_bytes: float = 0.0
     """Bytes of an element of what products keep; 0 for as it is [byte]."""
 
+    gated_input_bytes: float = 0.0
+    """Bytes of an element of what fused gated activations read; 0: as it is [byte]."""
+
     recompute_modules: tuple[str, ...] = ATTENTION_CORE
     """What ``"selective"`` recompute runs again, keys of `RECOMPUTE_MODULES`."""
 
@@ -75,12 +83,14 @@ EVERYTHING = Keeping()
 def keeping_of(software: Software, training: TrainingSpec) -> Keeping:
     """Return what a job keeps."""
     narrow = _NARROW.get(training.matmul_precision, 0.0)
+    stores = software.activation_func_fp8_input_store and not software.compiled
     return Keeping(
         fuses_activation=software.fuses_activation,
         weighs_in_activation=software.weighs_in_activation,
         repeats_elementwise=software.repeats_elementwise,
         fuses_loss=software.fuses_loss,
         input_bytes=narrow if software.keeps_narrow_inputs else 0.0,
+        gated_input_bytes=1.0 if stores and software.fuses_activation else 0.0,
         recompute_modules=software.recompute_modules,
     )
 
@@ -117,9 +127,14 @@ class Kept(NamedTuple):
         What is discarded is not kept, whoever reads it.
         """
         narrow = self._narrow()
-        as_it_is = excluded | self._by(op for op in operators if not _is_narrow(op))
+        as_it_is = excluded | self._by(op for op in operators if not is_narrow(op))
+        stored = self._gated() - excluded if self.keeping.gated_input_bytes else ()
         return {
-            number: self._size(number, narrow, as_it_is)
+            number: self.sizes[number]
+            * self.keeping.gated_input_bytes
+            / self.element_bytes
+            if number in stored
+            else self._size(number, narrow, as_it_is)
             for number in sorted((excluded | self._by(operators)) - discarded)
         }
 
@@ -151,7 +166,7 @@ class Kept(NamedTuple):
         if not self.keeping.input_bytes:
             return frozenset()
         return frozenset(
-            n for op in self.layer.operators if _is_narrow(op) for n in op.saved
+            n for op in self.layer.operators if is_narrow(op) for n in op.saved
         )
 
     def _size(
@@ -165,6 +180,24 @@ class Kept(NamedTuple):
             return size * self.element_bytes / _FP32_BYTES
         return size
 
+    def _gated(self) -> frozenset[int]:
+        """Return what gated activations read, and the products with what they gate."""
+        made = self._made_by("activation")
+        gates = [
+            operator
+            for operator in self.layer.operators
+            if operator.operation == "multiply" and made.intersection(operator.inputs)
+        ]
+        read = {number for operator in gates for number in operator.inputs}
+        activations = [
+            operator
+            for operator in self.layer.operators
+            if operator.operation == "activation"
+            and read.intersection(operator.outputs)
+        ]
+        inputs = {n for operator in activations for n in operator.inputs}
+        return frozenset(read | inputs) - made
+
     def _softmax(self) -> frozenset[int]:
         """Return what the loss keeps."""
         return self._by(op for op in self.layer.operators if _is_loss(op))
@@ -177,6 +210,6 @@ def _is_loss(operator: TracedOperator) -> bool:
     return operator.operation == "cross entropy"
 
 
-def _is_narrow(operator: TracedOperator) -> bool:
+def is_narrow(operator: TracedOperator) -> bool:
     """Return whether a product may run in a narrow format."""
     return operator.operation == "linear" and operator.sharding not in {"", "vocab"}

@@ -39,14 +39,16 @@ References
 .. [3] Qi, Wan, Huang, Lin, "Zero Bubble Pipeline Parallelism", ICLR 2024, table 1.
 .. [4] Liang et al., "TorchTitan", ICLR 2025, section 2.3; torchtitan's
    ``_apply_ac_to_transformer_block``.
+.. [5] Transformer Engine, ``pytorch/module/linear.py``: ``_Linear.backward`` puts off
+   the product of the input as it was saved and of the gradient as it was quantised.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from estimators.layers.recompute_modules import discarded_tensors, runs_again
-from estimators.layers.saved_activations import EVERYTHING, Keeping, Kept
+from estimators.layers.saved_activations import EVERYTHING, Keeping, Kept, is_narrow
 from estimators.layers.shares import (
     Shares,
     device_shares,
@@ -134,7 +136,7 @@ def layer_work(
             for op in layer.operators
             if op.operation == "cross entropy"
         ),
-        weight_gradient_bytes=_weight_gradient_bytes(device),
+        weight_gradient_bytes=_weight_gradient_bytes(device, keeping),
         input_bytes=entering,
     )
 
@@ -436,8 +438,17 @@ def _kept_bytes(device: _Device, kept: list[tuple[bool, ...]]) -> float:
     return total
 
 
-def _weight_gradient_bytes(device: _Device) -> float:
+def _weight_gradient_bytes(device: _Device, keeping: Keeping) -> float:
+    """Return the factors of weight gradients, in the format of each product [5]_."""
     products = [op for op in device.layer.operators if op.operation == "linear"]
+    narrow = [op for op in products if keeping.input_bytes and is_narrow(op)]
+    wide = [op for op in products if op not in narrow]
+    part = keeping.input_bytes / device.element_bytes
+    return _factor_bytes(device, wide) + part * _factor_bytes(device, narrow)
+
+
+def _factor_bytes(device: _Device, products: Sequence[TracedOperator]) -> float:
+    """Return the size of what products read and result in, as it is [byte]."""
     inputs = device.total({n for op in products for n in op.inputs})
     return inputs + sum(_result_bytes(device, op) for op in products)
 

@@ -169,11 +169,14 @@ def _memory(assumed: "Assumptions") -> dict[str, str]:
     held = constants_with(assumed.constants).allocator(assumed.software.name)
     if held.context + held.workspace + held.full_fragmentation <= 0.0:
         return {}
+    frees = assumed.execution.frees_gradients
     return {
         "memory": "that of tensors; kept free beside them: "
         f"{format_size(held.context)} for contexts and libraries, "
         f"{format_size(held.workspace)} of workspaces, "
         f"{held.full_fragmentation:.0%} lost to fragmentation"
+        + frees
+        * "; gradients are freed by chunks, which searches do not count on"
     }
 
 

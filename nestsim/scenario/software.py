@@ -59,6 +59,12 @@ class SoftwareTable(Table):
     block's branches, "mla_up_proj" the up-projections of latent attention with their
     norms and rotary channels, "moe_act" the activation of routed experts."""
 
+    activation_func_fp8_input_store: bool = Field(False, examples=[True])
+    """Megatron's option: what gated activations (SwiGLU) read is kept in fp8 for the
+    backward pass, where the framework fuses them ("megatron-core", "nemo").
+    What "moe_act" runs again keeps its input as it is. A field of TransformerConfig,
+    which Megatron-LM's command line leaves out."""
+
     collective_library: bool | None = Field(None, examples=[True])
     """Whether collectives inside layers cost what a library such as NCCL adds to their
     time on the wire. Left out, the preset's."""
@@ -71,6 +77,12 @@ class SoftwareTable(Table):
     """Megatron's option: parameters are gathered bucket by bucket behind the next
     forward pass, instead of after the optimizer step. Left out, the preset's; "ideal"
     does not."""
+
+    frees_gradients: bool | None = Field(None, examples=[True])
+    """Whether with ZeRO-1 and chunks the whole gradients of a chunk are there only from
+    its first backward pass to their reduction, as FSDP under a pipeline has it
+    (Llama 3); matters where a step has no more microbatches than stages. A search
+    counts all of them, as without it. Left out, the preset's; none does."""
 
     overlap_p2p_comm: bool | None = Field(None, examples=[False])
     """Megatron's option: transfers between stages do not stop the stages' work. Left
@@ -135,6 +147,8 @@ class SoftwareTable(Table):
         }
         given = {name: value for name, value in written.items() if value is not None}
         given["recompute_modules"] = tuple(self.recompute_modules)
+        stores = self.activation_func_fp8_input_store
+        given["activation_func_fp8_input_store"] = stores
         return replace(self.defaults.software, **given)
 
     def read_constants(self, folder: Path) -> UserConstants | None:

@@ -7,6 +7,12 @@ is that of a healthy device of the workload's accelerator.
 What a framework hides behind compute, and at what price, are facts about the job, like
 its software: the search, the prices and the replay read the same ones. What the
 replay's engine may leave out or skip is not here (`nestsim.simulator.replay`).
+
+References
+----------
+.. [1] PyTorch, ``torch/distributed/pipelining/stage.py``: gradients are reduced in the
+   last backward pass of each chunk; Grattafiori et al., "The Llama 3 Herd of Models",
+   2024, section 3.3: gradients and optimizer states are sharded, weights are not.
 """
 
 from dataclasses import dataclass, field, replace
@@ -54,6 +60,10 @@ class Execution:
     """Megatron's: parameters are gathered bucket by bucket behind the first forward
     pass of the next step, instead of after the optimizer step. What ZeRO-3 gathers of
     a layer goes on behind the layer before it."""
+
+    frees_gradients: bool = False
+    """FSDP's under a pipeline: with ZeRO-1 a chunk's whole gradients are there from its
+    first backward pass to their reduction only, not for the whole step [1]_."""
 
     overlap_p2p_comm: bool = True
     """Megatron's: transfers between stages do not stop the stages' work. Off, both

@@ -345,6 +345,12 @@ def memory_of_stage(
         parameter_bytes=workload.parameter_bytes,
         zero_stage=stage.zero_stage,
     )
+    whole = _whole_gradients(table, plan, index)
+    reduces_once = LEDGER[stage.zero_stage].sharded == {OPTIMIZER}
+    if workload.execution.frees_gradients and reduces_once and whole:
+        shard = share.dense / group + share.expert / expert_group_size(plan)
+        each = workload.parameter_bytes.gradients
+        static = static._replace(gradients=each * (shard + whole))
     splits = SCHEDULES[plan.schedule].splits_backward
     activations = stage_activations(table, stage, splits_backward=splits)
     in_flight = _waiting_bytes if splits else _in_flight_bytes
@@ -358,6 +364,22 @@ def memory_of_stage(
     }
     layer = _largest_layer(workload, table, plan, index, largest)
     return _beside_host(parts, float(static.copies), stage.offload, layer)
+
+
+def _whole_gradients(table: LayerTable, plan: Plan, index: int) -> float:
+    """Return how many gradients are whole at once if chunks free them; 0 for all.
+
+    One round of microbatches goes back through one chunk after the other: one fills up
+    while those of the chunk before are reduced.
+    """
+    rounds = plan.num_microbatches / len(plan.stages)
+    if plan.schedule != "interleaved-1f1b" or rounds > 1.0:
+        return 0.0
+    chunks = (
+        float(table.parameters[first : last + 1].sum())
+        for first, last in plan.stages[index].chunks
+    )
+    return sum(sorted(chunks)[-2:])
 
 
 def _beside_host(

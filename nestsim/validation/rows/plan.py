@@ -138,7 +138,7 @@ def read_case(row: Row) -> Case:
         network=network,
         plan=plan,
         software=read_software(reading, network, num_devices),
-        execution=reading.preset.execution,
+        execution=replace(reading.preset.execution, frees_gradients=_is_fsdp(reading)),
         num_devices=num_devices,
         alternatives=tuple(others),
         stages=stages,
@@ -441,12 +441,20 @@ def _sharding(reading: Reading) -> tuple[int, int | None]:
     stage = stages[0]
     if "deepspeed 3d" in written:
         reading.assume("ZeRO stage 1 in DeepSpeed's 3D parallelism")
-    if stage >= 2 and reading.preset.weights_in_fp32 and reading.needed("pp") > 1:
+    if stage >= 2 and _is_fsdp(reading) and reading.needed("pp") > 1:
         # torchtitan and its kind: with a pipeline, fully_shard keeps parameters
-        # gathered and gradients whole from the first microbatch to the last.
+        # gathered and gradients whole from a chunk's first microbatch to its last.
         reading.assume("parameters and gradients are sharded between steps only")
         stage = 1
     return stage, _sharding_group(reading, written)
+
+
+def _is_fsdp(reading: Reading) -> bool:
+    """Return whether PyTorch's FSDP shards, or Meta's own."""
+    written = reading.words("software")
+    return reading.preset.weights_in_fp32 or (
+        "fsdp" in written and "megatron" not in written
+    )
 
 
 def _sharding_group(reading: Reading, written: str) -> int | None:

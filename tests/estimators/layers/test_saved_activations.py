@@ -102,3 +102,62 @@ def test_what_is_kept_follows_from_software_and_format():
     assert keeping_of(software, narrow) == Keeping(fuses_loss=True, input_bytes=1.0)
     assert keeping_of(software, TRAINING) == Keeping(fuses_loss=True)
     assert keeping_of(Software(name="own"), narrow) == EVERYTHING
+    stores = Software(
+        name="own", fuses_activation=True, activation_func_fp8_input_store=True
+    )
+    assert keeping_of(stores, TRAINING).gated_input_bytes == 1.0
+    # A compiler's fused kernels have no such option.
+    compiled = keeping_of(replace(stores, compiled=True), TRAINING)
+    assert compiled == Keeping(fuses_activation=True)
+
+
+def test_inputs_of_gated_activations_that_are_stored_in_fp8_take_half():
+    inner = sizes(LLAMA)[1]
+    fused = Keeping(fuses_activation=True)
+    stored = fused._replace(gated_input_bytes=1.0)
+    assert saved(LLAMA, fused) - saved(LLAMA, stored) == 2 * inner
+    assert saved(LLAMA, stored, mode="full") == saved(LLAMA, mode="full")
+    # An activation without a gate has no such option.
+    assert saved(GPT, stored) == saved(GPT)
+
+
+def test_what_experts_run_again_is_stored_as_it_is_and_shared_experts_are_not():
+    spec = load_model("deepseek-v2-lite")
+    graph, kind = trace_model(spec), 2
+    widths = {
+        modules: [
+            layer_work(
+                graph,
+                kind,
+                Degrees(),
+                2,
+                Keeping(
+                    fuses_activation=True,
+                    recompute_modules=modules,
+                    gated_input_bytes=width,
+                ),
+            ).saved_bytes["selective"]
+            for width in (0.0, 1.0)
+        ]
+        for modules in (("layernorm",), ("layernorm", "moe_act"))
+    }
+    routed = 2 * spec.moe_router_topk * spec.moe_ffn_hidden_size
+    shared = 2 * spec.moe_shared_expert_intermediate_size
+    less = [before - after for before, after in widths.values()]
+    assert less == [
+        spec.sequence_length * (routed + shared),
+        spec.sequence_length * shared,
+    ]
+
+
+@pytest.mark.parametrize("width", [1.0, 0.5625])
+def test_narrow_products_put_off_narrow_factors(width):
+    """Qi et al.: 32 s b h in 16 bits, of inputs and gradients alike."""
+    graph, narrow = GRAPHS[GPT], Keeping(input_bytes=width)
+    found = layer_work(graph, BLOCK, Degrees(), 2, narrow)
+    assert found.weight_gradient_bytes == 16 * sizes(GPT)[0] * width
+    head = len(graph.layers) - 1
+    wide, same = (
+        layer_work(graph, head, Degrees(), 2, k) for k in (EVERYTHING, narrow)
+    )
+    assert same.weight_gradient_bytes == wide.weight_gradient_bytes

@@ -49,6 +49,7 @@ latency = "2 us"
 EXECUTED = {
     "overlap_grad_reduce": False,
     "overlap_param_gather": True,
+    "frees_gradients": True,
     "overlap_p2p_comm": False,
     "tp_comm_overlap": False,
     "cpu_adam": False,
@@ -61,7 +62,7 @@ EXECUTED = {
 MOVED = [
     name
     for name in EXECUTED
-    if name not in {"cpu_adam", "expert_communication_slowdown"}
+    if name not in {"cpu_adam", "expert_communication_slowdown", "frees_gradients"}
 ]
 """Those that stood in [simulation] once."""
 

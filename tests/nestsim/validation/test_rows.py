@@ -291,6 +291,16 @@ def test_what_only_megatron_core_has_tells_it_from_megatron_of_2021(changed):
     assert "software own stack as megatron-core" in said
 
 
+@pytest.mark.parametrize("software", ["Meta (FSDP)", "Meta internal (FSDP+TP+PP+CP)"])
+def test_meta_s_own_frees_the_gradients_that_it_reduces_once(software):
+    cells = {"pp": "2", "zero_or_fsdp": "FSDP (grads/opt sharded)"}
+    case = read_case(gpt(software=software, **cells, num_devices="16"))
+    assert (case.preset, case.plan.zero_stage) == ("megatron-core", 1)
+    assert case.execution.frees_gradients
+    other = read_case(gpt(software="Megatron Core", zero_or_fsdp="ZeRO-1"))
+    assert not other.execution.frees_gradients
+
+
 def test_an_open_micro_batch_has_those_that_divide_the_batch_for_alternatives():
     case = read_case(gpt(micro_batch="", global_batch="24"))
     sizes = [spec.micro_batch_size for spec in (case.plan, *case.alternatives)]

@@ -364,6 +364,9 @@ def test_interleaved_1f1b_is_that_of_pytorch(p, v, rounds):
         ]
         assert passes("interleaved-1f1b", stage, (p, m, v)) == expected
         assert {one.stage_index % p for one in actions if one is not None} == {stage}
+        back = [chunk for kind, _, chunk in expected if kind == BACKWARD]
+        # One round goes back through one chunk after the other (`frees_gradients`).
+        assert (back == sorted(back, reverse=True)) == (rounds == 1)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def find_gaps(job: LaunchJob, values: Mapping[str, Values]) -> tuple[LaunchGap, 
     found += _training_gaps(job, tables)
     found += _plan_gaps(job, tables)
     found += _overlap_gaps(job, tables["software"])
+    found += _saving_gaps(job)
     found += expert_group_gaps(job, "Megatron Core", within_data=False)
     found += _orders(job)
     found += _refusals(job)
@@ -296,6 +297,23 @@ def _overlap_gaps(job: LaunchJob, software: Mapping[str, Any]) -> Iterator[Launc
             yield from _differing(
                 option.setting, asked, software.get(option.setting, option.default)
             )
+
+
+def _saving_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
+    """Yield what saves memory and no option of a command line asks for."""
+    if job.workload.software.activation_func_fp8_input_store:
+        yield LaunchGap(
+            setting="activation_func_fp8_input_store",
+            value=True,
+            reason="TransformerConfig has it; Megatron-LM's command line leaves it out "
+            "(megatron/training/arguments.py).",
+        )
+    if job.workload.execution.frees_gradients:
+        yield LaunchGap(
+            setting="frees_gradients",
+            value=True,
+            reason="Megatron-LM's buffers of gradients are there for the whole step.",
+        )
 
 
 def _orders(job: LaunchJob) -> Iterator[LaunchGap]:

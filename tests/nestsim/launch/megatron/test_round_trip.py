@@ -59,7 +59,8 @@ def _again(scenario: Scenario, imported: ImportedJob) -> LaunchJob:
 def _check(name: str) -> None:
     scenario = Scenario.from_file(SCENARIOS / f"{name}.toml")
     job, files = _written(scenario)
-    assert files.gaps == ()
+    told = {"frees_gradients"} if scenario.execution.frees_gradients else set()
+    assert {gap.setting for gap in files.gaps} == told
     imported = _read(files)
     assert imported.assumptions == ()
     assert imported.num_devices == job.plan.parallel.num_devices
@@ -126,6 +127,18 @@ def test_nothing_of_a_plan_is_dropped_silently(field: str) -> None:
 def test_what_megatron_has_options_for_is_no_gap(field: str, expected: bool) -> None:
     _, files = _written(small_scenario(CHANGED[field]))
     assert (files.gaps == ()) == expected
+
+
+@pytest.mark.parametrize(
+    "setting", ["activation_func_fp8_input_store", "frees_gradients"]
+)
+def test_what_saves_memory_and_has_no_option_is_told(setting: str) -> None:
+    _, files = _written(small_scenario({}, software={setting: True}))
+    assert [gap.setting for gap in files.gaps] == [setting]
+    if setting != "frees_gradients":
+        # No command line has the field, so that it has its default there.
+        config = pytest.importorskip("megatron.core.transformer.transformer_config")
+        assert not config.TransformerConfig.__dataclass_fields__[setting].default
 
 
 def test_biases_of_experts_that_are_split_are_told() -> None:
