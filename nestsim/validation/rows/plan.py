@@ -22,7 +22,11 @@ from nestsim.validation.rows.columns import (
     refusing,
 )
 from nestsim.validation.rows.model import read_model
-from nestsim.validation.rows.recipes import overlapping_recipe
+from nestsim.validation.rows.recipes import (
+    offloaded_layers,
+    overlapping_recipe,
+    recomputed_by_recipe,
+)
 from nestsim.validation.rows.stages import SizedStage, read_mist_plan, read_stages
 from nestsim.validation.rows.training import check_format, read_software, read_training
 from planner.plans.spec import PlanSpec
@@ -246,7 +250,7 @@ def _plan(
     layers = _layers(reading, model.num_layers, pp, vpp)
     layout = _layout(reading, model.num_layers, pp, vpp)
 
-    offload = _offload(reading)
+    offload = _offload(reading, model.num_layers)
     overlaps = overlapping_recipe(reading) is not None
     if overlaps:
         reading.assume("all-to-alls of experts beside another microbatch, by recipe")
@@ -359,6 +363,9 @@ def _sequence_parallel(reading: Reading) -> bool:
 
 def _recompute(reading: Reading) -> str:
     written = reading.words("recompute")
+    if modules := recomputed_by_recipe(reading):
+        reading.assume(f"recompute selective ({', '.join(modules)}), by recipe")
+        return "selective"
     if _leaves_recompute_open(reading):
         reading.assume(f"recompute {reading.preset.recompute}")
         return reading.preset.recompute
@@ -367,11 +374,10 @@ def _recompute(reading: Reading) -> str:
         mode, assumption = REMAT_POLICIES[policy[0]]
         reading.assume(assumption)
         return mode
-    if re.match(r"activation (cpu )?offload", written):
-        return "none"
     if written.startswith(("per stage", "per-op")):
         raise RowRefusedError("uneven-plan", f"recompute {written}")
-    if re.match(r"(none|no)\b", written) and "not" not in written.split():
+    says_none = re.match(r"(none|no)\b", written) and "not" not in written.split()
+    if says_none or re.match(r"activation (cpu )?offload", written):
         return "none"
     if re.match(r"full\b|(activation|gradient) checkpointing", written) and not (
         re.search(r"\d+ (of|layers)", written)
@@ -381,7 +387,7 @@ def _recompute(reading: Reading) -> str:
 
 
 def _leaves_recompute_open(reading: Reading) -> bool:
-    return is_unstated(reading.words("recompute"))
+    return is_unstated(reading.words("recompute")) and not recomputed_by_recipe(reading)
 
 
 def _selective(reading: Reading, written: str) -> str:
@@ -394,7 +400,7 @@ def _selective(reading: Reading, written: str) -> str:
     raise RowRefusedError("unknown-recompute", f"recompute {written}")
 
 
-def _offload(reading: Reading) -> Offload:
+def _offload(reading: Reading, num_layers: int) -> Offload:
     """Return what the host keeps: what is said to be offloaded is so as a whole."""
     sharding, notes = reading.words("zero_or_fsdp"), reading.words("notes")
     keeps = Offload()
@@ -408,6 +414,9 @@ def _offload(reading: Reading) -> Offload:
     ):
         reading.assume("the host keeps all activations between the passes")
         keeps = keeps._replace(activations=1.0)
+    elif layers := offloaded_layers(reading):
+        reading.assume(f"the host keeps the activations of {layers} blocks, by recipe")
+        keeps = keeps._replace(activations=layers / num_layers)
     return keeps
 
 

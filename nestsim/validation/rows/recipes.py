@@ -16,9 +16,11 @@ References
 """
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
-from nestsim.validation.rows.columns import Reading
+from nestsim.validation.rows.columns import Reading, is_unstated
 
 
 class Recipe(NamedTuple):
@@ -42,14 +44,32 @@ class Recipe(NamedTuple):
     sends_tokens_once: bool
     """Whether a token goes once to each node that has experts for it."""
 
+    recompute_modules: tuple[str, ...] = ()
+    """What selective recompute runs again, of what is known here: ``mlp`` beside it is
+    about dense blocks alone; empty where the row is to say it."""
+
 
 OVERLAPPED: tuple[Recipe, ...] = (
     # deepseek/deepseek_llm_pretrain.py at 0132842, deepseek_v3_h100_1024gpus_fp8:
     # set_moe_a2a_overlap_overrides, enable_deepep.
-    Recipe("deepseekv3", "h100", (8, 4, 64), ("25.09",), "fp8", sends_tokens_once=True),
+    Recipe(
+        "deepseekv3",
+        "h100",
+        (8, 4, 64),
+        ("25.09",),
+        "fp8",
+        sends_tokens_once=True,
+        recompute_modules=("mla_up_proj",),
+    ),
     # deepseek/deepseek_workload_base_configs.py at 0426418, .._B200_FP8_MX_V2: deepep.
     Recipe(
-        "deepseekv3", "b200", (8, 2, 32), ("26.04",), "mxfp8", sends_tokens_once=True
+        "deepseekv3",
+        "b200",
+        (8, 2, 32),
+        ("26.04",),
+        "mxfp8",
+        sends_tokens_once=True,
+        recompute_modules=("mla_up_proj",),
     ),
     # The same file, .._GB200_FP8_MX_V2: hybridep, with full-iteration CUDA graphs; an
     # earlier version has neither, and 26.06 is the release in which they show.
@@ -60,6 +80,7 @@ OVERLAPPED: tuple[Recipe, ...] = (
         ("26.06", "26.08"),
         "mxfp8",
         sends_tokens_once=True,
+        recompute_modules=("mla_up_proj",),
     ),
     # gpt_oss/gpt_oss_workload_base_configs.py at 07eea52, .._GB200_FP8_MX_V2: hybridep,
     # likewise.
@@ -84,6 +105,24 @@ OVERLAPPED: tuple[Recipe, ...] = (
 """Recipes with moe_a2a_overlap."""
 
 
+OFFLOADED_LAYERS: Mapping[str, int] = MappingProxyType({"gb200": 40, "gb300": 20})
+"""Accelerator -> blocks whose activations the host keeps, of Llama 3 70B under
+Megatron-FSDP in fp8 with micro-batches of 2: ``cpu_offloading_num_layers`` of
+llama/llama3_workload_base_configs.py at 5ccbfdf and bf07e56, .._FP8_CS."""
+
+
+def offloaded_layers(reading: Reading) -> int:
+    """Return how many blocks' activations the host keeps by a row's recipe."""
+    of_recipe = (
+        reading.words("software").startswith("megatron-bridge")
+        and re.match("llama3[_-]70b", reading.words("model"))
+        and reading.words("zero_or_fsdp").startswith("megatron-fsdp")
+        and reading.words("precision") == "fp8"
+        and reading.row.whole("micro_batch") == 2
+    )
+    return OFFLOADED_LAYERS.get(reading.words("accelerator"), 0) if of_recipe else 0
+
+
 def overlapping_recipe(reading: Reading) -> Recipe | None:
     """Return the recipe of a row that hides its all-to-alls between experts, if any."""
     software = reading.words("software")
@@ -102,3 +141,10 @@ def overlapping_recipe(reading: Reading) -> Recipe | None:
         ):
             return recipe
     return None
+
+
+def recomputed_by_recipe(reading: Reading) -> tuple[str, ...]:
+    """Return what a row that leaves it open runs again by its recipe, if anything."""
+    recipe = overlapping_recipe(reading)
+    is_open = is_unstated(reading.words("recompute"))
+    return recipe.recompute_modules if recipe is not None and is_open else ()

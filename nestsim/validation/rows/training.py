@@ -6,7 +6,7 @@ from dataclasses import replace
 from estimators.software import Software
 from estimators.training import TrainingSpec
 from nestsim.validation.rows.columns import Reading, RowRefusedError
-from nestsim.validation.rows.recipes import overlapping_recipe
+from nestsim.validation.rows.recipes import overlapping_recipe, recomputed_by_recipe
 from topologies.accelerators import Accelerator
 from topologies.specs import FatTreeSpec
 
@@ -33,6 +33,8 @@ def read_software(reading: Reading, network: FatTreeSpec, num_devices: int) -> S
     once = (
         reading.preset.sends_tokens_once if recipe is None else recipe.sends_tokens_once
     )
+    if modules := recomputed_by_recipe(reading):
+        software = replace(software, recompute_modules=modules)
     if once:
         software = replace(software, ranks_per_node=network.levels[0].fan_out)
     return software

@@ -530,6 +530,15 @@ def test_all_to_alls_are_hidden_where_the_recipe_of_the_row_says_so():
         assert not case.plan.overlap_moe_expert_parallel_comm
 
 
+def test_a_recipe_says_what_is_run_again_where_the_row_does_not():
+    case = read_case(gpt(**DEEPSEEK | {"recompute": "not in table"}))
+    assert case.plan.recompute == "selective"
+    assert case.software.recompute_modules == ("mla_up_proj",)
+    assert not case.leaves_recompute_open
+    stated = read_case(gpt(**DEEPSEEK))
+    assert stated.plan.recompute == "none"
+
+
 def test_recipes_with_the_dispatcher_of_nccl_send_each_token_to_every_expert():
     qwen = {
         "model": "Qwen3_235B_a22B",
@@ -577,3 +586,19 @@ def test_cut_models_keep_the_blocks_of_the_row():
     model = read_case(gpt(**DEEPSEEK_V3 | {"layers": "4"})).model
     assert model.block_pattern == ()
     assert model.ffn_hidden_size == 2048
+
+
+@pytest.mark.parametrize(("accelerator", "layers"), [("GB200", 40), ("GB300", 20)])
+def test_llama_70b_under_megatron_fsdp_keeps_blocks_on_the_host(accelerator, layers):
+    """cpu_offloading_num_layers of Megatron-Bridge's recipes."""
+    cells = {
+        "software": "Megatron-Bridge, 26.04 NeMo Container",
+        "model": "LLAMA3_70B",
+        "layers": "80",
+        "accelerator": accelerator,
+        "zero_or_fsdp": "Megatron-FSDP 64",
+        "precision": "FP8",
+    }
+    plan = read_case(gpt(**cells, micro_batch="2")).plan
+    assert plan.offload_activations == layers / 80
+    assert read_case(gpt(**cells, micro_batch="1")).plan.offload_activations == 0.0
