@@ -146,10 +146,13 @@ def proof_sentence(result: "JobResult[Any]", best: "AnyCandidate") -> str:
             f"Not proven: the {result.spent.stopped_by} ended the search, and another "
             f"plan may replay up to {percent(gap / (1.0 + gap))} faster."
         )
+    # What `Execution.frees_gradients` gives back, the search does not count on.
+    whole = result.assumptions.execution.frees_gradients
+    plans = "the search space" + whole * " that fits with whole gradients"
     if gap <= ROUNDING:
-        return "Proven: no other plan of the search space replays faster."
+        return f"Proven: no other plan of {plans} replays faster."
     return (
-        "Proven: no other plan of the search space replays more than "
+        f"Proven: no other plan of {plans} replays more than "
         f"{percent(gap / (1.0 + gap))} faster."
     )
 
