@@ -14,6 +14,7 @@ from nestsim.launch.formats.megatron.bridge import write_megatron_bridge
 from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
 from nestsim.launch.formats.megatron.write import write_megatron
 from nestsim.launch.formats.plan import write_plan
+from nestsim.launch.formats.torchtitan.names import COMMAND_FORMAT, TOML_FORMAT
 from nestsim.launch.formats.torchtitan.reading import (
     is_torchtitan,
     read_torchtitan,
@@ -54,7 +55,13 @@ WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
 """Name of a format -> what writes it."""
 
 TAKES_OPTIONS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"megatron": ("megatron",), "megatron-bridge": ("megatron",)}
+    {
+        "megatron": ("megatron",),
+        "megatron-bridge": ("megatron",),
+        "torchtitan": (TOML_FORMAT, COMMAND_FORMAT),
+        "maxtext": ("maxtext",),
+        "deepspeed": ("deepspeed",),
+    }
 )
 """Name of a format -> formats whose options it takes from the table [launch]."""
 

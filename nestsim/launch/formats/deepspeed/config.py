@@ -12,6 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nestsim.launch.effects import OptionEffects
+from nestsim.launch.formats.deepspeed.known import (
+    ASSUMED,
+    CHANGES,
+    FINER,
+    WITHOUT_EFFECT,
+    ZERO_WITHOUT_EFFECT,
+)
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
 from topologies.input_file import Value
@@ -38,30 +45,6 @@ ZERO_KEYS = frozenset(
 )
 """Keys of ``zero_optimization`` that are read."""
 
-ZERO_WITHOUT_EFFECT = frozenset(
-    {
-        *("contiguous_gradients", "reduce_scatter", "reduce_bucket_size"),
-        *("allgather_partitions", "allgather_bucket_size", "sub_group_size"),
-        *("use_multi_rank_bucket_allreduce", "load_from_fp32_weights"),
-        *("elastic_checkpoint", "round_robin_gradients", "ignore_unused_parameters"),
-        *("legacy_stage1", "parameter_alignment", "compute_grad_norm", "leaf_module"),
-        *("cpu_offload_use_pin_memory", "memory_efficient_linear"),
-        *("pipeline_loading_checkpoint", "override_module_apply"),
-        *("log_trace_cache_warnings", "enable_sanity_checks"),
-        *("save_muon_momentum_buffer_in_memory", "mics_hierarchical_params_gather"),
-        *("stage3_param_persistence_threshold", "stage3_max_live_parameters"),
-        *("stage3_model_persistence_threshold", "stage3_max_reuse_distance"),
-        *("stage3_gather_16bit_weights_on_model_save",),
-        *("stage3_gather_fp16_weights_on_model_save",),
-        *("stage3_module_granularity_threshold",),
-        *("stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential"),
-        *("zero_quantized_nontrainable_weights", "max_live_parameters"),
-        *("max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold"),
-    }
-)
-"""Keys of ``zero_optimization`` that make no difference to a plan: sizes of buckets,
-thresholds, checkpoints."""
-
 KEYS = frozenset(
     {
         *("train_batch_size", "train_micro_batch_size_per_gpu"),
@@ -72,32 +55,6 @@ KEYS = frozenset(
     }
 )
 """Keys that are read."""
-
-WITHOUT_EFFECT = frozenset(
-    {
-        *("steps_per_print", "wall_clock_breakdown", "scheduler", "dump_state"),
-        *("gradient_clipping", "prescale_gradients", "gradient_predivide_factor"),
-        *("gradient_allreduce_op", "zero_allow_untested_optimizer", "checkpoint"),
-        *("zero_force_ds_cpu_optimizer", "tensorboard", "wandb", "csv_monitor"),
-        *("comet", "comms_logger", "flops_profiler", "aio", "memory_breakdown"),
-        *("data_efficiency", "curriculum_learning", "autotuning", "elasticity"),
-        *("disable_allgather", "disable_python_gc", "dataloader_drop_last"),
-        *("log_level", "timers", "monitor_config", "nebula", "compile", "datastates"),
-        *("managed_gradient_accumulation", "vocabulary_size", "amp", "comment"),
-        *("seq_parallel_communication_data_type", "use_data_before_expert_parallel"),
-        *("sparse_gradients", "hybrid_engine"),
-    }
-)
-"""Keys that make no difference to a plan."""
-
-CHANGES = {
-    "compression_training": "compressed training",
-    "progressive_layer_drop": "layers that are dropped",
-    "sparse_attention": "sparse attention",
-    "weight_quantization": "quantised weights",
-    "quantize_training": "quantised training",
-}
-"""Keys that change the work of a step in a way that plans here do not have."""
 
 OPTIMIZERS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -147,19 +104,28 @@ class ConfigFacts:
     """Keys in whose place something else is assumed."""
     ticked: set[str] = field(default_factory=set)
     """Keys that somebody read."""
-    keys: list[str] = field(default_factory=list)
-    """All keys, those of tables with the table's name in front."""
+    leaves: dict[str, Any] = field(default_factory=dict)
+    """Values of all keys, those of tables with the table's name in front."""
 
     @property
     def effects(self) -> OptionEffects:
         """What became of each key."""
         hidden = tuple(f"{name}." for name in self.ignored)
-        keys = [name for name in self.keys if not name.startswith(hidden)]
+        keys = [
+            name
+            for name in self.leaves
+            if name in self.replaced or not name.startswith(hidden)
+        ]
         return OptionEffects.of(
             [*keys, *self.ignored],
             read=self.ticked - set(self.ignored),
             assumed=self.replaced,
         )
+
+    def kept(self) -> dict[str, Any]:
+        """Return the keys that no setting holds, with their values."""
+        held = self.ticked - {*self.ignored, *self.replaced, *FINER}
+        return {name: one for name, one in self.leaves.items() if name not in held}
 
 
 def zero_json(
@@ -209,7 +175,7 @@ class _Ticked(dict[str, Any]):
         for key, value in raw.items():
             name = f"{outer}.{key}" if outer else str(key)
             if not isinstance(value, dict) or not value:
-                facts.keys.append(name)
+                facts.leaves[name] = value
             table[key] = cls.of(value, name, facts)
         return table
 
@@ -259,6 +225,10 @@ def read_config(raw: object) -> ConfigFacts:
     _read_optimizer(config, facts)
     _read_checkpointing(config, facts)
     _read_sizes(config, facts)
+    for name, value in facts.leaves.items():
+        if name in ASSUMED and value not in (ASSUMED[name][0], AUTO, None):
+            facts.replaced.append(name)
+            facts.assumptions.append(f"{name}: {ASSUMED[name][1]}")
     return facts
 
 
@@ -370,13 +340,16 @@ def _read_groups(zero: Value, facts: ConfigFacts) -> None:
     group = zero.get("mics_shard_size", -1)
     if group.raw != -1:
         facts.plan["sharding_group_size"] = group.whole(least=1, most=MOST)
-    if zero.get("zero_hpz_partition_size", 1).whole(least=0, most=MOST) > 1:
+    copies = zero.get("zero_hpz_partition_size", 1)
+    if copies.whole(least=0, most=MOST) > 1:
+        facts.replaced.append(copies.where)
         facts.assumptions.append(
             "Weights are gathered among all ranks in backward passes, too: the copies "
             "inside a node that zero_hpz_partition_size keeps are not counted."
         )
     for name in ("zero_quantized_weights", "zero_quantized_gradients"):
         if _flag(zero, name, default=False):
+            facts.replaced.append(f"{zero.where}.{name}")
             facts.assumptions.append(
                 f"What {name} sends in 8 or 4 bits is counted in 16 bits."
             )

@@ -197,7 +197,6 @@ WITHOUT_EFFECT = frozenset(
             "apply-layernorm-1p",
         ),
         *(
-            "attention-softmax-in-fp32",
             "barrier-with-l1-time",
             "clip-grad",
         ),
@@ -218,18 +217,13 @@ WITHOUT_EFFECT = frozenset(
             "deepscale",
             "deepscale-config",
         ),
-        *(
-            "deepspeed-mpi",
-            "disable-mem-efficient-ln",
-        ),
+        *("deepspeed-mpi",),
         *("disable-moe-top2-2nd-expert-sampling",),
         *(
             "distributed-backend",
             "distributed-timeout-minutes",
-            "ds-fused-adam",
         ),
         *(
-            "embedding-weights-in-fp32",
             "end-weight-decay",
             "eod-mask-loss",
         ),
@@ -238,11 +232,7 @@ WITHOUT_EFFECT = frozenset(
             "exit-interval",
             "exit-signal-handler",
         ),
-        *(
-            "finetune",
-            "force-ds-sequence-parallel",
-            "fp16-lm-cross-entropy",
-        ),
+        *("finetune",),
         *(
             "fp8-amax-compute-algo",
             "fp8-amax-history-len",
@@ -280,19 +270,13 @@ WITHOUT_EFFECT = frozenset(
             "merge-file",
             "min-loss-scale",
             "min-lr",
-            "mlp-type",
             "mmap-warmup",
         ),
         *(
             "moe-eval-capacity-factor",
             "moe-loss-coeff",
         ),
-        *("no-async-tensor-model-parallel-allreduce",),
-        *(),
-        *(
-            "no-contiguous-buffers-in-local-ddp",
-            "no-gradient-accumulation-fusion",
-        ),
+        *("no-contiguous-buffers-in-local-ddp",),
         *(
             "no-initialization",
             "no-load-lr-state",
@@ -303,22 +287,13 @@ WITHOUT_EFFECT = frozenset(
             "no-log-learnig-rate-to-tensorboard",
             "no-log-loss-scale-to-tensorboard",
         ),
-        *("no-persist-layer-norm",),
         *(
             "no-query-key-layer-scaling",
             "no-save-optim",
             "no-save-rng",
         ),
-        *(
-            "no-scatter-gather-tensors-in-pipeline",
-            "num-workers",
-            "onnx-safe",
-        ),
-        *(
-            "openai-gelu",
-            "overlap-p2p-communication",
-            "override-lr-scheduler",
-        ),
+        *("num-workers",),
+        *("override-lr-scheduler",),
         *(
             "override-opt-param-scheduler",
             "pad-vocab-size-to",
@@ -345,10 +320,7 @@ WITHOUT_EFFECT = frozenset(
             "split",
             "start-weight-decay",
         ),
-        *(
-            "sync-tp-duplicated-parameters",
-            "synchronize-each-layer",
-        ),
+        *(),
         *(
             "tensorboard-dir",
             "test-data-path",
@@ -361,7 +333,6 @@ WITHOUT_EFFECT = frozenset(
         *(
             "tokenizer-name-or-path",
             "tokenizer-type",
-            "torch-adam",
         ),
         *(
             "train-data-path",
@@ -373,10 +344,7 @@ WITHOUT_EFFECT = frozenset(
             "train-tokens",
             "train-weighted-split-paths",
         ),
-        *(
-            "train-weighted-split-paths-path",
-            "transformer-impl",
-        ),
+        *("train-weighted-split-paths-path",),
         *(
             "trust-remote-code",
             "universal-checkpoint",
@@ -386,7 +354,6 @@ WITHOUT_EFFECT = frozenset(
             "use-cpu-initialization",
         ),
         *(
-            "use-pin-memory",
             "valid-data-path",
             "valid-num-workers",
         ),
@@ -399,25 +366,54 @@ WITHOUT_EFFECT = frozenset(
             "vocab-file",
             "weight-decay",
         ),
-        *(
-            "weight-decay-incr-style",
-            "zero-allgather-bucket-size",
-        ),
-        *(
-            "zero-contigious-gradients",
-            "zero-reduce-bucket-size",
-        ),
-        *("zero-reduce-scatter",),
+        *("weight-decay-incr-style",),
+        *(),
     }
 )
 """Options of Megatron-DeepSpeed that make no difference to a plan."""
 
+FORMAT = "deepspeed"
+"""Name of the format that the options are of."""
+
+FINER = frozenset({"tokenizer-type", "pad-vocab-size-to"})
+FINER |= {"use-flash-attn", "use-flash-attn-v1", "use-flash-attn-triton"}
+FINER |= {"use-flash-attn-builder", "checkpoint-num-layers"}
+"""Options of Megatron-DeepSpeed that say more than the settings that they are read
+into."""
+
+_BUCKETS = "Buckets and shards are as by default."
+_FUSED = "Kernels are fused as in the preset."
+_STAGES = "Ranks wait for each other as in the preset."
+
 ASSUMED: Mapping[str, str] = MappingProxyType(
     {
+        "attention-softmax-in-fp32": _FUSED,
+        "disable-mem-efficient-ln": _FUSED,
+        "fp16-lm-cross-entropy": _FUSED,
+        "no-gradient-accumulation-fusion": _FUSED,
+        "no-persist-layer-norm": _FUSED,
+        "onnx-safe": _FUSED,
+        "openai-gelu": _FUSED,
+        "ds-fused-adam": _FUSED,
+        "torch-adam": _FUSED,
+        "transformer-impl": _FUSED,
+        "embedding-weights-in-fp32": "The embedding is in the weights' precision.",
+        "no-async-tensor-model-parallel-allreduce": _STAGES,
+        "no-scatter-gather-tensors-in-pipeline": _STAGES,
+        "overlap-p2p-communication": _STAGES,
+        "force-ds-sequence-parallel": _STAGES,
+        "sync-tp-duplicated-parameters": _STAGES,
+        "synchronize-each-layer": _STAGES,
+        "zero-allgather-bucket-size": _BUCKETS,
+        "zero-reduce-bucket-size": _BUCKETS,
+        "zero-contigious-gradients": _BUCKETS,
+        "zero-reduce-scatter": _BUCKETS,
+        "use-pin-memory": "Memory of the host is pinned.",
+        "mlp-type": "Experts stand in place of a dense layer, not beside it.",
         "rampup-batch-size": "The batch is that after its ramp.",
-        "no-bias-gelu-fusion": "Kernels are fused as in the preset.",
-        "no-bias-dropout-fusion": "Kernels are fused as in the preset.",
-        "no-masked-softmax-fusion": "Kernels are fused as in the preset.",
+        "no-bias-gelu-fusion": _FUSED,
+        "no-bias-dropout-fusion": _FUSED,
+        "no-masked-softmax-fusion": _FUSED,
         "disable-moe-token-dropping": "No token is dropped.",
         "moe-train-capacity-factor": "No token is dropped.",
         "moe-min-capacity": "No token is dropped.",

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from nestsim.launch.carried import launch_table
+from nestsim.launch.formats.deepspeed.options import FORMAT
 from nestsim.launch.formats.deepspeed.script import (
     TrainerOptions,
     option_words,
@@ -99,12 +101,14 @@ def _job(
     assumptions: Sequence[str],
 ) -> ImportedJob:
     tables = launch_tables(launch)
+    assumed = [*assumptions, *tables.assumptions]
+    carried = launch_table(FORMAT, tables.kept, assumed)
     return ImportedJob(
         name=source.path.stem,
-        tables=tables.by_name(),
+        tables=tables.by_name() | carried,
         num_devices=tables.num_devices,
         devices_per_node=node,
-        assumptions=(*assumptions, *tables.assumptions),
+        assumptions=tuple(assumed),
         options=tables.effects,
     )
 
@@ -120,7 +124,7 @@ def _sizes_given(words: Mapping[str, tuple[str, ...]]) -> TrainerOptions:
     sizes = read_options({"num-layers": ("1",), "hidden-size": ("1",), **megatron})
     found.plan |= sizes.plan
     found.ignored = [name for name in found.ignored if name[2:] not in megatron]
-    found.given = []  # variables beside the file, and no options of it
+    found.given, found.words = [], {}  # variables beside the file, no options of it
     return found
 
 

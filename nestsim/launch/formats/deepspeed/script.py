@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nestsim.launch.carried import stored_words
 from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.deepspeed import options as known
 from nestsim.launch.shell.marks import known_word, readable, without_unknown
@@ -36,6 +37,8 @@ class TrainerOptions:
     """Options in whose place something else is assumed, and what."""
     given: list[str] = field(default_factory=list)
     """All options."""
+    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Words behind each option, without its dashes."""
 
     @property
     def effects(self) -> OptionEffects:
@@ -43,6 +46,15 @@ class TrainerOptions:
         others = {*self.ignored, *self.replaced}
         read = [name for name in self.given if name not in others]
         return OptionEffects.of(self.given, read=read, assumed=self.replaced)
+
+    def kept(self) -> dict[str, Any]:
+        """Return the options that no setting holds, as a scenario has them."""
+        others = {*self.ignored, *self.replaced}
+        return {
+            name: stored_words(words)
+            for name, words in self.words.items()
+            if f"--{name}" in others or (self.is_megatron and name in known.FINER)
+        }
 
 
 Words = Mapping[str, Sequence[str]]
@@ -77,6 +89,7 @@ def read_options(words: Words) -> TrainerOptions:
     """
     is_megatron = "num-layers" in words and "hidden-size" in words
     read = TrainerOptions(is_megatron=is_megatron)
+    read.words = words
     read.given = [f"--{name}" for name in words]
     for name, values in words.items():
         where = f"--{name}"

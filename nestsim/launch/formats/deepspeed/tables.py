@@ -32,6 +32,10 @@ PRESET = "deepspeed"
 ALGORITHMS: Mapping[str, str] = {"ring": "Ring", "double-binary-tree": "Tree"}
 """Our name of an algorithm -> NCCL's, in the environment variable ``NCCL_ALGO``."""
 
+JSON, TRAINER = "json.", "trainer."
+"""What stands before keys of the JSON, and options of trainers other than
+Megatron-DeepSpeed, in the table [launch]."""
+
 _SHARDS_ANYWAY = (
     "ZeRO stage 0 shares out the optimizer's states as stage 1 does: DeepSpeed's "
     "optimizer for bf16 in a pipeline."
@@ -91,6 +95,7 @@ class LaunchTables:
     num_devices: int
     assumptions: list[str]
     effects: OptionEffects
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def by_name(self) -> dict[str, dict[str, Any]]:
         """Return the tables under their names."""
@@ -148,7 +153,16 @@ def launch_tables(launch: DeepSpeedLaunch) -> LaunchTables:
         num_devices=launch.num_devices or used,
         assumptions=assumptions,
         effects=options.effects + facts.effects,
+        kept=_kept(options, facts),
     )
+
+
+def _kept(options: TrainerOptions, facts: ConfigFacts) -> dict[str, Any]:
+    """Return what no setting holds, by names that tell where it stands."""
+    outer = "" if options.is_megatron else TRAINER
+    return {f"{outer}{name}": one for name, one in options.kept().items()} | {
+        f"{JSON}{name}": one for name, one in facts.kept().items()
+    }
 
 
 def _model_ranks(plan: Mapping[str, Any]) -> int:

@@ -7,21 +7,24 @@ topology.py``); with Ulysses the ranks that share a sequence stand between
 devices, a rank map tells each process its rank.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from estimators.training import TrainingSpec
+from nestsim.launch.carried import carried_options, quoted, taken_outside
 from nestsim.launch.formats.deepspeed.architecture import model_words
+from nestsim.launch.formats.deepspeed.carried import merged, of_import
 from nestsim.launch.formats.deepspeed.config import VERSION, zero_json
 from nestsim.launch.formats.deepspeed.differences import differences
-from nestsim.launch.formats.deepspeed.options import flag_of, option_of
+from nestsim.launch.formats.deepspeed.options import FORMAT, flag_of, option_of
 from nestsim.launch.formats.deepspeed.script import Words, read_options
 from nestsim.launch.formats.deepspeed.split import METHODS, shared_blocks
 from nestsim.launch.formats.deepspeed.tables import (
     ALGORITHMS,
     SIZES,
     DeepSpeedLaunch,
+    LaunchTables,
     launch_tables,
 )
 from nestsim.launch.job import LaunchJob
@@ -31,6 +34,7 @@ from nestsim.report.json import dump_json
 from planner.plans.checks import AUTO
 from planner.plans.spec import DEFAULT_ORDER, PlanSpec
 from planner.search.placements import name_parts
+from topologies.errors import InputError
 
 T = TypeVar("T", str, int, float)
 
@@ -42,6 +46,28 @@ HOSTS = "hostfile"
 
 WORKER = "worker.sh"
 """Name of the script that gives each process its rank."""
+
+_YOURS: Mapping[str, str] = {
+    "data-path": '    --data-path "$DATA_PATH"',
+    "tokenizer-type": "    --tokenizer-type NullTokenizer # stands for yours: "
+    "--vocab-size below",
+    "lr": "    --lr 1e-4",
+    "train-iters": "    --train-iters 1000",
+}
+"""What users say for themselves -> what stands for it."""
+
+_FILLERS: Mapping[str, Any] = {
+    "gradient_clipping": 1.0,
+    "steps_per_print": 10,
+    "wall_clock_breakdown": False,
+}
+"""Keys that an import would say, if they were to be there."""
+
+_INSTEAD: Mapping[str, tuple[str, ...]] = {
+    "data-path": ("train-data-path", "train-weighted-split-paths"),
+    "train-iters": ("train-samples", "train-tokens"),
+}
+"""Other options that say it."""
 
 _MODES = ("none", "selective", "full", "stage")
 """Recompute modes, the later the less is kept."""
@@ -62,18 +88,24 @@ def write_deepspeed(job: LaunchJob) -> LaunchFiles:
     devices = job.devices_of_ranks(DEFAULT_ORDER)
     num_devices = job.network.num_devices
     in_order = job.is_in_order(DEFAULT_ORDER) and devices.size == num_devices
-    words = {name: value for group in groups for name, value in group.words.items()}
     # Which nodes are slow stands in no launch: their order is not read back.
     _, nodes = name_parts(job.plan.placement)
-    read = launch_tables(
-        DeepSpeedLaunch(
-            options=read_options(words),
-            config=config,
-            num_devices=num_devices,
-            devices=None if in_order or nodes else devices,
-            environment=environment,
+
+    def read(words: Words, config: Mapping[str, Any]) -> LaunchTables:
+        return launch_tables(
+            DeepSpeedLaunch(
+                options=read_options(words),
+                config=config,
+                num_devices=num_devices,
+                devices=None if in_order or nodes else devices,
+                environment=environment,
+            )
         )
-    )
+
+    words = {name: value for group in groups for name, value in group.words.items()}
+    back, keys, changes = of_import(job, words, config, _tables(read))
+    groups, config = _with_import(groups, back), merged(config, keys)
+    words |= back
     files = {
         "launch.sh": _script(job, groups, environment, mapped=not in_order),
         CONFIG: dump_json(config),
@@ -85,14 +117,44 @@ def write_deepspeed(job: LaunchJob) -> LaunchFiles:
             RANK_MAP: rank_map(devices, job.devices_per_node),
         }
     return LaunchFiles(
-        files=files, gaps=differences(job, read), notes=_notes(words, in_order)
+        files=files,
+        gaps=(*differences(job, read(words, config)), *changes),
+        notes=_notes(words, in_order),
     )
+
+
+def _tables(read: Callable[[Words, Mapping[str, Any]], LaunchTables]) -> Any:
+    """Return what reads options, and says None of those that cannot be read."""
+
+    def tables(words: Words, config: Mapping[str, Any]) -> Any:
+        try:
+            return read(words, config).by_name()
+        except InputError:
+            return None
+
+    return tables
+
+
+def _with_import(groups: tuple[_WordGroup, ...], back: Words) -> tuple[_WordGroup, ...]:
+    """Return groups of options with those of an import, where they stand or behind."""
+    rest = dict(back)
+    own = tuple(
+        replace(
+            group,
+            words={name: rest.pop(name, words) for name, words in group.words.items()},
+        )
+        for group in groups
+    )
+    script = _WordGroup("SCRIPT", "As the script had them that was imported.", rest)
+    return (*own, script)
 
 
 def _notes(words: Words, in_order: bool) -> tuple[str, ...]:
     notes = [
         f"Written for DeepSpeed {VERSION}. Paths of Megatron-DeepSpeed, data and "
-        "checkpoints, hosts, the tokenizer and learning rates are yours to put in.",
+        "checkpoints, hosts, the tokenizer and learning rates are yours to put in, "
+        "where nothing that was imported says them.",
+        *taken_outside(word for one in words.values() for word in one),
     ]
     if {"pp-partition-method", "embed-layernorm", "position-embedding-type"} & {*words}:
         notes.append(
@@ -132,9 +194,7 @@ def _config(job: LaunchJob) -> dict[str, Any]:
         "train_batch_size": micro * steps * parallel.data_parallel_size,
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": steps,
-        "gradient_clipping": 1.0,
-        "steps_per_print": 10,
-        "wall_clock_breakdown": False,
+        **({} if carried_options(job, FORMAT) else _FILLERS),
         "zero_optimization": zero_json(
             _zero_stage(plan),
             overlaps=execution.overlap_grad_reduce,
@@ -303,6 +363,12 @@ def _script(
     mapped: bool,
 ) -> str:
     nodes = job.network.num_devices // job.devices_per_node
+    words = {name for group in groups for name in group.words}
+    yours = {
+        name: line
+        for name, line in _YOURS.items()
+        if not words & {name, *_INSTEAD.get(name, ())}
+    }
     lines = [
         "#!/usr/bin/env bash",
         f"# {_plain(job.scenario.name)}: a plan for DeepSpeed {VERSION} with "
@@ -312,13 +378,8 @@ def _script(
         "",
         "# Yours: code, data, tokenizer, learning rate.",
         "MEGATRON_DEEPSPEED=${MEGATRON_DEEPSPEED:-/path/to/Megatron-DeepSpeed}",
-        "DATA_PATH=${DATA_PATH:-/path/to/data}",
-        "YOURS=(",
-        '    --data-path "$DATA_PATH"',
-        "    --tokenizer-type NullTokenizer # stands for yours: --vocab-size below",
-        "    --lr 1e-4",
-        "    --train-iters 1000",
-        ")",
+        *(["DATA_PATH=${DATA_PATH:-/path/to/data}"] if "data-path" in yours else []),
+        *(["YOURS=(", *yours.values(), ")"] if yours else []),
         "",
         *(f"export {name}={value}" for name, value in environment.items()),
     ]
@@ -337,7 +398,7 @@ def _script(
         "",
         f"{launcher} \\",
         '    "$MEGATRON_DEEPSPEED/pretrain_gpt.py" \\',
-        *(f'    "${{{name}[@]}}" \\' for name in [*names, "YOURS"]),
+        *(f'    "${{{name}[@]}}" \\' for name in [*names, *["YOURS"] * bool(yours)]),
         f"    --deepspeed --deepspeed_config {CONFIG}",
         "",
     ]
@@ -345,8 +406,7 @@ def _script(
 
 
 def _option(name: str, values: Sequence[str]) -> str:
-    quoted = (f"'{value}'" if "|" in value else value for value in values)
-    return " ".join((f"--{name}", *quoted))
+    return " ".join((f"--{name}", *map(quoted, values)))
 
 
 def _plain(name: str) -> str:

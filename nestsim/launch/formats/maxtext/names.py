@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+FORMAT = "maxtext"
+"""Name of the format that the options are of."""
+
 VERSION = "base.yml at 003b4169 (2025)"
 """What the names were taken from."""
 
@@ -222,76 +225,3 @@ CORES_PER_CHIP: Mapping[str, int] = MappingProxyType(
     {"v4": 2, "v5p": 2, "v5e": 1, "v6e": 1}
 )
 """Generation of TPU -> what the number in ``compile_topology`` counts of a chip."""
-
-_IGNORED = """
-run_name override_model_config override_logical_axis_rules debug base_config
-normalization_layer_epsilon load_parameters_path lora_input_adapters_path
-load_full_state_path enable_checkpointing save_checkpoint_on_completion
-async_checkpointing checkpoint_period max_num_checkpoints_to_keep force_unroll
-enable_continuous_checkpointing enable_single_replica_ckpt_restoring
-checkpoint_storage_target_data_file_size_bytes checkpoint_storage_use_ocdbt
-checkpoint_storage_use_zarr3 checkpoint_storage_concurrent_gb enable_orbax_v1
-checkpoint_conversion_fn source_checkpoint_layout reuse_example_batch metrics_file
-gcs_metrics save_config_to_gcs matmul_precision activations_in_float32
-constant_bound_config replicate_quant_scale quant_cfg_path checkpoint_is_quantized
-save_quantized_params_path use_qwix_quantization quantization_local_shard_count
-weight_quantization_calibration_method act_quantization_calibration_method
-bwd_quantization_calibration_method normalize_embedding_logits logits_dot_in_fp32
-cast_logits_to_fp32 float32_qk_product float32_logits float32_weight_sum
-mtp_loss_scaling_factor mtp_eval_target_module load_balance_loss_weight
-use_random_routing use_custom_sort_vjp norm_topk_prob scan_pipeline_iterations
-scan_layers_per_stage set_remat_policy_on_pipeline_iterations
-set_remat_policy_on_layers_per_stage param_scan_axis record_internal_nn_metrics
-base_output_directory jax_cache_dir shard_mode sharding_tolerance num_slices
-tokenizer_path tokenizer_type use_chat_template chat_template_path tokenize_train_data
-tokenize_eval_data add_bos add_eos use_truncation expansion_factor_real_data
-eval_per_device_batch_size max_corpus_chars train_data_columns eval_data_columns
-num_epoch max_segments_per_seq dataset_type dataset_path dataset_name
-eval_dataset_name train_split eval_split hf_path hf_name hf_data_dir hf_train_files
-hf_eval_split hf_eval_files hf_access_token grain_train_files grain_eval_files
-grain_file_type grain_worker_count colocated_python_data_input steps log_period
-jax_distributed_initialization_timeout jax_debug_log_modules
-skip_jax_distributed_system learning_rate lr_schedule_type
-learning_rate_final_fraction warmup_steps_fraction learning_rate_schedule_steps
-cosine_learning_rate_final_fraction max_prefill_predict_length prompt profiler
-upload_all_profiler_results skip_first_n_steps_for_profiler profiler_steps
-hide_profiler_step_metric profile_cleanly profile_periodically_period dump_hlo
-dump_step dump_hlo_local_dir dump_hlo_gcs_dir dump_hlo_module_name dump_hlo_xla_flags
-dump_hlo_upload_all enable_data_shuffling data_shuffle_seed init_weights_seed
-gradient_clipping_threshold adam_b1 adam_b2 adam_eps adam_eps_root adam_weight_decay
-muon_beta muon_weight_decay muon_consistent_rms collect_stack_trace
-stack_trace_to_cloud stack_trace_interval_seconds use_iota_embed rope_type
-rope_linear_scaling_factor rope_use_scale rope_min_timescale rope_max_timescale
-compiled_trainstep_file eval_interval eval_steps target_eval_loss
-enable_goodput_recording monitor_goodput goodput_upload_interval_seconds
-enable_tensorboard use_vertex_tensorboard vertex_tensorboard_project
-vertex_tensorboard_region max_checkify log_config debug_sharding
-enable_checkpoint_cloud_logger enable_single_controller custom_mesh
-allow_split_physical_axes optimize_mesh_for_tpu_v6e shardy sa_block_q sa_block_kv
-sa_block_kv_compute sa_block_q_dkv sa_block_kv_dkv sa_block_kv_dkv_compute
-sa_block_q_dq sa_block_kv_dq sa_use_fused_bwd_kernel sa_q_layout sa_k_layout
-sa_v_layout enable_padding_causal_mask managed_mldiagnostics use_tokamax_splash
-use_jax_splash
-"""
-
-WITHOUT_EFFECT = frozenset(_IGNORED.split())
-"""Options of ``base.yml`` that make no difference to the plan; of those that do only
-for inference, for models with images or for fine-tuning, none [1]_."""
-
-ASSUMED: Mapping[str, str] = MappingProxyType(
-    {
-        "megablox": "Products of experts are grouped.",
-        "sparse_matmul": "Products of experts are grouped.",
-        "use_tokamax_gmm": "Products of experts are grouped.",
-        "capacity_factor": "No token is dropped.",
-        "fused_qkv": "Queries, keys and values come of one product.",
-        "fused_mlp": "Gate and first product of a block are one.",
-        "num_vocab_tiling": "Logits of all tokens are there at once.",
-        "mu_dtype": "The optimizer's states are in fp32.",
-        "packing": "Sequences are full.",
-        "context_parallel_load_balance": "Ranks that share a sequence have equal work.",
-        "enable_dropout": "Dropout is the model's.",
-        "scan_layers": "Blocks are compiled once.",
-    }
-)
-"""Options that make some difference that is not modelled -> what is taken instead."""

@@ -4,11 +4,13 @@ import math
 from typing import Any
 
 from estimators.models.library.catalog import load_model
+from nestsim.launch.carried import launch_table
 from nestsim.launch.formats.maxtext.mesh import AxisMesh
 from nestsim.launch.formats.maxtext.names import (
     AXES,
     CORES_PER_CHIP,
     DTYPES,
+    FORMAT,
     MODEL_OPTIONS,
     MODELS,
     OPTIMIZERS,
@@ -55,14 +57,16 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
     }
     batch, micro_batch = _batches(settings, mesh, assumed)
     is_gpu = settings.choice("hardware").startswith("gpu")
+    tables = {
+        "model": model,
+        "training": {"global_batch_size": batch, **_training(settings)},
+        "software": {"preset": "maxtext", **_software(settings)},
+        "plan": {"micro_batch_size": micro_batch, **plan},
+        **launch_table(FORMAT, settings.kept(), assumed),
+    }
     return ImportedJob(
         name=f"{source.path.stem} (MaxText)",
-        tables={
-            "model": model,
-            "training": {"global_batch_size": batch, **_training(settings)},
-            "software": {"preset": "maxtext", **_software(settings)},
-            "plan": {"micro_batch_size": micro_batch, **plan},
-        },
+        tables=tables,
         num_devices=mesh.num_devices,
         devices_per_node=math.prod(mesh.inside.values()) if is_gpu else None,
         assumptions=tuple(assumed),

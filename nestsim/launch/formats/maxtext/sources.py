@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nestsim.launch.carried import with_variables
 from nestsim.launch.effects import OptionEffects
-from nestsim.launch.formats.maxtext.names import ASSUMED, OPTIONS, WITHOUT_EFFECT
+from nestsim.launch.formats.maxtext.known import ASSUMED, FINER, WITHOUT_EFFECT
+from nestsim.launch.formats.maxtext.names import OPTIONS
 from nestsim.launch.read import LaunchSource
-from nestsim.launch.shell.marks import known_word, readable
+from nestsim.launch.shell.marks import known_word
 from nestsim.launch.training import find_training
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
@@ -28,6 +30,8 @@ _WORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _BASE = "base.yml"
 _MOST_BYTES = 1_000_000
 _MOST_PARENTS = 8
+_BUILT = frozenset({"base_config"})
+"""What is said by the files that a file builds on."""
 _OWN = frozenset({"per_device_batch_size", "max_target_length", "remat_policy"})
 
 
@@ -38,8 +42,8 @@ class MaxTextSettings:
     values: Mapping[str, Value]
     """Value of each option that it sets and that matters."""
 
-    ignored: tuple[str, ...]
-    """Names of those that make no difference."""
+    ignored: Mapping[str, Any] = field(default_factory=dict)
+    """Value of each of those that no setting stands for."""
 
     replaced: tuple[str, ...] = ()
     """Names of those in whose place something else is assumed."""
@@ -54,10 +58,16 @@ class MaxTextSettings:
     def effects(self) -> OptionEffects:
         """What became of each option, after all were read."""
         return OptionEffects.of(
-            [*self.values, *self.replaced, *self.ignored],
+            [*self.values, *self.ignored],
             read=self.ticked,
             assumed=self.replaced,
         )
+
+    def kept(self) -> dict[str, Any]:
+        """Return what no setting holds: what is ignored, and some that say more."""
+        more = {name: one.raw for name, one in self.values.items() if name in FINER}
+        others = {name: one for name, one in self.ignored.items() if name not in _BUILT}
+        return more | others
 
     def has(self, name: str) -> bool:
         """Whether an option is set."""
@@ -109,15 +119,19 @@ def read_settings(source: LaunchSource) -> MaxTextSettings:
     else:
         given = _document(source.text, source.path.parent, _MOST_PARENTS)
     values: dict[str, Value] = {}
-    ignored, replaced = [], []
+    ignored: dict[str, Any] = {}
+    replaced: list[str] = []
     for name, raw in given.items():
         if name in OPTIONS:
             values[name] = Value(_typed(name, raw), name)
         elif name in ASSUMED:
-            replaced.append(name)
-            assumed.append(f"{name}: {ASSUMED[name]}")
+            ignored[name] = raw
+            usual, sentence = ASSUMED[name]
+            if raw != usual:
+                replaced.append(name)
+                assumed.append(f"{name}: {sentence}")
         elif name in WITHOUT_EFFECT:
-            ignored.append(name)
+            ignored[name] = raw
         else:
             raise InputError(
                 "is no option of MaxText's training that is known",
@@ -128,7 +142,7 @@ def read_settings(source: LaunchSource) -> MaxTextSettings:
             )
     return MaxTextSettings(
         values=values,
-        ignored=tuple(ignored),
+        ignored=ignored,
         replaced=tuple(replaced),
         assumptions=tuple(assumed),
     )
@@ -168,13 +182,22 @@ def _command(source: LaunchSource, assumed: list[str]) -> dict[str, Any]:
         if found:
             name, value = found[1], found[2]
             given[name] = (
-                known_word(value, name) if name in OPTIONS else readable(value)
+                known_word(value, name)
+                if name in OPTIONS
+                else _scalar(with_variables(value))
             )
         elif word.endswith((".yml", ".yaml")) and Path(word).name != _BASE:
             assumed.append(
                 f"{Path(word).name} sets nothing that the command does not set."
             )
     return given
+
+
+def _scalar(text: str) -> Any:
+    """Return a value of the command line that ``base.yml`` has of any type."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return _number(text, fractions=True)
 
 
 def _typed(name: str, raw: Any) -> Any:
@@ -184,12 +207,15 @@ def _typed(name: str, raw: Any) -> Any:
         return raw
     if isinstance(default, bool):
         return {"true": True, "false": False}.get(raw.lower(), raw)
+    return _number(raw, fractions=isinstance(default, float))
+
+
+def _number(raw: str, *, fractions: bool) -> Any:
+    """Return the number that a word is; the word itself if it is none."""
     text = raw.replace("_", "")
     if re.fullmatch(r"-?\d{1,12}", text):
         return int(text)
-    if isinstance(default, float) and re.fullmatch(
-        r"-?\d{0,12}\.?\d{0,12}(e-?\d{1,2})?", text
-    ):
+    if fractions and re.fullmatch(r"-?\d{0,12}\.?\d{0,12}(e-?\d{1,2})?", text):
         try:
             return float(text)
         except ValueError:

@@ -1,12 +1,17 @@
 """Plans as configurations of MaxText: a YAML file on ``base.yml``, and its start."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 from estimators.models.spec import TransformerSpec
+from nestsim.launch.carried import quoted, variables_of
 from nestsim.launch.formats.likeness import is_llama, is_published
+from nestsim.launch.formats.maxtext.carried import (
+    in_command,
+    of_import,
+    yaml_line,
+)
 from nestsim.launch.formats.maxtext.gaps import plan_gaps, training_gaps
 from nestsim.launch.formats.maxtext.mesh import AxisMesh, mesh_of, placed_factors
 from nestsim.launch.formats.maxtext.names import (
@@ -29,10 +34,14 @@ SCRIPT_FILE = "maxtext.sh"
 
 _NOTES = (
     "Output folder, data, tokenizer, checkpoints and learning rate are yours to fill "
-    "in.",
+    "in, where nothing that was imported says them.",
     f"Names are those of MaxText's {VERSION}.",
     "JAX lays the axes out on a torus of TPUs by itself.",
 )
+
+
+_YOURS = {"run_name": "${RUN_NAME}", "base_output_directory": "${OUTPUT_PATH}"}
+"""What users say for themselves."""
 
 
 def write_maxtext(job: LaunchJob) -> LaunchFiles:
@@ -50,8 +59,20 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
     }
     gaps = [*_model_gaps(job), *training_gaps(job), *plan_gaps(job, mesh)]
     gaps += _pair_gaps(job)
+    own = {name: one for values in groups.values() for name, one in values.items()}
+    back, changes = of_import(job, own)
+    command = _YOURS | {name: one for name, one in back.items() if in_command(one)}
+    command = {name: one for name, one in command.items() if back.get(name, one) == one}
+    groups = {
+        comment: {name: back.pop(name, one) for name, one in values.items()}
+        for comment, values in groups.items()
+    }
+    groups["As the configuration had them that was imported."] = {
+        name: one for name, one in back.items() if not in_command(one)
+    }
+    gaps += changes
     return LaunchFiles(
-        files={YAML_FILE: _yaml(job, groups), SCRIPT_FILE: _script(job)},
+        files={YAML_FILE: _yaml(job, groups), SCRIPT_FILE: _script(job, command)},
         gaps=tuple(gaps),
         notes=_NOTES,
     )
@@ -260,12 +281,21 @@ def _yaml(job: LaunchJob, groups: Mapping[str, Mapping[str, Any]]) -> str:
     for comment, values in groups.items():
         if values:
             lines += ["", f"# {comment}"]
-            lines += [f"{name}: {json.dumps(value)}" for name, value in values.items()]
+            lines += [yaml_line(name, value) for name, value in values.items()]
     return "\n".join(lines) + "\n"
 
 
-def _script(job: LaunchJob) -> str:
-    """Return what each host runs."""
+def _script(job: LaunchJob, command: Mapping[str, str]) -> str:
+    """Return what each host runs.
+
+    Parameters
+    ----------
+    job
+        The job.
+    command
+        Options that stand in the command.
+    """
+    taken = variables_of(list(command.values()))
     flags = "--xla_gpu_enable_latency_hiding_scheduler=true"
     environment = f'export XLA_FLAGS="{flags} $XLA_FLAGS"'
     if _is_tpu(job):
@@ -275,12 +305,16 @@ def _script(job: LaunchJob) -> str:
         [
             "#!/bin/bash",
             f"# {job.scenario.name}: MaxText.".replace("\n", " "),
-            "# Runs on each host; RUN_NAME and OUTPUT_PATH are yours.",
+            f"# Runs on each host; {' and '.join(taken)} are yours."
+            if taken
+            else "# Runs on each host.",
             "set -e",
             "# Collectives go on behind compute.",
             environment,
-            f"python3 -m MaxText.train {YAML_FILE} run_name=$RUN_NAME \\",
-            "    base_output_directory=$OUTPUT_PATH",
+            " \\\n    ".join(
+                [f"python3 -m MaxText.train {YAML_FILE}"]
+                + [f"{name}={quoted(value)}" for name, value in command.items()]
+            ),
             "",
         ]
     )

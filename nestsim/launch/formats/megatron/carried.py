@@ -1,9 +1,6 @@
-"""Options of an imported script that no setting stands for: out, and back again.
+"""Options of an imported script of Megatron-LM that come back on export.
 
-What makes no difference to a plan may make one to the model that is trained: the base
-of rotary positions, how tokens are dispatched, learning rates, data. A scenario keeps
-such options in its table [launch], and an export has them as they were; one that cannot
-come back is a gap.
+`nestsim.launch.carried` is how; here is which, and what does not go together.
 """
 
 import re
@@ -11,6 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from nestsim.launch.carried import (
+    brought_back,
+    carried_options,
+    stored_words,
+    words_of_option,
+)
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.composed import (
     Launched,
@@ -26,7 +29,6 @@ from nestsim.launch.formats.megatron.settings import (
     script_of,
 )
 from nestsim.launch.job import LaunchJob
-from nestsim.launch.shell.marks import readable
 from nestsim.launch.written import LaunchGap
 from topologies.errors import InputError
 
@@ -44,37 +46,22 @@ _FINER |= {"recompute-modules"}
 """Options that say more than the setting that they are read into."""
 
 _DATA = re.compile(r"data-(args-)?path|split-paths")
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 
 
-def carried_options(values: Mapping[str, Values]) -> dict[str, Any]:
+def kept_options(values: Mapping[str, Values]) -> dict[str, Any]:
     """Return what of a command no setting holds, as a scenario has it."""
     held = (frozenset(known.by_name()) | known.COMPOSED) - known.CARRIED
     return {
-        name: _stored([_VARIABLE.sub(r"${\1}", readable(word)) for word in words])
-        for name, words in values.items()
-        if name not in held
+        name: stored_words(words) for name, words in values.items() if name not in held
     }
-
-
-def _stored(words: list[str]) -> str | bool | list[str]:
-    if not words:
-        return True
-    return words[0] if len(words) == 1 else words
 
 
 def script_options(job: LaunchJob) -> Options | None:
     """Return the options that a job has of a script of Megatron-LM; None if of none."""
-    launch = job.scenario.launch
-    if launch is None or launch.format != known.FORMAT:
+    options = carried_options(job, known.FORMAT)
+    if options is None:
         return None
-    return {name: _words(value) for name, value in launch.options.items()}
-
-
-def _words(value: Any) -> Values:
-    if value is True:
-        return ()
-    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+    return {name: words_of_option(value) for name, value in options.items()}
 
 
 def with_script(
@@ -96,19 +83,16 @@ def with_script(
     if script is None:
         return groups, ()
     values = {name: one for group in groups for name, one in group.options.items()}
-    # Without a tokenizer it is the model's, and no more.
-    is_bare = "tokenizer-type" not in script
-    back: Options = {}
-    gaps: list[LaunchGap] = []
-    for name, words in script.items():
-        reason = _unfit(job, values, name, words)
-        if values.get(name) == words or (name == "vocab-size" and is_bare):
-            continue
-        if reason:
-            value = " ".join(words) or True
-            gaps.append(LaunchGap(setting=f"--{name}", value=value, reason=reason))
-        else:
-            back[name] = words
+    if "tokenizer-type" not in script:  # the vocabulary is the model's, and no more
+        script.pop("vocab-size", None)
+    back, gaps = brought_back(
+        values,
+        script,
+        reads=lambda options: _read(job, options),
+        matter=known.CARRIED - TOKENS,
+        refusal=lambda name: _unfit(values, name),
+        shown=lambda name, words: (f"--{name}", " ".join(words) or True),
+    )
     own = tuple(
         replace(
             group,
@@ -143,20 +127,15 @@ def has_data(job: LaunchJob) -> bool:
     return any(name == "mock-data" or _DATA.search(name) for name in script)
 
 
-def _unfit(job: LaunchJob, values: Options, name: str, words: Values) -> str:
-    """Return why an option of the script does not come back; empty if it does."""
+def _unfit(values: Options, name: str) -> str:
+    """Return why an option of the script does not come back; empty if it may."""
     if name in RETIRED:
         return "This version of Megatron-LM has no such option."
     if name in TOKENS and "tokenizer-type" in values:
         return "The vocabulary is the model's: made-up tokens have it without padding."
-    fits = name not in known.CARRIED - TOKENS or (
-        _read(job, values) == _read(job, {**values, name: words})
-    )
-    if name in values and not (name in _FINER and fits):
+    if name in values and name not in _FINER:
         now = " ".join(values[name]) or "given"
         return f"The plan asks for another value: --{name} is {now}."
-    if not fits:
-        return "The job has another value there now, which other options say."
     return ""
 
 

@@ -6,9 +6,10 @@ LayerNorm, tied embeddings, biases, gradients in fp32 beside bf16 (``arguments.p
 
 import re
 
+from nestsim.launch.carried import launch_table
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.arguments import TrainingCommand, find_command
-from nestsim.launch.formats.megatron.carried import carried_options
+from nestsim.launch.formats.megatron.carried import kept_options
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
 from nestsim.launch.formats.megatron.options import MAMBA_SPEC
 from nestsim.launch.read import ImportedJob, LaunchSource
@@ -46,8 +47,8 @@ def read_megatron(source: LaunchSource) -> ImportedJob:
     if spec != MAMBA_SPEC:
         given.assume("--spec: Layers are those that the options spell out.")
     tables = read_tables(given, launched)
-    if carried := carried_options(given.values):
-        tables["launch"] = {"format": known.FORMAT, "options": carried}
+    carried = kept_options(given.values)
+    tables |= launch_table(known.FORMAT, carried, given.assumptions)
     return ImportedJob(
         name=source.path.stem,
         tables=tables,

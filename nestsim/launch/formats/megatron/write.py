@@ -1,9 +1,8 @@
 """A launch script of Megatron-LM: complete, commented, ready but for the data."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from shlex import quote
 
+from nestsim.launch.carried import quoted, taken_outside
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.carried import (
     has_data,
@@ -28,8 +27,6 @@ VERSION = "Megatron Core 0.16"
 
 SCRIPT = "launch.sh"
 """Name of the script."""
-
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def write_megatron(job: LaunchJob) -> LaunchFiles:
@@ -92,9 +89,7 @@ def _notes(job: LaunchJob, values: Mapping[str, Sequence[str]]) -> Iterator[str]
             f"Megatron-LM takes {' and '.join(unsaid)} where nothing says otherwise, "
             "and no plan depends on it: give the model's own."
         )
-    words = " ".join(word for one in values.values() for word in one)
-    if taken := dict.fromkeys(_VARIABLE.findall(words)):
-        yield f"The script takes {', '.join(taken)} from outside, as the imported did."
+    yield from taken_outside(word for one in values.values() for word in one)
     yield f"The options are those of {VERSION}."
     if not job.scenario.software_preset.startswith(("megatron", "nemo")):
         yield (
@@ -229,17 +224,7 @@ def _group(
 
 def _written(options: Mapping[str, Sequence[str]]) -> Iterable[str]:
     for name, words in options.items():
-        yield " ".join((f"--{name}", *map(_quoted, words)))
-
-
-def _quoted(word: str) -> str:
-    """Return a word as a shell reads it; variables alone are left to be read."""
-    parts = _VARIABLE.split(word)
-    return "".join(
-        f'"${{{part}}}"' if index % 2 else quote(part)
-        for index, part in enumerate(parts)
-        if part or len(parts) == 1
-    )
+        yield " ".join((f"--{name}", *map(quoted, words)))
 
 
 def torchrun_lines(program: str, names: Sequence[str]) -> Iterator[str]:

@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
+from nestsim.launch.carried import carried_options
 from nestsim.launch.formats.torchtitan.names import (
     COMMAND_VERSION,
     CONVERTERS,
     SCHEDULE_NAMES,
+    TOML_FORMAT,
     TOML_VERSION,
 )
+from nestsim.launch.formats.torchtitan.splits import EVERY_NTH, blocks_again
 from nestsim.launch.formats.usual import (
     differing_training,
     expert_group_gaps,
@@ -22,6 +25,19 @@ from planner.plans.spec import DEFAULT_ORDER
 from planner.step.plan import Offload
 
 _ONE_FOR_ALL = "torchtitan has one for the whole job: that of the first stage is taken."
+
+
+def every_nth(job: LaunchJob) -> str:
+    """Return which blocks are computed again as in a job's import; empty if others.
+
+    "2" for every second one.
+    """
+    every = str((carried_options(job, TOML_FORMAT) or {}).get(EVERY_NTH[1], ""))
+    settings = job.settings
+    if settings.recompute != "full" or not every.isdecimal() or int(every) < 2:
+        return ""
+    count = blocks_again(job.num_blocks, len(job.blocks_by_virtual_stage()), int(every))
+    return every if settings.recompute_num_layers == count else ""
 
 
 def plan_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
@@ -178,10 +194,12 @@ def _recompute_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
         )
     if settings.recompute_num_layers is not None:
         value = settings.recompute_num_layers
+        has = f"{COMMAND_VERSION} computes all blocks again, or none"
+        every = f"; {TOML_VERSION} every n-th." if every_nth(job) else "."
         yield LaunchGap(
             setting="recompute_num_layers",
             value=list(value) if isinstance(value, tuple) else value,
-            reason="torchtitan computes all blocks again, or none (or every n-th).",
+            reason=f"torchtitan {has}{every}",
         )
 
 
@@ -242,6 +260,14 @@ def training_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
             value=False,
             reason="Transfers between stages of torch.distributed.pipelining do not "
             "stop their work.",
+        )
+    parallel = job.plan.parallel
+    if job.workload.software.ranks_per_node and parallel.expert_model_parallel_size > 1:
+        yield LaunchGap(
+            setting="software.moe_token_dispatcher_type",
+            value="flex",
+            reason=f"torchtitan {COMMAND_VERSION} says it in the model's function, not "
+            f"in an option; {TOML_VERSION} has one.",
         )
     graphs = job.workload.software.cuda_graphs
     if graphs:

@@ -26,6 +26,9 @@ COMMAND_VERSION = "0.3.0"
 TOML, COMMAND = "toml", "command"
 """The two ways to configure it: up to 0.2, and since 0.3."""
 
+TOML_FORMAT, COMMAND_FORMAT = "torchtitan", "torchtitan-command"
+"""What a scenario calls options of either, which come back where they are of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TitanOption:
@@ -137,6 +140,7 @@ OPTIONS: Mapping[str, TitanOption] = MappingProxyType(
             "expert_parallel_comm_backend",
             "software.moe_token_dispatcher_type",
             "standard",
+            newer="",
             choices=("standard", "deepep", "hybridep"),
         ),
         **_parallel(
@@ -217,59 +221,6 @@ OPTIONS: Mapping[str, TitanOption] = MappingProxyType(
     }
 )
 """Name in 0.2.2 -> option [2]_; ``since=COMMAND`` has its name of 0.3.0."""
-
-WITHOUT_EFFECT: Mapping[str, frozenset[str] | None] = MappingProxyType(
-    {
-        "training": frozenset(
-            {
-                *("dataset", "dataset_path", "dataloader", "max_norm", "steps"),
-                *("gc_freq", "gc_debug", "seed", "deterministic", "warmup_steps"),
-                *("deterministic_warn_only", "debug_moe_force_load_balance"),
-            }
-        ),
-        "model": frozenset(
-            {
-                *("hf_assets_path", "tokenizer_path", "print_after_conversion"),
-                "norm_type",
-            }
-        ),
-        "optimizer": frozenset(
-            {
-                *("lr", "beta1", "beta2", "eps", "weight_decay", "implementation"),
-                *("early_step_in_backward", "fused", "param_groups"),
-            }
-        ),
-        "parallelism": frozenset(
-            {
-                *("disable_loss_parallel", "enable_compiled_autograd"),
-                *("context_parallel_load_balancer", "context_parallel_ptrr_mask_key"),
-                *("spmd_backend", "enable_fsdp_symm_mem"),
-            }
-        ),
-        "activation_checkpoint": frozenset(
-            {
-                *("per_op_sac_force_recompute_mm_shapes_by_fqns", "early_stop"),
-                *("preserve_rng_state", "determinism_check", "debug"),
-                *("visualize_memory_budget_pareto", "memory_budget"),
-                "force_recompute_mm_shapes_by_fqns",
-            }
-        ),
-        "compile": frozenset({"backend"}),
-        "experimental": frozenset(
-            {"custom_import", "custom_args_module", "custom_model_path"}
-        ),
-        **dict.fromkeys(
-            (
-                *("job", "profiling", "profiler", "metrics", "lr_scheduler", "comm"),
-                *("checkpoint", "validation", "validator", "debug", "dataloader"),
-                *("memory_estimation", "fault_tolerance", "quantize", "float8", "mx"),
-                *("tokenizer", "override", "loss", "hf_assets_path", "dump_folder"),
-            ),
-        ),
-    }
-)
-"""Section -> options that make no difference to the plan; None for all that `OPTIONS`
-does not have."""
 
 SCHEDULE_NAMES: Mapping[str, str] = MappingProxyType(
     {

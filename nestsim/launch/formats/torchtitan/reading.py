@@ -6,9 +6,11 @@ for a command line.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from estimators.models.library.catalog import load_model
+from nestsim.launch.carried import launch_table
 from nestsim.launch.formats.torchtitan.flavors import (
     DEBUG_MODEL,
     REGISTRY,
@@ -16,12 +18,15 @@ from nestsim.launch.formats.torchtitan.flavors import (
     function_precision,
     library_name,
 )
+from nestsim.launch.formats.torchtitan.known import ASSUMED, OF_CONVERTERS
 from nestsim.launch.formats.torchtitan.names import (
+    COMMAND_FORMAT,
     CONVERTERS,
     DTYPES,
     GROUPED_CONVERTERS,
     OTHER_SCHEDULES,
     SCHEDULE_NAMES,
+    TOML_FORMAT,
 )
 from nestsim.launch.formats.torchtitan.snippets import flavor_table
 from nestsim.launch.formats.torchtitan.sources import (
@@ -33,6 +38,8 @@ from nestsim.launch.formats.torchtitan.sources import (
 )
 from nestsim.launch.formats.torchtitan.splits import (
     DEFAULT_CHUNKS,
+    EVERY_NTH,
+    blocks_again,
     blocks_of_modules,
     blocks_of_points,
     num_virtual_stages,
@@ -41,6 +48,14 @@ from nestsim.launch.formats.torchtitan.splits import (
 from nestsim.launch.read import ImportedJob, LaunchSource
 from planner.step.schedules import find_schedule
 from topologies.errors import InputError
+
+FINER = frozenset(
+    {
+        *("optimizer.name", "compile.enable", "compile.components"),
+        "parallelism.expert_parallel_comm_backend",
+    }
+)
+"""Options that say more than the settings that they are read into."""
 
 
 def is_torchtitan(source: LaunchSource) -> bool:
@@ -59,7 +74,38 @@ def read_torchtitan(source: LaunchSource) -> ImportedJob:
     options = read_command(source) if is_command(source) else read_toml(source)
     assumed = list(options.assumptions)
     model, num_layers = _model(source, options)
-    sizes = _Degrees.of(options, source)
+    sizes = Degrees.of(options, source.num_devices)
+    tables = {"model": model, **tables_of(options, sizes, num_layers, assumed)}
+    kept = options.kept(FINER)
+    tables |= launch_table(
+        COMMAND_FORMAT if options.is_command else TOML_FORMAT, kept, assumed
+    )
+    return ImportedJob(
+        name=f"{source.path.stem} (torchtitan)",
+        tables=tables,
+        num_devices=sizes.num_devices,
+        devices_per_node=options.devices_per_node,
+        assumptions=tuple(assumed),
+        options=options.effects,
+    )
+
+
+def tables_of(
+    options: TitanOptions, sizes: "Degrees", num_layers: int, assumed: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the tables but for the model.
+
+    Parameters
+    ----------
+    options
+        The options.
+    sizes
+        Their degrees.
+    num_layers
+        Blocks of the model.
+    assumed
+        Sentences on what is assumed, to which more are added.
+    """
     batch = _batch(options, sizes)
     plan = {
         **_parallel_sizes(options, sizes),
@@ -71,23 +117,30 @@ def read_torchtitan(source: LaunchSource) -> ImportedJob:
     if options.flag("training.enable_cpu_offload"):
         for part in ("weights", "gradients", "optimizer"):
             plan[f"offload_{part}"] = 1.0
-    tables = {
-        "model": model,
-        "training": {"global_batch_size": batch, **_training(options, assumed)},
+    training = {"global_batch_size": batch, **_training(options, assumed)}
+    _assume_others(options, training, assumed)
+    return {
+        "training": training,
         "software": {"preset": "torchtitan", **_software(options, plan, assumed)},
         "plan": plan,
     }
-    return ImportedJob(
-        name=f"{source.path.stem} (torchtitan)",
-        tables=tables,
-        num_devices=sizes.num_devices,
-        devices_per_node=options.devices_per_node,
-        assumptions=tuple(assumed),
-        options=options.effects,
-    )
 
 
-class _Degrees(NamedTuple):
+def _assume_others(
+    options: TitanOptions, training: Mapping[str, Any], assumed: list[str]
+) -> None:
+    """Note what is taken instead of options that no setting stands for."""
+    narrow = "matmul_precision" in training
+    for name, value in options.ignored.items():
+        if name.startswith(OF_CONVERTERS) and not narrow:
+            continue
+        plain = name.replace("-", "_")
+        if plain in ASSUMED and value != ASSUMED[plain][0]:
+            options.replaced.add(name)
+            assumed.append(f"{name}: {ASSUMED[plain][1]}")
+
+
+class Degrees(NamedTuple):
     """Degrees of all dimensions."""
 
     tp: int
@@ -97,7 +150,7 @@ class _Degrees(NamedTuple):
     shard: int
 
     @classmethod
-    def of(cls, options: TitanOptions, source: LaunchSource) -> "_Degrees":
+    def of(cls, options: TitanOptions, num_devices: int | None) -> "Degrees":
         """Read them, the one that is left open by the number of devices."""
         tp, cp, pp, replicate = (
             options.whole(f"parallelism.{name}")
@@ -118,7 +171,7 @@ class _Degrees(NamedTuple):
         name = "parallelism.data_parallel_shard_degree"
         shard = options.whole(name, least=-1)
         others = tp * cp * pp * replicate
-        devices = source.num_devices or options.num_devices
+        devices = num_devices or options.num_devices
         if shard == 0:
             raise options.value(name).error("is no size", "a size, or -1")
         if shard > 0:
@@ -199,7 +252,7 @@ def _model_name(options: TitanOptions) -> tuple[str | None, str]:
     return (known[0] if known else None), function
 
 
-def _batch(options: TitanOptions, sizes: _Degrees) -> int:
+def _batch(options: TitanOptions, sizes: Degrees) -> int:
     """Return the sequences of an optimizer step."""
     name = "training.global_batch_size"
     local = options.whole("training.local_batch_size")
@@ -217,7 +270,7 @@ def _batch(options: TitanOptions, sizes: _Degrees) -> int:
     return batch
 
 
-def _micro_batch(options: TitanOptions, sizes: _Degrees, assumed: list[str]) -> int:
+def _micro_batch(options: TitanOptions, sizes: Degrees, assumed: list[str]) -> int:
     """Return the sequences of a microbatch."""
     local = options.whole("training.local_batch_size")
     if sizes.pp == 1:
@@ -240,7 +293,7 @@ def _micro_batch(options: TitanOptions, sizes: _Degrees, assumed: list[str]) -> 
     return size
 
 
-def _parallel_sizes(options: TitanOptions, sizes: _Degrees) -> dict[str, Any]:
+def _parallel_sizes(options: TitanOptions, sizes: Degrees) -> dict[str, Any]:
     """Return the sizes of [plan]."""
     plan: dict[str, Any] = {
         "tensor_model_parallel_size": sizes.tp,
@@ -270,7 +323,7 @@ def _parallel_sizes(options: TitanOptions, sizes: _Degrees) -> dict[str, Any]:
     return plan
 
 
-def _experts(options: TitanOptions, sizes: _Degrees, ep: int) -> dict[str, int]:
+def _experts(options: TitanOptions, sizes: Degrees, ep: int) -> dict[str, int]:
     """Return how experts are spread: over ``dp_shard``, ``cp`` and ``tp`` / etp."""
     etp = 1
     if not options.is_command:
@@ -293,7 +346,7 @@ def _experts(options: TitanOptions, sizes: _Degrees, ep: int) -> dict[str, int]:
     return {**spread, "expert_tensor_parallel_size": 1} if etp != sizes.tp else spread
 
 
-def _sharding(options: TitanOptions, sizes: _Degrees) -> dict[str, Any]:
+def _sharding(options: TitanOptions, sizes: Degrees) -> dict[str, Any]:
     """Return what is sharded, over how many ranks (FSDP2, HSDP, DDP)."""
     policy = options.choice("parallelism.fsdp_reshard_after_forward")
     ranks = sizes.shard * sizes.cp
@@ -413,12 +466,12 @@ def _recompute(
     if int(every) == 1:
         return {"recompute": "full"}
     chunks = pp * plan.get("virtual_pipeline_model_parallel_size", 1)
-    count = max(num_layers // chunks // int(every), 1)
+    count = blocks_again(num_layers, chunks, int(every))
     assumed.append(
         f"Of each chunk's blocks the first {count} are computed again; torchtitan "
         f"computes every {every}th block again (selective_ac_option)."
     )
-    options.replaced.add("activation_checkpoint.selective_ac_option")
+    options.replaced.update(EVERY_NTH)
     return {"recompute": "full", "recompute_num_layers": count}
 
 

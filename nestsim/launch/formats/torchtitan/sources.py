@@ -5,15 +5,16 @@ scripts: with line continuations, comments, and variables.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nestsim.launch.carried import stored_words
 from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.torchtitan.flavors import REGISTRY
+from nestsim.launch.formats.torchtitan.known import WITHOUT_EFFECT
 from nestsim.launch.formats.torchtitan.names import (
     OPTIONS,
-    WITHOUT_EFFECT,
     command_names,
     toml_names,
 )
@@ -42,8 +43,9 @@ class TitanOptions:
     values: Mapping[str, Value]
     """Value of each option that it sets and that matters, by its name of 0.2.2."""
 
-    ignored: tuple[str, ...]
-    """Names of those that make no difference, as written."""
+    ignored: Mapping[str, Any] = field(default_factory=dict)
+    """Value of each of those that no setting stands for, by its name as written, a
+    command's without dashes."""
 
     ticked: set[str] = field(default_factory=set)
     """Options that somebody read."""
@@ -78,12 +80,23 @@ class TitanOptions:
     def effects(self) -> OptionEffects:
         """What became of each option, after all were read."""
         written = {name: value.where for name, value in self.values.items()}
+        dashes = "--" if self.is_command else ""
+        written |= {name: f"{dashes}{name}" for name in self.ignored}
         named = self.named
         return OptionEffects.of(
-            [*named, *written.values(), *self.ignored],
+            [*named, *written.values()],
             read=[*named, *(written[one] for one in written if one in self.ticked)],
             assumed=[written[one] for one in written if one in self.replaced],
         )
+
+    def kept(self, finer: Collection[str]) -> dict[str, Any]:
+        """Return what no setting holds: what is ignored, and some that say more."""
+        more = {
+            name: value.raw
+            for name, value in self.values.items()
+            if name in finer or name in self.replaced
+        }
+        return more | dict(self.ignored)
 
     def has(self, name: str) -> bool:
         """Whether an option is set."""
@@ -144,14 +157,14 @@ def read_toml(source: LaunchSource) -> TitanOptions:
     document = parse_toml(source.text.encode())
     known = toml_names()
     values: dict[str, Value] = {}
-    ignored: list[str] = []
+    ignored: dict[str, Any] = {}
     for name, value in _leaves(document, "", known):
         if name in known:
             _put(values, known[name], Value(value, name))
         else:
             _check_ignored(name, list(known))
-            ignored.append(name)
-    return TitanOptions(values=values, ignored=tuple(ignored))
+            ignored[name] = value
+    return TitanOptions(values=values, ignored=ignored)
 
 
 def _leaves(
@@ -207,20 +220,21 @@ def read_command(source: LaunchSource) -> TitanOptions:
         )
     known = {_plain(name): ours for name, ours in command_names().items()}
     values: dict[str, Value] = {}
-    ignored: list[str] = []
+    ignored: dict[str, Any] = {}
     named: list[str] = []
     behind = {word.partition("=")[0] for word in start.options}
     function = start.environment.get("CONFIG", "")  # run_train.sh reads it
-    for name, value in _options(start.words):
+    for name, words in _options(start.words):
+        value = " ".join(words)
         if name in ("config", "module"):
             function = value if name == "config" else function
             named.append(f"--{name}")
         elif "." not in name and name != _CHECKPOINT:
             if f"--{name}" in behind:  # else of a launcher
-                ignored.append(f"--{name}")
+                ignored[name] = stored_words(words)
         elif not _read_option(name, value, known, values):
             _check_ignored(_plain(name), list(known))
-            ignored.append(f"--{name}")
+            ignored[name] = stored_words(words)
     if not function:
         raise InputError(
             "no command line of torchtitan 0.3",
@@ -230,7 +244,7 @@ def read_command(source: LaunchSource) -> TitanOptions:
     function = known_word(function, "--config")
     return TitanOptions(
         values=values,
-        ignored=tuple(ignored),
+        ignored=ignored,
         named=tuple(named),
         function=function,
         num_devices=start.num_devices,
@@ -240,7 +254,7 @@ def read_command(source: LaunchSource) -> TitanOptions:
     )
 
 
-def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _options(words: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield the options of a command with what stands behind each."""
     position = 0
     while position < len(words):
@@ -248,15 +262,19 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         position += 1
         if word.startswith(_CHECKPOINT):
             mode = word.removeprefix(_CHECKPOINT).replace("-", "_")
-            yield _CHECKPOINT, mode
+            yield _CHECKPOINT, [mode]
         elif word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            if not equals:
-                end = position
-                while end < len(words) and not words[end].startswith(_BEGINS):
-                    end += 1
-                value, position = " ".join(words[position:end]), end
-            yield name, value
+            end = position
+            while not equals and end < len(words) and not _begins(words[end]):
+                end += 1
+            yield name, [value] if equals else words[position:end]
+            position = end
+
+
+def _begins(word: str) -> bool:
+    """Whether a word of a command begins an option."""
+    return word.startswith(_BEGINS)
 
 
 def _read_option(
@@ -287,7 +305,7 @@ def _typed(name: str, text: str, where: str) -> Value:
     elif name == "parallelism.module_fqns_per_model_part":
         raw = [part.split(",") for part in text.split()]
     elif isinstance(default, list):
-        raw = text.split(",")
+        raw = re.split(r"[ ,]+", text)
     elif re.fullmatch(r"-?\d{1,12}", text):
         raw = int(text)
     else:

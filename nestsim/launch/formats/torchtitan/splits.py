@@ -20,6 +20,9 @@ from topologies.errors import InputError
 DEFAULT_CHUNKS = 2
 """Chunks of a stage under schedules that have several, where nothing says more."""
 
+EVERY_NTH = ("activation_checkpoint.mode", "activation_checkpoint.selective_ac_option")
+"""Options that ask to compute every n-th block again."""
+
 _LAYER = re.compile(r"layers\.(\d{1,6})")
 
 
@@ -147,3 +150,8 @@ def blocks_of_points(points: Sequence[str], num_layers: int) -> list[int]:
             expected=f'such as ["layers.8", "layers.16"], below {num_layers}',
         )
     return [end - begin for begin, end in pairwise(bounds)]
+
+
+def blocks_again(num_layers: int, num_chunks: int, every: int) -> int:
+    """Return the blocks of a chunk that are computed again, of which each n-th is."""
+    return max(num_layers // num_chunks // every, 1)

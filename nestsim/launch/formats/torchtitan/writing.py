@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from nestsim.launch.carried import quoted, words_of_option
+from nestsim.launch.formats.torchtitan.carried import elsewhere, of_command, of_toml
 from nestsim.launch.formats.torchtitan.flavors import (
     REGISTRY,
     Flavor,
     flavor_of,
     function_name,
 )
-from nestsim.launch.formats.torchtitan.gaps import plan_gaps, training_gaps
+from nestsim.launch.formats.torchtitan.gaps import every_nth, plan_gaps, training_gaps
 from nestsim.launch.formats.torchtitan.names import (
     COMMAND_VERSION,
     CONVERTERS,
@@ -33,10 +35,15 @@ from nestsim.launch.formats.torchtitan.snippets import (
     has_arguments,
     train_file,
 )
-from nestsim.launch.formats.torchtitan.splits import module_names, weights_of
+from nestsim.launch.formats.torchtitan.splits import (
+    EVERY_NTH,
+    module_names,
+    weights_of,
+)
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
 from nestsim.launch.written import LaunchFiles, LaunchGap
+from nestsim.scenario.editing import toml_text
 from planner.plans.spec import DEFAULT_ORDER
 
 TOML_FILE = "torchtitan.toml"
@@ -48,7 +55,7 @@ SCRIPT_FILE = "torchtitan.sh"
 
 _NOTES = (
     "Data, tokenizer, checkpoints, learning rate and number of steps are yours to fill "
-    "in.",
+    "in, where nothing that was imported says them.",
     f"{TOML_FILE} is read by torchtitan {TOML_VERSION}, {SCRIPT_FILE} starts "
     f"{COMMAND_VERSION}, which reads no TOML: one of the two is enough.",
     "The options were checked against these versions; others may name them otherwise.",
@@ -73,9 +80,15 @@ def write_torchtitan(job: LaunchJob) -> LaunchFiles:
     flavor = flavor_of(job.model)
     values = _options(job)
     gaps = [*_model_gaps(job, flavor), *training_gaps(job), *plan_gaps(job)]
+    in_toml = {**_model_options(job, flavor), **values}
+    if every := every_nth(job):
+        in_toml |= zip(EVERY_NTH, ("selective", every), strict=True)
+    back, changes = of_toml(job, in_toml)
+    behind, others = of_command(job, values)
+    gaps += [*changes, *others, *elsewhere(job)]
     files: dict[str, str | bytes] = {
-        TOML_FILE: _toml(job, {**_model_options(job, flavor), **values}),
-        SCRIPT_FILE: _script(job, flavor, values),
+        TOML_FILE: _toml(job, in_toml | back),
+        SCRIPT_FILE: _script(job, flavor, values | behind),
     }
     if flavor is None and has_arguments(job.model):
         files[TRAIN_FILE] = train_file(job.model)
@@ -153,6 +166,8 @@ def _parallelism(job: LaunchJob) -> dict[str, Any]:
         named["context_parallel_rotate_method"] = "alltoall" if ring else "allgather"
     if ep > 1:
         named["expert_tensor_parallel_degree"] = parallel.grouping.etp or tp
+        if job.workload.software.ranks_per_node:
+            named["expert_parallel_comm_backend"] = "deepep"
     return {f"parallelism.{name}": value for name, value in named.items()}
 
 
@@ -270,6 +285,9 @@ def _own_function(job: LaunchJob, flavor: Flavor | None) -> ConfigFunction | Non
     return ConfigFunction(name=name, flavor=flavor, precision=precision)
 
 
+_CHOSEN = "activation_checkpoint"
+
+
 def _torchrun(job: LaunchJob) -> list[str]:
     """Return the words that start the processes of every node."""
     per_node = job.devices_per_node
@@ -303,21 +321,13 @@ def _toml(job: LaunchJob, values: Mapping[str, Any]) -> str:
     ]
     tables: dict[str, list[str]] = {}
     for name, value in values.items():
-        if OPTIONS[name].since == TOML:
+        if name not in OPTIONS or OPTIONS[name].since == TOML:
             table, _, key = name.rpartition(".")
-            tables.setdefault(table, []).append(f"{key} = {_toml_value(value)}")
+            tables.setdefault(table, []).append(toml_text({key: value}).rstrip())
     for table, entries in tables.items():
-        comment = _COMMENTS[table.split(".")[0]]
+        comment = _COMMENTS.get(table.split(".")[0], "As it was imported.")
         lines += ["", f"# {comment}", f"[{table}]", *entries]
     return "\n".join(lines) + "\n"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _script(job: LaunchJob, flavor: Flavor | None, values: Mapping[str, Any]) -> str:
@@ -351,7 +361,12 @@ def _script(job: LaunchJob, flavor: Flavor | None, values: Mapping[str, Any]) ->
 def _command_options(values: Mapping[str, Any]) -> list[str]:
     """Return the options as words; what is computed again is a word at the end."""
     words = []
+    behind = []
     for name, value in values.items():
+        if name not in OPTIONS:
+            text = " ".join([f"--{name}", *map(quoted, words_of_option(value))])
+            (behind if name.startswith(_CHOSEN) else words).append(text)
+            continue
         option = OPTIONS[name]
         written = name if option.newer is None else option.newer
         if not written:
@@ -362,11 +377,14 @@ def _command_options(values: Mapping[str, Any]) -> list[str]:
         elif name == "parallelism.module_fqns_per_model_part":
             words.insert(0, f"--{written} {' '.join(map(_listed, value))}")
         else:
-            words.append(f"--{written} {value}")
-    if values["compile.enable"]:
+            listed = value if isinstance(value, list) else [value]
+            words.append(" ".join([f"--{written}", *(quoted(f"{v}") for v in listed)]))
+    if values["compile.enable"] and "compile.components" not in values:
         # Functions of the registry compile the loss alone, where experts are routed.
         words.insert(0, "--compile.components model loss")
-    return [*words, f"activation_checkpoint:{values['activation_checkpoint.mode']}"]
+    mode = values["activation_checkpoint.mode"]
+    # Options of one of several choices stand behind it.
+    return [*words, f"activation_checkpoint:{mode}", *behind]
 
 
 def _listed(names: Sequence[str]) -> str:

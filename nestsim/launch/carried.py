@@ -1,0 +1,169 @@
+"""Options of an imported configuration that no setting stands for: out, and back again.
+
+What makes no difference to a plan may make one to the model that is trained: the base
+of rotary positions, learning rates, data, checkpoints. A scenario keeps such options in
+its table [launch], and an export to the same format has them as they were; one that
+cannot come back is a gap. What is one of a format's options, and what a file of it
+says, the formats know.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from shlex import quote
+from typing import Any, TypeVar
+
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.shell.marks import readable
+from nestsim.launch.written import LaunchGap
+
+V = TypeVar("V")
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""Names of options that a scenario has."""
+
+_LISTED = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def launch_table(
+    format_name: str, options: Mapping[str, Any], assumed: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the table ``launch`` by its name; nothing if there are no options.
+
+    Parameters
+    ----------
+    format_name
+        Name of the format that the options are of.
+    options
+        Option -> its value.
+    assumed
+        Sentences on what is assumed; one is added where values are none that a scenario
+        has.
+    """
+    kept = {name: one for name, one in options.items() if _is_kept(name, one)}
+    if lost := sorted(set(options) - set(kept)):
+        assumed.append(
+            f"{', '.join(lost)}: no export brings back what is empty or a table."
+        )
+    if not kept:
+        return {}
+    return {"launch": {"format": format_name, "options": kept}}
+
+
+def _is_kept(name: str, value: Any) -> bool:
+    values = value if isinstance(value, list | tuple) else [value]
+    plain = all(isinstance(one, str | int | float) for one in values)
+    return plain and NAME.fullmatch(name) is not None
+
+
+def carried_options(job: LaunchJob, format_name: str) -> Mapping[str, Any] | None:
+    """Return the options that a job has of a format; None if it was of another."""
+    launch = job.scenario.launch
+    if launch is None or launch.format != format_name:
+        return None
+    return launch.options
+
+
+def brought_back(
+    own: Mapping[str, V],
+    carried: Mapping[str, V],
+    *,
+    reads: Callable[[dict[str, V]], Any],
+    matter: Collection[str],
+    refusal: Callable[[str], str] = lambda _: "",
+    shown: Callable[[str, V], tuple[str, Any]] = lambda name, value: (name, value),
+) -> tuple[dict[str, V], list[LaunchGap]]:
+    """Return the options of an import that come back, and what is changed of them.
+
+    Parameters
+    ----------
+    own
+        Options that are written for the plan.
+    carried
+        Those that a scenario has of its import.
+    reads
+        What options are read as: one comes back if that stays what it is without.
+    matter
+        Options that may be read; all others come back whatever they say.
+    refusal
+        Why an option does not come back, whatever it says; empty if it may.
+    shown
+        How an option and its value are called in gaps.
+    """
+    refused = {name: refusal(name) for name in carried}
+    other = {
+        name: value
+        for name, value in carried.items()
+        if name not in own or own[name] != value
+    }
+    may = {name: value for name, value in other.items() if not refused[name]}
+    back = _unnoticed(own, may, reads, matter)
+    gaps = []
+    for name, value in other.items():
+        if name not in back:
+            reason = "The job has another value there now, which other options say."
+            if name in own:
+                label, now = shown(name, own[name])
+                reason = f"The plan asks for another value: {label} is {now}."
+            label, was = shown(name, value)
+            reason = refused[name] or reason
+            gaps.append(LaunchGap(setting=label, value=was, reason=reason))
+    return back, gaps
+
+
+def _unnoticed(
+    own: Mapping[str, V],
+    others: Mapping[str, V],
+    reads: Callable[[dict[str, V]], Any],
+    matter: Collection[str],
+) -> dict[str, V]:
+    """Return those of some options with which a launch is read as without."""
+    asked = {name: value for name, value in others.items() if name in matter}
+    if not asked or reads({**own, **asked}) == (plain := reads(dict(own))):
+        return dict(others)
+    lost = {
+        name for name, value in asked.items() if reads({**own, name: value}) != plain
+    }
+    return {name: value for name, value in others.items() if name not in lost}
+
+
+def stored_words(words: Sequence[str]) -> str | bool | list[str]:
+    """Return the words behind an option of a command as a scenario has them."""
+    found = [with_variables(word) for word in words]
+    if not found:
+        return True
+    return found[0] if len(found) == 1 else found
+
+
+def words_of_option(value: Any) -> tuple[str, ...]:
+    """Return the words behind an option of a command that a scenario has."""
+    if value is True:
+        return ()
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+
+
+def with_variables(word: str) -> str:
+    """Return a word of a script as a scenario has it: its variables in braces."""
+    return _LISTED.sub(r"${\1}", readable(word))
+
+
+def variables_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the variables that words take from outside, each once."""
+    found = (name for word in words for name in _VARIABLE.findall(word))
+    return tuple(dict.fromkeys(found))
+
+
+def taken_outside(words: Iterable[str]) -> Iterator[str]:
+    """Yield a note on the variables that words take from outside, if they do."""
+    if names := variables_of(list(words)):
+        yield f"The script takes {', '.join(names)} from outside, as the imported did."
+
+
+def quoted(word: str) -> str:
+    """Return a word as a shell reads it; variables alone are left to be read."""
+    parts = _VARIABLE.split(word)
+    return "".join(
+        f'"${{{part}}}"' if index % 2 else quote(part)
+        for index, part in enumerate(parts)
+        if part or len(parts) == 1
+    )

@@ -1,0 +1,113 @@
+"""Options of an imported launch of DeepSpeed that come back on export.
+
+`nestsim.launch.carried` is how; here is which: options of the script under their names,
+keys of the JSON with ``json.`` before them. Options of other trainers do not come back:
+the launch that is written is Megatron-DeepSpeed's.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nestsim.launch.carried import brought_back, carried_options, words_of_option
+from nestsim.launch.formats.deepspeed.config import AUTO
+from nestsim.launch.formats.deepspeed.known import FINER
+from nestsim.launch.formats.deepspeed.options import FINER as FINER_WORDS
+from nestsim.launch.formats.deepspeed.options import FORMAT
+from nestsim.launch.formats.deepspeed.tables import JSON, TRAINER
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.written import LaunchGap
+
+Words = Mapping[str, tuple[str, ...]]
+
+_OF_THE_PLAN = frozenset({"transformer-impl"})
+"""Options of the script that a plan asks for, whatever they are read as."""
+
+
+def of_import(
+    job: LaunchJob,
+    words: Words,
+    config: Mapping[str, Any],
+    reads: Callable[[Words, Mapping[str, Any]], Any],
+) -> tuple[dict[str, tuple[str, ...]], dict[str, Any], list[LaunchGap]]:
+    """Return the options and the keys that come back, and what is changed of them.
+
+    Parameters
+    ----------
+    job
+        The job.
+    words
+        Options of the script that are written for its plan.
+    config
+        The JSON that is written for it.
+    reads
+        What a script and a JSON are read as.
+    """
+    own: dict[str, Any] = {**words}
+    own |= {f"{JSON}{name}": one for name, one in _leaves(config, "").items()}
+    carried = {
+        name: one if name.startswith((JSON, TRAINER)) else words_of_option(one)
+        for name, one in (carried_options(job, FORMAT) or {}).items()
+    }
+    back, gaps = brought_back(
+        own,
+        carried,
+        reads=lambda options: reads(*_parted(options)),
+        matter=own.keys() | FINER_WORDS | {f"{JSON}{name}" for name in FINER},
+        refusal=lambda name: _refusal(name, carried[name], words),
+        shown=_shown,
+    )
+    return *_parted(back), gaps
+
+
+def _refusal(name: str, value: Any, words: Words) -> str:
+    """Return why an option cannot come back; empty if it may."""
+    if name.startswith(TRAINER):
+        return "Megatron-DeepSpeed, whose launch this is, has options of its own."
+    if name.startswith(JSON) and value == AUTO:
+        return "No trainer puts in its own value here."
+    if name in _OF_THE_PLAN and name in words:
+        return f"The plan asks for another value: --{name} is {' '.join(words[name])}."
+    return ""
+
+
+def _shown(name: str, value: Any) -> tuple[str, Any]:
+    if name.startswith(JSON):
+        return name.removeprefix(JSON), value
+    if isinstance(value, tuple):
+        value = " ".join(value) or True
+    return f"--{name.removeprefix(TRAINER)}", value
+
+
+def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of the script and the JSON of options of both."""
+    words = {name: one for name, one in options.items() if not name.startswith(JSON)}
+    config: dict[str, Any] = {}
+    for name, value in options.items():
+        if name.startswith(JSON):
+            table = config
+            *outer, key = name.removeprefix(JSON).split(".")
+            for part in outer:
+                table = table.setdefault(part, {})
+            table[key] = value
+    return words, config
+
+
+def _leaves(table: Mapping[str, Any], outer: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{outer}{key}"
+        if isinstance(value, dict):
+            found |= _leaves(value, f"{name}.")
+        else:
+            found[name] = value
+    return found
+
+
+def merged(config: Mapping[str, Any], back: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON with others in it."""
+    found = dict(config)
+    for key, value in back.items():
+        inner = found.get(key)
+        both = isinstance(inner, dict) and isinstance(value, dict)
+        found[key] = merged(inner, value) if both else value
+    return found

@@ -1,0 +1,90 @@
+"""Options of an imported configuration of torchtitan that come back on export.
+
+`nestsim.launch.carried` is how; here is which. What was imported of a TOML file comes
+back in the TOML file, what was of a command line in the script.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nestsim.launch.carried import brought_back, carried_options
+from nestsim.launch.formats.torchtitan.known import TOML_NAMES
+from nestsim.launch.formats.torchtitan.names import (
+    COMMAND_FORMAT,
+    COMMAND_VERSION,
+    OPTIONS,
+    TOML_FORMAT,
+    TOML_VERSION,
+)
+from nestsim.launch.formats.torchtitan.reading import FINER, Degrees, tables_of
+from nestsim.launch.formats.torchtitan.sources import TitanOptions
+from nestsim.launch.formats.torchtitan.splits import EVERY_NTH
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.written import LaunchGap
+from topologies.errors import InputError
+from topologies.input_file import Value
+
+_MATTER = FINER | set(EVERY_NTH)
+
+
+def of_toml(
+    job: LaunchJob, values: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[LaunchGap]]:
+    """Return what of an imported TOML file comes back, and what is changed of it."""
+    return brought_back(
+        values,
+        carried_options(job, TOML_FORMAT) or {},
+        reads=lambda options: _tables(job, options, function=None),
+        matter=_MATTER | values.keys(),
+        refusal=_unknown,
+    )
+
+
+def of_command(
+    job: LaunchJob, values: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[LaunchGap]]:
+    """Return what of an imported command line comes back, and what is changed of it."""
+    return brought_back(
+        values,
+        carried_options(job, COMMAND_FORMAT) or {},
+        reads=lambda options: _tables(job, options, function=""),
+        matter=_MATTER | values.keys(),
+        shown=lambda name, value: (f"--{name}", value),
+    )
+
+
+def elsewhere(job: LaunchJob) -> Iterator[LaunchGap]:
+    """Yield what one of the two versions is told and the other is not."""
+    for name, version, other in (
+        (TOML_FORMAT, TOML_VERSION, COMMAND_VERSION),
+        (COMMAND_FORMAT, COMMAND_VERSION, TOML_VERSION),
+    ):
+        options = carried_options(job, name)
+        if options:
+            yield LaunchGap(
+                setting="launch.options",
+                value=", ".join(options),
+                reason=f"They are of torchtitan {version}, and do not come along to "
+                f"{other}: give there what matters to the model that is trained.",
+            )
+
+
+def _unknown(name: str) -> str:
+    if name in TOML_NAMES or name in OPTIONS:
+        return ""
+    return f"torchtitan {TOML_VERSION} has no such option."
+
+
+def _tables(job: LaunchJob, values: Mapping[str, Any], function: str | None) -> Any:
+    """Return what options are read as, and None if they cannot be read."""
+    options = TitanOptions(
+        values={
+            name: Value(one, name) for name, one in values.items() if name in OPTIONS
+        },
+        function=function,
+    )
+    try:
+        sizes = Degrees.of(options, None)
+        return tables_of(options, sizes, job.num_blocks, [])
+    except InputError:
+        return None
