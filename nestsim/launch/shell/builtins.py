@@ -28,11 +28,14 @@ _LETTERS = {
 }
 _FORMAT = re.compile(r"%(?:%|([-0 +#]*)(\d*)(?:\.(\d+))?([sdiuxXbc]))")
 _CHANGING = frozenset({"expand_aliases", "lastpipe", "nullglob", "failglob", "extglob"})
+_CHANGING |= {"nocasematch", "nocaseglob", "globstar", "dotglob", "xpg_echo"}
+_CHANGING |= {"inherit_errexit"}
 _SIGNALS = frozenset({"ERR", "DEBUG", "RETURN"})
 
 
 def _number(words: list[str], default: int) -> int:
-    return int(words[1]) if len(words) > 1 and words[1].isdecimal() else default
+    named = len(words) > 1 and re.fullmatch(r"-?\d{1,18}", words[1])
+    return int(words[1]) if named else default
 
 
 def _unescaped(text: str) -> str:
@@ -132,15 +135,19 @@ def _set(shell: "Interpreter", words: list[str]) -> Status:
         for name in names:
             short = {"errexit": "e", "nounset": "u"}.get(name, name)
             options.add(short) if on else options.discard(short)
-    if rest[:1] == ["--"] or rest:
-        shell.expander.arguments = rest[1:] if rest[0] == "--" else rest
-        shell.expander.knows_arguments = True
+            if short in ("a", "allexport"):
+                shell.variables.exports_all = on
+            if short in ("n", "noexec", "f", "noglob", "k", "keyword") and on:
+                shell.note(f"set -{short} in line {{line}} is not followed.")
+    if rest and rest != ["-"]:
+        shell.expander.arguments = rest[1:] if rest[0] in ("--", "-") else rest
+        shell.expander.knows_arguments = shell.flow.sets_arguments = True
     return 0
 
 
 def _shift(shell: "Interpreter", words: list[str]) -> Status:
     by, given = _number(words, 1), shell.expander.arguments
-    if by > len(given):
+    if not 0 <= by <= len(given):
         return 1
     shell.expander.arguments = given[by:]
     return 0

@@ -77,8 +77,15 @@ class Brackets:
 
     def _long(self, words: Sequence[str]) -> Holds:
         for joint, join in (("-o", _any), ("-a", _all)):
+            inside = 0
             for index in range(1, len(words) - 1):
-                if words[index] == joint and not self._is_binary(words[index - 1]):
+                before = words[index - 1]
+                inside += (before == "(") - (before == ")")
+                if (
+                    inside == 0
+                    and words[index] == joint
+                    and not self._is_binary(before)
+                ):
                     first, second = words[:index], words[index + 1 :]
                     return join([self.holds(first), self.holds(second)])
         if words[0] == "(" and words[-1] == ")":

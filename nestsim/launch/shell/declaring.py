@@ -184,7 +184,8 @@ def _declare_one(
         shell.variables.exported.add(one.name)  # its value comes from outside
         return
     held = table.setdefault(one.name, Variable())
-    held.is_exported = held.is_exported or command == "export" or "x" in options
+    exports = command == "export" or "x" in options
+    held.is_exported = (held.is_exported or exports) and "n" not in options
     held.is_integer = held.is_integer or "i" in options
     held.is_map = held.is_map or "A" in options
     held.case = next((letter for letter in "ul" if letter in options), held.case)
@@ -312,10 +313,11 @@ def getopts(shell: "Interpreter", words: list[str]) -> "Status":  # noqa: C901 -
             rest, number = given[number - 1], number + 1
         elif not rest:
             found = ":" if letters.startswith(":") else "?"
-        variables.assign("OPTARG", rest)
+        if found == letter:
+            variables.assign("OPTARG", rest)
     elif not rest:
         number, flow.letter = number + 1, 1
-    if found == "?" and letters.startswith(":"):
+    if found in "?:" and letters.startswith(":"):
         variables.assign("OPTARG", letter)
     variables.assign("OPTIND", str(number))
     variables.assign(name, found)

@@ -108,6 +108,8 @@ def follow_script(text: str, variables: Mapping[str, str]) -> ScriptRun:
         variables.get(str(number), unknown(f"${number}"))
         for number in range(1, min(max(numbers, default=0), 99) + 1)
     ]
+    if "\r\n" in text:
+        shell.note("Lines end as Windows ends them: that is no part of their words.")
     shell.run(parse(text))
     state = shell.state
     return ScriptRun(
@@ -116,6 +118,25 @@ def follow_script(text: str, variables: Mapping[str, str]) -> ScriptRun:
         files=state.files,
         assumptions=tuple(dict.fromkeys(state.assumptions)),
     )
+
+
+def _changed(environment: Mapping[str, str], words: Sequence[str]) -> dict[str, str]:
+    """Return what a command sees behind ``env`` and its options."""
+    found, rest = dict(environment), list(words)
+    while rest:
+        word = rest.pop(0)
+        variable, equals, value = word.partition("=")
+        if word in ("-i", "-", "--ignore-environment"):
+            found = {}
+        elif word in ("-u", "--unset") and rest:
+            found.pop(rest.pop(0), None)
+        elif variable == "--unset":
+            found.pop(value, None)
+        elif equals and variable.isidentifier():
+            found[variable] = value
+        elif not word.startswith("-"):
+            break
+    return found
 
 
 @dataclass(slots=True)
@@ -133,7 +154,7 @@ class Shell:
 
     def run(self, nodes: Sequence[Node]) -> Status:
         """Follow a script to its end, and what it left to be done there."""
-        status = self._ended(lambda: self.nodes(nodes))
+        status = self.flow.status = self._ended(lambda: self.nodes(nodes))
         text, self.flow.exit_trap = self.flow.exit_trap, ""
         if text:
             self._ended(lambda: self.nodes(parse(text, self.flow.line)))
@@ -372,6 +393,8 @@ class Shell:
         return status
 
     def _defined(self, node: ShellFunction) -> Status:
+        if node.name in DECLARING:
+            self.note(f"The function {node.name} in line {{line}} is not followed.")
         self.functions[node.name] = node.body
         return 0
 
@@ -551,6 +574,7 @@ class Shell:
         expander.arguments = arguments or before
         depth, tested = self.flow.depth, self.flow.tested
         self.flow.sourced += 1
+        self.flow.sets_arguments = False
         try:
             return self.nodes(parse(text))
         except Returned as end:
@@ -558,7 +582,8 @@ class Shell:
         finally:
             self.flow.sourced -= 1
             self.flow.depth, self.flow.tested = depth, tested
-            expander.arguments = before
+            if arguments and not self.flow.sets_arguments:
+                expander.arguments = before
 
     def _program(self, words: list[str]) -> Status:
         """Note a program, and follow what it hands to another shell."""
@@ -567,11 +592,8 @@ class Shell:
         if name in _NOT_FOLLOWED:
             self.note(f"{name} in line {{line}} of the script is not followed.")
         environment = self.variables.environment()
-        for word in words[1:] if name == "env" else ():
-            variable, equals, value = word.partition("=")
-            environment |= (
-                {variable: value} if equals and variable.isidentifier() else {}
-            )
+        if name == "env":
+            environment = _changed(environment, words[1:])
         self.state.commands.append(
             Started(
                 words=tuple(words),

@@ -86,7 +86,18 @@ def follow_while(shell: "Interpreter", node: WhileLoop) -> Status:
 
 
 def _goes_on(shell: "Interpreter", node: WhileLoop) -> bool:
-    status = shell.tested(node.condition)
+    depth, tested = shell.flow.depth, shell.flow.tested
+    while True:
+        try:
+            status = shell.tested(node.condition)
+        except Jumped as jump:
+            shell.flow.depth, shell.flow.tested = depth, tested
+            if jump.levels > 1:
+                raise Jumped(jump.levels - 1, is_break=jump.is_break) from None
+            if jump.is_break:
+                return False
+        else:
+            break
     if status is None:
         shell.flow.line = node.line
         shell.note("The loop in line {line} of the script has no further round.")

@@ -214,6 +214,7 @@ class _Parameter:
         if not missing and value is not None:
             return value
         if op[-1] == "?":
+            self.expander.shell.note(f"{name} is set, as line {{line}} demands.")
             return unknown("$" + name)
         if op[-1] == "=":
             text = self.expander.one(word)
@@ -258,13 +259,16 @@ class _Parameter:
         return change(value) if len(op) > 1 else change(value[:1]) + value[1:]
 
     def _replaced(self, value: str, op: str, word: str) -> str:
-        lexer, at = lexer_of(word), 0
+        begins = op == "//" and word[:1] == "/"  # the pattern itself
+        lexer, at = lexer_of(word), int(begins)
         while at < len(word) and word[at] != "/":
             at = lexer.behind_part(at)
         pattern = expression(self.expander.pattern(word[:at]))
         by = self.expander.one(word[at + 1 :])
         if pattern is None or "&" in by or len(value) > _LONGEST:
             return self._unknown()
+        if not pattern and op in ("/#", "/%"):
+            return by + value if op == "/#" else value + by
         if not pattern:
             return value
         pattern = {"/#": rf"\A(?:{pattern})", "/%": rf"(?:{pattern})\Z"}.get(

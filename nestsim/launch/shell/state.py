@@ -46,6 +46,11 @@ class Variable:
         return self.value
 
     @property
+    def is_seen(self) -> bool:
+        """Whether commands see it: no arrays."""
+        return self.is_exported and not isinstance(self.value, dict)
+
+    @property
     def items(self) -> dict[int | str, str]:
         """Its elements in order."""
         if isinstance(self.value, dict):
@@ -68,6 +73,9 @@ class Variables:
     exported: set[str] = field(default_factory=set)
     """Names that commands are to see once they are set."""
 
+    exports_all: bool = False
+    """Whether commands are to see all that is set from here on."""
+
     grown: list[int] = field(default_factory=lambda: [0])
     """Letters that expansions have made so far, in all shells of the script."""
 
@@ -89,13 +97,14 @@ class Variables:
                 is_readonly=one.is_readonly and not exported,
             )
             for name, one in self.table.items()
-            if not exported or one.is_exported
+            if not exported or one.is_seen
         }
         self.grow(sum(len(one.items) for one in table.values()))
         return Variables(
             table=table,
             fixed=self.fixed,
             exported=set(self.exported),
+            exports_all=self.exports_all and not exported,
             grown=self.grown,
         )
 
@@ -116,7 +125,7 @@ class Variables:
         return {
             name: text
             for name, text in self.texts().items()
-            if self.table[name].is_exported
+            if self.table[name].is_seen
         }
 
     def changed(self, name: str) -> Variable | None:
@@ -131,6 +140,7 @@ class Variables:
             return None
         new = Variable(is_exported=name in self.exported)
         found = self.table.setdefault(name, new)
+        found.is_exported = found.is_exported or self.exports_all
         if found.is_readonly:
             raise InputError(
                 "is read-only in the script, which sets it again",
@@ -321,6 +331,9 @@ class Flow:
 
     letter: int = 1
     """Letter of an option where ``getopts`` is."""
+
+    sets_arguments: bool = False
+    """Whether ``set`` gave arguments since a file began to be read."""
 
     @contextmanager
     def looping(self) -> Iterator[None]:

@@ -465,7 +465,7 @@ class _Parser:
                 words.append(found)
             else:
                 break
-        if self.at == begin:
+        if self.at == begin or self._peek("("):
             self.refuse("a command")
         return SimpleCommand(
             words=tuple(words),

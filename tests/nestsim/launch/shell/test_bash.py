@@ -389,6 +389,26 @@ WORLD=$(($NNODES*$GPUS_PER_NODE)); TP=2
 PP=$((WORLD/TP/4))
 torchrun --nproc_per_node=${GPUS_PER_NODE} --pp ${PP}""",
     "time and negation": "time torchrun 1\n! torchrun 2\ntorchrun $?",
+    "break in a condition": "while true; do i=$((i+1)); while break; do :; done; [ $i = 3 ] && break; done; torchrun $i",
+    "parts of arrays": "A=(x.py y.py); torchrun ${A[@]%.py} ${A[@]/#/pre_} ${A[@]^^}",
+    "getopts that tells nothing": 'set -- -q -a; while getopts :a: o; do torchrun "$o" $OPTARG; done',
+    "getopts without a value": 'set -- -t; OPTERR=0; while getopts t: o; do torchrun "$o" "${OPTARG-u}"; done; torchrun $OPTIND',
+    "replace slashes": "p=a/b/c; torchrun ${p//\\//_} ${p/\\//-} ${p////x}",
+    "replace at the ends": "p=a/b/c; torchrun ${p///x} ${p//#/x} ${p/#//x} ${p/%/x} ${p/%//x} ${p/#/x} ${p/}",
+    "length in letters": "p='héé'; q=abc; torchrun ${#q} ${#p}",
+    "export taken back": "export PP=2; export -n PP; bash -c 'torchrun ${PP:-none}'",
+    "arrays are not exported": "export A=(1 2); torchrun ${A[1]}; bash -c 'torchrun ${A:-none}'",
+    "set -a": "set -a; TP=2; set +a; PP=3; bash -c 'torchrun ${TP:-n} ${PP:-n}'",
+    "source with arguments": "echo 'A=$1; set -- z' > e.sh\nset -- q\n. ./e.sh w\ntorchrun $A $1",
+    "source that sets arguments": "echo 'set -- z y' > e.sh; set -- q; . ./e.sh; torchrun $1 $#; . ./e.sh w; torchrun $1",
+    "source that shifts": "echo 'shift' > e.sh; set -- q r; . ./e.sh; torchrun $1 $#; . ./e.sh a b; torchrun $1",
+    "status in a trap": "trap 'torchrun $?' EXIT; exit 3",
+    "env without a variable": "export TP=2; env -u TP torchrun 1; env --unset=TP torchrun 2; env torchrun 3",
+    "set with a dash": "set - a b; torchrun $#; set -; torchrun $#",
+    "return beyond a byte": "f() { return -1; }; f; torchrun $?; g() { return 300; }; g; torchrun $?",
+    "exit beyond a byte": "(exit 300); torchrun $?; (exit -1); torchrun $?",
+    "brackets in brackets": "[ \\( 1 = 1 -o 1 = 2 \\) -a 3 = 3 ] && torchrun 1; [[ ( 1 == 1 || 1 == 2 ) && ! 3 == 4 ]] && torchrun 2",
+    "wrappers": "nice -n 5 torchrun 1; nohup torchrun 2 >/dev/null; env A=1 torchrun 3; timeout 10 torchrun 4; stdbuf -oL torchrun 5",
 }
 """Scripts that are followed to the letter: they start what Bash starts."""
 FOLLOWED["time and negation"] = "time torchrun 1\n! true; torchrun $?"
@@ -430,6 +450,12 @@ TOLD = {
     "time of day": "printf -v A '%(%Y)T' -1\ntorchrun $A",
     "pipe status": "false | true\n[ ${PIPESTATUS[0]} -eq 1 ] && torchrun 1",
     "wrong redirection": "[ -s /etc/hostname ] && torchrun $(head -c 1 /dev/zero | wc -c)",
+    "a variable that must be set": "torchrun 0; : ${ZZ:?must be set}; torchrun 1",
+    "a function called export": "export() { :; }; export TP=1; torchrun ${TP:-n}",
+    "set -n": "torchrun 0; set -n; torchrun 1",
+    "nocasematch": "shopt -s nocasematch; [[ ABC == abc ]] && torchrun 1; case X in x) torchrun 2;; esac",
+    "brackets behind a command": 'torchrun --moe-layer-freq "([0]*3+[1]*58)" ([0]*1) 2>/dev/null',
+    "lines of Windows": "A=1\r\ntorchrun $A\r\n",
 }
 """Scripts that depend on the machine, or are rare: refused or told, or alike."""
 
@@ -458,7 +484,12 @@ def run_in_bash(script: str, programs: Path, folder: Path) -> list[Start]:
     subprocess.run(
         ["bash", str(file)],
         cwd=work,
-        env={"PATH": f"{programs}:/usr/bin:/bin", "HOME": "/h", "STUB_LOG": str(log)},
+        env={
+            "PATH": f"{programs}:/usr/bin:/bin",
+            "HOME": "/h",
+            "STUB_LOG": str(log),
+            "LC_ALL": "C.UTF-8",
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
@@ -495,7 +526,7 @@ def compared(script: str, programs: Path, folder: Path) -> str:
     return f"read {read}\nBash {real}"
 
 
-WRAPPERS = ("env", "nohup", "timeout", "xargs", "find")
+WRAPPERS = ("env", "nohup", "timeout", "xargs", "find", "nice", "stdbuf")
 
 
 def test_scripts_start_what_bash_starts(programs: Path, tmp_path: Path) -> None:
