@@ -104,6 +104,7 @@ def brought_back(
             reason = "The job has another value there now, which other options say."
             if name in own:
                 label, now = shown(name, own[name])
+                now = "empty" if now == "" else now
                 reason = f"The plan asks for another value: {label} is {now}."
             label, was = shown(name, value)
             reason = refused[name] or reason

@@ -10,11 +10,14 @@ import nestsim
 from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.deepspeed import options as deepspeed
 from nestsim.launch.formats.deepspeed.reading import read_deepspeed
+from nestsim.launch.formats.maxtext import known as others_of_maxtext
 from nestsim.launch.formats.maxtext import names as maxtext
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.formats.megatron import options as megatron
+from nestsim.launch.formats.megatron.assumed import REFUSED
 from nestsim.launch.formats.megatron.known import SILENT
 from nestsim.launch.formats.megatron.read import read_megatron
+from nestsim.launch.formats.torchtitan import known as others_of_titan
 from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.reading import read_torchtitan
 from nestsim.launch.read import LaunchSource
@@ -52,7 +55,7 @@ def values_of(draw: random.Random, option: megatron.Option | None) -> str:
 
 def test_options_of_megatron_stand_in_one_list() -> None:
     draw, table = random.Random(28), megatron.by_name()
-    names = sorted({*megatron.known_names(), *SILENT, *OWN} - set(megatron.REFUSED))
+    names = sorted({*megatron.known_names(), *SILENT, *OWN} - set(REFUSED))
     jobs = 0
     for _ in range(200):
         given = dict(NEEDED)
@@ -122,7 +125,7 @@ def test_options_of_torchtitan_stand_in_one_list() -> None:
     draw = random.Random(28)
     ignored = [
         f"{section}.{name}"
-        for section, names in titan.WITHOUT_EFFECT.items()
+        for section, names in others_of_titan.WITHOUT_EFFECT.items()
         for name in sorted(names or {"thing"})
     ]
     for _ in range(40):
@@ -165,10 +168,11 @@ def test_the_backend_of_experts_of_torchtitan_is_read() -> None:
 
 def test_options_of_maxtext_stand_in_one_list() -> None:
     draw = random.Random(28)
-    names = sorted({*maxtext.WITHOUT_EFFECT, *maxtext.ASSUMED})
+    assumed = others_of_maxtext.ASSUMED
+    names = sorted({*others_of_maxtext.WITHOUT_EFFECT, *assumed})
     for _ in range(40):
         given = {"model_name": "llama2-7b", "per_device_batch_size": 1}
-        given |= dict.fromkeys(draw.sample(names, 8), 1)
+        given |= {name: draw.choice([3, True]) for name in draw.sample(names, 8)}
         for name in draw.sample(sorted(maxtext.OPTIONS), 4):
             if maxtext.OPTIONS[name].default is not None:
                 given.setdefault(name, maxtext.OPTIONS[name].default)
@@ -178,7 +182,11 @@ def test_options_of_maxtext_stand_in_one_list() -> None:
         except InputError:
             continue
         assert partition(job.options, set(given)), text
-        assert set(job.options.assumed) == set(given) & set(maxtext.ASSUMED)
+        assert set(job.options.assumed) == {
+            name
+            for name in set(given) & set(assumed)
+            if given[name] != assumed[name][0]
+        }
 
 
 def test_options_of_deepspeed_stand_in_one_list(tmp_path: Path) -> None:

@@ -13,12 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.models.library.catalog import load_model
-from nestsim.launch.formats.maxtext.names import (
-    ASSUMED,
-    MODELS,
-    OPTIONS,
-    WITHOUT_EFFECT,
-)
+from nestsim.launch.formats.maxtext.known import ASSUMED, WITHOUT_EFFECT
+from nestsim.launch.formats.maxtext.names import MODELS, OPTIONS
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.formats.maxtext.writing import YAML_FILE, write_maxtext
 from nestsim.launch.job import LaunchJob

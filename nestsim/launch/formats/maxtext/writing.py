@@ -48,7 +48,7 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
     """Write a plan for MaxText."""
     mesh = _mesh(job)
     groups = {
-        "The model.": _model_options(job.model),
+        "The model.": _model_options(job.model) | _attention(job),
         "Sequences of a step; a device's part may be less than one.": _batches(job),
         "Number formats and optimizer.": _training(job),
         "Axes inside a slice, which on GPUs is a node (ici), and among slices (dcn).": (
@@ -107,14 +107,7 @@ def _mesh(job: LaunchJob) -> AxisMesh:
 
 def _model_options(spec: TransformerSpec) -> dict[str, Any]:
     """Return the name of the model, or its sizes."""
-    shared = {
-        "max_target_length": spec.sequence_length,
-        "attention": (
-            "dot_product"
-            if spec.attention_implementation == "plain"
-            else "autoselected"
-        ),
-    }
+    shared = {"max_target_length": spec.sequence_length}
     name = model_name(spec)
     if name is not None:
         depths = {"mtp_num_layers": spec.mtp_num_layers} if spec.mtp_num_layers else {}
@@ -132,6 +125,14 @@ def _model_options(spec: TransformerSpec) -> dict[str, Any]:
         "logits_via_embedding": spec.tie_word_embeddings,
         **shared,
     }
+
+
+def _attention(job: LaunchJob) -> dict[str, str]:
+    """Return which kernel of attention runs."""
+    if job.model.attention_implementation == "plain":
+        return {"attention": "dot_product"}
+    fused = job.workload.software.attention_kernel == "fused"
+    return {"attention": "cudnn_flash_te" if fused else "autoselected"}
 
 
 def model_name(spec: TransformerSpec) -> str | None:

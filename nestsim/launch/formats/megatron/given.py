@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.assumed import ASSUMED, REFUSED, USUAL
 from nestsim.launch.formats.megatron.known import is_harmless, is_silent
 from nestsim.launch.formats.megatron.options import Option
 from nestsim.launch.shell.marks import known_word
@@ -184,15 +185,16 @@ class GivenOptions:
         """
         names = known.known_names()
         for name, values in self.values.items():
-            if name in known.REFUSED:
+            if name in REFUSED:
                 raise InputError(
                     "is not read",
                     where=f"--{name}",
                     got=" ".join(values)[:100] or None,
-                    expected=known.REFUSED[name],
+                    expected=REFUSED[name],
                 )
-            if name in known.ASSUMED:
-                self.assume(f"--{name}: {known.ASSUMED[name]}")
+            if name in ASSUMED:
+                if values != (USUAL.get(name),):
+                    self.assume(f"--{name}: {ASSUMED[name]}")
             elif name not in names:
                 self._check_known(name)
 
@@ -201,8 +203,7 @@ class GivenOptions:
         assumed = [
             name
             for name in self.values
-            if name in known.ASSUMED
-            or any(one.startswith(f"--{name}:") for one in self.assumptions)
+            if any(one.startswith(f"--{name}:") for one in self.assumptions)
         ]
         read = [name for name in self.values if name in self.ticked]
         return OptionEffects.of(

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from nestsim.launch.formats.megatron.assumed import ASSUMED, REFUSED
+
 FORMAT = "megatron"
 """Name of the format that the options are of."""
 
@@ -353,95 +355,6 @@ tokenizer-model tokenizer-type use-flash-attn vocab-size
 
 CARRIED = frozenset(_CARRIED.split())
 """Those of `COMPOSED` that say more than the settings that they are read into."""
-
-ASSUMED: Mapping[str, str] = MappingProxyType(
-    {
-        "fp32-residual-connection": "Residuals are in the weights' precision.",
-        "distribute-saved-activations": "Saved activations are on every rank.",
-        "moe-expert-capacity-factor": "No token is dropped.",
-        "moe-pad-expert-input-to-capacity": "Experts have no padding.",
-        "moe-layer-recompute": "Layers of experts are not recomputed.",
-        "moe-extended-tp": "Experts are split as the other layers are.",
-        "qk-l2-norm": "Queries and keys are not made unit vectors.",
-        "no-rope-freq": "All blocks have rotary positions.",
-        "apply-residual-connection-post-layernorm": "Residuals pass by the norms.",
-        "defer-embedding-wgrad-compute": "Gradients of the head come with the others.",
-        "wgrad-deferral-limit": "Gradients of the head come with the others.",
-        "ddp-reduce-scatter-with-fp32-accumulation": "Gradients travel as they are "
-        "accumulated.",
-        "overlap-param-gather-with-optimizer-step": "Parameters are gathered behind "
-        "the next forward pass.",
-        "overlap-p2p-communication-warmup-flush": "Transfers between stages never "
-        "stop them.",
-        "use-ring-exchange-p2p": "Transfers between stages never stop them.",
-        "pipeline-model-parallel-comm-backend": "Stages send over NCCL.",
-        "use-sharp": "Switches add nothing up.",
-        "sharp-enabled-group": "Switches add nothing up.",
-        "disable-tp-comm-overlap-ag": "All tensor-parallel collectives are overlapped.",
-        "disable-tp-comm-overlap-rs": "All tensor-parallel collectives are overlapped.",
-        "tp-comm-overlap-rs-dgrad": "All tensor-parallel collectives are overlapped.",
-        "disable-tp-comm-bulk-dgrad": "All tensor-parallel collectives are overlapped.",
-        "disable-tp-comm-bulk-wgrad": "All tensor-parallel collectives are overlapped.",
-        "disable-tp-comm-split-ag": "All tensor-parallel collectives are overlapped.",
-        "disable-tp-comm-split-rs": "All tensor-parallel collectives are overlapped.",
-        "enable-full-sharding-in-hsdp": "Copies of the shards are whole.",
-        "mrope-section": "Positions are rotary.",
-        "enable-cuda-graph": "Kernels are launched one by one.",
-        "external-cuda-graph": "Kernels are launched one by one.",
-        "use-kitchen": "Products are as --fp8-format has them.",
-        "moe-use-legacy-grouped-gemm": "Experts' products are grouped.",
-        "sft": "Sequences are full.",
-        "checkpoint-in-cpu": "Activations stay on the device.",
-        "memory-centric-tiled-linear": "Linear layers are not tiled.",
-        "delay-wgrad-compute": "Gradients of weights come with those of inputs.",
-        "microbatch-group-size-per-virtual-pipeline-stage": "A chunk takes as many "
-        "microbatches in turn as there are stages.",
-        "moe-shared-expert-overlap": "Experts of all tokens run beside no transfer.",
-        "moe-permute-fusion": "Tokens are put in order by kernels of the preset.",
-        "no-scatter-gather-tensors-in-pipeline": "Stages send as the preset does.",
-        "overlap-cpu-optimizer-d2h-h2d": "The host's part overlaps as in the preset.",
-        "img-w": "Images are square.",
-        "num-channels": "Images have three channels.",
-        "relative-attention-max-distance": "Relative positions are T5's.",
-        "relative-attention-num-buckets": "Relative positions are T5's.",
-        "vision-pretraining": "The vision model learns to classify.",
-        "vision-pretraining-type": "The vision model learns to classify.",
-        "vision-backbone-type": "The vision model is a ViT.",
-        "partition-activations": "Saved activations are on every rank.",
-        "cross-entropy-loss-fusion": "The loss is as the preset has it.",
-        "first-last-layers-bf16": "All blocks have products in the narrow format.",
-        "ddp-bucket-size": "Buckets of gradients are as large as by default.",
-        "ddp-num-buckets": "Buckets of gradients are as large as by default.",
-        "no-bias-dropout-fusion": "Kernels are fused as in the preset.",
-        "no-bias-gelu-fusion": "Kernels are fused as in the preset.",
-        "no-bias-swiglu-fusion": "Kernels are fused as in the preset.",
-        "no-masked-softmax-fusion": "Kernels are fused as in the preset.",
-        "no-rope-fusion": "Kernels are fused as in the preset.",
-        "use-nccl-ub": "Collectives copy what they send.",
-    }
-)
-"""Options that make some difference that is not modelled -> what is taken instead."""
-
-REFUSED: Mapping[str, str] = MappingProxyType(
-    {
-        "yaml-cfg": "the options themselves, as they are in another file",
-        "use-checkpoint-args": "the options of the model, as they are in a checkpoint",
-        "use-mp-args-from-checkpoint-args": "the parallel sizes themselves",
-        "heterogeneous-layers-config-path": "a model whose blocks are of a few kinds",
-        "heterogeneous-layers-config-encoded-json": "a model whose blocks are of a few "
-        "kinds",
-        "retro-project-dir": "a model without retrieval",
-        "retro-add-retriever": "a model without retrieval",
-        "perform-rl-step": "pre-training",
-        "experimental-attention-variant": "attention without it",
-        "moe-latent-size": "experts of the hidden width",
-        "ict-head-size": "BERT itself",
-        "num-layers-per-pipeline-stage": "--pipeline-model-parallel-layout",
-        "hybrid-context-parallel": "sequences of one length",
-    }
-)
-"""Options that change what is trained in a way that is not modelled -> what is
-expected."""
 
 
 def by_name() -> Mapping[str, Option]:

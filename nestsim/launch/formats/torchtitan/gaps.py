@@ -28,16 +28,21 @@ _ONE_FOR_ALL = "torchtitan has one for the whole job: that of the first stage is
 
 
 def every_nth(job: LaunchJob) -> str:
-    """Return which blocks are computed again as in a job's import; empty if others.
+    """Return which blocks are computed again; empty if torchtitan cannot say it.
 
     "2" for every second one.
     """
-    every = str((carried_options(job, TOML_FORMAT) or {}).get(EVERY_NTH[1], ""))
-    settings = job.settings
-    if settings.recompute != "full" or not every.isdecimal() or int(every) < 2:
+    settings, blocks = job.settings, job.num_blocks
+    if settings.recompute != "full" or settings.recompute_num_layers is None:
         return ""
-    count = blocks_again(job.num_blocks, len(job.blocks_by_virtual_stage()), int(every))
-    return every if settings.recompute_num_layers == count else ""
+    chunks = len(job.blocks_by_virtual_stage())
+    fitting = [
+        str(every)
+        for every in range(2, blocks + 1)
+        if blocks_again(blocks, chunks, every) == settings.recompute_num_layers
+    ]
+    named = str((carried_options(job, TOML_FORMAT) or {}).get(EVERY_NTH[1], ""))
+    return named if named in fitting else next(iter(fitting), "")
 
 
 def plan_gaps(job: LaunchJob) -> Iterator[LaunchGap]:

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 _TOML = """
-113
 activation_checkpoint.debug activation_checkpoint.determinism_check
 activation_checkpoint.early_stop activation_checkpoint.memory_budget
 activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns

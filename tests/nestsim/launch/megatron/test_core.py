@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from estimators.grouping import Grouping
 from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.assumed import ASSUMED, REFUSED
 from nestsim.launch.formats.megatron.known import SILENT
 from nestsim.launch.formats.megatron.patterns import (
     hybrid_letters,
@@ -301,8 +302,8 @@ def test_an_option_is_known_in_one_place() -> None:
     places = [
         set(known.by_name()) - {"encoder-num-layers", "encoder-seq-length"},
         set(known.COMPOSED),
-        set(known.ASSUMED),
-        set(known.REFUSED),
+        set(ASSUMED),
+        set(REFUSED),
         set(SILENT),
     ]
     assert known.CARRIED <= known.COMPOSED

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.arguments import find_command
+from nestsim.launch.formats.megatron.assumed import ASSUMED
 from nestsim.launch.formats.megatron.known import RETIRED, SILENT
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
@@ -54,7 +55,7 @@ TOKENS = [
     {"vocab-size": "51200"},
     {},
 ]
-OTHERS = sorted((SILENT | frozenset(known.ASSUMED)) - {*OF_MODELS, "vocab-file"})
+OTHERS = sorted((SILENT | frozenset(ASSUMED)) - {*OF_MODELS, "vocab-file"})
 
 SCRIPTS = st.builds(
     lambda tokens, experts, of_models, others, tp: {
