@@ -13,11 +13,10 @@ from nestsim.launch.formats.deepspeed.config import AUTO
 from nestsim.launch.formats.deepspeed.known import FINER
 from nestsim.launch.formats.deepspeed.options import FINER as FINER_WORDS
 from nestsim.launch.formats.deepspeed.options import FORMAT
+from nestsim.launch.formats.deepspeed.script import Words
 from nestsim.launch.formats.deepspeed.tables import JSON, TRAINER
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
-
-Words = Mapping[str, tuple[str, ...]]
 
 _OF_THE_PLAN = frozenset({"transformer-impl"})
 """Options of the script that a plan asks for, whatever they are read as."""
@@ -108,6 +107,7 @@ def merged(config: Mapping[str, Any], back: Mapping[str, Any]) -> dict[str, Any]
     found = dict(config)
     for key, value in back.items():
         inner = found.get(key)
-        both = isinstance(inner, dict) and isinstance(value, dict)
-        found[key] = merged(inner, value) if both else value
+        if isinstance(inner, dict) and isinstance(value, dict):
+            value = merged(inner, value)  # noqa: PLW2901 - a table with more in it
+        found[key] = value
     return found

@@ -84,6 +84,7 @@ ASSUMED: Mapping[str, str] = MappingProxyType(
         "fp16-lm-cross-entropy": _FUSED,
         "no-gradient-accumulation-fusion": _FUSED,
         "no-persist-layer-norm": _FUSED,
+        "no-gradient-reduce-div-fusion": _FUSED,
         "onnx-safe": _FUSED,
         "openai-gelu": _FUSED,
         "use-te-activation-func": _FUSED,

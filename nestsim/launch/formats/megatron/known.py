@@ -51,11 +51,11 @@ moe-use-upcycling moe-z-loss-coeff mscale mscale-all-dim mtp-loss-scaling-factor
 multiple-validation-sets muon-extra-scale-factor muon-fp32-matmul-prec muon-momentum
 muon-no-split-qkv muon-scale-mode muon-use-nesterov no-barrier-with-level-1-timing
 no-check-for-nan-in-loss-and-grad no-ckpt-fully-parallel-save
-no-create-attention-mask-in-dataloader no-data-sharding no-gradient-reduce-div-fusion
-no-initialization no-load-optim no-load-rng no-log-loss-scale-to-tensorboard
-no-manual-gc-eval no-mmap-bin-files no-one-logger no-save-optim no-save-rng
-no-strict-fsdp-dtensor-load no-use-tokenizer-model-from-checkpoint-args
-non-persistent-ckpt-type non-persistent-global-ckpt-dir non-persistent-local-ckpt-algo
+no-create-attention-mask-in-dataloader no-data-sharding no-initialization no-load-optim
+no-load-rng no-log-loss-scale-to-tensorboard no-manual-gc-eval no-mmap-bin-files
+no-one-logger no-save-optim no-save-rng no-strict-fsdp-dtensor-load
+no-use-tokenizer-model-from-checkpoint-args non-persistent-ckpt-type
+non-persistent-global-ckpt-dir non-persistent-local-ckpt-algo
 non-persistent-local-ckpt-dir non-persistent-save-interval norm-epsilon
 num-dataset-builder-threads num-workers nvtx-ranges object-storage-cache-path
 one-logger-async one-logger-project one-logger-run-name override-lr-scheduler

@@ -133,6 +133,7 @@ ASSUMED: Mapping[str, tuple[Any, str]] = MappingProxyType(
         ),
         "parallelism.enable_fsdp_symm_mem": (False, "Collectives copy what they send."),
         "parallelism.enable_compiled_autograd": (False, _EAGER),
+        "parallelism.spmd_backend": ("spmd_types", "Tensors are split as by default."),
         "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns": (
             ["moe.router.gate"],
             _SAVED,

@@ -360,8 +360,8 @@ def _script(job: LaunchJob, flavor: Flavor | None, values: Mapping[str, Any]) ->
 
 def _command_options(values: Mapping[str, Any]) -> list[str]:
     """Return the options as words; what is computed again is a word at the end."""
-    words = []
-    behind = []
+    words: list[str] = []
+    behind: list[str] = []
     for name, value in values.items():
         if name not in OPTIONS:
             text = " ".join([f"--{name}", *map(quoted, words_of_option(value))])
