@@ -1,7 +1,7 @@
 """Variables set, declared, split from what is read, and options of arguments."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -322,6 +322,27 @@ def getopts(shell: "Interpreter", words: list[str]) -> "Status":  # noqa: C901 -
     variables.assign("OPTIND", str(number))
     variables.assign(name, found)
     return 0
+
+
+def changed_by_env(
+    environment: Mapping[str, str], words: Sequence[str]
+) -> dict[str, str]:
+    """Return what a command sees behind ``env`` and its options."""
+    found, rest = dict(environment), list(words)
+    while rest:
+        word = rest.pop(0)
+        variable, equals, value = word.partition("=")
+        if word in ("-i", "-", "--ignore-environment"):
+            found = {}
+        elif word in ("-u", "--unset") and rest:
+            found.pop(rest.pop(0), None)
+        elif variable == "--unset":
+            found.pop(value, None)
+        elif equals and variable.isidentifier():
+            found[variable] = value
+        elif not word.startswith("-"):
+            break
+    return found
 
 
 class Surrounded:

@@ -13,7 +13,12 @@ from typing import ClassVar
 
 from nestsim.launch.shell.builtins import BUILTINS
 from nestsim.launch.shell.conditions import Brackets, ConditionError, DoubleBrackets
-from nestsim.launch.shell.declaring import Surrounded, assign, declare
+from nestsim.launch.shell.declaring import (
+    Surrounded,
+    assign,
+    changed_by_env,
+    declare,
+)
 from nestsim.launch.shell.loops import (
     follow_case,
     follow_counting,
@@ -118,25 +123,6 @@ def follow_script(text: str, variables: Mapping[str, str]) -> ScriptRun:
         files=state.files,
         assumptions=tuple(dict.fromkeys(state.assumptions)),
     )
-
-
-def _changed(environment: Mapping[str, str], words: Sequence[str]) -> dict[str, str]:
-    """Return what a command sees behind ``env`` and its options."""
-    found, rest = dict(environment), list(words)
-    while rest:
-        word = rest.pop(0)
-        variable, equals, value = word.partition("=")
-        if word in ("-i", "-", "--ignore-environment"):
-            found = {}
-        elif word in ("-u", "--unset") and rest:
-            found.pop(rest.pop(0), None)
-        elif variable == "--unset":
-            found.pop(value, None)
-        elif equals and variable.isidentifier():
-            found[variable] = value
-        elif not word.startswith("-"):
-            break
-    return found
 
 
 @dataclass(slots=True)
@@ -593,7 +579,7 @@ class Shell:
             self.note(f"{name} in line {{line}} of the script is not followed.")
         environment = self.variables.environment()
         if name == "env":
-            environment = _changed(environment, words[1:])
+            environment = changed_by_env(environment, words[1:])
         self.state.commands.append(
             Started(
                 words=tuple(words),

@@ -16,7 +16,7 @@ from nestsim.launch.formats.torchtitan.names import (
     TOML_FORMAT,
     TOML_VERSION,
 )
-from nestsim.launch.formats.torchtitan.reading import FINER, Degrees, tables_of
+from nestsim.launch.formats.torchtitan.reading import FINER, TitanDegrees, tables_of
 from nestsim.launch.formats.torchtitan.sources import TitanOptions
 from nestsim.launch.formats.torchtitan.splits import EVERY_NTH
 from nestsim.launch.job import LaunchJob
@@ -84,7 +84,7 @@ def _tables(job: LaunchJob, values: Mapping[str, Any], function: str | None) -> 
         function=function,
     )
     try:
-        sizes = Degrees.of(options, None)
+        sizes = TitanDegrees.of(options, None)
         return tables_of(options, sizes, job.num_blocks, [])
     except InputError:
         return None

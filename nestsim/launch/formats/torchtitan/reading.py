@@ -74,7 +74,7 @@ def read_torchtitan(source: LaunchSource) -> ImportedJob:
     options = read_command(source) if is_command(source) else read_toml(source)
     assumed = list(options.assumptions)
     model, num_layers = _model(source, options)
-    sizes = Degrees.of(options, source.num_devices)
+    sizes = TitanDegrees.of(options, source.num_devices)
     tables = {"model": model, **tables_of(options, sizes, num_layers, assumed)}
     kept = options.kept(FINER)
     tables |= launch_table(
@@ -91,7 +91,7 @@ def read_torchtitan(source: LaunchSource) -> ImportedJob:
 
 
 def tables_of(
-    options: TitanOptions, sizes: "Degrees", num_layers: int, assumed: list[str]
+    options: TitanOptions, sizes: "TitanDegrees", num_layers: int, assumed: list[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the tables but for the model.
 
@@ -140,8 +140,8 @@ def _assume_others(
             assumed.append(f"{name}: {ASSUMED[plain][1]}")
 
 
-class Degrees(NamedTuple):
-    """Degrees of all dimensions."""
+class TitanDegrees(NamedTuple):
+    """TitanDegrees of all dimensions."""
 
     tp: int
     cp: int
@@ -150,7 +150,7 @@ class Degrees(NamedTuple):
     shard: int
 
     @classmethod
-    def of(cls, options: TitanOptions, num_devices: int | None) -> "Degrees":
+    def of(cls, options: TitanOptions, num_devices: int | None) -> "TitanDegrees":
         """Read them, the one that is left open by the number of devices."""
         tp, cp, pp, replicate = (
             options.whole(f"parallelism.{name}")
@@ -252,7 +252,7 @@ def _model_name(options: TitanOptions) -> tuple[str | None, str]:
     return (known[0] if known else None), function
 
 
-def _batch(options: TitanOptions, sizes: Degrees) -> int:
+def _batch(options: TitanOptions, sizes: TitanDegrees) -> int:
     """Return the sequences of an optimizer step."""
     name = "training.global_batch_size"
     local = options.whole("training.local_batch_size")
@@ -270,7 +270,7 @@ def _batch(options: TitanOptions, sizes: Degrees) -> int:
     return batch
 
 
-def _micro_batch(options: TitanOptions, sizes: Degrees, assumed: list[str]) -> int:
+def _micro_batch(options: TitanOptions, sizes: TitanDegrees, assumed: list[str]) -> int:
     """Return the sequences of a microbatch."""
     local = options.whole("training.local_batch_size")
     if sizes.pp == 1:
@@ -293,7 +293,7 @@ def _micro_batch(options: TitanOptions, sizes: Degrees, assumed: list[str]) -> i
     return size
 
 
-def _parallel_sizes(options: TitanOptions, sizes: Degrees) -> dict[str, Any]:
+def _parallel_sizes(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any]:
     """Return the sizes of [plan]."""
     plan: dict[str, Any] = {
         "tensor_model_parallel_size": sizes.tp,
@@ -323,7 +323,7 @@ def _parallel_sizes(options: TitanOptions, sizes: Degrees) -> dict[str, Any]:
     return plan
 
 
-def _experts(options: TitanOptions, sizes: Degrees, ep: int) -> dict[str, int]:
+def _experts(options: TitanOptions, sizes: TitanDegrees, ep: int) -> dict[str, int]:
     """Return how experts are spread: over ``dp_shard``, ``cp`` and ``tp`` / etp."""
     etp = 1
     if not options.is_command:
@@ -346,7 +346,7 @@ def _experts(options: TitanOptions, sizes: Degrees, ep: int) -> dict[str, int]:
     return {**spread, "expert_tensor_parallel_size": 1} if etp != sizes.tp else spread
 
 
-def _sharding(options: TitanOptions, sizes: Degrees) -> dict[str, Any]:
+def _sharding(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any]:
     """Return what is sharded, over how many ranks (FSDP2, HSDP, DDP)."""
     policy = options.choice("parallelism.fsdp_reshard_after_forward")
     ranks = sizes.shard * sizes.cp
