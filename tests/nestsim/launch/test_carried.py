@@ -329,11 +329,14 @@ def test_options_of_other_trainers_are_named(tmp_path: Path) -> None:
     )
     text = (
         "deepspeed --num_gpus 8 train.py --deepspeed ds.json --max_seq_length 512 "
-        "--learning_rate 1e-4 --per_device_train_batch_size 1"
+        "--learning_rate 1e-4 --per_device_train_batch_size 1 --use_lora True "
+        "--lora_r 8 --torch_compile False"
     )
     file = tmp_path / "run.sh"
     first, scenario = read("deepspeed", text, file, model="llama2-7b")
     assert any("json.comet" in one for one in first.assumptions)
+    assert {"--use-lora", "--lora-r"} <= set(first.options.assumed)
+    assert "--torch-compile" in first.options.without_effect
     files = WRITERS["deepspeed"](LaunchJob.of(scenario))
     named = {gap.setting for gap in files.gaps}
     assert {"--learning-rate", "zero_optimization.reduce_bucket_size"} <= named

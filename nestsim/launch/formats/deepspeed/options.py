@@ -156,6 +156,21 @@ TRAINER_VALUES: Mapping[str, TrainerOption] = MappingProxyType(
 """Name of an option of other trainers -> what it stands for. Flags are yes or no, and
 may have no value."""
 
+TRAINER_ASSUMED: Mapping[str, str] = MappingProxyType(
+    {
+        r"lora|peft|adapter|freeze|finetuning-type": "All weights are trained.",
+        r"bits$|load-in-|quant": "Weights are in the precision of training.",
+        r"compile|liger|kernel|fused|tf32|jit": "Kernels are those of the preset.",
+        r"attn|attention|flash": "Attention is that of the model and the preset.",
+        r"pack|group-by-length|pad-to": "Sequences are full.",
+        r"optim$|optimizer|adafactor": "The optimizer is what the JSON says, or Adam.",
+        r"fsdp|parallel": "Ranks share the work as the JSON says.",
+        r"auto-find-batch-size|dropout": "Batch and model are as they are given.",
+    }
+)
+"""Words in names of options of other trainers that make some difference which is not
+modelled -> what is taken instead."""
+
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "random-ltd": "tokens that layers leave out",

@@ -1,5 +1,6 @@
 """Options that a script is started with, sorted by what they stand for."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,7 +137,7 @@ def _read_trainer(
 ) -> None:
     option = known.TRAINER_VALUES.get(name)
     if option is None:
-        read.ignored.append(where)
+        _leave_out(read, name, where, values)
         return
     if option.kind is not bool:
         if values or option.setting != "config":
@@ -149,6 +150,17 @@ def _read_trainer(
         read.training |= {"precision": option.setting} if is_on else {}
     else:
         read.launch[option.setting] = is_on
+
+
+def _leave_out(
+    read: TrainerOptions, name: str, where: str, values: Sequence[str]
+) -> None:
+    """Note an option that nothing here stands for, and what is taken instead."""
+    for words, sentence in known.TRAINER_ASSUMED.items():
+        if re.search(words, name) and not {*values[:1]} & _NO:
+            read.replaced[where] = f"{where}: {sentence}"
+            return
+    read.ignored.append(where)
 
 
 def _yes(where: str, values: Sequence[str]) -> bool:

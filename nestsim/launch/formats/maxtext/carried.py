@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nestsim.launch.carried import brought_back, carried_options, variables_of
-from nestsim.launch.formats.maxtext.known import FINER
-from nestsim.launch.formats.maxtext.names import FORMAT
+from nestsim.launch.formats.maxtext.names import FORMAT, OPTIONS
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource
@@ -35,7 +34,7 @@ def of_import(
         values,
         carried_options(job, FORMAT) or {},
         reads=lambda options: _read(job, options),
-        matter=FINER | values.keys(),
+        matter=OPTIONS.keys() | values.keys(),
     )
 
 

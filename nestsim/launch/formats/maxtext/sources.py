@@ -64,8 +64,9 @@ class MaxTextSettings:
         )
 
     def kept(self) -> dict[str, Any]:
-        """Return what no setting holds: what is ignored, and some that say more."""
-        more = {name: one.raw for name, one in self.values.items() if name in FINER}
+        """Return what no setting holds: what nobody read, and some that say more."""
+        held = self.ticked - FINER
+        more = {name: one.raw for name, one in self.values.items() if name not in held}
         others = {name: one for name, one in self.ignored.items() if name not in _BUILT}
         return more | others
 

@@ -4,7 +4,6 @@
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,6 @@ from nestsim.launch.formats.megatron.known import RETIRED
 from nestsim.launch.formats.megatron.settings import (
     OptionGroup,
     Options,
-    Values,
     script_of,
 )
 from nestsim.launch.job import LaunchJob
@@ -45,14 +43,17 @@ _FINER |= {"moe-flex-dispatcher-backend", "moe-token-dispatcher-type"}
 _FINER |= {"recompute-modules"}
 """Options that say more than the setting that they are read into."""
 
+_READ = frozenset(known.by_name()) | known.COMPOSED
 _DATA = re.compile(r"data-(args-)?path|split-paths")
 
 
-def kept_options(values: Mapping[str, Values]) -> dict[str, Any]:
+def kept_options(given: GivenOptions) -> dict[str, Any]:
     """Return what of a command no setting holds, as a scenario has it."""
-    held = (frozenset(known.by_name()) | known.COMPOSED) - known.CARRIED
+    held = (_READ - known.CARRIED) & given.ticked
     return {
-        name: stored_words(words) for name, words in values.items() if name not in held
+        name: stored_words(words)
+        for name, words in given.values.items()
+        if name not in held
     }
 
 
@@ -89,7 +90,7 @@ def with_script(
         values,
         script,
         reads=lambda options: _read(job, options),
-        matter=known.CARRIED - TOKENS,
+        matter=_READ - TOKENS,
         refusal=lambda name: _unfit(values, name),
         shown=lambda name, words: (f"--{name}", " ".join(words) or True),
     )

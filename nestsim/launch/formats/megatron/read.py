@@ -47,7 +47,7 @@ def read_megatron(source: LaunchSource) -> ImportedJob:
     if spec != MAMBA_SPEC:
         given.assume("--spec: Layers are those that the options spell out.")
     tables = read_tables(given, launched)
-    carried = kept_options(given.values)
+    carried = kept_options(given)
     tables |= launch_table(known.FORMAT, carried, given.assumptions)
     return ImportedJob(
         name=source.path.stem,

@@ -16,15 +16,12 @@ from nestsim.launch.formats.torchtitan.names import (
     TOML_FORMAT,
     TOML_VERSION,
 )
-from nestsim.launch.formats.torchtitan.reading import FINER, TitanDegrees, tables_of
+from nestsim.launch.formats.torchtitan.reading import TitanDegrees, tables_of
 from nestsim.launch.formats.torchtitan.sources import TitanOptions
-from nestsim.launch.formats.torchtitan.splits import EVERY_NTH
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
 from topologies.errors import InputError
 from topologies.input_file import Value
-
-_MATTER = FINER | set(EVERY_NTH)
 
 
 def of_toml(
@@ -35,7 +32,7 @@ def of_toml(
         values,
         carried_options(job, TOML_FORMAT) or {},
         reads=lambda options: _tables(job, options, function=None),
-        matter=_MATTER | values.keys(),
+        matter=OPTIONS.keys(),
         refusal=_unknown,
     )
 
@@ -48,7 +45,7 @@ def of_command(
         values,
         carried_options(job, COMMAND_FORMAT) or {},
         reads=lambda options: _tables(job, options, function=""),
-        matter=_MATTER | values.keys(),
+        matter=OPTIONS.keys(),
         shown=lambda name, value: (f"--{name}", value),
     )
 

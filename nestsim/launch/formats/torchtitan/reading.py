@@ -315,6 +315,7 @@ def _parallel_sizes(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any
         plan |= _experts(options, sizes, ep)
     if (
         ep > 1
+        and sizes.pp > 1
         and options.value("parallelism.pipeline_parallel_schedule").raw == "DualPipeV"
         and not options.is_command
         and options.flag("parallelism.pipeline_parallel_expert_parallel_overlap")
@@ -457,9 +458,11 @@ def _recompute(
             "leaves what is computed again to the compiler",
             '"none", "selective" or "full"',
         )
+    if mode != "selective" or options.is_command:
+        return {"recompute": mode}
     option = options.value("activation_checkpoint.selective_ac_option")
     every = str(option.raw)
-    if mode != "selective" or options.is_command or every == "op":
+    if every == "op":
         return {"recompute": mode}
     if not every.isdecimal() or not 0 < int(every) <= num_layers:
         raise option.error("is no way to select", '"op", or "2" for every 2nd block')

@@ -90,11 +90,10 @@ class TitanOptions:
         )
 
     def kept(self, finer: Collection[str]) -> dict[str, Any]:
-        """Return what no setting holds: what is ignored, and some that say more."""
+        """Return what no setting holds: what nobody read, and some that say more."""
+        held = self.ticked - self.replaced - set(finer)
         more = {
-            name: value.raw
-            for name, value in self.values.items()
-            if name in finer or name in self.replaced
+            name: value.raw for name, value in self.values.items() if name not in held
         }
         return more | dict(self.ignored)
 

@@ -61,6 +61,11 @@ _NOTES = (
     "The options were checked against these versions; others may name them otherwise.",
 )
 
+_OWN_FLAVOR = (
+    "The flavor of its own has the base of rotary positions and the epsilon of norms "
+    "that torchtitan takes where nothing says otherwise: give the model's own."
+)
+
 _COMMENTS: Mapping[str, str] = {
     "model": "The architecture: a flavor, which is Python in torchtitan.",
     "optimizer": "Learning rate, betas and weight decay are yours.",
@@ -98,7 +103,8 @@ def write_torchtitan(job: LaunchJob) -> LaunchFiles:
     if not job.is_in_order(DEFAULT_ORDER):
         devices = job.devices_of_ranks(DEFAULT_ORDER)
         files[RANK_MAP] = rank_map(devices, job.devices_per_node)
-    return LaunchFiles(files=files, gaps=tuple(gaps), notes=_NOTES)
+    own = (_OWN_FLAVOR,) if TRAIN_FILE in files else ()
+    return LaunchFiles(files=files, gaps=tuple(gaps), notes=(*_NOTES, *own))
 
 
 def _options(job: LaunchJob) -> dict[str, Any]:
