@@ -357,3 +357,44 @@ def test_a_plan_that_asks_for_another_value_names_the_change() -> None:
     assert "quantization is empty" in named["quantization"]
     assert "is custom" in named["remat_policy"]
     assert "steps: 5\n" in str(files.files["maxtext.yml"])
+
+
+ODD = {
+    "json.train_batch_size.x": 5,
+    "json.zero_optimization": 3,
+    "json.no_such_key": 1,
+    "no-such-option": "1",
+    "lr": "$(touch x)",
+    "base_config": "other.yml",
+    "optimizer.name": 5,
+    "activation_checkpoint.mode": "none at all",
+    "checkpoint.folder": '"\n[model]\nname = "other"',
+    "model_name": ["llama2-7b"],
+    "steps": "1\nmodel_name: other",
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["torchtitan", "torchtitan-command", "maxtext", "deepspeed", "megatron"]
+)
+def test_options_that_somebody_made_up_break_nothing(name: str) -> None:
+    """What does not come back is named, and what does is read as it was."""
+    form = name.removesuffix("-command")
+    text = "".join(f"{key}: {json.dumps(one)}\n" for key, one in MAXTEXT.items())
+    _, plain = read("maxtext", text, Path("a.yml"), num_devices=8)
+    document = plain.document()
+    document["launch"] = {"format": name, "options": ODD}
+    scenario = Scenario.from_toml(toml_text(document), Path("job.toml"))
+    files = WRITERS[form](LaunchJob.of(scenario))
+    named = {gap.setting.removeprefix("--") for gap in files.gaps}
+    where = {"torchtitan-command": SCRIPT_FILE}.get(name, next(iter(files.files)))
+    if form == "deepspeed":
+        config = json.loads(str(files.files["ds_config.json"]))
+        assert isinstance(config["train_batch_size"], int)
+        assert {"no_such_key", "no-such-option"} <= named
+        return
+    job, _ = read(form, str(files.files[where]), Path(where))
+    back = options_of(job)
+    for key, value in ODD.items():
+        shown = value if name in ("torchtitan", "maxtext") else str(value)
+        assert back.get(key) == shown or key in named or name == "megatron", key

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nestsim.launch.carried import brought_back, carried_options, words_of_option
-from nestsim.launch.formats.deepspeed.config import AUTO
-from nestsim.launch.formats.deepspeed.known import FINER
+from nestsim.launch.formats.deepspeed.config import AUTO, KEYS
+from nestsim.launch.formats.deepspeed.known import CHANGES, FINER, WITHOUT_EFFECT
 from nestsim.launch.formats.deepspeed.options import FINER as FINER_WORDS
-from nestsim.launch.formats.deepspeed.options import FORMAT
+from nestsim.launch.formats.deepspeed.options import FORMAT, is_option
 from nestsim.launch.formats.deepspeed.script import Words
 from nestsim.launch.formats.deepspeed.tables import JSON, TRAINER
 from nestsim.launch.job import LaunchJob
@@ -52,21 +52,39 @@ def of_import(
         carried,
         reads=lambda options: reads(*_parted(options)),
         matter=own.keys() | FINER_WORDS | {f"{JSON}{name}" for name in FINER},
-        refusal=lambda name: _refusal(name, carried[name], words),
+        refusal=lambda name: _refusal(name, carried[name], own),
         shown=_shown,
     )
     return *_parted(back), gaps
 
 
-def _refusal(name: str, value: Any, words: Words) -> str:
+def _refusal(name: str, value: Any, own: Mapping[str, Any]) -> str:
     """Return why an option cannot come back; empty if it may."""
     if name.startswith(TRAINER):
         return "Megatron-DeepSpeed, whose launch this is, has options of its own."
     if name.startswith(JSON) and value == AUTO:
         return "No trainer puts in its own value here."
-    if name in _OF_THE_PLAN and name in words:
-        return f"The plan asks for another value: --{name} is {' '.join(words[name])}."
+    if not _is_known(name):
+        return "DeepSpeed has no such key, or Megatron-DeepSpeed no such option."
+    other = next(
+        (
+            one
+            for one in own
+            if one.startswith(f"{name}.") or name.startswith(f"{one}.")
+        ),
+        name,
+    )
+    if other != name or (name in _OF_THE_PLAN and name in own):
+        label, now = _shown(other, own[other])
+        return f"The plan asks for another value: {label} is {now}."
     return ""
+
+
+def _is_known(name: str) -> bool:
+    if name.startswith(JSON):
+        key = name.removeprefix(JSON).split(".")[0]
+        return key in KEYS | WITHOUT_EFFECT | CHANGES.keys() or key.startswith("_")
+    return is_option(name)
 
 
 def _shown(name: str, value: Any) -> tuple[str, Any]:
@@ -86,7 +104,9 @@ def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
             table = config
             *outer, key = name.removeprefix(JSON).split(".")
             for part in outer:
-                table = table.setdefault(part, {})
+                if not isinstance(table.get(part), dict):
+                    table[part] = {}
+                table = table[part]
             table[key] = value
     return words, config
 

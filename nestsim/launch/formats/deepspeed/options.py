@@ -440,6 +440,12 @@ WITHOUT_EFFECT_PREFIXES = ("lr", "log-", "eval-", "tensorboard-", "wandb-", "tim
 """Beginnings of the names of more such options."""
 
 
+def is_option(name: str) -> bool:
+    """Whether Megatron-DeepSpeed has an option of a name, that scripts may have."""
+    known = {*VALUES, *FLAGS, *FINER, *ASSUMED, *WITHOUT_EFFECT}
+    return name in known or name.startswith(WITHOUT_EFFECT_PREFIXES)
+
+
 def option_of(setting: str) -> str:
     """Return the option of Megatron-DeepSpeed that gives a setting its value."""
     return next(name for name, option in VALUES.items() if option.setting == setting)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nestsim.launch.carried import brought_back, carried_options, variables_of
+from nestsim.launch.formats.maxtext.known import ASSUMED, BUILT, WITHOUT_EFFECT
 from nestsim.launch.formats.maxtext.names import FORMAT, OPTIONS
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.job import LaunchJob
@@ -35,7 +36,13 @@ def of_import(
         carried_options(job, FORMAT) or {},
         reads=lambda options: _read(job, options),
         matter=OPTIONS.keys() | values.keys(),
+        refusal=_unknown,
     )
+
+
+def _unknown(name: str) -> str:
+    is_known = name in OPTIONS or name in ASSUMED or name in WITHOUT_EFFECT
+    return "" if is_known and name not in BUILT else "MaxText has no such option."
 
 
 def in_command(value: Any) -> bool:

@@ -62,6 +62,9 @@ WITHOUT_EFFECT = frozenset(_IGNORED.split())
 """Options of ``base.yml`` that make no difference to the plan; of those that do only
 for inference, for models with images or for fine-tuning, none."""
 
+BUILT = frozenset({"base_config"})
+"""What is said by the files that a file builds on."""
+
 _ATTENTION = "Kernels of attention are those of the preset."
 _COMPILED = "Blocks are compiled once."
 _GROUPED = "Products of experts are grouped."

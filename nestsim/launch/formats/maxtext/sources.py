@@ -12,7 +12,12 @@ from typing import Any
 
 from nestsim.launch.carried import with_variables
 from nestsim.launch.effects import OptionEffects
-from nestsim.launch.formats.maxtext.known import ASSUMED, FINER, WITHOUT_EFFECT
+from nestsim.launch.formats.maxtext.known import (
+    ASSUMED,
+    BUILT,
+    FINER,
+    WITHOUT_EFFECT,
+)
 from nestsim.launch.formats.maxtext.names import OPTIONS
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.shell.marks import known_word
@@ -30,8 +35,6 @@ _WORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _BASE = "base.yml"
 _MOST_BYTES = 1_000_000
 _MOST_PARENTS = 8
-_BUILT = frozenset({"base_config"})
-"""What is said by the files that a file builds on."""
 _OWN = frozenset({"per_device_batch_size", "max_target_length", "remat_policy"})
 
 
@@ -67,7 +70,7 @@ class MaxTextSettings:
         """Return what no setting holds: what nobody read, and some that say more."""
         held = self.ticked - FINER
         more = {name: one.raw for name, one in self.values.items() if name not in held}
-        others = {name: one for name, one in self.ignored.items() if name not in _BUILT}
+        others = {name: one for name, one in self.ignored.items() if name not in BUILT}
         return more | others
 
     def has(self, name: str) -> bool:

@@ -20,7 +20,7 @@ from nestsim.launch.formats.megatron.composed import (
     read_vocabulary,
 )
 from nestsim.launch.formats.megatron.given import GivenOptions
-from nestsim.launch.formats.megatron.known import RETIRED
+from nestsim.launch.formats.megatron.known import RETIRED, is_harmless, is_silent
 from nestsim.launch.formats.megatron.settings import (
     OptionGroup,
     Options,
@@ -130,7 +130,8 @@ def has_data(job: LaunchJob) -> bool:
 
 def _unfit(values: Options, name: str) -> str:
     """Return why an option of the script does not come back; empty if it may."""
-    if name in RETIRED:
+    is_known = name in known.known_names() or is_silent(name) or is_harmless(name)
+    if name in RETIRED or not is_known:
         return "This version of Megatron-LM has no such option."
     if name in TOKENS and "tokenizer-type" in values:
         return "The vocabulary is the model's: made-up tokens have it without padding."

@@ -17,7 +17,7 @@ from nestsim.launch.formats.torchtitan.names import (
     TOML_VERSION,
 )
 from nestsim.launch.formats.torchtitan.reading import TitanDegrees, tables_of
-from nestsim.launch.formats.torchtitan.sources import TitanOptions
+from nestsim.launch.formats.torchtitan.sources import TitanOptions, is_harmless
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
 from topologies.errors import InputError
@@ -46,6 +46,7 @@ def of_command(
         carried_options(job, COMMAND_FORMAT) or {},
         reads=lambda options: _tables(job, options, function=""),
         matter=OPTIONS.keys(),
+        refusal=_unknown_now,
         shown=lambda name, value: (f"--{name}", value),
     )
 
@@ -70,6 +71,12 @@ def _unknown(name: str) -> str:
     if name in TOML_NAMES or name in OPTIONS:
         return ""
     return f"torchtitan {TOML_VERSION} has no such option."
+
+
+def _unknown_now(name: str) -> str:
+    if name in OPTIONS or is_harmless(name):
+        return ""
+    return f"torchtitan {COMMAND_VERSION} has no such option."
 
 
 def _tables(job: LaunchJob, values: Mapping[str, Any], function: str | None) -> Any:

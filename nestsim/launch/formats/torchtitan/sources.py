@@ -188,13 +188,19 @@ def _put(values: dict[str, Value], name: str, value: Value) -> None:
     values[name] = value
 
 
+def is_harmless(name: str) -> bool:
+    """Whether an option is one that no setting stands for."""
+    section, _, key = name.replace("-", "_").partition(".")
+    if section not in WITHOUT_EFFECT:
+        return False
+    harmless = WITHOUT_EFFECT[section]
+    return harmless is None or key.removeprefix("no_").split(".")[0] in harmless
+
+
 def _check_ignored(name: str, known: list[str]) -> None:
     """Refuse an option that is not known and may matter."""
-    section, _, key = name.partition(".")
-    if section in WITHOUT_EFFECT:
-        harmless = WITHOUT_EFFECT[section]
-        if harmless is None or key.split(".")[0] in harmless:
-            return
+    if is_harmless(name):
+        return
     raise InputError(
         "is no option of torchtitan that is known",
         where=name,
