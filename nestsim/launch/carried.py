@@ -122,9 +122,13 @@ def _unnoticed(
     asked = {name: value for name, value in others.items() if name in matter}
     if not asked or reads({**own, **asked}) == (plain := reads(dict(own))):
         return dict(others)
-    lost = {
-        name for name, value in asked.items() if reads({**own, name: value}) != plain
-    }
+    lost, so_far = set(), dict(own)
+    for name, value in asked.items():
+        tried = {**so_far, name: value}
+        if reads(tried) == plain:
+            so_far = tried
+        else:
+            lost.add(name)
     return {name: value for name, value in others.items() if name not in lost}
 
 
