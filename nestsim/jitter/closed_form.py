@@ -345,7 +345,7 @@ def slowness_of(
     ranks = list(zip([1.0, *factors], map(float, shares), strict=True))
     relative = np.sort(paces.always[work.devices], axis=-1)
     relative /= relative[..., -1:]
-    at = {1.0: _Work.of(work)}
+    at = {1.0: _ActorTimes.of(work)}
     found: dict[tuple[int, int, bytes], ActorSlowness] = {}
     every = []
     for stage, replica in np.ndindex(relative.shape[:2]):
@@ -355,7 +355,7 @@ def slowness_of(
             places = _slowest_rank(of_actor, ranks)
             for factor, _ in places:
                 if factor not in at:
-                    at[factor] = _Work.of(paces.slowed(factor))
+                    at[factor] = _ActorTimes.of(paces.slowed(factor))
             found[key] = _slowness(
                 [
                     (chance, at[factor].of_actor(stage, replica))
@@ -367,7 +367,7 @@ def slowness_of(
     return every
 
 
-class _Work(NamedTuple):
+class _ActorTimes(NamedTuple):
     """What actors compute in a step, and what their passes take besides."""
 
     kind: IntArray
@@ -378,7 +378,7 @@ class _Work(NamedTuple):
     stage, shape ``(K, p, 3)`` [s]."""
 
     @classmethod
-    def of(cls, work: PipelineWork) -> "_Work":
+    def of(cls, work: PipelineWork) -> "_ActorTimes":
         """Return what the actors of a step do."""
         times = []
         for number in range(1 + len(work.others)):

@@ -59,7 +59,7 @@ class EventGraph(NamedTuple):
     """Messages over links that arrive with each operation, shape ``(O,)``."""
 
 
-class _Work(NamedTuple):
+class _Effort(NamedTuple):
     """How long an operation takes: as in `EventGraph`."""
 
     fixed: float = 0.0
@@ -71,7 +71,7 @@ class _Work(NamedTuple):
     messages: int = 0
 
 
-_NOTHING = _Work()
+_NOTHING = _Effort()
 """An operation that takes no time."""
 
 
@@ -87,7 +87,7 @@ class _Todo(NamedTuple):
     target: int
     """Channel to post to, or `NONE`."""
 
-    work: _Work
+    work: _Effort
     """How long it takes."""
 
 
@@ -98,7 +98,7 @@ class _Channel:
     wire: float
     """How long a message occupies it [s]."""
 
-    behind: _Work
+    behind: _Effort
     """What follows until a message arrives."""
 
     num_sources: int = 0
@@ -132,7 +132,7 @@ class _Writer:
         self, programs: Sequence[Sequence[_Todo]], channels: Mapping[int, _Channel]
     ) -> None:
         self.programs, self.channels = programs, channels
-        self.rows: list[tuple[int, int, _Work]] = []
+        self.rows: list[tuple[int, int, _Effort]] = []
         self.free = [START] * len(programs)
         self.position = [0] * len(programs)
 
@@ -177,11 +177,11 @@ class _Writer:
         if len(posts) < channel.num_sources:
             return
         ready = reduce(self._after, posts)
-        channel.left = self._after(channel.left, ready, _Work(channel.wire))
+        channel.left = self._after(channel.left, ready, _Effort(channel.wire))
         arrival = self._after(channel.left, channel.left, channel.behind)
         channel.arrivals.append(arrival)
 
-    def _after(self, first: int, second: int, work: _Work = _NOTHING) -> int:
+    def _after(self, first: int, second: int, work: _Effort = _NOTHING) -> int:
         """Return the moment that is some time after the later one of two."""
         if work == _NOTHING._replace(actor=work.actor):
             if START in {first, second}:
@@ -215,7 +215,7 @@ def event_graph(
     channels: dict[int, _Channel] = {}
     for steps in programs:
         for number in {step.target for step in steps} - {NONE}:
-            behind = _Work(float(latency[number]), messages=int(crosses[number]))
+            behind = _Effort(float(latency[number]), messages=int(crosses[number]))
             channel = _Channel(float(wires[number]), behind)
             channels.setdefault(number, channel).num_sources += 1
     writer = _Writer(programs, channels)
@@ -236,7 +236,7 @@ def _programs_of(
         columns = _columns(program, timings[number], meets[stage])
         channel = np.append(system.ports[actor], NONE)
         yield [
-            _Todo(source, need, target, _Work._make((*durations, stage, 0)))
+            _Todo(source, need, target, _Effort._make((*durations, stage, 0)))
             for source, need, target, *durations in zip(
                 channel[steps.source].tolist(),
                 steps.need.tolist(),
@@ -293,14 +293,14 @@ def wire_times(model: Model) -> FloatArray:
     return times
 
 
-def _graph(rows: Sequence[tuple[int, int, _Work]], ends: Sequence[int]) -> EventGraph:
+def _graph(rows: Sequence[tuple[int, int, _Effort]], ends: Sequence[int]) -> EventGraph:
     """Put moments into slots, each for as long as somebody reads it."""
     reads = np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2)
     slots, num_slots = _slots(reads.tolist(), ends)
     first, second = np.ascontiguousarray(slots[reads].T)
     operations = Operations(first, second, slots[1:], slots[list(ends)], num_slots)
     columns = np.array([row[2] for row in rows]).reshape(-1, len(_NOTHING)).T
-    column = dict(zip(_Work._fields, np.ascontiguousarray(columns), strict=True))
+    column = dict(zip(_Effort._fields, np.ascontiguousarray(columns), strict=True))
     return EventGraph(
         operations=operations,
         fixed=column["fixed"],
