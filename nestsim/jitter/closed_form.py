@@ -492,7 +492,7 @@ def approximations(
     is_pipeline, is_steady = num_stages > 1, jitter.per == "step"
     if is_pipeline:
         said.append(
-            "a pipeline's step is looked at for some thousand factors of its stages"
+            "a pipeline's step is integrated over its stages' factors at some points"
             if is_steady
             else "moments in a pipeline are taken to be nearly normal variates"
         )
