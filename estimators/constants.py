@@ -4,7 +4,7 @@ A refit varies them by dotted names such as ``"accelerator.a100.matmul"``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -148,6 +148,10 @@ class Constants:
     values: Mapping[str, float]
     """Dotted name of a constant -> its value."""
 
+    _names: dict[tuple[str, str, str], dict[str, str]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
     def accelerator(self, name: str, software: str = "") -> AcceleratorConstants:
         """Return those of an accelerator of the catalogue.
 
@@ -181,14 +185,16 @@ class Constants:
     def _section(
         self, kind: type[_Section], group: str, name: str, software: str = ""
     ) -> _Section:
-        return kind(
-            **{
-                field.name: self.values[
-                    self._longest(group, name, field.name, software)
-                ]
-                for field in fields(kind)
+        asked = (group, name, software)
+        # Trying prefixes takes longer than all else in a large search; values are read
+        # each time, by which a fit notes what a prediction depends on.
+        if asked not in self._names:
+            self._names[asked] = {
+                constant.name: self._longest(group, name, constant.name, software)
+                for constant in fields(kind)
             }
-        )
+        names = self._names[asked]
+        return kind(**{constant: self.values[full] for constant, full in names.items()})
 
     def _longest(self, group: str, name: str, constant: str, software: str) -> str:
         """Return the dotted name of the longest prefix that has the constant."""
