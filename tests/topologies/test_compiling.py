@@ -15,6 +15,7 @@ import pytest
 from planner.kernels import memory_bound, relaxed, tables
 from topologies.arrays import FloatVector, IntVector
 from topologies.compiling import check_once, declared_types, kernel, writing_kernel
+from topologies.notices import gathered_notices
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
@@ -49,6 +50,9 @@ print(memory_bound.time_bound(*arguments), memory_bound.time_bound.py_func(*argu
 """
 """Prints a bound that reads constants of another kernel file, compiled and not."""
 
+COUNTED = GATHERING + PARAMETER_COST + "\nprint(sum(notes.counts.values()))"
+"""Prints how many kernels were compiled, too."""
+
 
 def exchanged(text, first, second):
     """Exchange the names of two fields, or the values of two constants."""
@@ -74,14 +78,28 @@ def run(code, source, cache, **environment):
     ).stdout
 
 
-@pytest.fixture
-def source(tmp_path):
-    """Copy what kernels of the planner are made from."""
-    copy = tmp_path / "source"
-    for folder in ("planner/kernels", "topologies"):
-        shutil.copytree(ROOT / folder, copy / folder)
-    (copy / "planner" / "__init__.py").touch()
-    return copy
+def copied(folder, copy):
+    """Copy sources without what Python has kept of them; return the copy."""
+    return shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+class Ran(NamedTuple):
+    """A copy of the sources that has run once."""
+
+    source: Path
+    cache: Path
+    printed: list[str]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Copy what kernels of the planner are made from, and run it."""
+    folder = tmp_path_factory.mktemp("compiled")
+    source, cache = folder / "source", folder / "cache"
+    for name in ("planner/kernels", "topologies"):
+        copied(ROOT / name, source / name)
+    (source / "planner" / "__init__.py").touch()
+    return Ran(source, cache, run(COUNTED, source, cache).split())
 
 
 @pytest.mark.parametrize(
@@ -89,10 +107,10 @@ def source(tmp_path):
     [("SHARD_PASS = 20", "SHARD_ACROSS = 22"), ("reduced_each:", "gathered_each:")],
     ids=["constants", "fields"],
 )
-def test_an_answer_follows_what_changes_in_another_file(source, tmp_path, names):
-    cache = tmp_path / "cache"
-    compiled, plain = run(PARAMETER_COST, source, cache).split()
+def test_an_answer_follows_what_changes_in_another_file(ran, tmp_path, names):
+    compiled, plain, _ = ran.printed
     assert compiled == plain
+    source = copied(ran.source, tmp_path / "source")
     file = source / "planner" / "kernels" / "tables.py"
     text = file.read_text()
     status = file.stat()
@@ -100,18 +118,25 @@ def test_an_answer_follows_what_changes_in_another_file(source, tmp_path, names)
     assert len(swapped) == len(text)
     file.write_text(swapped)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    again, plain_again = run(PARAMETER_COST, source, cache).split()
+    again, plain_again = run(PARAMETER_COST, source, ran.cache).split()
     assert again == plain_again
     assert plain_again != plain
 
 
-def test_a_second_copy_of_the_source_compiles_nothing(source, tmp_path):
-    cache = tmp_path / "cache"
-    count = GATHERING + PARAMETER_COST + "\nprint(sum(notes.counts.values()))"
-    assert run(count, source, cache).split()[-1] == "1"
-    other = tmp_path / "other"
-    source.rename(other)
-    assert run(count, other, cache).split()[-1] == "0"
+def test_a_second_copy_of_the_source_compiles_nothing(ran, tmp_path):
+    other = copied(ran.source, tmp_path / "other")
+    assert ran.printed[-1] == "1"
+    assert run(COUNTED, other, ran.cache).split() == [*ran.printed[:2], "0"]
+
+
+def doubling():
+    """Return a small kernel, as another process would make it."""
+
+    @kernel
+    def doubled(values: FloatVector, factor: float) -> float:
+        return values[0] * factor
+
+    return doubled
 
 
 @pytest.mark.parametrize(
@@ -127,38 +152,38 @@ def test_a_second_copy_of_the_source_compiles_nothing(source, tmp_path):
     ],
     ids=["cut", "empty", "other", "open to all", "link", "folder", "pipe"],
 )
-def test_a_damaged_file_is_no_file(source, tmp_path, damage):
-    cache = tmp_path / "cache"
-    expected = run(PARAMETER_COST, source, cache)
-    (file,) = (cache / "kernels").iterdir()
-    damage(file)
-    assert run(PARAMETER_COST, source, cache) == expected
+def test_a_damaged_file_is_no_file(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("NESTSIM_CACHE_DIR", str(tmp_path))
+    with gathered_notices() as notes:
+        assert doubling()(np.ones(1), 2.5) == 2.5
+        assert doubling()(np.ones(1), 2.5) == 2.5
+        assert notes.counts == {"compiling kernels": 1}
+        (file,) = (tmp_path / "kernels").iterdir()
+        damage(file)
+        assert doubling()(np.ones(1), 2.5) == 2.5
+        assert notes.counts == {"compiling kernels": 2}
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(source, tmp_path):
-    cache = tmp_path / "cache"
-    expected = run(PARAMETER_COST, source, cache)
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    told = GATHERING + PARAMETER_COST + "\nprint(*notes.sentences(1000.0))"
-    answer, _, problem = run(told, source, tmp_path / "file").partition("\n")
-    assert answer == expected.strip()
+    monkeypatch.setenv("NESTSIM_CACHE_DIR", str(tmp_path / "file"))
+    with gathered_notices() as notes:
+        assert doubling()(np.ones(1), 2.5) == 2.5
+    (problem,) = notes.sentences(1000.0)
     assert problem.startswith("compiled kernels cannot be kept")
     assert "Not a directory" in problem
 
 
-def test_several_processes_at_once_are_all_right(source, tmp_path):
+def test_several_processes_at_once_are_all_right(ran, tmp_path):
     cache = tmp_path / "cache"
-    with ThreadPoolExecutor(3) as pool:
-        answers = set(pool.map(lambda _: run(PARAMETER_COST, source, cache), range(3)))
-    assert len(answers) == 1
+    with ThreadPoolExecutor(2) as pool:
+        printed = pool.map(lambda _: run(PARAMETER_COST, ran.source, cache), range(2))
+        assert [one.split() for one in printed] == [ran.printed[:2]] * 2
     assert len(list((cache / "kernels").iterdir())) == 1
 
 
 def test_a_kernel_takes_what_converts_to_its_declared_types():
-    @kernel
-    def doubled(values: FloatVector, factor: float) -> float:
-        return values[0] * factor
-
+    doubled = doubling()
     ones = np.ones(1)
     assert doubled(ones, 2) == 2.0
     assert doubled(ones, 2.5) == 2.5

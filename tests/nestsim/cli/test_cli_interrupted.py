@@ -161,8 +161,19 @@ def assert_in_order(folder: Path, ended: Ended, number: signal.Signals) -> None:
         assert "the same command, without --restart, goes on from there" in last
 
 
-@pytest.mark.parametrize("seconds", [0.3, 1.5, 4.0])
-@pytest.mark.parametrize("command", COMMANDS)
+MOMENTS = (0.3, 1.5, 4.0)
+"""Seconds after the beginning: while it loads, while it works, near its end."""
+
+
+def moments() -> Iterator[Any]:
+    """Yield each command with each moment; all but one of a command are slow."""
+    for place, command in enumerate(COMMANDS):
+        for number, seconds in enumerate(MOMENTS):
+            marks = () if place % 2 == number else pytest.mark.slow
+            yield pytest.param(command, seconds, marks=marks, id=f"{command}-{seconds}")
+
+
+@pytest.mark.parametrize(("command", "seconds"), moments())
 def test_a_command_that_is_stopped_leaves_all_in_order(
     command: str, seconds: float, folder: Path
 ) -> None:
