@@ -23,7 +23,9 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)  ## set up .venv and run the main scenario
 	$(BIN)/nestsim run scenarios/glm4_32b_64_h100.toml --output results/demo --force
 
-test: lint unit  ## set up .venv and pass lint, types, import contracts and tests
+# Side by side: types take most of a minute, on one core.
+test: $(STAMP)  ## set up .venv and pass lint, types, import contracts and tests
+	$(MAKE) --jobs=2 lint unit
 
 lint: $(STAMP)  ## formatting, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -32,7 +34,7 @@ lint: $(STAMP)  ## formatting, lint, types, import contracts
 	$(BIN)/lint-imports
 
 unit: $(STAMP)  ## the tests, on all cores
-	$(BIN)/python -m pytest -n $(WORKERS) -q
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
 # The tests build it, too; MkDocs speaks of its own future otherwise.
 docs: $(STAMP)  ## the documentation as a site in results/site, warnings as errors

@@ -18,7 +18,7 @@ from tests.fuzz.pool import Lane
 from tests.fuzz.session import Session, drawn, run_session, summary
 from tests.fuzz.shrinking import shrunk
 
-NUM_INPUTS = 250
+NUM_INPUTS = 120
 SEED = 11
 LEAST_ACCEPTED = 0.2
 """Of the inputs, part that is not refused. Sessions of so many have 0.29 to 0.46: what

@@ -187,10 +187,8 @@ def _settings(table: type[Table]) -> list[tuple[type[Table], str]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("table", "name"), _settings(Table), ids=lambda one: getattr(one, "__name__", one)
-)
-def test_every_setting_says_what_it_accepts(table: type[Table], name: str) -> None:
-    words = accepted(table, (name,))
+def test_every_setting_says_what_it_accepts() -> None:
     begins = ("a ", "one of ", "true or false", '"')
-    assert words.startswith(begins)
+    words = {one: accepted(one[0], (one[1],)) for one in _settings(Table)}
+    assert len(words) > 400
+    assert [one for one, text in words.items() if not text.startswith(begins)] == []

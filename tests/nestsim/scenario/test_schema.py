@@ -172,32 +172,32 @@ def test_what_is_required_must_be_there(path: list[str]) -> None:
     assert not accepts(document)
 
 
-@pytest.mark.parametrize("table", [name for name, _ in tables()])
-def test_every_table_says_what_it_is_and_takes_nothing_unknown(table: str) -> None:
-    schema = dict(tables())[table]
-    assert schema["description"]
-    assert schema["additionalProperties"] is False
+def test_every_table_says_what_it_is_and_takes_nothing_unknown() -> None:
+    for name, schema in tables():
+        assert schema["description"], name
+        assert schema["additionalProperties"] is False, name
 
 
-@pytest.mark.parametrize(("name", "setting"), settings(), ids=lambda one: str(one)[:60])
-def test_every_setting_is_described_on_one_line(
-    name: str, setting: dict[str, Any]
-) -> None:
-    if "description" not in setting:  # pydantic leaves out what the table says already
-        table = setting["$ref"].removeprefix("#/$defs/")
-        setting = SCHEMA["$defs"][table]
-    assert setting["description"].endswith(".")
-    assert "\n" not in setting["description"]
+def test_every_setting_is_described_on_one_line() -> None:
+    def words(setting: dict[str, Any]) -> str:
+        if "description" not in setting:  # pydantic leaves out what the table says
+            table = setting["$ref"].removeprefix("#/$defs/")
+            setting = SCHEMA["$defs"][table]
+        return str(setting["description"])
+
+    texts = {name: words(setting) for name, setting in settings()}
+    assert len(texts) > 400
+    assert [k for k, text in texts.items() if text[-1] != "." or "\n" in text] == []
 
 
-@pytest.mark.parametrize(("name", "setting"), settings(), ids=lambda one: str(one)[:60])
-def test_defaults_and_examples_are_valid_themselves(
-    name: str, setting: dict[str, Any]
-) -> None:
-    validator = Draft202012Validator({"$defs": SCHEMA["$defs"], **setting})
-    shown = setting.get("examples", [])
-    for value in [*shown, *([setting["default"]] if "default" in setting else [])]:
-        validator.validate(value)
+def test_defaults_and_examples_are_valid_themselves() -> None:
+    wrong = []
+    for name, setting in settings():
+        validator = Draft202012Validator({"$defs": SCHEMA["$defs"], **setting})
+        shown = [setting[key] for key in ("default",) if key in setting]
+        shown += setting.get("examples", [])
+        wrong += [(name, value) for value in shown if not validator.is_valid(value)]
+    assert wrong == []
 
 
 def test_editors_can_complete_names_from_the_library_and_the_catalogue() -> None:
