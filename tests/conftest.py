@@ -6,6 +6,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# Other examples in each run: many runs try what one run of many examples would.
+settings.register_profile("suite", max_examples=50)
+settings.load_profile("suite")
 
 # A worker holds a million objects of modules and collected tests, which the collector
 # would look at again and again: a third of the time of collecting them.

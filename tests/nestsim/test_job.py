@@ -20,9 +20,14 @@ from nestsim.simulator.noise import Delay, Jitter, Noise
 from planner.planners.protocol import PlannerSettings
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-FILES = sorted(
-    path for path in SCENARIOS.glob("*.toml") if not path.stem.endswith("_links")
-)
+LARGE = "deepseek_v3_2048_h800"
+"""Its search takes a minute."""
+
+NAMES = [
+    pytest.param(path.stem, marks=pytest.mark.slow) if path.stem == LARGE else path.stem
+    for path in sorted(SCENARIOS.glob("*.toml"))
+    if not path.stem.endswith("_links")
+]
 
 
 def load(name, **search):
@@ -30,9 +35,9 @@ def load(name, **search):
     return replace(scenario, search=replace(scenario.search, **search))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_shipped_scenario_is_planned_and_confirmed(path):
-    result = run_job(load(path.stem, keep_best=2))
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_scenario_is_planned_and_confirmed(name):
+    result = run_job(load(name, keep_best=2))
     assert result.chosen is not None
     assert not result.spent.is_stopped
     chosen = result.candidates[result.chosen]

@@ -74,9 +74,10 @@ def judgements(data: dict[str, Any]) -> dict[str, bool]:
     }
 
 
-def test_thirty_plans_near_the_edge_have_room_in_all_commands_or_in_none() -> None:
+@pytest.mark.parametrize("plans", [10, pytest.param(30, marks=pytest.mark.slow)])
+def test_plans_near_the_edge_have_room_in_all_commands_or_in_none(plans: int) -> None:
     draw = random.Random(28)
-    found = [(data, judgements(data)) for data in (drawn(draw) for _ in range(30))]
+    found = [(data, judgements(data)) for data in (drawn(draw) for _ in range(plans))]
     apart = [(data, said) for data, said in found if len({*said.values()}) > 1]
     assert not apart
     fitting = [data for data, said in found if said["memory"]]
@@ -85,8 +86,8 @@ def test_thirty_plans_near_the_edge_have_room_in_all_commands_or_in_none() -> No
         for data in fitting
         if any("offload" in k and v for k, v in data["plan"].items())
     ]
-    assert len(away) >= 3
-    assert len(found) - len(fitting) >= 5
+    assert len(away) >= plans // 10
+    assert len(found) - len(fitting) >= plans // 6
 
 
 NARROW: dict[str, Any] = {

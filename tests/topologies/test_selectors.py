@@ -43,7 +43,7 @@ def named(network, selector):
 
 
 @given(network=networks | cabled_fat_trees, data=st.data())
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_the_names_that_reports_print_select_the_link(network, data):
     if not len(network.links):
         return
@@ -152,7 +152,7 @@ def test_a_level_without_links_is_refused():
     name=st.text(alphabet="ab ", max_size=8),
     wanted=st.text(alphabet="ab *", max_size=8).filter(lambda text: "*" in text),
 )
-@settings(max_examples=500)
+@settings(max_examples=150)
 def test_stars_mean_what_they_mean_to_a_shell(name, wanted):
     assert bool(_match_names([name], wanted)) == fnmatchcase(name, wanted)
 

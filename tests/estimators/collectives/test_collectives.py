@@ -194,7 +194,7 @@ def regular_networks(draw):
 
 
 @given(regular_networks(), st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_mirrored_and_rotated_groups_have_the_same_shape_and_time(network, data):
     """Rotated by blocks of the outermost level but one; whole stages at random."""
     num_devices, blocks = network.num_devices, np.array(network.block_sizes)

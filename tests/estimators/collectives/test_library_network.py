@@ -116,7 +116,7 @@ def test_more_nodes_are_never_faster(local, nodes, more, operation, sharp):
     st.sampled_from(OPERATIONS),
     st.data(),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_rings_and_messages_are_priced_alike(
     local, nodes, leaves, is_library, sharp, operation, data
 ):

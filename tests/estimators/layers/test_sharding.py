@@ -619,7 +619,7 @@ def test_products_keep_inputs_and_gradients_for_later_as_in_qi(t: int, b: int) -
 
 
 @given(splits())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_weight_gradients_are_half_the_backward_pass_of_products_with_a_weight(
     drawn: tuple[LayerGraph, Degrees],
 ) -> None:

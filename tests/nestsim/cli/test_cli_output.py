@@ -417,14 +417,25 @@ def test_results_are_the_same_with_and_without_progress(folder: Path) -> None:
     assert contents[0] == contents[1]
 
 
+TRACES, KERNELS = "traces of models", "compiled kernels"
+
+
+@pytest.mark.parametrize(
+    ("command", "anew"),
+    [
+        ("memory", (TRACES,)),
+        # Compiles half of all kernels.
+        pytest.param("simulate", (KERNELS, TRACES), marks=pytest.mark.slow),
+    ],
+)
 def test_a_cache_that_cannot_be_written_changes_nothing_and_is_told(
-    folder: Path,
+    command: str, anew: tuple[str, ...], folder: Path
 ) -> None:
     (folder / "file").touch()
     caches = (os.environ["NESTSIM_CACHE_DIR"], str(folder / "file"))
     kept, not_kept = (
         subprocess.run(
-            [sys.executable, "-m", "nestsim", "simulate", "in/job.toml", "--json"],
+            [sys.executable, "-m", "nestsim", command, "in/job.toml", "--json"],
             env=os.environ | {"NESTSIM_CACHE_DIR": cache},
             capture_output=True,
             text=True,
@@ -434,7 +445,7 @@ def test_a_cache_that_cannot_be_written_changes_nothing_and_is_told(
         for cache in caches
     )
     assert not_kept.stdout == kept.stdout
-    assert "compiling kernels, once: " in not_kept.stderr
-    for what in ("compiled kernels", "traces of models"):
+    assert ("compiling kernels, once: " in not_kept.stderr) == (KERNELS in anew)
+    for what in anew:
         assert f"{what} cannot be kept for the next command: " in not_kept.stderr
     assert "cannot be kept" not in kept.stderr

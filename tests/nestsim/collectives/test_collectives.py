@@ -76,7 +76,7 @@ def placed(draw):
     st.sampled_from(CASES),
     st.integers(1, 2**32),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_alone_the_simulation_equals_the_closed_form(which, groups, case, size):
     """To half a tick a phase, for the time on the wire and for the latency."""
     network, (operation, name) = NETWORKS[which], case

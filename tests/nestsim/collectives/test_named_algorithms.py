@@ -43,7 +43,7 @@ OPERATIONS = st.sampled_from(sorted(RING_OPERATIONS))
 
 relaxed = settings(
     deadline=None,
-    max_examples=80,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

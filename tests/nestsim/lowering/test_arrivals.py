@@ -50,7 +50,7 @@ WIDE = instances(
     st.sampled_from(("hierarchical", "hierarchical", *ALGORITHM_NAMES)),
     st.floats(1.0, 30.0),
 )
-@settings(relaxed, max_examples=60)
+@settings(relaxed, max_examples=30)
 def test_all_that_a_plan_sends_arrives_before_it_is_needed(
     case, granularity, execution, algorithm, size
 ):
@@ -66,7 +66,7 @@ def test_all_that_a_plan_sends_arrives_before_it_is_needed(
 
 
 @given(steps())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_all_that_a_step_sends_arrives_before_it_is_needed(case):
     network, work = case
     assert_nothing_is_left(network, work)

@@ -546,7 +546,7 @@ def test_a_skewed_routing_makes_passes_longer(granularity):
 
 
 @given(priced_plans())
-@settings(relaxed, max_examples=40)
+@settings(relaxed, max_examples=25)
 def test_the_peak_is_never_above_the_planners_bound(case):
     network, job, priced = case
     result = replay(network, lower_plan(network, job, priced))

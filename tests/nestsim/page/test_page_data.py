@@ -62,7 +62,7 @@ def test_short_bars_are_joined_where_no_window_keeps_them() -> None:
     assert joined.microbatch.tolist() == [0, 1, 2, -1, -1, 7, 8, -1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(

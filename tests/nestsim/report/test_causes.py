@@ -29,7 +29,7 @@ def causes_of(net: Network, work: PipelineWork) -> dict[str, float]:
     return dict(found)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(step=steps())
 def test_causes_add_up_to_the_iteration(step: tuple[Network, PipelineWork]) -> None:
     found = causes_of(*step)

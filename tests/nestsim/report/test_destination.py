@@ -427,7 +427,7 @@ THINGS = st.dictionaries(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(things=THINGS, force=st.booleans())
 def test_whatever_a_folder_holds_nothing_foreign_is_changed_or_removed(
     things: dict[str, str], force: bool, tmp_path_factory: pytest.TempPathFactory

@@ -33,7 +33,7 @@ def both(net: Network, work: PipelineWork) -> tuple[Replay, Replay]:
     return replay(net, work), replay_all(net, work)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(step=steps())
 def test_classes_weigh_as_much_as_their_members(
     step: tuple[Network, PipelineWork],

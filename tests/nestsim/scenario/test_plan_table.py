@@ -103,7 +103,7 @@ def specs(draw: st.DrawFn) -> tuple[Workload, PlanSpec]:
 
 
 @given(specs(), st.sampled_from(sorted(NAMED_PRESETS)))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_what_is_written_is_read_back_whatever_the_preset(
     drawn: tuple[Workload, PlanSpec], preset: str
 ) -> None:

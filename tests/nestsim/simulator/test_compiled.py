@@ -42,7 +42,7 @@ def agree(system):
     return plain
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(random_systems())
 def test_both_engines_agree_with_and_without_skipping(system):
     agree(system)
@@ -62,7 +62,7 @@ def test_contended_steps_agree_in_both_engines(schedule, data):
     agree(build_model(net, replace(work, schedule=schedule)).system)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(random_systems(), st.randoms(use_true_random=False))
 def test_the_order_of_actors_makes_no_difference(system, random):
     order = list(range(system.program.size))

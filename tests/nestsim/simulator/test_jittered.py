@@ -66,7 +66,7 @@ def delayed_systems(draw):
     return replace(system, delays=quantise(np.array(delays), TICK))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(delayed_systems())
 def test_both_engines_delay_messages_alike(system):
     run, compiled = simulate(system), simulate_compiled(system, skipping=True)
@@ -86,7 +86,7 @@ def test_both_engines_delay_messages_alike(system):
         assert (arrivals >= starts + system.latency[channel] + more).all()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(random_systems())
 def test_delays_of_zero_change_no_bit(system):
     zeros = np.zeros(int(num_messages(system).sum()))
@@ -362,7 +362,7 @@ def test_a_chain_of_two_stages_hides_delays_behind_microbatches():
     assert times.tolist() == [longer, longer]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_larger_delays_never_make_a_step_faster(data):
     schedule = data.draw(st.sampled_from(sorted(SCHEDULES)))

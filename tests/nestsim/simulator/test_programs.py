@@ -357,7 +357,7 @@ def test_buckets_of_several_phases_and_chunks_all_arrive(num_chunks):
 
 
 @schedules
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_blocking_transfers_never_lock_up_and_are_never_faster(schedule, data):
     p, m, v = data.draw(step_sizes(schedule, most_stages=6, most_microbatches=12))
@@ -389,7 +389,7 @@ def test_blocking_transfers_never_lock_up_and_are_never_faster(schedule, data):
     assert (blocking.transfers.microbatch >= 0).all()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(p=st.integers(1, 6), data=st.data())
 def test_blocking_1f1b_has_the_cycle_time_of_its_slowest_stage(p, data):
     def numbers(count, least, most):

@@ -30,7 +30,7 @@ def assert_cut_off(time, end):
         assert time(cutoff=0.0) == math.inf
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(random_systems(), st.booleans())
 def test_the_end_is_that_of_the_whole_run(system, skipping):
     end = simulate(system).end
@@ -38,7 +38,7 @@ def test_the_end_is_that_of_the_whole_run(system, skipping):
         assert_cut_off(partial(engine, system, skipping=skipping), end)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     step=steps(),
     engine=st.sampled_from(ENGINES),

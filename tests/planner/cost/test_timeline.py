@@ -101,7 +101,7 @@ def equal_stages(count, *each):
 
 
 @every
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_the_sweep_solves_the_recurrence(schedule, data):
     pipeline = data.draw(pipelines(schedule))
@@ -112,7 +112,7 @@ def test_the_sweep_solves_the_recurrence(schedule, data):
 
 
 @every
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_the_compiled_kernel_is_its_python_function(schedule, data):
     pipeline = data.draw(pipelines(schedule))
@@ -131,7 +131,7 @@ def test_equal_stages_without_transfers_wait_only_to_fill_and_drain(schedule, p,
     assert ends.max() == (m + p - 1) * 8.0
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(
     p=st.integers(1, 8),
     rounds=st.integers(0, 20),
@@ -150,7 +150,7 @@ def test_zb_h1_hides_all_but_a_third_of_the_bubble_of_equal_stages(
     assert ends.max() == m * whole + (p - 1) * (whole - 2 * weight)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(
     p=st.integers(2, 8),
     v=st.integers(2, 6),

@@ -17,7 +17,7 @@ from tests.planner.instances import instances
 from tests.planner.planners.examples import small_job, tree
 
 relaxed = settings(
-    deadline=None, max_examples=40, suppress_health_check=list(HealthCheck)
+    deadline=None, max_examples=25, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -73,19 +73,19 @@ def check_proposals(instance) -> None:
 
 
 @given(instances(most_devices=16, blocks=range(1, 7)))
-@settings(relaxed, max_examples=40)
+@settings(relaxed, max_examples=25)
 def test_no_planner_beats_nest_or_leaves_its_space(instance):
     check_proposals(instance)
 
 
 @given(interleaved(most_devices=12))
-@settings(relaxed, max_examples=40)
+@settings(relaxed, max_examples=25)
 def test_no_planner_beats_nest_with_virtual_stages(instance):
     check_proposals(instance)
 
 
 @given(instances(most_devices=8, blocks=range(1, 5)))
-@settings(relaxed, max_examples=80)
+@settings(relaxed, max_examples=40)
 def test_exhaustive_finds_the_k_best_of_nest(instance):
     proven, tried = found_by("nest", instance), found_by("exhaustive", instance)
     assert times(tried) == pytest.approx(times(proven), rel=1e-9)

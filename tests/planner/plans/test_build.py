@@ -78,7 +78,7 @@ def blocks_of(plan: Plan, num_layers: int) -> list[list[list[int]]]:
         ]
     ),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_ranks_are_numbered_as_megatron_numbers_them(order, degrees):
     """Take every rank apart by the order, innermost first, and look it up."""
     tp, cp, ep, dp, pp = degrees
@@ -539,7 +539,7 @@ def places(value, path=()):
 
 
 @given(name=st.sampled_from(list(LEGAL)), data=st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_any_value_in_any_place_of_a_file_is_accepted_or_explained(
     name, data, tmp_path_factory
 ):

@@ -30,7 +30,7 @@ from topologies.specs import FatTreeSpec, LevelSpec
 
 checked = settings(
     deadline=None,
-    max_examples=100,
+    max_examples=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -19,7 +19,7 @@ def degraded_instances(draw, **limits):
 @given(degraded_instances(most_devices=12, blocks=range(1, 5)))
 @settings(
     deadline=None,
-    max_examples=50,
+    max_examples=30,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_k_best_equal_those_of_exhaustive_search(instance):

@@ -41,12 +41,12 @@ def check_each(instance, seed, *, most):
 
 
 @given(instances(most_devices=16, blocks=range(1, 6)), SEEDS)
-@settings(relaxed, max_examples=150)
+@settings(relaxed, max_examples=60)
 def test_each_configuration_has_the_optimum_of_exhaustive_search(instance, seed):
     check_each(instance, seed, most=8)
 
 
 @given(interleaved(most_devices=12), SEEDS)
-@settings(relaxed, max_examples=60)
+@settings(relaxed, max_examples=30)
 def test_each_one_with_virtual_stages_has_that_of_exhaustive_search(instance, seed):
     check_each(instance, seed, most=8)

