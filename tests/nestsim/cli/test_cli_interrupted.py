@@ -173,7 +173,7 @@ def moments() -> Iterator[Any]:
             yield pytest.param(command, seconds, marks=marks, id=f"{command}-{seconds}")
 
 
-@pytest.mark.parametrize(("command", "seconds"), moments())
+@pytest.mark.parametrize(("command", "seconds"), list(moments()))
 def test_a_command_that_is_stopped_leaves_all_in_order(
     command: str, seconds: float, folder: Path
 ) -> None:

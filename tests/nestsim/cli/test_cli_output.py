@@ -65,6 +65,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def writing(command: str) -> list[str]:
+    """Return a command that writes its folder, without what takes long to draw."""
+    figures = () if command == "export" else ("--no-figures",)
+    return [*WRITING[command], "-q", "-o", "out", *figures]
+
+
 def refused(
     capsys: pytest.CaptureFixture[str], arguments: Sequence[str], *output: str
 ) -> str:
@@ -113,7 +119,7 @@ def test_every_command_refuses_the_same_places_before_it_works(
 def test_every_command_knows_its_own_folder_and_leaves_what_is_beside(
     command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = [*WRITING[command], "-q", "-o", "out"]
+    call = writing(command)
     (folder / "out").mkdir()
     (folder / "out" / OURS[command]).write_text("mine")
     (folder / "out" / "thesis.tex").write_text("mine")
@@ -168,7 +174,7 @@ def test_restart_and_force_delete_no_foreign_database(
     connection.execute("CREATE TABLE points (mine TEXT)")
     connection.close()
     content = (folder / "out" / name).read_bytes()
-    call = [*WRITING[command], "-q", "-o", "out"]
+    call = writing(command)
     assert main(call) == WRONG_INPUT
     assert (
         f"did not write\n  got:      '{folder}/out: {name}" in capsys.readouterr().err
@@ -181,7 +187,7 @@ def test_restart_and_force_delete_no_foreign_database(
 
 
 def test_a_sweep_that_was_killed_is_known_by_its_store(folder: Path) -> None:
-    call = [*WRITING["sweep"], "-q", "-o", "out"]
+    call = writing("sweep")
     assert main(call) == 0
     for path in (folder / "out").iterdir():
         if path.name != "sweep.sqlite":
@@ -191,8 +197,8 @@ def test_a_sweep_that_was_killed_is_known_by_its_store(folder: Path) -> None:
 
 
 def test_other_results_in_the_folder_of_a_sweep_keep_its_points(folder: Path) -> None:
-    assert main([*WRITING["sweep"], "-q", "-o", "out"]) == 0
-    assert main([*WRITING["simulate"], "-q", "-o", "out"]) in {0, 1}
+    assert main(writing("sweep")) == 0
+    assert main(writing("simulate")) in {0, 1}
     names = {path.name for path in (folder / "out").iterdir()}
     assert {"sweep.sqlite", "result.json"} <= names
     assert "points.csv" not in names
@@ -243,7 +249,7 @@ def test_a_full_file_system_is_told_and_earlier_results_stay(
 ) -> None:
     import nestsim.report.folder
 
-    call = [*WRITING["simulate"], "-q", "-o", "out"]
+    call = writing("simulate")
     assert main(call) in {0, 1}
     before = (folder / "out" / "report.txt").read_bytes()
 
