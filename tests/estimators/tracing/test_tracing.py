@@ -47,11 +47,9 @@ def untraceable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_every_named_model_is_a_chain_of_few_distinct_layers(
-    name: str, tmp_path: Path
-) -> None:
+def test_every_named_model_is_a_chain_of_few_distinct_layers(name: str) -> None:
     spec = load_model(name)
-    graph = trace_model(spec, cache_dir=tmp_path)
+    graph = trace_model(spec)
     blocks = [f"block {i}" for i in range(spec.num_layers)]
     ends = [] if spec.family == "bert" else ["final norm"]
     ends += [f"mtp {depth}" for depth in range(spec.mtp_num_layers)]

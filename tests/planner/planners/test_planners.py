@@ -85,7 +85,7 @@ def test_no_planner_beats_nest_with_virtual_stages(instance):
 
 
 @given(instances(most_devices=8, blocks=range(1, 5)))
-@settings(relaxed, max_examples=40)
+@settings(relaxed, max_examples=20)
 def test_exhaustive_finds_the_k_best_of_nest(instance):
     proven, tried = found_by("nest", instance), found_by("exhaustive", instance)
     assert times(tried) == pytest.approx(times(proven), rel=1e-9)

@@ -32,19 +32,19 @@ SMALL = SearchSpec(
 
 
 @given(instances(most_devices=8, blocks=range(1, 5)))
-@settings(relaxed, max_examples=50)
+@settings(relaxed, max_examples=30)
 def test_k_best_equal_those_of_exhaustive_search(instance):
     check(*instance)
 
 
 @given(instances(least_devices=9, most_devices=16, blocks=range(1, 6)))
-@settings(relaxed, max_examples=40)
+@settings(relaxed, max_examples=15)
 def test_k_best_of_sixteen_devices_equal_those_of_exhaustive_search(instance):
     check(*instance)
 
 
 @given(interleaved(most_devices=12))
-@settings(relaxed, max_examples=30)
+@settings(relaxed, max_examples=20)
 def test_k_best_with_virtual_stages_equal_those_of_exhaustive_search(instance):
     check(*instance)
 

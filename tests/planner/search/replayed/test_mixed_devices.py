@@ -79,8 +79,8 @@ def cases(seeds):
 
 
 def test_the_answer_is_the_best_of_all_replays_on_mixed_devices():
-    found = list(cases(range(700, 726)))
-    assert len([case for case in found if np.isfinite(case.best)]) >= 6
+    found = list(cases(range(700, 714)))
+    assert len([case for case in found if np.isfinite(case.best)]) >= 4
     for case in found:
         check_answer(case, 0.0)
 

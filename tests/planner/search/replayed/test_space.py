@@ -44,7 +44,7 @@ def facts_of(world, candidates):
 @pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))
 def test_every_plan_keeps_every_rule(preset):
     plans = 0
-    for seed in range(12):
+    for seed in range(6):
         world = random_world(seed, preset=preset, most_devices=12)
         candidates, rng = world.candidates(), random.Random(seed)
         facts, rules = facts_of(world, candidates), LAUNCH_RULES[preset]
@@ -54,7 +54,7 @@ def test_every_plan_keeps_every_rule(preset):
             for leaf in rng.sample(some, min(6, len(some))):
                 assert broken_rules(candidates.plan(leaf), rules, facts) == ()
                 plans += 1
-    assert plans >= 40
+    assert plans >= 20
 
 
 def every_grouping(tp, cp, ep):
