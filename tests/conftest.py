@@ -20,6 +20,9 @@ gc.set_threshold(50_000, 20, 20)
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Tensors are tiny and workers share the cores: threads of torch wait by spinning.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 
 def pytest_collection_finish() -> None:
     """Leave out of garbage collection what lasts as long as the tests do."""

@@ -1,6 +1,6 @@
 """Models that a CPU runs in milliseconds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,14 +33,3 @@ def small() -> SmallModel:
         return replace(spec, **{**sizes, **changes})
 
     return shrink
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread: faster on tiny tensors, and the machine may be busy."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

@@ -19,7 +19,6 @@ from estimators.tracing.trace import trace_model
 from tests.estimators.oracles import closed_form_training_flops
 from tests.estimators.whole_models import build_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SmallModel = Callable[..., TransformerSpec]
 
 

@@ -23,7 +23,6 @@ from estimators.tracing.trace import trace_model
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SmallModel = Callable[..., TransformerSpec]
 LENGTH, HEADS, CHANNELS = 12, 4, 6
 

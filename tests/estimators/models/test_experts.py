@@ -20,8 +20,6 @@ from estimators.tracing.trace import trace_model
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SMALL = TransformerSpec(
     family="mixtral",
     num_layers=3,

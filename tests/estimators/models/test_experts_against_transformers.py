@@ -21,7 +21,6 @@ from estimators.models.huggingface.load import load_huggingface
 from estimators.tracing.trace import trace_model
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 LENGTH = 32
 SMALL = {

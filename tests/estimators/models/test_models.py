@@ -18,7 +18,6 @@ from tests.estimators.models import test_library, test_special
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SmallModel = Callable[..., TransformerSpec]
 
 PUBLISHED_PARAMETERS = {

@@ -26,8 +26,6 @@ from estimators.tracing.graph import LayerGraph, TracedOperator
 from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PUBLISHED = {
     "mamba2-2.7b": 2_702_599_680,
     "nemotron-h-8b": 8_100_852_736,

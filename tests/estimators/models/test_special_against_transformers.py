@@ -23,7 +23,6 @@ from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 LENGTH, TARGETS = 32, 24
 T5 = {
