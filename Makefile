@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help demo test lint unit docs fuzz regret benchmark bench-planner bench-simulator validate refit \
+.PHONY: help demo test lint unit wide docs fuzz regret benchmark bench-planner bench-simulator validate refit \
 	paper paper-all paper-page tables published slow clean
 .DEFAULT_GOAL := help
 
@@ -35,6 +35,9 @@ lint: $(STAMP)  ## formatting, lint, types, import contracts
 
 unit: $(STAMP)  ## the tests, on all cores
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
+
+wide: $(STAMP)  ## the tests with other examples of each property, and more: tens of minutes
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --hypothesis-profile wide
 
 # The tests build it, too; MkDocs speaks of its own future otherwise.
 docs: $(STAMP)  ## the documentation as a site in results/site, warnings as errors

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-# Other examples in each run: many runs try what one run of many examples would.
-settings.register_profile("suite", max_examples=50)
+# The same examples in each run, so that what passes once passes again; `make wide`
+# tries others, and more.
+settings.register_profile("suite", max_examples=50, derandomize=True)
+settings.register_profile("wide", max_examples=300)
 settings.load_profile("suite")
 
 # A worker holds a million objects of modules and collected tests, which the collector
