@@ -280,6 +280,8 @@ class Store:
             if version != SCHEMA_VERSION:
                 raise self._not_ours("a store of this version of nestsim", _FORGET)
             stored = dict(run("SELECT name, value FROM facts").fetchall())
+        if any(isinstance(one, bytes) for pair in stored.items() for one in pair):
+            raise self._not_ours("facts as they were recorded", _FORGET)
         if stored != facts:
             names = sorted(stored.keys() | facts.keys())
             other = ", ".join(n for n in names if stored.get(n) != facts.get(n))
@@ -324,6 +326,8 @@ class Store:
                     where=str(self.path),
                     expected="one sweep at a time in a folder",
                 ) from None
+            if str(error).startswith("no such"):
+                raise self._not_ours("the tables of a sweep", _FORGET) from None
             raise InputError(
                 f"cannot be used: {error}",
                 where=str(self.path),

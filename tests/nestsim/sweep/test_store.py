@@ -3,6 +3,7 @@
 import os
 import random
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,27 @@ def test_damage_is_told_in_a_sentence_and_nothing_changed_is_read(path: Path) ->
             beside.unlink()
     assert not problems
     assert refused > 200
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE facts SET name = x'ff00' WHERE name = (SELECT max(name) FROM facts)",
+        "UPDATE facts SET value = x'ff00'",
+        "DROP TABLE facts",
+        "DROP TABLE points",
+        "DROP TABLE durations",
+    ],
+)
+def test_a_store_that_lost_a_part_can_be_begun_anew(path: Path, statement: str) -> None:
+    with Store(path, FACTS) as store:
+        store.record(outcome(0), 0.5)
+    with closing(sqlite3.connect(path)) as changed:
+        changed.execute(statement)
+        changed.commit()
+    with (
+        pytest.raises(InputError, match="not a store") as caught,
+        Store(path, FACTS) as store,
+    ):
+        store.seconds()
+    assert "--restart" in caught.value.hint
