@@ -11,7 +11,13 @@ from nestsim.memory.job import KeptActivations, MemoryResult, StageNeeds
 from nestsim.report.figures.palette import MEMORY_PARTS
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.text import need_sentence
-from nestsim.report.wording import layer_span, percent, plan_label, plural
+from nestsim.report.wording import (
+    IDEAL_WORDS,
+    layer_span,
+    percent,
+    plan_label,
+    plural,
+)
 from planner.memory.changes import Change
 from planner.memory.thrift import MOST_DEVICES, ThriftyPlan
 from planner.step.room import is_within
@@ -46,7 +52,8 @@ def print_memory(result: MemoryResult, console: Console) -> None:
         _print_list(console, "What would fit", fewest_words(result))
         return
     style = "bold green" if result.fits else "bold red"
-    headline = Text(_HEADLINES[result.judgement], style=style)
+    ideal = IDEAL_WORDS if result.band is None else ""
+    headline = Text(f"{_HEADLINES[result.judgement]}{ideal}", style=style)
     print_line(console, headline, result.scenario_name)
     for sentence in (fit_sentence(result), need_sentence(result.need)):
         if sentence:

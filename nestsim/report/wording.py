@@ -407,7 +407,10 @@ VERDICT_WORDS = {
 }
 """Verdict -> headline word."""
 
+IDEAL_WORDS = ", IDEAL SOFTWARE"
+"""What stands behind a headline's word where the software is nobody's."""
+
 
 def verdict_words(kind: str, preset: str) -> str:
     """Return a headline's word, with whose software it is where it is nobody's."""
-    return VERDICT_WORDS[kind] + (", IDEAL SOFTWARE" if preset == "ideal" else "")
+    return VERDICT_WORDS[kind] + (IDEAL_WORDS if preset == "ideal" else "")

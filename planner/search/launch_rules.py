@@ -526,7 +526,7 @@ _DDP = LaunchRules(
 )
 
 _IDEAL = LaunchRules(
-    framework="no framework",
+    framework="ideal software, no framework",
     schedules=(
         *("1f1b", "gpipe", "interleaved-1f1b"),
         *("zb-h1", "zb-h2", "zb-v", "dualpipe-v"),

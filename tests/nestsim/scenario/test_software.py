@@ -160,6 +160,8 @@ def test_a_verdict_says_that_it_is_of_nobody_s_software(
     printed = capsys.readouterr()
     assert printed.out.startswith("CONFIRMED, IDEAL SOFTWARE")
     assert "left out" not in printed.err
+    assert main(["memory", str(tmp_path / "job.toml")]) == 0
+    assert capsys.readouterr().out.startswith("FITS, IDEAL SOFTWARE")
 
 
 def test_a_habit_gives_way_to_an_optimizer_that_it_does_not_go_with(load: Any) -> None:
