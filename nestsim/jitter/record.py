@@ -1,7 +1,5 @@
 """What jitter costs, as plain data: JSON and CSV."""
 
-import csv
-import io
 import math
 from typing import Any
 
@@ -160,13 +158,3 @@ def run_rows(result: JitterResult) -> list[dict[str, Any]]:
 def scale_rows(result: JitterResult) -> list[dict[str, Any]]:
     """Return one row for each number of replicas."""
     return [_row_json(row) for row in result.scale]
-
-
-def csv_of(rows: list[dict[str, Any]]) -> str:
-    """Return rows as CSV, numbers exactly, nothing where there is none."""
-    stream = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return stream.getvalue()

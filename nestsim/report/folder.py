@@ -6,7 +6,6 @@ it was asked for, and ``manifest.json`` with the hash of each. No file holds a t
 stamp: the same scenario gives the same folder.
 """
 
-import csv
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nestsim.report.assumptions import assumptions_json
 from nestsim.report.cost import cost_cells
 from nestsim.report.figures.data import hottest_link_use
+from nestsim.report.frames import csv_of
 from nestsim.report.json import dump_json, reported_candidate
 from nestsim.report.tables import plain_text
 from nestsim.report.text import print_result, result_json
@@ -176,7 +176,4 @@ _SUMMARY_KEYS = ("planner_rank", "verdict")
 def _write_summary(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     # Plans have some settings only where they are not what is usual.
     heading = [*dict.fromkeys(key for row in rows for key in row)] or [*_SUMMARY_KEYS]
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, heading, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    path.write_text(csv_of(rows, heading), encoding="utf-8", newline="")

@@ -1,9 +1,8 @@
 """Jobs on one fabric as JSON and CSV, in SI units."""
 
-import csv
-import io
 from typing import Any
 
+from nestsim.report.frames import csv_of
 from nestsim.report.wording import device_ranges
 from nestsim.tenancy.results import (
     PlacementChoice,
@@ -62,12 +61,7 @@ def job_rows(result: TenancyResult) -> list[dict[str, Any]]:
 
 def jobs_csv(result: TenancyResult) -> str:
     """Return one line for each job."""
-    rows = job_rows(result)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_of(job_rows(result))
 
 
 def _row(outcome: TenantOutcome) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario
 from nestsim.face.report import Contents, PagedReport
 from nestsim.jitter.figure import draw_jitter
 from nestsim.jitter.job import JitterResult, jitter_job
-from nestsim.jitter.record import csv_of, jitter_json, run_rows, scale_rows
+from nestsim.jitter.record import jitter_json, run_rows, scale_rows
 from nestsim.jitter.report import print_jitter
 from nestsim.page.kinds.jitter import jitter_page
 from nestsim.page.parts import Page
 from nestsim.report.destination import Writer, writer_of
-from nestsim.report.frames import frame_of
+from nestsim.report.frames import csv_of, frame_of
 from nestsim.report.wording import plan_label
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.operations.jitter import MOST_RUNS
