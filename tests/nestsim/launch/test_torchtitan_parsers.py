@@ -19,6 +19,7 @@ from nestsim.launch.formats.torchtitan.flavors import FLAVORS, REGISTRY
 from nestsim.launch.formats.torchtitan.names import COMMAND, OPTIONS, TOML
 from nestsim.launch.formats.torchtitan.splits import shared_blocks
 from nestsim.launch.formats.torchtitan.writing import write_torchtitan
+from tests.nestsim.launch.megatron.test_groups import planned
 from tests.nestsim.launch.test_torchtitan_round_trip import PLANS
 from tests.nestsim.launch.torchtitan_jobs import EXPERTS, small_job, text_of
 
@@ -124,6 +125,62 @@ def test_a_new_flavor_of_0_2_has_the_sizes_of_the_model(tmp_path: Path) -> None:
         32,
         32000,
     )
+
+
+GROUPED = (
+    {"tensor_model_parallel_size": 2, "expert_tensor_parallel_size": 1},
+    {"tensor_model_parallel_size": 2, "expert_tensor_parallel_size": 2},
+    {"tensor_model_parallel_size": 1},
+    {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 2},
+)
+"""Plans with experts beside context parallelism, eight ranks of experts."""
+
+
+@needs_toml
+@pytest.mark.parametrize("plan", GROUPED, ids=str)
+@pytest.mark.parametrize("cp", [2, 4])
+def test_0_2_builds_the_groups_that_a_plan_is_priced_with(
+    plan: Mapping[str, Any], cp: int
+) -> None:
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torchtitan.distributed import parallel_dims
+
+    ep = 8 // plan.get("expert_tensor_parallel_size", 1)
+    job = small_job(
+        {**plan, "context_parallel_size": cp, "expert_model_parallel_size": ep},
+        model=EXPERTS,
+    )
+    sizes = job.plan.parallel
+    dims = parallel_dims.ParallelDims(
+        dp_replicate=1,
+        dp_shard=sizes.data_parallel_size,
+        cp=cp,
+        tp=sizes.tensor_model_parallel_size,
+        pp=sizes.pipeline_model_parallel_size,
+        ep=ep,
+        etp=plan.get("expert_tensor_parallel_size", 1),
+        world_size=16,
+    )
+    names = {
+        "ep": "ep",
+        "efsdp": "expert dp",
+        "etp": "etp",
+        "cp": "cp",
+        "fsdp": "dp-cp",
+    }
+    built: dict[str, set[tuple[int, ...]]] = {name: set() for name in names.values()}
+    for rank in range(16):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=16)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parallel_dims, "device_type", "cpu")
+            dims.build_mesh()
+        for theirs, name in names.items():
+            mesh = dims.get_optional_mesh(theirs)
+            ranks = [rank] if mesh is None else sorted(mesh.mesh.flatten().tolist())
+            built[name].add(tuple(ranks))
+        dist.destroy_process_group()
+    assert built == {name: planned(job)[name] for name in built}
 
 
 @needs_command

@@ -27,8 +27,6 @@ pytestmark = pytest.mark.skipif(
 
 SCRIPT = Path(__file__).parent / "parallel_state.py"
 DRAWS = 40
-OVER_GLOO = 2
-"""Plans that are run over gloo, too, where starting processes takes longest."""
 
 SIZES = (
     "tensor_model_parallel_size",
@@ -99,7 +97,9 @@ def launched(job: LaunchJob, ranks: list[Groups]) -> dict[str, set[tuple[int, ..
     }
 
 
-def test_groups_of_every_kind_are_those_of_megatron_core() -> None:
+# Of all plans over gloo most of the time is the starting of processes.
+@pytest.mark.parametrize("over_gloo", [2, pytest.param(DRAWS, marks=pytest.mark.slow)])
+def test_groups_of_every_kind_are_those_of_megatron_core(over_gloo: int) -> None:
     rng = random.Random(28)
     drawn: list[tuple[LaunchJob, dict[str, Any]]] = []
     while len(drawn) < DRAWS:
@@ -116,7 +116,7 @@ def test_groups_of_every_kind_are_those_of_megatron_core() -> None:
     assert sum(min(job.plan.parallel.sizes()[1:3]) > 1 for job in jobs) >= DRAWS / 5
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],
-        input=json.dumps({"plans": arguments, "gloo": OVER_GLOO}),
+        input=json.dumps({"plans": arguments, "gloo": over_gloo}),
         capture_output=True,
         text=True,
         check=False,
@@ -125,7 +125,7 @@ def test_groups_of_every_kind_are_those_of_megatron_core() -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout[done.stdout.index('{"books"') :])
-    assert found["gloo"] == found["books"][:OVER_GLOO]
+    assert found["gloo"] == found["books"][:over_gloo]
     wrong = [
         (asked, name)
         for job, asked, ranks in zip(jobs, arguments, found["books"], strict=True)
