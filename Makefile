@@ -116,11 +116,12 @@ paper-all: paper  ## every experiment of the paper, and the tables of docs/paper
 			--output results/paper/restricted_$$(basename $$file .toml) || exit 1; \
 	done
 	# Alpa with micro-batches of one sequence: stages of one replica, as in its paper.
+	# Status 1: BERT has too few layers for 512 devices in one replica.
 	for file in $(filter-out %_1024.toml,$(FIG5)); do \
 		$(BIN)/nestsim sweep $$file --what run --no-figures \
 			--set search.planner=alpa --set "search.data_parallel_sizes=[[1]]" \
 			--set "search.tensor_model_parallel_sizes=[[1,2,4,8,16]]" \
-			--output results/paper/unreplicated_$$(basename $$file .toml) || exit 1; \
+			--output results/paper/unreplicated_$$(basename $$file .toml) || test $$? -eq 1 || exit 1; \
 	done
 	$(MAKE) paper-page
 
