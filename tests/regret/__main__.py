@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 
+from tests.docs.made import markdown_table
 from tests.regret.measuring import Row, measure
 from tests.regret.scenarios import MOST_DEVICES, draw, draw_small
 
@@ -61,7 +62,9 @@ def main() -> int:
             rows.append(row)
     text = summary(sorted(rows, key=lambda row: row.seed))
     (asked.output / "summary.txt").write_text(text, encoding="utf-8")
-    sys.stdout.write(f"\n{text}")
+    page = asked.output / "regret.md"
+    page.write_text(f"{page_table(rows)}\n", encoding="utf-8")
+    sys.stdout.write(f"\n{text}\n{page} is the table of docs/search.md\n")
     return 1 if any(row.faults for row in rows) else 0
 
 
@@ -132,6 +135,43 @@ def summary(rows: list[Row]) -> str:
     ):
         lines += ["", f"{what}: {len(chosen)}", *(_details(row) for row in chosen)]
     return "\n".join(lines) + "\n"
+
+
+HEAD = (
+    *("preset", "scenarios", "regret: median", "p90", "worst", "gap: median", "worst"),
+    *("replays: median", "most", "CPU s: median", "most"),
+)
+"""What the columns of the page's table are."""
+
+
+def page_table(rows: list[Row]) -> str:
+    """Return regrets by preset as docs/search.md shows them."""
+    cells = []
+    for preset in (*sorted({row.preset for row in rows}), "all"):
+        some = [row for row in rows if preset in (row.preset, "all")]
+        planned = [row for row in some if row.answer_plan]
+        if not planned:
+            continue
+        regrets = sorted(row.regret for row in planned)
+        gaps = [row.proven_gap for row in planned]
+        replays = [row.replays for row in some]
+        times = [row.cpu_seconds for row in some]
+        p90 = regrets[int(0.9 * (len(regrets) - 1))]
+        cells.append(
+            [
+                preset if preset == "all" else f"`{preset}`",
+                f"{len(some)}",
+                *map(_share, (statistics.median(regrets), p90, regrets[-1])),
+                *map(_share, (statistics.median(gaps), max(gaps))),
+                *(f"{statistics.median(replays):,.0f}", f"{max(replays):,}"),
+                *(f"{statistics.median(times):.1f}", f"{max(times):.0f}"),
+            ]
+        )
+    return markdown_table(HEAD, cells)
+
+
+def _share(number: float) -> str:
+    return "0" if number < 5e-4 else f"{100.0 * number:.1f} %"
 
 
 def _preset_line(preset: str, rows: list[Row]) -> str:

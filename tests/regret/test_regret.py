@@ -4,7 +4,7 @@
 """
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,8 @@ from nestsim.scenario.load import scenario_of
 from planner.planners.manual import manual_plans
 from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.launchable import LaunchFacts, broken_rules
-from tests.regret.measuring import ROUNDING, measure
+from tests.regret.__main__ import page_table
+from tests.regret.measuring import ROUNDING, Row, measure
 from tests.regret.scenarios import PRESETS, Drawn, draw, draw_small
 from topologies.input_file import parse_toml
 
@@ -104,3 +105,36 @@ def test_a_stopped_search_answers_with_what_can_be_launched() -> None:
     assert found.plans
     for priced in found.plans:
         assert not broken_rules(priced.plan, rules, facts)
+
+
+def test_the_table_of_the_page_is_written_as_it_stands_there() -> None:
+    empty = {field.name: 0 for field in fields(Row)}
+    rows = [
+        Row(
+            **{
+                **empty,
+                "preset": preset,
+                "answer": 1.0,
+                "lower_bound": 1.0 / (1.0 + gap),
+                "regret": regret,
+                "replays": replays,
+                "cpu_seconds": seconds,
+                "answer_plan": "tp1",
+            }
+        )
+        for preset, regret, gap, replays, seconds in (
+            ("fsdp", 0.0, 0.0, 9, 0.25),
+            ("fsdp", 0.0, 0.001, 18, 1.2),
+            ("ideal", 0.144, 0.01, 2400, 149.0),
+        )
+    ]
+    rows.append(replace(rows[0], answer=math.inf, answer_plan=""))  # found no plan
+    lines = page_table(rows).split("\n")
+    page = (Path(__file__).parents[2] / "docs" / "search.md").read_text("utf-8")
+    assert lines[0] in page
+    assert lines[2:] == [
+        "| `fsdp` | 3 | 0 | 0 | 0 | 0 | 0.1 % | 9 | 18 | 0.2 | 1 |",
+        "| `ideal` | 1 | 14.4 % | 14.4 % | 14.4 % | 1.0 % | 1.0 % | 2,400 | 2,400 | "
+        "149.0 | 149 |",
+        "| all | 4 | 0 | 0 | 14.4 % | 0.1 % | 1.0 % | 14 | 2,400 | 0.7 | 149 |",
+    ]
