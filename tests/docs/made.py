@@ -22,7 +22,10 @@ from docs.builder.settings import settings_reference
 from nestsim.cli import main as nestsim_main
 from nestsim.job import plan_job
 from nestsim.report.wording import number, percent
-from nestsim.scenario.load import load_scenario
+from nestsim.scenario.load import Scenario, load_scenario
+from planner.work import Spent
+from tests.benchmarks.planner_cases import all_cases
+from tests.benchmarks.planner_growth import replayed_search
 from tests.docs.pages import DOCS, ROOT
 from tests.validation.test_mist_l4 import RUNS, predicted
 from topologies.units import format_duration
@@ -147,22 +150,106 @@ def _answer_row(name: str) -> list[str]:
     scenario = load_scenario(SCENARIOS / f"{name}.toml")
     if name.startswith("paper/"):
         scenario = scenario.replace({"search.launchable": True})
+    return [f"`{name}`", *_search_cells(scenario)]
+
+
+def answers_of_mixed() -> str:
+    """Return what searches did and found where devices differ."""
+    half = {"num_devices": 32}
+    twice = {
+        "cluster.groups": [
+            {"accelerator": "a100-80gb", **half},
+            {"accelerator": "h100-sxm", **half},
+        ],
+        "cluster.network.levels[1].fan_out": 8,
+        "training.global_batch_size": 512,
+    }
+    slow = {"slow_devices": [{"device": 21, "factor": 1.5}]}
+    alike = load_scenario(SCENARIOS / "llama2_7b_64_h100.toml")
+    mixed = load_scenario(SCENARIOS / "mixed" / "llama2_7b_32_a100_h100.toml")
+    rows = [
+        ["`llama2_7b_64_h100`", *_search_cells(alike)],
+        [
+            "the same, device 21 takes 1.5 times as long",
+            *_search_cells(alike.replace({"cluster.degraded": slow})),
+        ],
+        [
+            "32 A100 and 32 H100: `mixed/llama2_7b_32_a100_h100` with twice the nodes, "
+            "512 sequences",
+            *_search_cells(mixed.replace(twice)),
+        ],
+    ]
+    head = ["scenario", "configurations", "opened", "replays", "work, 10^6"]
+    return markdown_table([*head, "answer", "gap"], rows)
+
+
+LARGER = {
+    "llama3-405b-16384-usual": "Llama 3 405B on 16,384 H100, one 50 GB/s adapter each",
+    "gpt3-175b-1024-slowest": "GPT-3 175B on 1,024 H100, 25 GB/s for each eight",
+}
+"""Case of `make bench-planner` -> what the page calls it."""
+
+
+def larger_answers() -> str:
+    """Return what searches of larger clusters did, with everything searched."""
+    rows = []
+    for name, words in LARGER.items():
+        found = replayed_search(*all_cases()[name].problem(None))
+        best = found.plans[0].time
+        cells = _done_cells(found.statistics, found.spent, best, found.lower_bound)
+        rows.append([words, *cells])
+    head = ["search", "configurations", "opened", "replays", "work, 10^6"]
+    return markdown_table([*head, "answer", "gap"], rows)
+
+
+def _search_cells(scenario: Scenario) -> list[str]:
+    """Return what a search did, what it found, and how sure it is."""
     result = plan_job(scenario)
-    counts = result.search_statistics
     best = result.candidates[0].replayed_time
     assert best is not None
     assert result.spent is not None
-    gap = best / result.lower_bound - 1.0
-    open_gap = ", not proven" if result.spent.is_stopped else ""
+    statistics = result.search_statistics
+    return _done_cells(statistics, result.spent, best, result.lower_bound)
+
+
+def _done_cells(
+    counts: Mapping[str, int], spent: Spent, best: float, bound: float
+) -> list[str]:
+    gap = best / bound - 1.0
+    open_gap = ", not proven" if spent.is_stopped else ""
     return [
-        f"`{name}`",
         f"{counts['configurations']:,}",
         f"{counts['configurations opened']:,}",
         f"{counts['plans replayed']:,}",
-        f"{result.spent.work / 1e6:.1f}",
+        f"{spent.work / 1e6:.1f}",
         format_duration(best),
         ("0" if gap < 1e-9 else f"{100.0 * gap:.2f} %") + open_gap,
     ]
+
+
+CONFIRMED = (
+    "bert_large_16_v100",
+    "mixtral_8x7b_128_h100",
+    "llama2_7b_64_h100",
+    "glm4_32b_64_h100",
+    "llama3_70b_256_tpu_torus",
+    "gpt3_175b_1024_h100",
+    "gpt3_175b_512_tpuv4",
+    "llama2_7b_64_h100_degraded",
+    "deepseek_v3_2048_h800",
+)
+"""Scenarios whose reported plans docs/replay.md counts the events of."""
+
+
+def events() -> str:
+    """Return the events of the plans that are reported, and who confirmed them."""
+    rows = []
+    for name in CONFIRMED:
+        scenario = load_scenario(SCENARIOS / f"{name}.toml")
+        command = nestsim.run if scenario.plan is None else nestsim.simulate
+        replay = command(scenario).to_dict()["simulated"]
+        rows.append([f"`{name}`", f"{replay['events']:,}", replay["engine"]])
+    return markdown_table(["plan that is reported", "events", "confirmed by"], rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +276,13 @@ MADE: Mapping[str, MadePart] = MappingProxyType(
         "nestsim validate --markdown": MadePart(
             page="accuracy.md", make=published, is_slow=True
         ),
+        "answers where devices differ": MadePart(
+            page="search.md", make=answers_of_mixed, is_slow=True
+        ),
+        "answers of larger clusters": MadePart(
+            page="search.md", make=larger_answers, is_slow=True
+        ),
+        "events": MadePart(page="replay.md", make=events, is_slow=True),
         "answers of searches": MadePart(page="search.md", make=answers, is_slow=True),
     }
 )

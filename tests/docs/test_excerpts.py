@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
+from nestsim.scenario.load import load_scenario
+from tests.docs.made import SCENARIOS
 from tests.docs.pages import DOCS, README, ROOT, blocks, commands
+from topologies.errors import InputError
 
 MAIN = ["run", "scenarios/glm4_32b_64_h100.toml"]
 
@@ -78,6 +81,36 @@ def test_a_table_on_a_page_is_what_the_command_prints(
     lines = plain(_COMMAND.sub("", shown)).split("\n")
     expected = {*report.split("\n"), ""}
     assert [one for one in lines if one not in expected] == []
+
+
+@pytest.mark.slow
+def test_fitted_constants_on_the_page_are_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the constants the table: the file that is written is another."""
+    line = next(line for _, line in commands() if "calibrate scenarios/" in line)
+    words = shlex.split(line.partition(" -o")[0])[1:]
+    assert main([*words, "--output", str(tmp_path / "my.toml"), "--quiet"]) == 0
+    printed = {one.rstrip() for one in capsys.readouterr().out.split("\n")}
+    shown = next(one for one in blocks("console") if "calibrate scenarios/" in one.text)
+    lines = _COMMAND.sub("", shown.text).split("\n")
+    assert [one for one in lines if one.rstrip() not in printed] == []
+
+
+def test_a_mistake_on_the_page_is_told_so(tmp_path: Path) -> None:
+    shown = next(one for one in blocks("text") if "has no unit" in one.text)
+    text = (SCENARIOS / "llama2_7b_64_h100.toml").read_text(encoding="utf-8")
+    file = tmp_path / "mine.toml"
+    mistaken = re.sub(
+        r'^node_bandwidth = ".*?"', "node_bandwidth = 450", text, flags=re.M
+    )
+    file.write_text(mistaken, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_scenario(file)
+    assert (
+        str(caught.value).replace(str(file), "scenarios/mine.toml")
+        == shown.text.strip()
+    )
 
 
 @pytest.mark.slow
