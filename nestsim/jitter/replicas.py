@@ -31,25 +31,24 @@ def fewer_replicas(
     tuple
         None where the model cannot have so few, as its experts are spread over more.
     """
-    parallel = replace(plan.parallel, data_parallel_size=num_replicas)
     ranks = num_replicas * plan.parallel.context_parallel_size
-    fewer = replace(
-        plan,
-        parallel=parallel,
-        stages=tuple(
-            replace(
-                stage,
-                devices=stage.devices[:num_replicas],
-                sharding_group_size=min(stage.sharding_group_size, ranks),
-            )
-            for stage in plan.stages
-        ),
-    )
     workload = evaluator.workload
     batch = plan.micro_batch_size * plan.num_microbatches * num_replicas
     training = replace(workload.training, global_batch_size=batch)
     smaller = replace(evaluator, workload=replace(workload, training=training))
     try:
+        fewer = replace(
+            plan,
+            parallel=replace(plan.parallel, data_parallel_size=num_replicas),
+            stages=tuple(
+                replace(
+                    stage,
+                    devices=stage.devices[:num_replicas],
+                    sharding_group_size=min(stage.sharding_group_size, ranks),
+                )
+                for stage in plan.stages
+            ),
+        )
         check_plan(smaller.workload, fewer, evaluator.network.num_devices)
         return smaller, smaller.price(fewer)
     except InputError:

@@ -17,6 +17,7 @@ from nestsim.jitter.figure import draw_jitter
 from nestsim.jitter.job import JitterResult, JitterTask, jitter_job
 from nestsim.jitter.record import jitter_json
 from nestsim.jitter.report import print_jitter
+from nestsim.jitter.scale import sizes_of
 from nestsim.job import price_table_plan
 from nestsim.page.document import page_html
 from nestsim.page.kinds.jitter import jitter_page
@@ -295,3 +296,17 @@ def test_a_gain_is_drawn_too_and_times_have_round_ticks(result: JitterResult) ->
     (alone, _) = jitter_page(data).figures
     across = alone.drawing["layer"][0]["encoding"]["x"]
     assert across["axis"]["values"] == [0.07045]
+
+
+def test_fewer_replicas_end_where_experts_need_them_all() -> None:
+    scenario = small(
+        {
+            "model.family": "mixtral",
+            "model.num_moe_experts": 4,
+            "model.moe_router_topk": 2,
+            "plan.expert_model_parallel_size": 4,
+        }
+    )
+    evaluator = Evaluator.of(scenario)
+    plan = price_table_plan(scenario, evaluator.network, evaluator.workload).plan
+    assert sizes_of(evaluator, plan) == (4, 8)
