@@ -50,6 +50,7 @@ from nestsim.jitter.closed_form import (
 from nestsim.jitter.event_graph import EventGraph, event_graph
 from nestsim.jitter.order_statistics import (
     PearsonThree,
+    Shifted,
     Slowest,
     Variate,
     moments,
@@ -299,30 +300,31 @@ class PipelineMoments:
 
         Mean delays are included.
         """
-        fixed: FloatArray = graph.fixed + graph.update * updates[graph.actor]
+        fixed: FloatArray = graph.fixed + (graph.update > 0.0) * updates[graph.actor]
         links = self.spec.jitter.links
         return fixed if links is None else fixed + graph.messages * links.mean
 
     def _slowest_updates(self, multiple: int) -> FloatArray:
-        """Return the mean factor of each stage's slowest optimizer step."""
+        """Return what the slowest optimizer step of each stage takes on average [s]."""
         factor = slowest_of(self.spec.jitter.compute or ALWAYS, self.num_ranks)
         num_stages = len(self.replicas[0].slow)
-        return np.array(
-            [
-                moments(
-                    Slowest(
-                        tuple(
-                            (
-                                Slowed(factor, one.slow[stage].update),
-                                one.count * multiple,
-                            )
-                            for one in self.replicas
-                        )
-                    )
-                ).mean
-                for stage in range(num_stages)
-            ]
-        )
+        means = np.zeros(num_stages)
+        usual = [
+            np.bincount(one.graph.actor, one.graph.update, num_stages).tolist()
+            for one in self.replicas
+        ]
+        for stage in range(num_stages):
+            of_replicas = tuple(
+                (
+                    Shifted(Slowed(factor, one.slow[stage].update), times[stage], 0.0),
+                    float(one.count * multiple),
+                )
+                for one, times in zip(self.replicas, usual, strict=True)
+                if times[stage] > 0.0
+            )
+            if of_replicas:
+                means[stage] = moments(Slowest(of_replicas)).mean
+        return means
 
     def _mixture(self, one: _AlikeReplicas, updates: FloatArray) -> "_Mixture":
         """Return the distribution of a replica's step by which stages are slow."""

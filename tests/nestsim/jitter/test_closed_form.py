@@ -219,6 +219,22 @@ def test_the_moments_of_a_replica_are_those_of_the_replay() -> None:
     assert not wrong
 
 
+def test_beside_a_far_slower_device_nobody_is_late_and_the_mean_is_the_plain_step() -> (
+    None
+):
+    scenario = noisy(
+        *("lognormal", 0.1, "step"),
+        {
+            "plan.pipeline_model_parallel_size": 2,
+            "cluster.degraded.slow_devices": [{"device": 0, "factor": 3.0}],
+            "training.global_batch_size": 8,
+        },
+    )
+    evaluator, priced = prepared(scenario)
+    plain = evaluator.replayed_time(priced)
+    assert pipeline_mean(scenario) == pytest.approx(plain, rel=0.004)
+
+
 def test_the_later_of_two_normal_moments_is_clarks() -> None:
     # Two of variance 3, of which 1 in common: the difference has variance 4.
     operations = Operations(
