@@ -36,7 +36,7 @@ def degraded_steps(draw):
 
 @settings(
     deadline=None,
-    max_examples=40,
+    max_examples=20,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(step=degraded_steps())
