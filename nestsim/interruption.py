@@ -25,6 +25,10 @@ SIGNALS = tuple(
 _SOON = 0.05
 """Until a signal that was lost is sent again [s]."""
 
+_TIDIED = "ignore:resource_tracker:UserWarning"
+"""Filter of warnings for processes that are started: their tracker tidies up what
+workers of a stopped command leave, and would tell users of it."""
+
 _PATIENCE = 2.0
 """An impatient user presses Ctrl-C twice; what puts things in order may end [s]."""
 
@@ -167,12 +171,14 @@ def unheard_by_children() -> Iterator[None]:
 
     # The first process that is started starts this one too, which up to Python 3.12
     # unblocks SIGINT and SIGTERM again.
+    sys.warnoptions.append(_TIDIED)
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        sys.warnoptions.remove(_TIDIED)
 
 
 def _is_main_thread() -> bool:

@@ -17,6 +17,8 @@ from planner.work import Progress
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from topologies.notices import Notices
+
 FIRST_LINES = (5.0, 10.0, 15.0, 30.0)
 """Between lines of progress where there is no terminal; then the last one [s]."""
 
@@ -25,6 +27,11 @@ LEAST_TOLD = 1.0
 
 _LEAST_SHARE = 0.02
 """Done of something, below which nothing is said of the time that it will take."""
+
+
+def sentences_of(gathered: "Notices") -> list[str]:
+    """Return what users should know of a call's notes."""
+    return gathered.sentences(LEAST_TOLD)
 
 
 def tell(text: str) -> None:

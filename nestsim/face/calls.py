@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nestsim.progress import LEAST_TOLD, shown_progress
+from nestsim.progress import sentences_of, shown_progress
 from nestsim.scenario.load import Scenario
 from planner.work import Progress
 from topologies.errors import InputError, naming
@@ -60,7 +60,7 @@ def calling(
         call = FaceCall(told)
         with naming(file):
             yield call
-    call.notices += dict.fromkeys([*notes, *gathered.sentences(LEAST_TOLD)])
+    call.notices += dict.fromkeys([*notes, *sentences_of(gathered)])
 
 
 def store_folder(folder: str | os.PathLike[str] | None) -> Path | None:

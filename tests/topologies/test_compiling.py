@@ -271,7 +271,7 @@ def kernel_files():
 def test_kernels_are_made_from_files_of_their_own_folder(file):
     """Or what they are kept under would not say all that they depend on."""
     own = ".".join(file.parent.relative_to(ROOT).parts)
-    may = {"typing", "numpy", "topologies.arrays", "topologies.compiling", own}
+    may = {"math", "typing", "numpy", "topologies.arrays", "topologies.compiling", own}
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             assert {name.name for name in node.names} <= may

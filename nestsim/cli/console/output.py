@@ -8,7 +8,7 @@ from typing import Literal
 from rich.console import Console
 
 from nestsim.cli.console.streams import silence
-from nestsim.progress import LEAST_TOLD, shown_progress, tell
+from nestsim.progress import sentences_of, shown_progress, tell
 from planner.work import Progress
 from topologies.notices import gathered_notices
 
@@ -48,7 +48,7 @@ def progress_bar(*, quiet: bool) -> Iterator[Progress | None]:
     """
     with gathered_notices() as gathered, shown_progress(not quiet) as progress:
         yield progress
-    note_all(gathered.sentences(LEAST_TOLD), quiet=quiet)
+    note_all(sentences_of(gathered), quiet=quiet)
 
 
 @contextmanager
