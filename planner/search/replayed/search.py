@@ -484,7 +484,7 @@ def _infeasibility(candidates: LaunchableCandidates) -> str:
             f"{count} {why}" for why, count in candidates.statistics.items() if count
         )
         return (
-            f"{candidates.rules.framework} can launch nothing of the search space: "
+            f"Rules of {candidates.rules.framework} leave nothing of the search space: "
             f"{reasons or 'no sizes divide the batch and the devices'}."
         )
     memory = candidates.bounds.memory
@@ -499,8 +499,8 @@ def _infeasibility(candidates: LaunchableCandidates) -> str:
     needed, memory = priced.stages[stage].peak_memory, memory / kinds.scarcity[stage]
     name = workload.smallest_of(priced.plan.stages[stage].devices).name
     return (
-        f"Out of memory: the least demanding configuration that "
-        f"{candidates.rules.framework} can launch "
+        f"Out of memory: the least demanding configuration by rules of "
+        f"{candidates.rules.framework} "
         f"({sizes_label(leaf.configuration)}) needs {format_size(needed)} per device, "
         f"and {name} has {format_size(memory)} to give, "
         f"{format_size(needed - memory)} too little. {memory_sentence(priced, stage)}"

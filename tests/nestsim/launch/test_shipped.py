@@ -75,6 +75,7 @@ def test_few_plans_cannot_be_said_in_full() -> None:
     assert with_gaps == [
         "cost/gpt3_175b_1024_h100.toml",
         "deepseek_v3_2048_h800.toml",
+        "goodput/llama3_405b_16384_h100.toml",
         "gpt3_175b_1024_h100.toml",
         "mist_gpt_1.3b_2_l4.yaml",
         *(f"paper/fig10_gpt3_{n}.toml" for n in (4, 8)),
