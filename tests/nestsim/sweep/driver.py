@@ -1,4 +1,4 @@
-"""Sweep from the command line, to be killed: ``driver STORE WORKERS``."""
+"""Sweep from the command line, to be killed: ``driver STORE WORKERS [SECONDS]``."""
 
 import sys
 from pathlib import Path
@@ -13,5 +13,8 @@ POINTS = [
 ]
 
 if __name__ == "__main__":
+    slower = [
+        point | {"seconds": float(word)} for word in sys.argv[3:] for point in POINTS
+    ]
     with Store(Path(sys.argv[1]), {"of": "driver"}) as store:
-        run_sweep(POINTS, Square(), store, workers=int(sys.argv[2]))
+        run_sweep(slower or POINTS, Square(), store, workers=int(sys.argv[2]))
