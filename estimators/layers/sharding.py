@@ -440,9 +440,11 @@ def _kept_bytes(device: _Device, kept: list[tuple[bool, ...]]) -> float:
 
 def _weight_gradient_bytes(device: _Device, keeping: Keeping) -> float:
     """Return the factors of weight gradients, in the format of each product [5]_."""
-    products = [op for op in device.layer.operators if op.operation == "linear"]
-    narrow = [op for op in products if keeping.input_bytes and is_narrow(op)]
-    wide = [op for op in products if op not in narrow]
+    narrow: list[TracedOperator] = []
+    wide: list[TracedOperator] = []
+    for op in device.layer.operators:
+        if op.operation == "linear":
+            (narrow if keeping.input_bytes and is_narrow(op) else wide).append(op)
     part = keeping.input_bytes / device.element_bytes
     return _factor_bytes(device, wide) + part * _factor_bytes(device, narrow)
 
