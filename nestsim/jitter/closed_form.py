@@ -129,9 +129,11 @@ class StepForm:
         with np.errstate(divide="ignore"):
             for kind in self.actors:
                 in_time = sum(
-                    one.probability
-                    * self._actor(kind, (over - one.extra * kind.compute) / one.factor)
-                    for one in kind.slow
+                    pace.probability
+                    * self._actor(
+                        kind, (over - pace.extra * kind.compute) / pace.factor
+                    )
+                    for pace in kind.slow
                 )
                 logarithm += kind.count * np.log(in_time)
         return np.where(x < self.base, 0.0, np.exp(logarithm))
@@ -223,14 +225,14 @@ def step_form(
         # optimizer step come together. Or it goes on with no regard to others.
         passes = [both + one for both, one in zip(passes, updates, strict=True)]
         updates = []
-        slow = [one._replace(passes=one.both) for one in slow]
+        slow = [slowness._replace(passes=slowness.both) for slowness in slow]
     base, update = plain_time, None
     if any(time > 0.0 for pieces in updates for time, _, _ in pieces):
-        of_updates = [one.update for one in slow]
+        of_updates = [slowness.update for slowness in slow]
         actors = _actors(work, updates, spec, of_updates, multiple)
         update = StepForm(0.0, actors)
         base += update.mean - _longest(actors)
-    of_passes = [one.passes for one in slow]
+    of_passes = [slowness.passes for slowness in slow]
     actors = _actors(work, passes, spec, of_passes, multiple)
     return StepForm(base - _longest(actors), actors, update)
 

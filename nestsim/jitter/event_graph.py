@@ -140,7 +140,7 @@ class _Writer:
         """Write down all moments, each behind those that it waits for."""
         while sum(map(self._go_on, range(len(self.programs)))):
             pass
-        lengths = [len(one) for one in self.programs]
+        lengths = [len(steps) for steps in self.programs]
         assert self.position == lengths, "programs wait for each other"
 
     def _go_on(self, actor: int) -> bool:
@@ -317,15 +317,15 @@ def _slots(reads: Sequence[Sequence[int]], ends: Sequence[int]) -> tuple[IntArra
     """Return the slot of each moment, and how many there are."""
     last_read = list(range(len(reads) + 1))
     for moment, read in enumerate(reads, 1):
-        for one in read:
-            last_read[one] = moment
-    for one in (START, *ends):
-        last_read[one] = len(last_read)
+        for earlier in read:
+            last_read[earlier] = moment
+    for end in (START, *ends):
+        last_read[end] = len(last_read)
     slots = [0]
     unused: list[int] = []
     num_slots = 1
     for moment, read in enumerate(reads, 1):
-        unused.extend(slots[one] for one in {*read} if last_read[one] == moment)
+        unused.extend(slots[last] for last in {*read} if last_read[last] == moment)
         if not unused:
             unused.append(num_slots)
             num_slots += 1

@@ -75,6 +75,9 @@ MOST_POINTS = 4096
 LEAST_POINTS = 512
 """Points of the lattice where there is much to compute at each."""
 
+_FEWEST_MIXED = 64
+"""Points over which stages are slow, where factors are of passes or operators."""
+
 _MUCH = 2.0**26
 """Operations on moments of a form, about: a fifth of a second."""
 
@@ -95,8 +98,8 @@ class Slowed:
     def cdf(self, x: FloatArray) -> FloatArray:
         """Return the probability that it is at most ``x``."""
         total = np.zeros_like(x)
-        for one in self.slow:
-            total += one.probability * self.of.cdf((x - one.extra) / one.factor)
+        for pace in self.slow:
+            total += pace.probability * self.of.cdf((x - pace.extra) / pace.factor)
         return total
 
 
@@ -121,8 +124,8 @@ class PipelineForm:
     def quantiles(self, shares: FloatArray) -> FloatArray:
         """Return the times that some shares of all steps do not exceed [s]."""
         places = np.searchsorted(self.reached, shares * self.reached[-1])
-        found: FloatArray = self.times[np.minimum(places, self.times.size - 1)]
-        return found
+        times: FloatArray = self.times[np.minimum(places, self.times.size - 1)]
+        return times
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ class _Mixture:
 
     def ends(self) -> tuple[float, float]:
         """Return two values that it is hardly ever outside of."""
-        reach = [(one.mean, math.sqrt(one.variance)) for one in self.of]
+        reach = [(variate.mean, math.sqrt(variate.variance)) for variate in self.of]
         return (
             min(mean - 8.0 * spread for mean, spread in reach),
             max(mean + 14.0 * spread for mean, spread in reach),
@@ -158,8 +161,8 @@ class _Mixture:
     def cdf(self, x: FloatArray) -> FloatArray:
         """Return the probability that it is at most ``x``."""
         total = np.zeros_like(x)
-        for one, weight in zip(self.of, self.weights.tolist(), strict=True):
-            total += weight * one.cdf(x)
+        for variate, weight in zip(self.of, self.weights.tolist(), strict=True):
+            total += weight * variate.cdf(x)
         return total
 
 
@@ -217,9 +220,9 @@ class PipelineMoments:
         num_stages, num_replicas, num_ranks = work.devices.shape
         slow = slowness_of(work, spec, paces)
         meets = [meets_before_update(work, stage) for stage in range(num_stages)]
-        for actor, own in enumerate(slow):
+        for actor, slowness in enumerate(slow):
             if not meets[actor // num_replicas]:
-                slow[actor] = own._replace(passes=own.both)
+                slow[actor] = slowness._replace(passes=slowness.both)
         programs = model.system.program.reshape(-1, num_replicas).T.tolist()
         keys = [
             (tuple(program), tuple(slow[replica::num_replicas]))
@@ -245,41 +248,40 @@ class PipelineMoments:
         multiple
             How many times the replicas there are.
         """
-        alone = max(_without_jitter(one.graph) for one in self.replicas)
+        alone = max(_without_jitter(alike.graph) for alike in self.replicas)
         base = self.plain_time - alone
         updates = self._slowest_updates(multiple)
         if self.spec.jitter.per == "step":
-            found = [self._by_points(one, updates) for one in self.replicas]
-            times = np.unique(np.concatenate([one for one, _ in found]))
+            steps = [self._by_points(alike, updates) for alike in self.replicas]
+            times = np.unique(np.concatenate([ends for ends, _ in steps]))
             looked_up = times
         else:
-            mixtures = [self._mixture(one, updates) for one in self.replicas]
-            ends = np.array([one.ends() for one in mixtures])
-            low, high = ends[:, 0].min(), ends[:, 1].max()
+            mixtures = [self._mixture(alike, updates) for alike in self.replicas]
+            reach = np.array([mixture.ends() for mixture in mixtures])
+            low, high = reach[:, 0].min(), reach[:, 1].max()
             looked_up = np.linspace(low, max(high, low * (1.0 + 1e-12)), _PLACES)
             times = looked_up - 0.5 * (looked_up[1] - looked_up[0])
-            found = [(looked_up, one.cdf(looked_up)) for one in mixtures]
+            steps = [(looked_up, mixture.cdf(looked_up)) for mixture in mixtures]
         logarithm = np.zeros_like(times)
         with np.errstate(divide="ignore"):
-            for one, (own, reached) in zip(self.replicas, found, strict=True):
-                places = np.searchsorted(own, looked_up, side="right")
+            for alike, (ends, reached) in zip(self.replicas, steps, strict=True):
+                places = np.searchsorted(ends, looked_up, side="right")
                 at = np.append(0.0, reached)[places]
-                logarithm += one.count * multiple * np.log(at)
+                logarithm += alike.count * multiple * np.log(at)
         return PipelineForm(base + times, np.exp(logarithm))
 
     def _by_points(
-        self, one: _AlikeReplicas, updates: FloatArray
+        self, alike: _AlikeReplicas, updates: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Return times of a replica's step, rising, and how probably each is reached.
 
         With one factor a step.
         """
-        graph = one.graph
+        graph = alike.graph
         size = graph.fixed.size * len(self.replicas)
-        num_points = MOST_POINTS
-        while num_points > LEAST_POINTS and num_points * size > _MUCH:
-            num_points //= 2
-        slow, rest, weights = _points([own.passes for own in one.slow], num_points)
+        num_points = _halved(MOST_POINTS, LEAST_POINTS, _MUCH / size)
+        passes = [slowness.passes for slowness in alike.slow]
+        slow, rest, weights = _points(passes, num_points)
         drawn = np.ones_like(rest)
         compute = self.spec.jitter.compute
         if compute is not None and compute.varies:
@@ -310,39 +312,39 @@ class PipelineMoments:
         num_stages = len(self.replicas[0].slow)
         means = np.zeros(num_stages)
         usual = [
-            np.bincount(one.graph.actor, one.graph.update, num_stages).tolist()
-            for one in self.replicas
+            np.bincount(alike.graph.actor, alike.graph.update, num_stages).tolist()
+            for alike in self.replicas
         ]
         for stage in range(num_stages):
             of_replicas = tuple(
                 (
-                    Shifted(Slowed(factor, one.slow[stage].update), times[stage], 0.0),
-                    float(one.count * multiple),
+                    Shifted(
+                        Slowed(factor, alike.slow[stage].update), times[stage], 0.0
+                    ),
+                    float(alike.count * multiple),
                 )
-                for one, times in zip(self.replicas, usual, strict=True)
+                for alike, times in zip(self.replicas, usual, strict=True)
                 if times[stage] > 0.0
             )
             if of_replicas:
                 means[stage] = moments(Slowest(of_replicas)).mean
         return means
 
-    def _mixture(self, one: _AlikeReplicas, updates: FloatArray) -> "_Mixture":
+    def _mixture(self, alike: _AlikeReplicas, updates: FloatArray) -> _Mixture:
         """Return the distribution of a replica's step by which stages are slow."""
-        graph, links = one.graph, self.spec.jitter.links
+        graph, links = alike.graph, self.spec.jitter.links
         factor = moments(slowest_of(self.spec.jitter.compute or ALWAYS, self.num_ranks))
-        outcomes = [own.passes for own in one.slow]
+        passes = [slowness.passes for slowness in alike.slow]
+        size = graph.fixed.size * graph.operations.num_slots * len(self.replicas)
         num_points = 1
-        if any(len(own) > 1 for own in outcomes):
-            num_points = LEAST_POINTS
-        cost = graph.fixed.size * graph.operations.num_slots * len(self.replicas)
-        while num_points > 64 and num_points * cost > 4.0 * _MUCH:
-            num_points //= 2
-        drawn, _, each = _points(outcomes, num_points)
+        if any(len(slowness) > 1 for slowness in passes):
+            num_points = _halved(LEAST_POINTS, _FEWEST_MIXED, 4.0 * _MUCH / size)
+        drawn, _, of_points = _points(passes, num_points)
         slow, place = np.unique(drawn, axis=0, return_inverse=True)
-        weights = np.bincount(place.reshape(-1), each)
+        weights = np.bincount(place.reshape(-1), of_points)
         fixed = self._fixed(graph, updates)
         delayed = 0.0 if links is None else graph.messages * links.variance
-        found = []
+        variates = []
         for row in slow:
             times, more = row[graph.actor].T
             mean = fixed + graph.compute * (times * factor.mean + more)
@@ -350,20 +352,26 @@ class PipelineMoments:
             variance = varying**2 / graph.num_draws * factor.variance
             third = varying**3 / graph.num_draws**2
             third *= factor.skewness * factor.variance**1.5
-            found.append(
-                latest_cumulants(graph.operations, mean, variance + delayed, third)
+            cumulants = latest_cumulants(
+                graph.operations, mean, variance + delayed, third
             )
-        return _Mixture(
-            tuple(_variate(*one.tolist()) for one in found), weights / weights.sum()
-        )
+            variates.append(_variate(*cumulants.tolist()))
+        return _Mixture(tuple(variates), weights / weights.sum())
 
 
 def _without_jitter(graph: EventGraph) -> float:
     """Return what a replica's step takes without jitter [s]."""
     ones = np.ones((1, int(graph.actor.max()) + 1))
     compute = graph.compute + graph.update
-    (found,) = latest_moments(graph.operations, graph.fixed, compute, graph.actor, ones)
-    return float(found)
+    (end,) = latest_moments(graph.operations, graph.fixed, compute, graph.actor, ones)
+    return float(end)
+
+
+def _halved(most: int, least: int, bearable: float) -> int:
+    """Return `most`, halved until it is bearable, or the least."""
+    while most > least and most > bearable:
+        most //= 2
+    return most
 
 
 def _points(
@@ -385,13 +393,13 @@ def _points(
     for stage, outcomes in enumerate(slow):
         place = (number * generator % num_points + 0.5) / num_points
         generator = generator * GENERATOR % num_points
-        probability = np.array([one.probability for one in outcomes])
+        probability = np.array([pace.probability for pace in outcomes])
         least = 1.0 / (4.0 * len(slow) * probability.size)
         share = np.maximum(probability, least if probability.size > 1 else 0.0)
         share /= share.sum()
         ends = np.cumsum(share)
         which = np.minimum(np.searchsorted(ends, place), probability.size - 1)
-        factors[:, stage] = np.array([one[1:] for one in outcomes])[which]
+        factors[:, stage] = np.array([pace[1:] for pace in outcomes])[which]
         inside = (place - (ends - share)[which]) / share[which]
         rest[:, stage] = np.clip(inside, 0.5 / num_points, 1.0 - 0.5 / num_points)
         weights *= (probability / share)[which]

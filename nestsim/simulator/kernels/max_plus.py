@@ -76,8 +76,8 @@ def latest_moments(
                 + durations[o]
                 + stretched[o] * factors[point, actor[o]]
             )
-        for one in ends:
-            latest[point] = max(latest[point], moments[one])
+        for end in ends:
+            latest[point] = max(latest[point], moments[end])
         moments[:] = 0.0
     return latest
 
@@ -124,7 +124,7 @@ def latest_cumulants(
         ahead = means[a] - means[b]
         if spread <= 1e-9 * abs(ahead) or spread == 0.0:
             winner = a if ahead >= 0.0 else b
-            mean, own = means[winner], joint[winner, winner]
+            mean, of_larger = means[winner], joint[winner, winner]
             skew += third[winner]
             for k in range(num_slots):
                 row[k] = joint[winner, k]
@@ -139,7 +139,7 @@ def latest_cumulants(
             # moments cancel.
             square = (ahead * ahead + spread * spread) * share
             square += ahead * spread * density
-            own = (
+            of_larger = (
                 joint[b, b]
                 + 2.0 * share * (joint[a, b] - joint[b, b])
                 + square
@@ -150,11 +150,11 @@ def latest_cumulants(
         for k in range(num_slots):
             joint[out, k] = row[k]
             joint[k, out] = row[k]
-        joint[out, out] = max(own, 0.0) + variance
+        joint[out, out] = max(of_larger, 0.0) + variance
         means[out] = mean + duration
         third[out] = skew
-    found = np.zeros(3)
-    found[0] = means[ends[0]]
-    found[1] = joint[ends[0], ends[0]]
-    found[2] = third[ends[0]]
-    return found
+    cumulants = np.zeros(3)
+    cumulants[0] = means[ends[0]]
+    cumulants[1] = joint[ends[0], ends[0]]
+    cumulants[2] = third[ends[0]]
+    return cumulants
