@@ -132,6 +132,21 @@ def _unnoticed(
     return {name: value for name, value in others.items() if name not in lost}
 
 
+def leaves(
+    table: Mapping[str, Any], whole: Collection[str] = (), outer: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a table of tables under their dotted names.
+
+    A table whose name is in `whole` is a value itself.
+    """
+    for key, value in table.items():
+        name = f"{outer}{key}"
+        if isinstance(value, dict) and name not in whole:
+            yield from leaves(value, whole, f"{name}.")
+        else:
+            yield name, value
+
+
 def stored_words(words: Sequence[str]) -> str | bool | list[str]:
     """Return the words behind an option of a command as a scenario has them."""
     found = [with_variables(word) for word in words]

@@ -8,7 +8,12 @@ the launch that is written is Megatron-DeepSpeed's.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nestsim.launch.carried import brought_back, carried_options, words_of_option
+from nestsim.launch.carried import (
+    brought_back,
+    carried_options,
+    leaves,
+    words_of_option,
+)
 from nestsim.launch.formats.deepspeed.config import AUTO, KEYS
 from nestsim.launch.formats.deepspeed.known import CHANGES, FINER, WITHOUT_EFFECT
 from nestsim.launch.formats.deepspeed.options import FINER as FINER_WORDS
@@ -42,7 +47,7 @@ def of_import(
         What a script and a JSON are read as.
     """
     own: dict[str, Any] = {**words}
-    own |= {f"{JSON}{name}": one for name, one in _leaves(config, "").items()}
+    own |= {f"{JSON}{name}": one for name, one in leaves(config)}
     carried = {
         name: one if name.startswith((JSON, TRAINER)) else words_of_option(one)
         for name, one in (carried_options(job, FORMAT) or {}).items()
@@ -111,23 +116,13 @@ def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     return words, config
 
 
-def _leaves(table: Mapping[str, Any], outer: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        name = f"{outer}{key}"
-        if isinstance(value, dict):
-            found |= _leaves(value, f"{name}.")
-        else:
-            found[name] = value
-    return found
-
-
 def merged(config: Mapping[str, Any], back: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON with others in it."""
-    found = dict(config)
+    whole = dict(config)
     for key, value in back.items():
-        inner = found.get(key)
+        inner = whole.get(key)
         if isinstance(inner, dict) and isinstance(value, dict):
-            value = merged(inner, value)  # noqa: PLW2901 - a table with more in it
-        found[key] = value
-    return found
+            whole[key] = merged(inner, value)
+        else:
+            whole[key] = value
+    return whole

@@ -1,30 +1,38 @@
 """Plans as configurations of MaxText: a YAML file on ``base.yml``, and its start."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from estimators.models.spec import TransformerSpec
-from nestsim.launch.carried import quoted, variables_of
-from nestsim.launch.formats.likeness import is_llama, is_published
-from nestsim.launch.formats.maxtext.carried import (
-    in_command,
-    of_import,
-    yaml_line,
+from nestsim.launch.carried import (
+    brought_back,
+    carried_options,
+    quoted,
+    variables_of,
 )
+from nestsim.launch.formats.likeness import is_llama, is_published
 from nestsim.launch.formats.maxtext.gaps import plan_gaps, training_gaps
+from nestsim.launch.formats.maxtext.known import ASSUMED, BUILT, WITHOUT_EFFECT
 from nestsim.launch.formats.maxtext.mesh import AxisMesh, mesh_of, placed_factors
 from nestsim.launch.formats.maxtext.names import (
     DTYPES,
+    FORMAT,
     MODELS,
     OPTIMIZERS,
+    OPTIONS,
     QUANTIZATIONS,
     REMAT_TENSORS,
     VERSION,
     blocks_of_layer,
 )
+from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.job import LaunchJob
+from nestsim.launch.read import LaunchSource
 from nestsim.launch.written import LaunchFiles, LaunchGap
+from topologies.errors import InputError
 
 YAML_FILE = "maxtext.yml"
 """What people look at."""
@@ -60,15 +68,15 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
     gaps = [*_model_gaps(job), *training_gaps(job), *plan_gaps(job, mesh)]
     gaps += _pair_gaps(job)
     own = {name: one for values in groups.values() for name, one in values.items()}
-    back, changes = of_import(job, own)
-    command = _YOURS | {name: one for name, one in back.items() if in_command(one)}
+    back, changes = _of_import(job, own)
+    command = _YOURS | {name: one for name, one in back.items() if _in_command(one)}
     command = {name: one for name, one in command.items() if back.get(name, one) == one}
     groups = {
         comment: {name: back.pop(name, one) for name, one in values.items()}
         for comment, values in groups.items()
     }
     groups["As the configuration had them that was imported."] = {
-        name: one for name, one in back.items() if not in_command(one)
+        name: one for name, one in back.items() if not _in_command(one)
     }
     gaps += changes
     return LaunchFiles(
@@ -282,7 +290,7 @@ def _yaml(job: LaunchJob, groups: Mapping[str, Mapping[str, Any]]) -> str:
     for comment, values in groups.items():
         if values:
             lines += ["", f"# {comment}"]
-            lines += [yaml_line(name, value) for name, value in values.items()]
+            lines += [_yaml_line(name, value) for name, value in values.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -319,3 +327,53 @@ def _script(job: LaunchJob, command: Mapping[str, str]) -> str:
             "",
         ]
     )
+
+
+def _of_import(
+    job: LaunchJob, values: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[LaunchGap]]:
+    """Return what of an imported configuration comes back, and what is changed of it.
+
+    Parameters
+    ----------
+    job
+        The job.
+    values
+        What is written for its plan.
+    """
+    return brought_back(
+        values,
+        carried_options(job, FORMAT) or {},
+        reads=lambda options: _read(job, options),
+        matter=OPTIONS.keys() | values.keys(),
+        refusal=_unknown,
+    )
+
+
+def _unknown(name: str) -> str:
+    is_known = name in OPTIONS or name in ASSUMED or name in WITHOUT_EFFECT
+    return "" if is_known and name not in BUILT else "MaxText has no such option."
+
+
+def _in_command(value: Any) -> bool:
+    """Whether a value takes variables of a shell, and stands in the command."""
+    return isinstance(value, str) and bool(variables_of([value]))
+
+
+def _yaml_line(name: str, value: Any) -> str:
+    """Return a line of the YAML file."""
+    return f"{name}: {json.dumps(value)}"
+
+
+def _read(job: LaunchJob, values: Mapping[str, Any]) -> Any:
+    """Return what options are read as, and None if they cannot be read."""
+    text = "\n".join(_yaml_line(name, value) for name, value in values.items())
+    count = job.plan.parallel.num_devices
+    try:
+        read = read_maxtext(
+            LaunchSource(path=Path("read.yml"), text=text, num_devices=count)
+        )
+    except InputError:
+        return None
+    tables = {name: one for name, one in read.tables.items() if name != "launch"}
+    return tables, read.num_devices, read.devices_per_node

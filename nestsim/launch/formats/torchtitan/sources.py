@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nestsim.launch.carried import stored_words
+from nestsim.launch.carried import leaves, stored_words
 from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.torchtitan.flavors import REGISTRY
 from nestsim.launch.formats.torchtitan.known import WITHOUT_EFFECT
@@ -157,24 +157,13 @@ def read_toml(source: LaunchSource) -> TitanOptions:
     known = toml_names()
     values: dict[str, Value] = {}
     ignored: dict[str, Any] = {}
-    for name, value in _leaves(document, "", known):
+    for name, value in leaves(document, known):
         if name in known:
             _put(values, known[name], Value(value, name))
         else:
             _check_ignored(name, list(known))
             ignored[name] = value
     return TitanOptions(values=values, ignored=ignored)
-
-
-def _leaves(
-    table: Mapping[str, Any], outer: str, known: Mapping[str, str]
-) -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        name = f"{outer}.{key}" if outer else key
-        if isinstance(value, dict) and name not in known:
-            yield from _leaves(value, name, known)
-        else:
-            yield name, value
 
 
 def _put(values: dict[str, Value], name: str, value: Value) -> None:
