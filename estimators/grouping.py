@@ -24,7 +24,7 @@ class Grouping(NamedTuple):
     the tensor group, on ranks that the grid has an axis for.
 
     Groups of experts count the ranks of a stage in one of two ways (sources:
-    `planner.search.launch_rules`, "expert_parallelism"). Megatron Core since 0.10,
+    `planner.frameworks.rules`, "expert_parallelism"). Megatron Core since 0.10,
     torchtitan since 0.2.1 and DeepSpeed count them anew: ``etp`` neighbours share each
     expert, ``ep`` of those share all of them, and what is left holds the same ones.
     Megatron Core before that and MaxText divide the data-parallel ranks by ``ep``. With

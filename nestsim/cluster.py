@@ -12,8 +12,8 @@ import numpy as np
 from estimators.collectives.transports import library_network
 from estimators.platform import Platform
 from nestsim.cost.cluster import ClusterCost, cluster_cost
-from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.hardware.groups import DeviceGroup
+from planner.frameworks.framework import PRESETS
 from planner.step.fleet import DeviceKind, Fleet
 from topologies.builders import build_network
 from topologies.degrade import Degradation, degrade, slowdowns
@@ -130,7 +130,7 @@ def cluster_software(scenario: "Scenario", network: "Network") -> "Software":
     network
         How its devices are joined; what of it is slow or gone makes no difference.
     """
-    preset = NAMED_PRESETS[scenario.software_preset]
+    preset = PRESETS[scenario.software_preset]
     dispatcher = scenario.software.moe_token_dispatcher_type
     sends_once = dispatcher == "flex" if dispatcher else preset.sends_tokens_once
     node = node_size(network)

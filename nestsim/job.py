@@ -25,12 +25,12 @@ from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.explain import explain
 from planner.explain.request import Request
+from planner.frameworks.framework import FRAMEWORKS
 from planner.memory.account import MemoryJob, MemoryLimits
 from planner.memory.thrift import least_memory
 from planner.planners.protocol import PlannerOutcome
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.checks import check_plan
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.thriftiest import fullest_stage
 from planner.step.execution import Workload
 from planner.step.plan import Plan
@@ -293,7 +293,7 @@ def _least_need(evaluator: Evaluator, scenario: Scenario) -> MemoryNeed | None:
     room = max(workload.tensor_memory(search.memory_reserve), 0.0)
     job = MemoryJob(
         workload=workload,
-        rules=search.rules or LAUNCH_RULES["ideal"],
+        rules=search.rules or FRAMEWORKS["ideal"].rules,
         num_devices=evaluator.network.num_devices,
         limits=MemoryLimits(room, scenario.host.memory),
     )

@@ -13,18 +13,18 @@ from estimators.layers.saved_activations import keeping_of
 from estimators.layers.sharding import KeptTensor, kept_tensors
 from estimators.training import ParameterItem
 from nestsim.evaluate import build_workload
-from nestsim.presets import PRESETS
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.plan import PlanTable
 from nestsim.uncertainty import MemoryBand, MemoryNeed, memory_band
 from planner.explain.infeasibility import SIZE_SETTINGS
 from planner.explain.request import Request
+from planner.frameworks.framework import FRAMEWORKS, PRESETS
+from planner.frameworks.rules import LaunchRules
 from planner.memory.account import MemoryJob, MemoryLimits, PlanMemory
 from planner.memory.changes import Change, single_changes
 from planner.memory.largest import Largest, largest_micro_batch, longest_sequence
 from planner.memory.thrift import ThriftyPlan, fewest_devices, least_memory
 from planner.plans.spec import PlanSpec
-from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.ledger import LEDGER, OPTIMIZER, WEIGHTS
@@ -229,7 +229,7 @@ def memory_job(
     """
     _check_one_memory(scenario)
     workload = build_workload(scenario, scenario.software, progress)
-    rules = scenario.search.rules or LAUNCH_RULES["ideal"]
+    rules = scenario.search.rules or FRAMEWORKS["ideal"].rules
     reserve = scenario.search.memory_reserve
     job = MemoryJob(
         workload=workload,

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from nestsim.assertions import Checked
 from nestsim.lowering.notes import left_out_level_notes
-from nestsim.presets import IDEAL_PRESET
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.report.cost import print_cost
 from nestsim.report.json import (
@@ -77,6 +76,7 @@ from nestsim.report.wording import (
 )
 from nestsim.uncertainty import SHARE, MemoryNeed
 from planner.cost.objective import PricedPlan
+from planner.frameworks.framework import IDEAL_PRESET
 from topologies.network import Network
 from topologies.units import format_duration, format_size
 

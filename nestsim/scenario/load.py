@@ -40,9 +40,9 @@ from nestsim.scenario.settings import (
     SweepSpec,
 )
 from nestsim.scenario.table import ScenarioTable
+from planner.frameworks.framework import FRAMEWORKS
 from planner.planners.protocol import PlannerSettings
 from planner.plans.spec import PlanSpec
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.space import SearchSpec
 from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator, Host
@@ -435,7 +435,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     with problems.noted():
         execution = software.build_execution(table.simulation.moved)
     with problems.noted("search"):
-        rules = LAUNCH_RULES[software.preset]
+        rules = FRAMEWORKS[software.preset].rules_of(software.release)
         search = table.search.build(table.cluster.memory_reserve, rules)
     with problems.noted("plan"):
         plan = None if table.plan is None else table.plan.build(software.defaults)

@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
-from nestsim.presets import IDEAL_PRESET, Preset
 from nestsim.scenario.base import MAX_COUNT, Argument, Count, NameChoice, Table, Text
 from nestsim.scenario.search import CpCommType, Recompute, ZeroStage
+from planner.frameworks.framework import FRAMEWORKS, IDEAL_PRESET, Preset
 from planner.plans.spec import PlanSpec
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.step.schedules import SCHEDULES
 
 MOST_STAGES = 10_000
@@ -254,6 +253,6 @@ class PlanTable(Table):
             self.schedule is None
             and settings.get("pipeline_model_parallel_size", 1) > 1
         ):
-            rules = LAUNCH_RULES[defaults.name]
+            rules = FRAMEWORKS[defaults.name].rules
             settings["schedule"] = rules.usual_schedule(settings.get(chunks, 1))
         return PlanSpec(**settings)

@@ -6,12 +6,12 @@ from pydantic import BeforeValidator, Field
 
 from estimators.grouping import CP_COMM_TYPES
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec, states_of
-from nestsim.presets import IDEAL_PRESET, Preset
 from nestsim.scenario.base import Count, Distinct, Duration, NameChoice, Table
 from planner.cost.choices import goes_with
+from planner.frameworks.framework import FRAMEWORKS, IDEAL_PRESET, Preset
+from planner.frameworks.rules import LaunchRules
 from planner.planners.protocol import PlannerSettings
 from planner.plans.spec import PlanSpec
-from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
 from planner.search.space import OBJECTIVES, SearchSpec
 from planner.step.plan import NO_OFFLOAD, Offload
 from planner.step.schedules import SCHEDULES
@@ -399,7 +399,7 @@ class SearchTable(Table):
     such limit."""
 
     def build(
-        self, memory_reserve: float, rules: LaunchRules = LAUNCH_RULES["ideal"]
+        self, memory_reserve: float, rules: LaunchRules = FRAMEWORKS["ideal"].rules
     ) -> SearchSpec:
         """Return the settings for the planner.
 

@@ -11,8 +11,8 @@ from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULE
 from estimators.software import Software
 from estimators.user_files.constants import UserConstants, read_user_constants
 from estimators.user_files.links import UserLinks, read_user_links
-from nestsim.presets import NAMED_PRESETS, Preset
 from nestsim.scenario.base import Factor, NameChoice, Table, Text, input_file
+from planner.frameworks.framework import PRESETS, Preset
 from planner.step.execution import Execution
 from topologies.errors import InputError
 
@@ -29,9 +29,13 @@ class SoftwareTable(Table):
     Kernels, host time, overlaps, and defaults of [training], [search] and [plan].
     """
 
-    preset: Annotated[str, NameChoice(tuple(NAMED_PRESETS))] = DEFAULT_PRESET
+    preset: Annotated[str, NameChoice(tuple(PRESETS))] = DEFAULT_PRESET
     """Framework whose defaults hold and whose host time is added; "ideal" adds nothing
     to the device's own time: no launches, no allocator, and reports say so."""
+
+    release: Text | None = Field(None, examples=["0.15"])
+    """Release of the framework whose rules say what can be launched. Left out, the
+    preset's usual one, which reports name."""
 
     attention_kernel: Literal["flash", "fused"] | None = Field(None, examples=["fused"])
     """Which fused attention runs: FlashAttention-2 and its like, or the vendor's own,
@@ -133,7 +137,7 @@ class SoftwareTable(Table):
     @property
     def defaults(self) -> Preset:
         """What holds where the scenario is silent."""
-        return NAMED_PRESETS[self.preset]
+        return PRESETS[self.preset]
 
     def build(self) -> Software:
         """Return the software for the estimators."""

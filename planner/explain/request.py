@@ -20,7 +20,7 @@ from planner.explain.infeasibility import (
     changed_spec,
     restricted_settings,
 )
-from planner.search.launch_rules import EVEN
+from planner.frameworks.rules import EVEN
 from planner.search.space import LARGEST_MICRO_BATCH, SearchSpec
 from planner.step.execution import Workload
 from topologies.errors import InputError

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.training import TrainingSpec
+from planner.frameworks.rules import LaunchRules
 from planner.plans.build import outline_plan
 from planner.plans.spec import PlanSpec
-from planner.search.launch_rules import LaunchRules
 from planner.step.execution import Workload
 from planner.step.memory import StageAccount, memory_of_stage
 from planner.step.plan import Plan

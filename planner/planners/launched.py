@@ -17,9 +17,9 @@ from itertools import product
 
 import numpy as np
 
+from planner.frameworks.rules import LaunchRules
 from planner.planners.protocol import fits
 from planner.plans.build import with_algorithms
-from planner.search.launch_rules import LaunchRules
 from planner.search.launchable import (
     BrokenRule,
     LaunchFacts,

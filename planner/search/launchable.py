@@ -1,7 +1,7 @@
 """Whether a framework can launch a plan: which of its rules the plan breaks.
 
 Everything is read off the plan's own devices, chunks and settings, whoever made it;
-what a rule asks for is data of `planner.search.launch_rules`. That a plan is possible
+what a rule asks for is data of `planner.frameworks.rules`. That a plan is possible
 at all (each layer and each device once) is `planner.plans.checks`' and
 `planner.cost.pricing`'s.
 
@@ -18,8 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from planner.cost.pricing import device_grid
-from planner.search.device_kinds import DeviceOrder, device_orders
-from planner.search.launch_rules import (
+from planner.frameworks.rules import (
     ACCOUNTED,
     ALWAYS,
     ANY_ORDER,
@@ -31,6 +30,7 @@ from planner.search.launch_rules import (
     LaunchRules,
     Order,
 )
+from planner.search.device_kinds import DeviceOrder, device_orders
 from planner.search.placements import Extents, extents_of, whole_dimensions
 from planner.search.space import configuration_of
 from planner.step.execution import Workload
@@ -52,7 +52,7 @@ class BrokenRule:
     """One rule of a framework that a plan does not keep."""
 
     rule: str
-    """Name of the rule, one of `planner.search.launch_rules.RULES`."""
+    """Name of the rule, one of `planner.frameworks.rules.RULES`."""
 
     found: str
     """Value that the plan has."""

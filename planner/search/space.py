@@ -20,7 +20,7 @@ from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.training import Sizes, expert_data_size
-from planner.search.launch_rules import LaunchRules
+from planner.frameworks.rules import LaunchRules
 from planner.step.plan import NO_OFFLOAD, Offload, Plan
 from topologies.arrays import IntArray
 from topologies.errors import InputError

@@ -11,7 +11,7 @@ from estimators.constants import (
     constant_entries,
     load_constants,
 )
-from nestsim.presets import NAMED_PRESETS
+from planner.frameworks.framework import PRESETS
 from topologies.accelerators import accelerator_names, load_accelerator
 
 KNOWN = load_constants()
@@ -42,7 +42,7 @@ def test_what_nothing_else_says_the_default_does(group, constant):
 
 def test_what_is_said_of_no_accelerator_of_the_catalogue_is_not_there():
     names = {name.split(".")[1] for name in KNOWN.values if name.startswith("acc")}
-    presets = [preset.software.name for preset in NAMED_PRESETS.values()]
+    presets = [preset.software.name for preset in PRESETS.values()]
     for name in names - {"default"}:
         prefix, _, software = name.partition("-with-")
         assert any(name.startswith(prefix) for name in accelerator_names()), name

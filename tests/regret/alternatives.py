@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.frameworks.framework import FRAMEWORKS
 from planner.planners.manual import manual_plans
 from planner.planners.protocol import fits
 from planner.search.best_first import search
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.launchable import LaunchFacts, broken_rules
 from planner.search.replayed.candidates import LaunchableCandidates, Leaf, Leaves
 from planner.search.space import Configuration, SearchSpec, configuration_of
@@ -123,7 +123,7 @@ class Alternatives:
         return [leaves for leaves in found if len(leaves.bounds)]
 
     def _is_launchable(self, plan: Plan) -> bool:
-        rules = self.spec.rules or LAUNCH_RULES["ideal"]
+        rules = self.spec.rules or FRAMEWORKS["ideal"].rules
         facts = LaunchFacts.of(
             self.workload,
             self.network.num_devices,

@@ -11,8 +11,8 @@ import pytest
 
 from nestsim.evaluate import Evaluator, build_job
 from nestsim.scenario.load import scenario_of
+from planner.frameworks.framework import FRAMEWORKS
 from planner.planners.manual import manual_plans
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.launchable import LaunchFacts, broken_rules
 from tests.regret.__main__ import page_table
 from tests.regret.measuring import ROUNDING, Row, measure
@@ -95,7 +95,7 @@ def test_a_stopped_search_answers_with_what_can_be_launched() -> None:
     scenario = replace(scenario, search=search)
     network, workload = build_job(scenario, None)
     facts = LaunchFacts.of(workload, network.num_devices, network=network)
-    rules = LAUNCH_RULES["fsdp"]
+    rules = FRAMEWORKS["fsdp"].rules
     # What a search would start from if no rules held.
     ordinary = manual_plans(network, workload, replace(search, launchable=False))
     assert any(broken_rules(plan, rules, facts) for plan in ordinary)

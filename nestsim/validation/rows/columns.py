@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from nestsim.presets import PRESETS, Preset, find_preset
+from planner.frameworks.framework import PRESETS, Preset
 from topologies.errors import InputError, Problems, readable
 from topologies.input_file import read_text
 from topologies.units import NUMBER_PATTERN
@@ -416,6 +416,42 @@ _OF_CORE = (
     ("precision", "fp8|fp4"),
 )
 """Columns and what in them only Megatron Core has, of what is called Megatron-LM."""
+
+
+_WORDS = (
+    # Meta's own, of Llama 3: one reduction a step and interleaved chunks, as Megatron
+    # Core has them.
+    (r"\bmeta\b.*fsdp", "megatron-core"),
+    (r"aceso", "aceso"),
+    (r"\bmist\b", "mist"),
+    (r"megatron-bridge|\bnemo\b", "nemo"),
+    # NVIDIA's repository has been that of Megatron Core since 2023.
+    (r"megatron(?:-lm)?[-/(]*core|mcore|megatron-fsdp", "megatron-core"),
+    (r"nvidia/megatron-lm", "megatron-core"),
+    (r"megatron.*deepspeed|deepspeed.*megatron", "deepspeed"),
+    (r"gpt-neox|bigscience", "deepspeed"),
+    (r"megatron-lm|megatron-ptd", "megatron-lm"),
+    (r"deepspeed", "deepspeed"),
+    (r"internevo", "internevo"),
+    (r"maxtext|levanter|\bjax\b|\bxla\b|pathways", "maxtext"),
+    (r"torchtitan", "torchtitan"),
+    (r"composer|foundry", "llm-foundry"),
+    (r"fsdp|fully-sharded", "fsdp"),
+    (r"\bddp\b", "ddp"),
+    (r"litgpt|metaseq|torchtune", "fsdp"),
+)
+"""What a description of the software contains, as a pattern, with hyphens for blanks
+and underscores -> its preset, the first that does."""
+
+
+def find_preset(software: str) -> tuple[Preset, str]:
+    """Return the preset of a framework, and what was assumed to find it."""
+    written = re.sub(r"[ _]+", "-", software.lower())
+    for words, name in _WORDS:
+        if re.search(words, written):
+            return PRESETS[name], ""
+    what = f"software {software} as" if software else "software ="
+    return PRESETS["megatron-lm"], f"{what} megatron-lm"
 
 
 def _find(row: Row) -> tuple[Preset, str]:

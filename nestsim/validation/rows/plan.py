@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from estimators.training import TrainingSpec
-from nestsim.presets import REMAT_POLICIES
 from nestsim.validation.rows.cluster import read_accelerator, read_network, slice_size
 from nestsim.validation.rows.columns import (
     COUNT,
@@ -29,8 +28,8 @@ from nestsim.validation.rows.recipes import (
 )
 from nestsim.validation.rows.stages import SizedStage, read_mist_plan, read_stages
 from nestsim.validation.rows.training import check_format, read_software, read_training
+from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import PlanSpec
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.step.execution import Execution
 from planner.step.plan import Offload
 from topologies.accelerators import Accelerator
@@ -221,7 +220,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 def _open_chunks(reading: Reading, num_layers: int, pp: int) -> list[int]:
     """Return the chunks that each stage may have had: as many as split evenly."""
-    rules = LAUNCH_RULES[reading.preset.name]
+    rules = FRAMEWORKS[reading.preset.name].rules
     if pp == 1 or (rules.pipeline and not rules.interleaving):
         return [reading.given("vpp", 1)]
     most = -(-num_layers // pp)
@@ -370,10 +369,11 @@ def _recompute(reading: Reading) -> str:
         reading.assume(f"recompute {reading.preset.recompute}")
         return reading.preset.recompute
     policy = re.match(r"[a-z_]+", written)
-    if policy is not None and policy[0] in REMAT_POLICIES:
-        mode, assumption = REMAT_POLICIES[policy[0]]
-        reading.assume(assumption)
-        return mode
+    policies = FRAMEWORKS["maxtext"].remat_policies
+    if policy is not None and policy[0] in policies:
+        nearest = policies[policy[0]]
+        reading.assume(nearest.note)
+        return nearest.mode
     if written.startswith(("per stage", "per-op")):
         raise RowRefusedError("uneven-plan", f"recompute {written}")
     says_none = re.match(r"(none|no)\b", written) and "not" not in written.split()

@@ -25,12 +25,13 @@ from planner.cost.rates import (
     PricedGrid,
     StageRates,
 )
+from planner.frameworks.framework import FRAMEWORKS
+from planner.frameworks.rules import LaunchRules
 from planner.kernels.replay_terms import Variants
 from planner.search.device_kinds import (
     PlacedKinds,
     most_memory,
 )
-from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
 from planner.search.launchable import LaunchFacts, broken_rules
 from planner.search.placements import (
     DevicePlaces,
@@ -196,7 +197,7 @@ class LaunchableCandidates:
         """
         if progress is not None:
             progress("search: list what can be launched", None)
-        rules = spec.rules or LAUNCH_RULES["ideal"]
+        rules = spec.rules or FRAMEWORKS["ideal"].rules
         space = LaunchableSpace(
             workload=workload, spec=spec, rules=rules, num_devices=network.num_devices
         )

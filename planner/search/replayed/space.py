@@ -26,7 +26,7 @@ import numpy as np
 from estimators.layers.shares import divisibility_problem, group_copies
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from planner.search.launch_rules import (
+from planner.frameworks.rules import (
     ACCOUNTED,
     ALWAYS,
     BALANCED,

@@ -12,7 +12,7 @@ from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.registry import PRESET_FORMATS, READERS, WRITERS
 from nestsim.scenario.load import Scenario, load_scenario
-from nestsim.scenario.software import NAMED_PRESETS
+from nestsim.scenario.software import PRESETS
 from topologies.errors import InputError
 
 SCENARIOS = Path("scenarios")
@@ -88,7 +88,7 @@ def test_few_plans_cannot_be_said_in_full() -> None:
 
 
 def test_every_framework_has_a_format() -> None:
-    assert PRESET_FORMATS.keys() == NAMED_PRESETS.keys()
+    assert PRESET_FORMATS.keys() == PRESETS.keys()
     assert set(PRESET_FORMATS.values()) <= WRITERS.keys()
 
 

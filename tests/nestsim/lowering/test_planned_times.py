@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from nestsim.evaluate import build_job
 from nestsim.lowering.lower import lower_plan
-from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.replay import ReplaySettings, replay
 from nestsim.verdict import contention_by_level
 from planner.cost.pricing import price_plan
+from planner.frameworks.framework import PRESETS
 from planner.planners.manual import propose
 from planner.search.best_first import search
 from planner.step.execution import Execution
@@ -28,7 +28,7 @@ from topologies import FatTreeSpec, LevelSpec, build_network
 PLAIN = ReplaySettings()
 
 EXECUTIONS = st.one_of(
-    st.sampled_from([preset.execution for preset in NAMED_PRESETS.values()]),
+    st.sampled_from([preset.execution for preset in PRESETS.values()]),
     st.builds(
         Execution,
         overlap_grad_reduce=st.booleans(),
@@ -206,7 +206,7 @@ def test_buckets_hide_behind_passes_as_worked_out_by_hand():
     assert shown.iteration_time == 21 + 11 + 20 * STEP + 6
 
 
-@pytest.mark.parametrize("preset", sorted(NAMED_PRESETS))
+@pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_the_demo_takes_in_the_replay_what_was_planned(preset, tmp_path):
     """A plan by hand-made rules, whatever the framework hides: within 2 %.
 

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.plan import PlanTable
+from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.search.best_first import search
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.launchable import LaunchFacts, broken_rules, ends_together
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
@@ -41,7 +40,7 @@ def written(plan: Plan, workload: Workload) -> dict[str, Any]:
 
 def read(table: dict[str, Any], workload: Workload, preset: str = "ideal") -> Plan:
     """Read a table as a scenario does, under the defaults of a preset."""
-    spec = PlanTable.model_validate(table).build(NAMED_PRESETS[preset])
+    spec = PlanTable.model_validate(table).build(PRESETS[preset])
     return build_plan(NETWORK, workload, spec)
 
 
@@ -102,7 +101,7 @@ def specs(draw: st.DrawFn) -> tuple[Workload, PlanSpec]:
         raise
 
 
-@given(specs(), st.sampled_from(sorted(NAMED_PRESETS)))
+@given(specs(), st.sampled_from(sorted(PRESETS)))
 @settings(deadline=None, max_examples=60)
 def test_what_is_written_is_read_back_whatever_the_preset(
     drawn: tuple[Workload, PlanSpec], preset: str
@@ -133,7 +132,7 @@ def test_what_the_search_finds_is_written_unless_the_ends_are_apart() -> None:
 
 
 def test_every_launchable_plan_is_written_without_a_nesting() -> None:
-    rules = LAUNCH_RULES["ideal"]
+    rules = FRAMEWORKS["ideal"].rules
     launchable = [p for p in found() if not broken_rules(p, rules, facts(DENSE))]
     assert launchable
     for plan in launchable:

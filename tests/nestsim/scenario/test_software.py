@@ -13,11 +13,10 @@ from nestsim.cli import main
 from nestsim.cluster import cluster_network, cluster_software
 from nestsim.evaluate import build_job
 from nestsim.job import plan_job
-from nestsim.presets import NAMED_PRESETS
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.scenario import Scenario, load_scenario
 from nestsim.scenario.software import DEFAULT_PRESET, SoftwareTable
-from planner.search.launch_rules import LAUNCH_RULES
+from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.step.execution import Execution
 from topologies.accelerators import load_accelerator
 from topologies.errors import InputError
@@ -84,9 +83,9 @@ def preset(name: str) -> str:
     return f'[software]\npreset = "{name}"'
 
 
-@pytest.mark.parametrize("name", NAMED_PRESETS)
+@pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_fills_in_what_the_scenario_leaves_out(name: str, load: Any) -> None:
-    scenario, known = load(preset(name), PLAN), NAMED_PRESETS[name]
+    scenario, known = load(preset(name), PLAN), PRESETS[name]
     assert scenario.software == known.software
     assert scenario.execution == known.execution
     training = scenario.training
@@ -98,11 +97,11 @@ def test_a_preset_fills_in_what_the_scenario_leaves_out(name: str, load: Any) ->
     assert scenario.plan.zero_stage == known.zero_stage
     assert scenario.plan.recompute == known.recompute
     assert scenario.plan.sequence_parallel == known.sequence_parallel
-    assert scenario.search.zero_stages == LAUNCH_RULES[name].zero_stages
+    assert scenario.search.zero_stages == FRAMEWORKS[name].rules.zero_stages
     assert known.zero_stage in scenario.search.zero_stages
 
 
-@pytest.mark.parametrize("name", NAMED_PRESETS)
+@pytest.mark.parametrize("name", PRESETS)
 def test_what_the_scenario_says_wins_over_every_preset(name: str, load: Any) -> None:
     software = """
         attention_kernel = "flash"
@@ -133,7 +132,7 @@ def test_what_the_scenario_says_wins_over_every_preset(name: str, load: Any) -> 
     found = scenario.software
     assert (found.attention_kernel, found.compiled) == ("flash", True)
     assert (found.saves_products, found.library) == (True, False)
-    assert found.name == NAMED_PRESETS[name].software.name
+    assert found.name == PRESETS[name].software.name
 
 
 def test_without_the_table_a_framework_is_assumed_and_told(
@@ -225,7 +224,7 @@ def test_a_notice_goes_to_standard_error_once_and_not_with_quiet(
                 ("tp_comm_overlap = 1", "true or false"),
             )
         ),
-        (preset("megatron"), "", "software.preset", 'did you mean "megatron-lm"'),
+        (preset("megatron"), "", "software.preset", 'did you mean "megatron-core"'),
         ("[software]\npreset = 3", "", "software.preset", "megatron-core"),
         ('[software]\ncompiled = "yes"', "", "software.compiled", "true or false"),
         ("[software]\noverlap = true", "", "software.overlap", "unknown setting"),
@@ -300,7 +299,7 @@ def test_the_software_reaches_the_workload(load: Any) -> None:
     network, workload = build_job(scenario, None)
     assert workload.software == cluster_software(scenario, network)
     assert workload.software.name == scenario.software.name
-    assert workload.execution == scenario.execution == NAMED_PRESETS["fsdp"].execution
+    assert workload.execution == scenario.execution == PRESETS["fsdp"].execution
 
 
 def test_reports_say_which_software_was_assumed(
@@ -340,8 +339,8 @@ def test_a_report_says_what_is_kept_free_beside_tensors() -> None:
         assumed = SimpleNamespace(
             network=(),
             preset=preset,
-            software=NAMED_PRESETS[preset].software,
-            execution=NAMED_PRESETS[preset].execution,
+            software=PRESETS[preset].software,
+            execution=PRESETS[preset].execution,
             training=TrainingSpec(global_batch_size=8),
             parameter_bytes=TrainingSpec(global_batch_size=8).parameter_bytes,
             constants=None,
@@ -358,9 +357,9 @@ def test_a_report_says_what_is_kept_free_beside_tensors() -> None:
 
 def test_the_search_keeps_to_what_the_framework_launches_unless_told(load: Any) -> None:
     search = load(preset("megatron-core"), PLAN).search
-    assert search.rules is LAUNCH_RULES["megatron-core"]
+    assert search.rules is FRAMEWORKS["megatron-core"].rules
     assert (search.launchable, search.idle_devices) == (True, False)
     free = "[search]\nlaunchable = false\nidle_devices = true"
     search = load(preset("deepspeed"), free, PLAN).search
-    assert search.rules is LAUNCH_RULES["deepspeed"]
+    assert search.rules is FRAMEWORKS["deepspeed"].rules
     assert (search.launchable, search.idle_devices) == (False, True)

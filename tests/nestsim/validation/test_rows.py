@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from estimators.models.library.catalog import load_model
-from nestsim.presets import PRESETS, find_preset
 from nestsim.validation.predict import Predictor
-from nestsim.validation.rows.columns import REFUSALS, RowRefusedError
+from nestsim.validation.rows.columns import REFUSALS, RowRefusedError, find_preset
 from nestsim.validation.rows.plan import read_case
+from planner.frameworks.framework import PRESETS
 from planner.plans.spec import PlanSpec
 from tests.nestsim.validation.validation_rows import GPT, gpt
 

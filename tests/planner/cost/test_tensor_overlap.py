@@ -3,12 +3,11 @@
 import pytest
 
 from nestsim.lowering.lower import lower_plan
-from nestsim.presets import PRESETS
 from nestsim.simulator.replay import ReplaySettings, replay
 from planner.cost.pricing import price_plan
+from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.replayed.candidates import LaunchableCandidates
 from planner.search.space import SearchSpec
 from planner.work import Work
@@ -38,7 +37,7 @@ def bound(tp, *, hides):
         network,
         executed(job, tp_comm_overlap=hides),
         SearchSpec(
-            rules=LAUNCH_RULES["ideal"],
+            rules=FRAMEWORKS["ideal"].rules,
             tensor_model_parallel_sizes=(tp,),
             pipeline_model_parallel_sizes=(1,),
         ),

@@ -11,8 +11,8 @@ from estimators.layers.shares import divisibility_problem
 from planner.cost.pricing import plan_degrees, price_plan
 from planner.explain.explain import explain
 from planner.explain.request import SETTINGS, Request, broken_rule, exclusions
+from planner.frameworks.framework import FRAMEWORKS
 from planner.search.best_first import search
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.replayed.search import Replays, search_by_replay
 from planner.search.space import SearchSpec, inner_configurations
 from tests.planner.examples import eight_devices, tiny_job
@@ -182,7 +182,7 @@ def test_the_broken_rule_is_said(text, rule):
 def test_experts_must_divide_the_ranks_that_they_are_spread_over():
     workload = tiny_job(AMPLE, family="mixtral")
     wrong = "ep 2 does not divide dp 3, over which the experts are spread"
-    free, core = SearchSpec(), SearchSpec(rules=LAUNCH_RULES["megatron-core"])
+    free, core = SearchSpec(), SearchSpec(rules=FRAMEWORKS["megatron-core"].rules)
     for spec, text, expected in (
         (free, "ep=2,dp=3", None),
         (free, "ep=2,dp=3,cp=2,tp=1", None),
@@ -325,7 +325,7 @@ def test_the_winner_has_the_best_of_all_replays_where_chunks_hold_unequal_blocks
 
 def test_what_no_framework_launches_is_priced_with_a_word():
     network, workload = eight_devices(), tiny_job(AMPLE)
-    spec = SearchSpec(rules=LAUNCH_RULES["megatron-core"])
+    spec = SearchSpec(rules=FRAMEWORKS["megatron-core"].rules)
     # Any other time than the planned one.
     replays = Replays(judge=lambda priced, _: 2.0 * priced.iteration_time)
     found = explain(network, workload, spec, Request.parse("zero=3"), replays=replays)

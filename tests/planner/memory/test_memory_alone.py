@@ -10,6 +10,7 @@ from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner.cost.pricing import price_plan
+from planner.frameworks.framework import FRAMEWORKS
 from planner.memory.account import MemoryJob, MemoryLimits, plan_memory
 from planner.memory.changes import (
     FRACTIONS,
@@ -23,7 +24,6 @@ from planner.memory.thrift import fewest_devices, least_memory, ways
 from planner.plans.build import build_plan, outline_plan
 from planner.plans.spec import PlanSpec
 from planner.search.candidates import CandidateSet
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.space import SearchSpec
 from planner.search.thriftiest import PRECISION, thriftiest_plan
 from planner.step.execution import Workload
@@ -46,7 +46,7 @@ WORKLOAD = Workload(
     training=TrainingSpec(global_batch_size=16),
     accelerator=load_accelerator("a100-80gb"),
 )
-RULES = LAUNCH_RULES["megatron-core"]
+RULES = FRAMEWORKS["megatron-core"].rules
 MB = 1e6
 
 
@@ -236,7 +236,7 @@ def test_changes_that_suffice_come_first_and_all_devices_stay_in_use():
 
 
 def test_nothing_is_offered_that_the_framework_has_not():
-    kinds = {c.kind for c in single_changes(job(rules=LAUNCH_RULES["ddp"]), SPEC)}
+    kinds = {c.kind for c in single_changes(job(rules=FRAMEWORKS["ddp"].rules), SPEC)}
     assert not kinds & {"stronger ZeRO", "more tensor parallelism"}
     assert not any("host" in kind for kind in kinds)
 

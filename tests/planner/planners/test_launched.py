@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.frameworks.framework import FRAMEWORKS
 from planner.planners.launched import Launcher
 from planner.planners.phaze import Phaze, PhazeProgram
 from planner.planners.protocol import PlannerSettings
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.space import SearchSpec
 from tests.planner.planners.examples import small_job
 
@@ -26,7 +26,7 @@ UNEVEN = PlanSpec(
 
 def launcher(preset: str, num_layers: int = 8, **settings):
     network, workload = small_job(num_layers)
-    spec = SearchSpec(rules=LAUNCH_RULES[preset], **settings)
+    spec = SearchSpec(rules=FRAMEWORKS[preset].rules, **settings)
     return Launcher.of(network, workload, spec), network, workload
 
 
@@ -78,7 +78,7 @@ def test_free_plans_are_held_to_memory_alone():
 
 def test_sizes_that_cannot_be_launched_are_not_searched():
     network, workload = small_job(8)
-    spec = SearchSpec(rules=LAUNCH_RULES["megatron-core"])
+    spec = SearchSpec(rules=FRAMEWORKS["megatron-core"].rules)
     program = PhazeProgram.of(network, workload, spec)
     batch = workload.training.global_batch_size
     for one in program.plans():

@@ -17,9 +17,9 @@ from planner.explain.infeasibility import (
     restricted_settings,
     smallest_change,
 )
+from planner.frameworks.framework import FRAMEWORKS
 from planner.search.best_first import search
 from planner.search.candidates import CandidateSet
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.space import SearchSpec
 from planner.search.thriftiest import PRECISION, space_infeasibility, thriftiest_plan
 from planner.step.execution import Workload
@@ -262,7 +262,7 @@ def test_the_infeasibility_of_a_large_space_is_found():
 def test_what_the_framework_does_not_have_would_not_help():
     spec = SearchSpec(recompute=("none",), zero_stages=(0, 1))
     assert restricted_settings(spec) == ("recompute", "zero_stages")
-    ours = replace(spec, rules=LAUNCH_RULES["megatron-core"])
+    ours = replace(spec, rules=FRAMEWORKS["megatron-core"].rules)
     assert restricted_settings(ours) == ("recompute",)
     free = replace(ours, launchable=False)
     assert restricted_settings(free) == ("recompute", "zero_stages")

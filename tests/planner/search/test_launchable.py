@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.training import ParallelismConfig
-from nestsim.presets import NAMED_PRESETS
-from planner.search.launch_rules import (
+from planner.frameworks.framework import FRAMEWORKS
+from planner.frameworks.rules import (
     ALWAYS,
     ANY_ORDER,
     INTERLEAVED,
-    LAUNCH_RULES,
     RULES,
 )
 from planner.search.launchable import (
@@ -137,7 +136,7 @@ def made(
 
 def broken(plan: Plan, preset: str, **facts) -> set[str]:
     """Return the names of the rules that a plan breaks."""
-    found = broken_rules(plan, LAUNCH_RULES[preset], replace(FACTS, **facts))
+    found = broken_rules(plan, FRAMEWORKS[preset].rules, replace(FACTS, **facts))
     return {one.rule for one in found}
 
 
@@ -364,8 +363,7 @@ NEVER_BROKEN = {
 
 
 def test_every_preset_has_rules_and_every_rule_a_source():
-    assert set(LAUNCH_RULES) == set(NAMED_PRESETS)
-    for rules in LAUNCH_RULES.values():
+    for rules in (framework.rules for framework in FRAMEWORKS.values()):
         assert [rule for rule, _ in rules.sources] == list(RULES)
         assert all(rules.source(rule) for rule in RULES)
         assert pickle.loads(pickle.dumps(rules)) == rules
@@ -378,10 +376,10 @@ def test_every_preset_has_rules_and_every_rule_a_source():
         assert bool(rules.zero_stages_with_pipeline) == rules.pipeline
 
 
-@pytest.mark.parametrize("preset", LAUNCH_RULES)
+@pytest.mark.parametrize("preset", FRAMEWORKS)
 def test_every_rule_of_every_preset_is_tried(preset):
     if preset in SAME_RUNTIME:
-        assert LAUNCH_RULES[preset] is LAUNCH_RULES[SAME_RUNTIME[preset]]
+        assert FRAMEWORKS[preset].rules == FRAMEWORKS[SAME_RUNTIME[preset]].rules
         return
     tried = set(BROKEN[preset])
     assert tried | NEVER_BROKEN[preset] == set(RULES)
@@ -423,7 +421,7 @@ def test_a_plan_that_breaks_one_rule_is_told_so(preset, rule):
 def test_all_to_alls_are_hidden_where_megatron_core_hides_them(given, found):
     name = schedule_name(given.get("v", 1), pairs=True)
     told = broken_rules(
-        made(**given, schedule=name), LAUNCH_RULES["megatron-core"], FACTS
+        made(**given, schedule=name), FRAMEWORKS["megatron-core"].rules, FACTS
     )
     assert [one.found for one in told] == ([] if found is None else [found])
     assert {one.rule for one in told} <= {"expert_overlap"}
@@ -431,7 +429,7 @@ def test_all_to_alls_are_hidden_where_megatron_core_hides_them(given, found):
 
 def test_what_is_told():
     (one,) = broken_rules(
-        made(**TWO, zero=2), LAUNCH_RULES["megatron-core"], replace(FACTS)
+        made(**TWO, zero=2), FRAMEWORKS["megatron-core"].rules, replace(FACTS)
     )
     assert (one.rule, one.found, one.expected) == ("zero_stage", "2", "one of 0, 1")
     assert "--use-distributed-optimizer" in one.source
@@ -439,13 +437,13 @@ def test_what_is_told():
 
 
 def test_a_placement_is_told_by_its_name_and_an_order_by_its_dimensions():
-    rules = LAUNCH_RULES["megatron-core"]
+    rules = FRAMEWORKS["megatron-core"].rules
     placed = replace(made(**PLACED), placement="tp1 dp2 pp2 dp2")
     (one,) = broken_rules(placed, rules, FACTS)
     assert '"tp1 dp2 pp2 dp2"' in one.found
     assert one.expected == "one of tp-dp-pp, tp-pp-dp"
     (one,) = broken_rules(
-        made(**TWO, order="tp-pp-cp-ep-dp"), LAUNCH_RULES["deepspeed"], FACTS
+        made(**TWO, order="tp-pp-cp-ep-dp"), FRAMEWORKS["deepspeed"].rules, FACTS
     )
     assert one.expected == "tp-dp-pp"
 

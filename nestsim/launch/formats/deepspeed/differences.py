@@ -14,10 +14,10 @@ from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP
 from nestsim.launch.written import LaunchGap
-from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import TrainingTable
 from nestsim.scenario.software import SoftwareTable
+from planner.frameworks.framework import PRESETS
 from planner.search.placements import name_parts
 from topologies.errors import InputError
 
@@ -143,7 +143,7 @@ def _gap(setting: str, wanted: object, found: object, reason: str) -> LaunchGap:
 
 
 def _plan_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
-    found = PlanTable.model_validate(read.plan).build(NAMED_PRESETS[PRESET])
+    found = PlanTable.model_validate(read.plan).build(PRESETS[PRESET])
     for field in fields(found):
         name = field.name
         wanted, has = getattr(job.settings, name), getattr(found, name)
@@ -187,7 +187,7 @@ def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
             setting="training", value=str(read.training), reason=f"{error}."
         )
         return
-    found = table.build(NAMED_PRESETS[PRESET])
+    found = table.build(PRESETS[PRESET])
     for name in _TRAINING:
         wanted, has = getattr(job.training, name), getattr(found, name)
         if wanted != has:

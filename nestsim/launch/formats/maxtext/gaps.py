@@ -13,9 +13,8 @@ from nestsim.launch.formats.usual import (
 )
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
-from nestsim.presets import PRESETS
+from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.plans.spec import DEFAULT_ORDER
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.placements import name_parts
 from planner.step.plan import Offload
 
@@ -65,7 +64,7 @@ def _pipeline_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
             value=count,
             reason=f"MaxText takes multiples of the {pp} stages only, and refuses it.",
         )
-    if pp > 1 and plan.schedule not in LAUNCH_RULES["maxtext"].schedules:
+    if pp > 1 and plan.schedule not in FRAMEWORKS["maxtext"].rules.schedules:
         yield LaunchGap(
             setting="schedule",
             value=plan.schedule,

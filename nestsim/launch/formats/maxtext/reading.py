@@ -25,7 +25,7 @@ from nestsim.launch.formats.maxtext.sources import (
     read_settings,
 )
 from nestsim.launch.read import DEFAULT_NODE, ImportedJob, LaunchSource
-from nestsim.presets import REMAT_POLICIES
+from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import DIMENSIONS
 from topologies.errors import InputError
 
@@ -402,15 +402,16 @@ def _recompute(settings: MaxTextSettings, assumed: list[str]) -> dict[str, Any]:
     if name == "minimal_offloaded":
         assumed.append("The host keeps all that is kept of a block.")
         return {**plan, "recompute": "selective", "offload_activations": 1.0}
-    if name not in REMAT_POLICIES:
+    policies = FRAMEWORKS["maxtext"].remat_policies
+    if name not in policies:
         raise policy.error(
             "is no policy that is known",
-            ", ".join(("full", *REMAT_POLICIES, "minimal_offloaded", "custom")),
+            ", ".join(("full", *policies, "minimal_offloaded", "custom")),
         )
-    mode, note = REMAT_POLICIES[name]
+    nearest = policies[name]
     if name != "minimal":
-        assumed.append(f"Recompute: {note}.")
-    return {**plan, "recompute": mode}
+        assumed.append(f"Recompute: {nearest.note}.")
+    return {**plan, "recompute": nearest.mode}
 
 
 def _custom(settings: MaxTextSettings, assumed: list[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ which is DeepEP or HybridEP, sends it once to each node that has experts for it.
 """
 
 from nestsim.launch.formats.megatron.given import GivenOptions
-from nestsim.presets import PRESETS
+from planner.frameworks.framework import PRESETS
 
 _KINDS = ("allgather", "alltoall", "alltoall_seq", "flex")
 _ONCE = ("deepep", "hybridep")

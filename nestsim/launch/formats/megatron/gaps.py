@@ -21,12 +21,11 @@ from nestsim.launch.formats.megatron.settings import Values, rank_order, script_
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
-from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.model import WHICH_MODEL, AnyModel
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import TrainingTable
+from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.plans.build import outline_plan
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.launchable import LaunchFacts, broken_rules
 from planner.step.plan import Plan, Stage
 from topologies.errors import InputError
@@ -50,7 +49,7 @@ _REFUSED_AT_START = frozenset(
         "expert_overlap",
     }
 )
-"""Rules of `planner.search.launch_rules` that no option is missing for."""
+"""Rules of `planner.frameworks.rules` that no option is missing for."""
 
 REASONS: Mapping[str, str] = MappingProxyType(
     {
@@ -211,7 +210,7 @@ def _short(value: object) -> str:
 
 
 def _training_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]:
-    preset = NAMED_PRESETS[tables["software"]["preset"]]
+    preset = PRESETS[tables["software"]["preset"]]
     read = TrainingTable.model_validate(tables["training"]).build(preset)
     for one in fields(type(job.training)):
         asked = getattr(job.training, one.name)
@@ -222,7 +221,7 @@ def _training_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[Launch
 
 
 def _plan_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]:
-    preset = NAMED_PRESETS[tables["software"]["preset"]]
+    preset = PRESETS[tables["software"]["preset"]]
     plan = job.plan
     try:
         spec = PlanTable.model_validate(tables["plan"]).build(preset)
@@ -334,7 +333,7 @@ def _refusals(job: LaunchJob) -> Iterator[LaunchGap]:
     facts = LaunchFacts.of(
         job.workload, job.network.num_devices, idle_devices=True, network=job.network
     )
-    for broken in broken_rules(job.plan, LAUNCH_RULES["megatron-core"], facts):
+    for broken in broken_rules(job.plan, FRAMEWORKS["megatron-core"].rules, facts):
         if broken.rule in _REFUSED_AT_START:
             yield LaunchGap(
                 setting=broken.rule,

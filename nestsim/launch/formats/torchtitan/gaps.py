@@ -20,7 +20,7 @@ from nestsim.launch.formats.usual import (
 )
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
-from nestsim.presets import PRESETS
+from planner.frameworks.framework import PRESETS
 from planner.plans.spec import DEFAULT_ORDER
 from planner.step.plan import Offload
 

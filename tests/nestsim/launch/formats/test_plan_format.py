@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.launch.formats.plan import write_plan
-from nestsim.presets import PRESETS
 from nestsim.scenario.plan import PlanTable
+from planner.frameworks.framework import PRESETS
 from planner.plans.build import build_plan
 from planner.plans.json_file import read_plan
 from tests.nestsim.launch.jobs import jobs

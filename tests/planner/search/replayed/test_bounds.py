@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.search.launch_rules import LAUNCH_RULES
+from planner.frameworks.framework import FRAMEWORKS
 from planner.step.schedules import SCHEDULES
 from tests.planner.search.replayed.worlds import ROUNDING, random_world
 
@@ -58,7 +58,7 @@ def check_world(world, seed, *, configurations, plans):
     return checked
 
 
-@pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))
+@pytest.mark.parametrize("preset", sorted(FRAMEWORKS))
 def test_no_bound_exceeds_the_replay(preset):
     checked = sum(
         check_world(random_world(seed, preset=preset), seed, configurations=4, plans=3)
@@ -159,7 +159,7 @@ def test_no_bound_exceeds_thousands_where_weight_gradients_are_apart(schedule, b
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(20))
-@pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))
+@pytest.mark.parametrize("preset", sorted(FRAMEWORKS))
 def test_no_bound_exceeds_the_replay_of_thousands(preset, batch):
     seeds = range(1000 + 10 * batch, 1010 + 10 * batch)
     checked = sum(

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.search.launch_rules import (
+from planner.frameworks.framework import FRAMEWORKS
+from planner.frameworks.rules import (
     ACCOUNTED,
     BALANCED,
     ENDS,
     EVEN,
-    LAUNCH_RULES,
     LAYOUT,
     ROUNDS,
 )
@@ -183,10 +183,10 @@ def plan_of(counts, p, v):
     blocks=st.integers(1, 130),
     p=st.integers(2, 16),
     v=st.integers(1, 9),
-    preset=st.sampled_from(sorted(LAUNCH_RULES)),
+    preset=st.sampled_from(sorted(FRAMEWORKS)),
 )
 def test_every_layout_keeps_the_framework_s_rule(blocks, p, v, preset):
-    rules = LAUNCH_RULES[preset]
+    rules = FRAMEWORKS[preset].rules
     found = block_counts(blocks, p, v, rules.splits, empty_ends=rules.empty_ends)
     assert len(found) == len(set(found))
     for counts in found:
@@ -219,7 +219,7 @@ def test_layers_follow_one_another_from_the_first_to_the_last(data):
 
 def test_llama_3_405b_goes_over_sixteen_stages_of_eight_chunks():
     """126 blocks, the embedding and the loss make 128 virtual stages of one."""
-    rules = LAUNCH_RULES["megatron-core"]
+    rules = FRAMEWORKS["megatron-core"].rules
     counts = (0, *(1,) * 126, 0)
     assert counts in block_counts(126, 16, 8, rules.splits, empty_ends=True)
     assert counts in block_counts(126, 16, 8, (EVEN, ACCOUNTED), empty_ends=True)

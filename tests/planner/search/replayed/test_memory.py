@@ -9,8 +9,8 @@ import pytest
 
 from planner.cost.choices import choice_columns
 from planner.cost.pricing import plan_degrees
+from planner.frameworks.framework import FRAMEWORKS
 from planner.kernels.replay_terms import Variants
-from planner.search.launch_rules import LAUNCH_RULES
 from planner.step.memory import stage_memory
 from tests.planner.search.replayed.worlds import random_world
 
@@ -106,7 +106,7 @@ def by_name(candidates, sizes):
     return {(leaf.layout, leaf.choice, leaf.placement.name): leaf for leaf in found}
 
 
-@pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))
+@pytest.mark.parametrize("preset", sorted(FRAMEWORKS))
 def test_what_is_yielded_fits_and_what_fits_is_yielded(preset):
     """Under a memory that some plans of a configuration fit into, and others not."""
     cut = 0

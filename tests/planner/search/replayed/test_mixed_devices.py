@@ -9,7 +9,7 @@ import pytest
 from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
 from nestsim.simulator.replay import ReplaySettings
-from planner.search.launch_rules import LAUNCH_RULES
+from planner.frameworks.framework import FRAMEWORKS
 from planner.search.replayed.search import Replays, search_replayed
 from planner.search.replayed.space import spared_ends
 from planner.search.replayed.unequal import MOST_UNEQUAL, unequal_counts
@@ -110,7 +110,7 @@ def two_devices(factors, *, idle: bool) -> World:
         accelerator=own,
     )
     spec = SearchSpec(
-        rules=LAUNCH_RULES["megatron-core"],
+        rules=FRAMEWORKS["megatron-core"].rules,
         micro_batch_sizes=(1,),
         tensor_model_parallel_sizes=(1,),
         context_parallel_sizes=(1,),

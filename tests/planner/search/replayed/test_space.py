@@ -11,7 +11,7 @@ from estimators.grouping import CP_COMM_TYPES, Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
-from planner.search.launch_rules import LAUNCH_RULES
+from planner.frameworks.framework import FRAMEWORKS
 from planner.search.launchable import LaunchFacts, broken_rules
 from planner.search.placements import Extents, whole_dimensions
 from planner.search.replayed.search import Replays, search_replayed
@@ -41,13 +41,13 @@ def facts_of(world, candidates):
     )
 
 
-@pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))
+@pytest.mark.parametrize("preset", sorted(FRAMEWORKS))
 def test_every_plan_keeps_every_rule(preset):
     plans = 0
     for seed in range(6):
         world = random_world(seed, preset=preset, most_devices=12)
         candidates, rng = world.candidates(), random.Random(seed)
-        facts, rules = facts_of(world, candidates), LAUNCH_RULES[preset]
+        facts, rules = facts_of(world, candidates), FRAMEWORKS[preset].rules
         for number in rng.sample(range(len(candidates)), min(6, len(candidates))):
             leaves = list(candidates.leaves(candidates[number], np.inf))
             some = [one.leaf(k) for one in leaves for k in range(len(one.bounds))]
@@ -222,11 +222,11 @@ def drawn(seed, preset):
         if workload.chain[1] <= 5 and batch <= 12:
             break
     spec = SearchSpec(cp_comm_types=CP_COMM_TYPES, idle_devices=rng.random() < 0.4)
-    return Brute(workload, rng.randint(1, 6), LAUNCH_RULES[preset], spec)
+    return Brute(workload, rng.randint(1, 6), FRAMEWORKS[preset].rules, spec)
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))
+@pytest.mark.parametrize("preset", sorted(FRAMEWORKS))
 def test_all_that_the_rules_allow_is_in_the_space(preset, seed):
     brute = drawn(seed, preset)
     assert space_of(brute) == brute.configurations()
@@ -293,7 +293,7 @@ def test_nothing_to_choose_from_is_no_plan_but_a_reason(lists):
     """A framework that has none of the savings that the scenario lists."""
     rng = random.Random(1)
     network, workload = random_network(rng), random_workload(rng, "fsdp")
-    spec = SearchSpec(rules=LAUNCH_RULES["fsdp"], **lists)
+    spec = SearchSpec(rules=FRAMEWORKS["fsdp"].rules, **lists)
     replays = Replays(judge=lambda *_: pytest.fail("there is no plan to replay"))
     found = search_replayed(network, workload, spec, replays)
     assert found.plans == ()
@@ -305,5 +305,5 @@ def test_chunks_are_not_run_again_as_a_stage():
     rng = random.Random(2)
     workload = random_workload(rng, "ideal")
     spec = SearchSpec(recompute=("stage",), idle_devices=True)
-    brute = Brute(workload, 8, LAUNCH_RULES["ideal"], spec)
+    brute = Brute(workload, 8, FRAMEWORKS["ideal"].rules, spec)
     assert {one.v for one in space_of(brute)} == {1}

@@ -17,11 +17,10 @@ from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from nestsim.lowering.lower import lower_plan
-from nestsim.presets import NAMED_PRESETS
 from nestsim.simulator.replay import ReplaySettings, replayed_time
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
-from planner.search.launch_rules import LAUNCH_RULES
+from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.search.replayed.candidates import LaunchableCandidates
 from planner.search.space import SearchSpec
 from planner.step.execution import Execution, Workload
@@ -121,7 +120,7 @@ def traced(spec: TransformerSpec) -> LayerGraph:
     return trace_model(spec)
 
 
-RUNTIMES = sorted(set(LAUNCH_RULES) - {"nemo", "llm-foundry"})
+RUNTIMES = sorted(set(FRAMEWORKS) - {"nemo", "llm-foundry"})
 """Presets that launch in different ways."""
 
 
@@ -135,7 +134,7 @@ def random_world(
     preset = preset or rng.choice(RUNTIMES)
     settings = ReplaySettings(granularity=rng.choice(("stage", "stage", "layer")))
     spec = SearchSpec(
-        rules=LAUNCH_RULES[preset],
+        rules=FRAMEWORKS[preset].rules,
         cp_comm_types=CP_COMM_TYPES,
         idle_devices=rng.random() < 0.2,
         recompute=("none", "selective", "full", "stage"),
@@ -177,7 +176,7 @@ def random_workload(rng: random.Random, preset: str) -> Workload:
         sequence_length=length,
         **FAMILIES[family],
     )
-    defaults = NAMED_PRESETS[preset]
+    defaults = PRESETS[preset]
     execution = defaults.execution
     if rng.random() < 0.7:
         execution = Execution(

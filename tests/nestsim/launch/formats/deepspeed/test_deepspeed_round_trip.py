@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, event, given, settings
 
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.job import LaunchJob
-from nestsim.presets import PRESETS
 from nestsim.scenario.load import load_scenario
 from nestsim.scenario.plan import PlanTable
+from planner.frameworks.framework import PRESETS
 from planner.plans.spec import PlanSpec
 from tests.nestsim.ideal import SCENARIOS
 from tests.nestsim.launch.jobs import (

@@ -1,0 +1,1 @@
+"""What frameworks do unless told otherwise, and what they can launch."""
