@@ -319,7 +319,7 @@ def _longest_path(
     p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
     wires, first_passes = family.sent.wires, family.pipeline.first_passes
     f, b, work = stages.forward, stages.backward, stages.work
-    num_virtual = p * v
+    num_virtual, length = p * v, family.pipeline.round_passes
     value, there, back = 0.0, 0.0, 0.0
     for k in range(num_virtual):
         there += f[k]
@@ -341,10 +341,10 @@ def _longest_path(
             passed += wires[r, last % p, 1]
         busy = m * work[i]
         done = 0.0
-        whole = first_passes[i] // num_virtual
-        rest = first_passes[i] % num_virtual
+        whole = first_passes[i] // (length * v)
+        rest = first_passes[i] % (length * v)
         for chunk in range(v):
-            count = whole * p + min(max(rest - chunk * p, 0), p)
+            count = whole * length + min(max(rest - chunk * length, 0), length)
             done += count * f[chunk * p + i]
         end = max(arrived + busy, there + before + busy - done)
         value = max(value, end + returned + first_end)

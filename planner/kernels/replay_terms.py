@@ -40,8 +40,8 @@ class Pipeline(NamedTuple):
     several."""
 
     round_passes: int
-    """Backward passes of each chunk but the last that follow the last chunk's last
-    one."""
+    """Microbatches that go through a chunk before the next one's turn, so many backward
+    passes of each chunk but the last follow the last chunk's last one."""
 
 
 class Variants(NamedTuple):

@@ -39,6 +39,7 @@ from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER, gathers_once
 from planner.step.schedules import SCHEDULES, schedule_name
+from planner.step.schedules.language import round_length
 from planner.step.virtual import interleave_chain, interleave_sums
 from planner.work import CHAIN_CLASSES, SPLIT, SPLIT_NUMBERS, SPLIT_STEPS, Work
 from topologies.arrays import FloatArray, IntArray
@@ -361,7 +362,7 @@ class Splitter:
     def in_flight(self, configuration: Configuration) -> IntArray:
         """Return passes in flight by position, entry 0 unused."""
         p, m = configuration.pp, self.num_microbatches(configuration)
-        return _in_flight(p, configuration.v, min(m, 2 * p))
+        return _in_flight(p, configuration.v, min(m, 2 * round_length(p, m)))
 
     def choices(
         self, configuration: Configuration, num_options: int

@@ -60,7 +60,9 @@ class Space(NamedTuple):
                 pp > 1
                 and num_blocks % v == 0
                 and pp * v <= num_blocks
-                and self.num_microbatches(sizes) % pp == 0
+                and self.num_microbatches(sizes)
+                % max(1, self.num_microbatches(sizes) // pp)
+                == 0
                 and self.modes(sizes)
             ):
                 yield sizes
@@ -104,8 +106,10 @@ class Space(NamedTuple):
         m, pp, v = self.num_microbatches(sizes), sizes.pp, sizes.v
         if v == 1:
             return [min(pp - stage, m) for stage in range(pp)]
+        length = m // max(1, m // pp)
         return [
-            min(m * v, 2 * (pp - 1 - stage) + (v - 1) * pp + 1) for stage in range(pp)
+            min(m * v, 2 * (pp - 1 - stage) + (v - 1) * length + 1)
+            for stage in range(pp)
         ]
 
     @property

@@ -32,6 +32,7 @@ from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER
 from planner.step.recompute import recompute_shares
 from planner.step.schedules import SCHEDULES, schedule_name
+from planner.step.schedules.language import round_length
 from topologies.arrays import FloatArray, IntArray
 
 MOST_PASSES = 256
@@ -284,7 +285,9 @@ class ReplayBounds:
                 shape.m,
                 *counts,
                 SCHEDULES[schedule].last_in_flight(shape.m),
-                shape.m if SCHEDULES[schedule].forward_first else shape.p,
+                shape.m
+                if SCHEDULES[schedule].forward_first
+                else round_length(shape.p, shape.m),
             ),
             passes=terms.PassDurations(*self._times(rows, shape), rows.rates.signature),
             layers=known.layers,

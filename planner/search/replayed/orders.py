@@ -13,6 +13,7 @@ import numpy as np
 from estimators.layers.table import LayerTable
 from planner.kernels.replay_terms import PassOrder
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.step.schedules.language import round_length
 from topologies.arrays import FloatArray, IntArray
 
 ENOUGH = 2
@@ -55,14 +56,16 @@ class _Lists(NamedTuple):
 def pass_counts(schedule: str, p: int, m: int, v: int) -> tuple[IntArray, IntArray]:
     """Return passes in flight, and forward passes before the first backward one.
 
-    Neither grows beyond `ENOUGH` microbatches for each stage, or `ENOUGH_LISTED`, but
-    where all forward passes come first.
+    Neither grows beyond `ENOUGH` rounds of microbatches, or `ENOUGH_LISTED` of them for
+    each stage of listed ones, but where all forward passes come first.
     """
     found = SCHEDULES[schedule]
     if found.forward_first:
         held = [found.in_flight(i, p, m, v) + found.bubbles_kept(p) for i in range(p)]
         return np.array(held), np.full(p, m * v)
-    m = min(m, (ENOUGH_LISTED if is_listed(schedule) else ENOUGH) * p)
+    m = min(
+        m, ENOUGH_LISTED * p if found.splits_backward else ENOUGH * round_length(p, m)
+    )
     in_flight = np.array([found.in_flight(i, p, m, v) for i in range(p)])
     program = found.program(p, m, v)
     first = np.zeros(p, dtype=np.int64)

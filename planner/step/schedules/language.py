@@ -138,6 +138,15 @@ class ScheduleSizes(NamedTuple):
     """Chunks of each stage."""
 
 
+def round_length(num_stages: int, num_microbatches: int) -> int:
+    """Return how many microbatches go through a chunk before the next one's turn.
+
+    ``p``, or a little more where rounds of ``p`` do not come out even: as many rounds
+    as have ``p``, or one (`planner.step.schedules.interleaved`).
+    """
+    return num_microbatches // max(1, num_microbatches // num_stages)
+
+
 def dealt_in_turn(virtual_stage: int, num_stages: int) -> int:
     """Return the stage of a virtual stage: each gets one, then each the next one."""
     return virtual_stage % num_stages
@@ -190,7 +199,8 @@ class Schedule:
     """Chunks of each stage of a schedule that has several; None for any number."""
 
     deals_rounds: bool = True
-    """Whether a schedule of several chunks has microbatches come in groups of ``p``."""
+    """Whether a schedule of several chunks has microbatches come in rounds, all of
+    `round_length`."""
 
     least_rounds: int = 0
     """Least number of microbatches, in ``p``."""
@@ -235,11 +245,12 @@ class Schedule:
                 str(self.num_chunks),
             )
         _expect(
-            not self.deals_rounds or num_microbatches % num_stages == 0,
+            not self.deals_rounds
+            or num_microbatches % round_length(num_stages, num_microbatches) == 0,
             self.name,
             "microbatches",
             num_microbatches,
-            f"a multiple of the {num_stages} stages",
+            f"a multiple of the {num_stages} stages, or of a little more",
         )
         least = self.least_rounds * num_stages
         _expect(

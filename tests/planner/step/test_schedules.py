@@ -32,7 +32,8 @@ def sizes(draw, name):
     if schedule.interleaves:
         p, v = draw(st.integers(2, 6)), schedule.num_chunks or draw(st.integers(2, 4))
         if schedule.deals_rounds:
-            return p, p * draw(st.integers(1, 4)), v
+            rounds = draw(st.integers(1, 4))
+            return p, rounds * (p + draw(st.integers(0, (p - 1) // rounds))), v
         least = max(schedule.least_rounds * p, 1)
         return p, draw(st.integers(least, least + 4 * p)), v
     return draw(st.integers(1, 9)), draw(st.integers(1, 20)), 1
@@ -344,13 +345,24 @@ def test_interleaved_1f1b_reads_as_in_megatron():
 
 @pytest.mark.parametrize("p", [2, 3, 4, 8])
 @pytest.mark.parametrize("v", [2, 3, 4])
-@pytest.mark.parametrize("rounds", [1, 2, 5])
-def test_interleaved_1f1b_is_that_of_pytorch(p, v, rounds):
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 6, 7, 8, 10, 11, 16, 20])
+def test_interleaved_1f1b_is_that_of_pytorch(p, v, m):
     torch = pytest.importorskip("torch.distributed.pipelining.schedules")
-    m = p * rounds
+    taken = SCHEDULES["interleaved-1f1b"].allows(p, m, v)
+    stages = [MagicMock(group_size=p, num_stages=p * v, group_rank=0)] * v
+    try:
+        made = torch.ScheduleInterleaved1F1B(stages, m)
+    except ValueError:
+        assert not taken
+        return
+    assert taken
+    rounds = made.number_of_rounds
     # The list of actions needs these numbers only, no stages and no process group.
     schedule = SimpleNamespace(
-        n_local_stages=v, pp_group_size=p, microbatches_per_round=p, _n_microbatches=m
+        n_local_stages=v,
+        pp_group_size=p,
+        microbatches_per_round=made.microbatches_per_round,
+        _n_microbatches=m,
     )
     kinds = {torch.FORWARD: FORWARD, torch.FULL_BACKWARD: BACKWARD}
     for stage in range(p):
@@ -457,8 +469,8 @@ _NO_STAGES_OR_CHUNKS = [
     ("name", "size", "what", "got", "expected"),
     [
         *((name, *case) for name in interleaving for case in _NO_STAGES_OR_CHUNKS),
-        ("interleaved-1f1b", (4, 6, 2), "microbatches", 6, "multiple of the 4"),
-        ("interleaved-1f1b", (4, 2, 2), "microbatches", 2, "multiple of the 4"),
+        ("interleaved-1f1b", (4, 11, 2), "microbatches", 11, "multiple of the 4"),
+        ("interleaved-1f1b", (4, 9, 2), "microbatches", 9, "multiple of the 4"),
         ("zb-v", (4, 8, 3), "chunks per stage", 3, "2"),
         ("dualpipe-v", (4, 8, 3), "chunks per stage", 3, "2"),
         ("dualpipe-v", (4, 7, 2), "microbatches", 7, "8 or more, 2 for each of the 4"),

@@ -55,7 +55,8 @@ ASSUMED: Mapping[str, str] = MappingProxyType(
         "memory-centric-tiled-linear": "Linear layers are not tiled.",
         "delay-wgrad-compute": "Gradients of weights come with those of inputs.",
         "microbatch-group-size-per-virtual-pipeline-stage": "A chunk takes as many "
-        "microbatches in turn as there are stages.",
+        "microbatches in turn as there are stages, or a few more where those come out "
+        "even.",
         "moe-shared-expert-overlap": "Experts of all tokens run beside no transfer.",
         "moe-permute-fusion": "Tokens are put in order by kernels of the preset.",
         "no-scatter-gather-tensors-in-pipeline": "Stages send as the preset does.",

@@ -120,6 +120,9 @@ FIELDS: Mapping[str, tuple[tuple[str, Callable[[Values], str]], ...]] = (
             "overlap-moe-expert-parallel-comm": (
                 ("comm_overlap.overlap_moe_expert_parallel_comm", _TRUE),
             ),
+            "microbatch-group-size-per-virtual-pipeline-stage": (
+                ("model.microbatch_group_size_per_vp_stage", _plain),
+            ),
             "num-virtual-stages-per-pipeline-rank": (
                 ("model.virtual_pipeline_model_parallel_size", _plain),
             ),

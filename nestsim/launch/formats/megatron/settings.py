@@ -16,6 +16,7 @@ from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.options import Option
 from nestsim.launch.formats.megatron.patterns import write_layout, write_list
 from nestsim.launch.job import LaunchJob
+from planner.step.schedules.language import round_length
 
 Values = tuple[str, ...]
 """What stands behind an option; nothing behind a flag."""
@@ -271,6 +272,10 @@ def _parallel(job: LaunchJob) -> Options:
         options["expert-tensor-parallel-size"] = (str(tp),)
     if rank_order(job) == known.PP_INSIDE_ORDER:
         options["use-tp-pp-dp-mapping"] = ()
+    v, pp = job.plan.virtual_pipeline_model_parallel_size, len(job.plan.stages)
+    length = round_length(pp, job.plan.num_microbatches)
+    if v > 1 and length != pp:
+        options["microbatch-group-size-per-virtual-pipeline-stage"] = (str(length),)
     return options | _layout(job)
 
 

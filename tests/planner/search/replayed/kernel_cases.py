@@ -27,7 +27,11 @@ def drawn_case(rng, zero, option):
     """Draw a plan; every quantity is small and whole."""
     p = rng.randint(1, 6)
     v = rng.randint(1, 3) if p > 1 else 1
-    m = p * rng.randint(1, 3) if v > 1 else rng.randint(1, 3 * p)
+    m = rng.randint(1, 3 * p)
+    if v > 1:
+        rounds = rng.randint(1, 3)
+        m = rounds * (p + rng.randint(0, (p - 1) // rounds))
+    length = m // max(1, m // p)
     held = [rng.randint(1, 3) for _ in range(p * v)]
     layers = sum(held)
     has_experts = rng.random() < 0.4
@@ -59,7 +63,8 @@ def drawn_case(rng, zero, option):
         senders=[4.0, 2.0],
         first_passes=[min(p - i, m) for i in range(p)]
         if v == 1
-        else [min(m * v, 2 * (p - 1 - i) + (v - 1) * p + 1) for i in range(p)],
+        else [min(m * v, 2 * (p - 1 - i) + (v - 1) * length + 1) for i in range(p)],
+        length=length,
         exits=numbers(rng, rows, 4, p, high=rng.choice((0, 4))),
         exits_across=numbers(rng, rows, NUM_OPTIONS, p, high=4),
         exit_inverses=numbers(rng, rows, high=rng.choice((1, 5))),
@@ -142,7 +147,7 @@ def compiled(case, cutoff=np.inf):
             in_flight=np.ones(case.p, dtype=np.int64),
             first_passes=np.array(case.first_passes),
             last_in_flight=1,
-            round_passes=case.p,
+            round_passes=case.length,
         ),
         passes=terms.PassDurations(
             forward=sums(case.forward),

@@ -73,6 +73,8 @@ class Case:
     expert_group: float
     senders: list[float]
     first_passes: list[int]
+    length: int
+    """Microbatches of a round."""
     exits: Any
     """[row][boundary forth, boundary back, dense, expert][stage]."""
     exits_across: Any
@@ -208,7 +210,7 @@ class Case:
         if not self.reduces_behind:
             return 0.0
         *others, last = self.chunks(i)
-        return sum(self.p * self.b(k) for k in others) + self.b(last)
+        return sum(self.length * self.b(k) for k in others) + self.b(last)
 
     def tail(self, i: int) -> float:
         """Return what a stage still does after its last backward pass."""
@@ -249,9 +251,9 @@ class Case:
     def first_forward_passes(self, i: int) -> list[int]:
         """List the virtual stages of a stage's forward passes before any backward one.
 
-        Rounds of ``p`` microbatches, chunk after chunk.
+        Rounds of microbatches, chunk after chunk.
         """
-        order = [k for k in self.chunks(i) for _ in range(self.p)]
+        order = [k for k in self.chunks(i) for _ in range(self.length)]
         return [order[n % len(order)] for n in range(self.first_passes[i])]
 
     def paths(self, wires: Any) -> list[float]:

@@ -49,5 +49,6 @@ def test_a_tied_embedding_is_gathered_once_on_a_single_stage():
             tied.append(case)
     for case in tied:
         apart = replace(case, tied=0.0)
-        assert compiled(case) < compiled(apart)
+        assert compiled(case) <= compiled(apart)
         assert compiled(case) == pytest.approx(case.bound(), rel=1e-11)
+    assert any(compiled(case) < compiled(replace(case, tied=0.0)) for case in tied)
