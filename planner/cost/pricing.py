@@ -111,6 +111,9 @@ def rates_of(network: Network, workload: Workload, plan: Plan) -> PlacementRates
         plan_groups(plan),
         tensor=tensor._replace(name=plan.tensor_algorithm),
         gradient=gradient._replace(name=plan.gradient_algorithm),
+        sharding_sizes={
+            stage.sharding_group_size for stage in plan.stages if stage.zero_stage
+        },
     )
 
 

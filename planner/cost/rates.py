@@ -9,7 +9,7 @@ all replicas of a boundary sending at the same time in either direction.
 bounds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -218,12 +218,17 @@ class PricedGrid:
         The cluster.
     groups
         Devices, and the groups that they form.
+    sharding_sizes
+        As for `placement_rates`.
     """
 
-    def __init__(self, network: Network, groups: StageGroups) -> None:
+    def __init__(
+        self, network: Network, groups: StageGroups, sharding_sizes: Sequence[int] = ()
+    ) -> None:
         pp, dp, ep, cp, tp = groups.grid.shape
         ranks = groups.grid.reshape(pp, dp * ep, cp * tp)
         self.network, self.num_stages = network, pp
+        self._sharding_sizes = sharding_sizes
         self._searched = searched_algorithms(network)
         self._tensor_groups = groups.tensor()
         self._tensor = _by_algorithm(network, self._tensor_groups)
@@ -287,7 +292,13 @@ class PricedGrid:
             data=data,
             expert_data=expert_data,
             shardings=_shardings(
-                self.network, self._dense, gradient, data, hybrid=experts is None
+                self.network,
+                self._dense,
+                gradient,
+                data,
+                _sharding_parts(self.network, self._dense, self._sharding_sizes)
+                if experts is None
+                else (),
             ),
             activation=self._activation,
             gradient=self._gradient,
@@ -304,6 +315,7 @@ def placement_rates(
     *,
     tensor: AlgorithmChoice,
     gradient: AlgorithmChoice,
+    sharding_sizes: Collection[int] = (),
 ) -> PlacementRates:
     """Price a placement.
 
@@ -315,8 +327,12 @@ def placement_rates(
         Devices, and the groups that they form.
     tensor, gradient
         How the tensor-parallel and the data-parallel collectives are done.
+    sharding_sizes
+        Sizes of sharding groups that are priced beside those that blocks of the network
+        lead to.
     """
-    return PricedGrid(network, groups).rates(tensor, gradient)
+    priced = PricedGrid(network, groups, tuple(sorted(sharding_sizes)))
+    return priced.rates(tensor, gradient)
 
 
 def _gathering_groups(groups: StageGroups) -> tuple[IntArray, IntArray]:
@@ -382,20 +398,31 @@ def _shardings(
     groups: IntArray,
     algorithm: str,
     whole: Rates,
-    *,
-    hybrid: bool,
+    parts: Sequence[int],
 ) -> tuple[ShardingRates, ...]:
-    """Return the whole group, and for each block of the network the ranks inside it."""
+    """Return the whole group, and parts of it, each of ranks that follow each other."""
     num_stages, num_groups, size = groups.shape
     options = [ShardingRates(size, whole, free_rates(num_stages))]
-    for part in sharding_sizes(groups, network.block_sizes) if hybrid else ():
-        parts = np.sort(groups, axis=2).reshape(num_stages, num_groups, -1, part)
-        inside = group_rates(network, parts.reshape(num_stages, -1, part), algorithm)
-        across = np.swapaxes(parts, 2, 3).reshape(num_stages, -1, size // part)
+    for part in parts:
+        members = np.sort(groups, axis=2).reshape(num_stages, num_groups, -1, part)
+        inside = group_rates(network, members.reshape(num_stages, -1, part), algorithm)
+        across = np.swapaxes(members, 2, 3).reshape(num_stages, -1, size // part)
         options.append(
             ShardingRates(part, inside, group_rates(network, across, algorithm))
         )
     return tuple(options)
+
+
+def _sharding_parts(
+    network: Network, groups: IntArray, asked: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the ranks of every group in each block of the network, and sizes asked."""
+    size, even = groups.shape[2], sharding_sizes(groups, network.block_sizes)
+    return even + tuple(
+        part
+        for part in asked
+        if 1 < part < size and size % part == 0 and part not in even
+    )
 
 
 def sharding_sizes(groups: IntArray, block_sizes: Sequence[int]) -> tuple[int, ...]:

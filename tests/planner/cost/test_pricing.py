@@ -261,7 +261,18 @@ def test_hybrid_sharding_scatters_inside_and_reduces_across():
     assert priced.stages[0].memory["optimizer"] == 40 * 12 / 2
 
 
-def test_a_sharding_group_that_the_network_does_not_form_is_refused():
+def test_a_sharding_group_may_be_any_part_of_the_replicas():
+    """Four replicas of one node, shards over two: no block of the network has two."""
+    whole = plan([[[0], [1], [2], [3]]], (), m=2, zero=1)
+    stage = replace(whole.stages[0], sharding_group_size=2)
+    priced = price_plan(TREE, workload(), replace(whole, stages=(stage,)))
+    inside = 1.0 + 0.5 * 160 / 8.0
+    across = 2 * 1.0 + 2 * 0.5 * 80 / 8.0
+    assert priced.stages[0].reduce_time == inside + across
+    assert priced.stages[0].memory["optimizer"] == 40 * 12 / 2
+
+
+def test_a_sharding_group_that_does_not_divide_the_replicas_is_refused():
     whole = plan([[[0], [1], [4], [5]]], (), m=2, zero=1)
     stage = replace(whole.stages[0], sharding_group_size=3)
     with pytest.raises(InputError, match="do not form such groups") as caught:
