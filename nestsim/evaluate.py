@@ -37,7 +37,8 @@ from planner.explain.infeasibility import explain_infeasibility
 from planner.planners import PLANNERS
 from planner.planners.manual import manual_plans
 from planner.planners.protocol import PlannerOutcome, PlannerSettings, fits
-from planner.search.launchable import BrokenRule, LaunchFacts, broken_rules
+from planner.search.launchable import BrokenRule, broken_rules
+from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.search import Replays
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload

@@ -406,6 +406,12 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
         raise explain(error, ScenarioTable) from None
 
 
+def _search(table: ScenarioTable) -> SearchSpec:
+    """Return the space, with the rules of the release that runs the job."""
+    rules = FRAMEWORKS[table.software.preset].rules_of(table.software.release)
+    return table.search.build(table.cluster.memory_reserve, rules)
+
+
 def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     software, folder, problems = table.software, file.parent, Problems()
     with problems.noted("model"):
@@ -435,8 +441,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     with problems.noted():
         execution = software.build_execution(table.simulation.moved)
     with problems.noted("search"):
-        rules = FRAMEWORKS[software.preset].rules_of(software.release)
-        search = table.search.build(table.cluster.memory_reserve, rules)
+        search = _search(table)
     with problems.noted("plan"):
         plan = None if table.plan is None else table.plan.build(software.defaults)
         with problems.noted("search"):
@@ -470,7 +475,11 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         profile=profile,
         constants=constants,
         links=links,
-        search=search,
+        search=replace(
+            search,
+            rules=search.rules
+            and search.rules.on(accelerator.like or accelerator.name),
+        ),
         simulation=table.simulation.build(),
         plan=plan,
         launch=None if table.launch is None else table.launch.build(),

@@ -431,7 +431,7 @@ class SearchTable(Table):
             sequence_parallel=self.sequence_parallel,
             overlap_moe_expert_parallel_comm=self.overlap_moe_expert_parallel_comm,
             recompute=tuple(self.recompute),
-            zero_stages=_frozen(self.zero_stages) or rules.zero_stages,
+            zero_stages=_frozen(self.zero_stages) or rules.usual_zero_stages,
             offload=self._offloads(),
             launchable=self.launchable,
             rules=rules,

@@ -15,7 +15,8 @@ from planner.explain.infeasibility import explain_infeasibility
 from planner.explain.request import Request, broken_rule, exclusions, nothing_left
 from planner.search.best_first import search
 from planner.search.candidates import CandidateSet
-from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.launchable import broken_rules
+from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.candidates import LaunchableCandidates
 from planner.search.replayed.search import (
     ReplayedPlan,

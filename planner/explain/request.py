@@ -20,9 +20,11 @@ from planner.explain.infeasibility import (
     changed_spec,
     restricted_settings,
 )
-from planner.frameworks.rules import EVEN
+from planner.frameworks.rules import TENSOR
+from planner.frameworks.splits import EVEN
 from planner.search.space import LARGEST_MICRO_BATCH, SearchSpec
 from planner.step.execution import Workload
+from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
 
 SETTINGS: Mapping[str, str] = MappingProxyType(
@@ -164,7 +166,8 @@ class _RuleCase(NamedTuple):
 
         Without rules it is split as they are, as in the space.
         """
-        return self.spec.rules is not None and self.spec.rules.expert_tensor_parallel
+        rules = self.spec.rules
+        return rules is not None and rules.expert_tensor_parallel != (TENSOR,)
 
     @property
     def splits_unevenly(self) -> bool:
@@ -294,11 +297,11 @@ def _rounds(case: _RuleCase) -> str | None:
         return None
     pp, dp, b = (request.size(key) for key in ("pp", "dp", "b"))
     m = -(-case.global_batch_size // (b * dp))
-    if m % pp == 0:
+    if SCHEDULES["interleaved-1f1b"].allows(pp, m, request.size("v")):
         return None
     return (
-        f"interleaving (v {request.size('v')}) needs a multiple of pp {pp} "
-        f"microbatches, and b {b} with dp {dp} makes {m}"
+        f"interleaving (v {request.size('v')}) needs rounds of one length, of pp {pp} "
+        f"or a little more, and b {b} with dp {dp} makes {m} microbatches"
     )
 
 

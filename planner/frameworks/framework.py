@@ -3,9 +3,9 @@
 ``catalog/NAME.toml`` has the framework of the preset NAME: its releases, its defaults
 as far as there is a setting for them here, and under ``[[rules.RULE]]`` what it can
 launch (fields of `planner.frameworks.rules.LaunchRules`) with the source. Where
-releases differ, a rule has an entry for each range: the last whose ``since`` is not
-younger than the release holds. Search, presets, verdicts, exporters and importers all
-read these files.
+releases differ, a rule has an entry for each: ``since`` says from which release on it
+holds, with what it does not change of those before it. Search, presets, verdicts,
+exporters and importers all read these files.
 """
 
 from collections.abc import Mapping
@@ -141,15 +141,11 @@ class Framework:
         settings: dict[str, Any] = {}
         sources = []
         for rule in RULES:
-            held = [
-                entry
-                for entry in self.entries[rule]
-                if _numbers(entry.get("since", "0")) <= _numbers(release or "0")
-            ][-1]
-            sources.append((rule, " ".join(held["source"].split())))
-            for setting, value in held.items():
-                if setting not in {"since", "source"}:
-                    settings[setting] = _frozen(value)
+            for entry in self.entries[rule]:
+                if _numbers(entry.get("since", "0")) <= _numbers(release or "0"):
+                    settings |= {name: _frozen(value) for name, value in entry.items()}
+            sources.append((rule, " ".join(settings.pop("source").split())))
+            settings.pop("since", None)
         if "orders" in settings:
             settings["orders"] = tuple(
                 tuple(order.split("-")) for order in settings["orders"]

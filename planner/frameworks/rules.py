@@ -6,11 +6,13 @@ unless a scenario asks for more. `planner.frameworks.catalog` holds what each fr
 asks for, release by release, and where its code says so.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from types import MappingProxyType
 
+from planner.frameworks.splits import EVEN
 from planner.step.plan import Offload
 from planner.step.schedules import SCHEDULES
 
@@ -25,10 +27,12 @@ RULES: Mapping[str, str] = MappingProxyType(
         "split": "blocks shared out over stages and chunks as the framework does it",
         "tensor_parallelism": "tp divides the heads, and goes with the query groups",
         "sequence_parallelism": "sequence parallelism only with tensor parallelism",
+        "sequence_length": "a sequence that its ranks divide as the framework does it",
         "context_parallelism": "context-parallel ranks share attention in a way that "
         "the framework has",
         "expert_parallelism": "ep divides the experts, and the ranks that the "
         "framework spreads them over",
+        "experts": "experts in a precision and with biases that the framework has",
         "expert_overlap": "all-to-alls of experts behind another microbatch only where "
         "the framework hides them there",
         "zero_stage": "one ZeRO stage for the job, one that the framework has",
@@ -39,31 +43,22 @@ RULES: Mapping[str, str] = MappingProxyType(
 )
 """Name of a rule -> what it asks for. Every `LaunchRules` has a source for each."""
 
-EVEN = "even"
-"""Every chunk holds the same number of blocks."""
-
-ENDS = "ends"
-"""The first and the last stage may hold other numbers of blocks than the stages
-between, which are alike; each stage shares its blocks evenly over its chunks."""
-
-ACCOUNTED = "accounted"
-"""As `EVEN`, where the embedding, or final norm, head and loss, or both, may count as
-one block each."""
+INTERLEAVED = "interleaved"
+"""Stages of several chunks divide the microbatches."""
 
 ROUNDS = "rounds"
-"""Each round of chunks holds as many blocks, shared out with at most one more in some
-chunks than in others."""
+"""With several chunks all rounds of microbatches are as long, and no shorter than the
+pipeline where there is more than one (`planner.step.schedules`)."""
 
-BALANCED = "balanced"
-"""Numbers of blocks differ by one at most, the ends of the chain counting or not, as in
-`ACCOUNTED`."""
-
-LAYOUT = "layout"
-"""Any number of blocks in any chunk, written out one by one."""
-
-
-INTERLEAVED = "interleaved"
 ALWAYS = "always"
+"""Stages divide the microbatches."""
+
+TENSOR, PART, WHOLE = "tensor", "part", "whole"
+"""Each expert is split over all tensor-parallel ranks, over some of them, or whole."""
+
+AFTER, EQUAL, PLAIN = "after", "equal", "plain"
+"""Where stages may stand in front of replicas in the order of ranks: anywhere, where
+experts have as many replicas as the rest, without context and expert parallelism."""
 
 Order = tuple[str, ...]
 """Parallel dimensions, innermost first; ``dp`` are the replicas of each expert."""
@@ -84,12 +79,18 @@ class LaunchRules:
     """Schedules of its pipelines, names of `planner.step.schedules.SCHEDULES`; empty if
     it has no pipeline."""
 
+    ties_over_stages: bool = True
+    """Whether the first and the last stage may share the embedding."""
+
     microbatches: str = INTERLEAVED
-    """When the number of stages must divide the number of microbatches, `INTERLEAVED`
-    or `ALWAYS`."""
+    """How microbatches are dealt out: `INTERLEAVED`, `ROUNDS` or `ALWAYS`."""
+
+    full_schedules: tuple[str, ...] = ()
+    """Schedules that want as many microbatches as stages, or more."""
 
     splits: tuple[str, ...] = (EVEN,)
-    """Ways to share out the blocks, `EVEN` to `LAYOUT`; one that fits suffices."""
+    """Ways to share out the blocks, of `planner.frameworks.splits`; one that fits
+    suffices."""
 
     empty_ends: bool = False
     """Whether the first and the last chunk may hold no block, only the end of the
@@ -102,9 +103,26 @@ class LaunchRules:
     """Whether tensor-parallel ranks may outnumber the query groups, which are then
     held several times."""
 
+    sequence_parallel: tuple[bool, ...] = (False, True)
+    """Whether tensor parallelism may leave sequences whole, and split them."""
+
+    sequence_parallel_with_pipeline: bool = True
+    """Whether a pipeline goes with sequence parallelism."""
+
+    sequence_factors: tuple[str, ...] = ()
+    """Product of what divides a sequence: ``"tp"``, ``"cp"``, ``"2"``, and ``"2cp"``,
+    which is 1 without context parallelism: each rank has one part of the front and one
+    of the back."""
+
     context_parallel: tuple[str, ...] = ()
     """How ranks that share a sequence may share attention, of
     `estimators.grouping.CP_COMM_TYPES`; none if it has no context parallelism."""
+
+    context_parallel_on_tpu: tuple[str, ...] = ()
+    """Ways that it has on TPUs beside those."""
+
+    context_parallel_alone: bool = False
+    """Whether context parallelism excludes tensor and pipeline parallelism."""
 
     copies_exchanged_groups: bool = False
     """Whether ranks that exchange heads for tokens may outnumber the query groups of a
@@ -117,14 +135,38 @@ class LaunchRules:
     """Whether all-to-alls between experts may go on beside another microbatch: without
     a pipeline, or with chunks, in the combined schedules."""
 
-    expert_tensor_parallel: bool = False
-    """Whether experts may have a tensor-parallel size of their own."""
+    expert_tensor_parallel: tuple[str, ...] = (TENSOR,)
+    """How experts may be split: `TENSOR`, `PART`, `WHOLE`."""
+
+    experts_fill_data: bool = False
+    """Whether experts are spread over as many replicas as there are of either."""
+
+    experts_in_fp16: bool = True
+    """Whether experts may be in fp16."""
+
+    splits_biased_experts: bool = True
+    """Whether experts with biases may be split."""
+
+    overlap_most_predictions: int | None = None
+    """Most layers of multi-token prediction beside `overlap_expert_parallel`."""
+
+    overlap_predictions_alone: bool = True
+    """Whether such layers go with it without a pipeline."""
 
     zero_stages: tuple[int, ...] = (0,)
     """ZeRO stages without a pipeline."""
 
     zero_stages_with_pipeline: tuple[int, ...] = ()
     """ZeRO stages with a pipeline."""
+
+    zero_stages_unasked: tuple[int, ...] | None = None
+    """ZeRO stages that are searched where a scenario names none; None for all."""
+
+    zero_stages_with_experts: tuple[int, ...] | None = None
+    """ZeRO stages beside experts, over all replicas; None for all, over any."""
+
+    zero_excludes: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """ZeRO stages with the dimensions that they do not go beside."""
 
     hybrid_sharding: tuple[int, ...] = ()
     """ZeRO stages whose shards a part of the replicas may hold, the others having
@@ -133,15 +175,29 @@ class LaunchRules:
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """Recompute modes that stages may have."""
 
-    recompute_num_layers: bool = False
-    """Whether only the first blocks of each chunk may be recomputed, in a number that
-    is given."""
+    recompute_num_layers: tuple[str, ...] = ()
+    """Recompute modes of a number of blocks of each chunk that is given."""
+
+    recompute_num_layers_with_pipeline: bool = True
+    """Whether a pipeline goes with such a number."""
+
+    recompute_every: tuple[str, ...] = ()
+    """Recompute modes of every ``n``-th block, which a number of blocks may come to."""
 
     offload: tuple[str, ...] = ()
     """What hosts can keep without a pipeline, fields of `planner.step.plan.Offload`."""
 
     offload_with_pipeline: tuple[str, ...] = ()
     """What hosts can keep with a pipeline."""
+
+    offload_unrepeated: tuple[str, ...] = ()
+    """Of what hosts can keep, what they keep only where nothing is recomputed."""
+
+    offload_sharded: tuple[str, ...] = ()
+    """Of what hosts can keep, what they keep only with ZeRO."""
+
+    offload_by_layers: tuple[str, ...] = ()
+    """Of what hosts can keep, what they keep of whole blocks, and not of all."""
 
     offload_together: tuple[str, ...] = ()
     """Of what hosts can keep, what they keep all of or nothing of."""
@@ -153,8 +209,38 @@ class LaunchRules:
     orders: tuple[Order, ...] = ANY_ORDER
     """Orders in which ranks are numbered. Dimensions of size 1 may be anywhere."""
 
+    pp_inside: str = AFTER
+    """Where stages may stand in front of replicas: `AFTER`, `EQUAL` or `PLAIN`."""
+
     sources: tuple[tuple[str, str], ...] = ()
     """For each of `RULES` its name, and where the framework's side of it stands."""
+
+    def on(self, accelerator: str) -> "LaunchRules":
+        """Return the rules that hold on an accelerator of some name."""
+        if not accelerator.lower().startswith("tpu"):
+            return self
+        ways = self.context_parallel + self.context_parallel_on_tpu
+        return replace(self, context_parallel=ways, context_parallel_on_tpu=())
+
+    def sequence_unit(self, tp: int, cp: int) -> int:
+        """Return what divides a sequence over so many ranks."""
+        sizes = {"tp": tp, "cp": cp, "2": 2, "2cp": 2 * cp if cp > 1 else 1}
+        return math.prod(sizes[name] for name in self.sequence_factors)
+
+    def orders_of(
+        self, tp: int, cp: int, ep: int, etp: int, pp: int
+    ) -> tuple[Order, ...]:
+        """Return the orders of ranks of some sizes; ``etp`` ranks share each expert."""
+        if pp == 1 or self.pp_inside == AFTER:
+            return self.orders
+        is_inside = cp * ep == 1 if self.pp_inside == PLAIN else etp * ep == tp * cp
+        return tuple(one for one in self.orders if is_inside or one[-1] == "pp")
+
+    @property
+    def usual_zero_stages(self) -> tuple[int, ...]:
+        """ZeRO stages that are tried where nobody asks for one, rising."""
+        known = {*self.zero_stages, *self.zero_stages_with_pipeline}
+        return self.zero_stages_unasked or tuple(sorted(known))
 
     @property
     def pipeline(self) -> bool:
@@ -181,17 +267,59 @@ class LaunchRules:
         """Return where the framework's side of a rule stands."""
         return dict(self.sources)[rule]
 
-    def zero_stages_of(self, num_stages: int) -> tuple[int, ...]:
-        """Return the ZeRO stages that go with a number of pipeline stages."""
-        if num_stages > 1 and self.pipeline:
-            return self.zero_stages_with_pipeline
-        return self.zero_stages
+    def zero_stages_of(
+        self, sizes: Mapping[str, int], *, has_experts: bool = False
+    ) -> tuple[int, ...]:
+        """Return the ZeRO stages that go with some sizes, by the dimensions' names."""
+        has_pipeline = sizes["pp"] > 1 and self.pipeline
+        can = self.zero_stages_with_pipeline if has_pipeline else self.zero_stages
+        beside = self.zero_stages_with_experts if has_experts else None
+        excluded = dict(self.zero_excludes)
+        return tuple(
+            stage
+            for stage in can
+            if (beside is None or stage in beside)
+            and all(sizes.get(name, 1) == 1 for name in excluded.get(stage, ()))
+        )
+
+    def hybrid_sharding_of(self, *, has_experts: bool) -> tuple[int, ...]:
+        """Return the ZeRO stages whose shards a part of the replicas may hold."""
+        alone = has_experts and self.zero_stages_with_experts is not None
+        return () if alone else self.hybrid_sharding
+
+    def counted_modes(self, num_stages: int) -> tuple[str, ...]:
+        """Return the recompute modes that may be of some blocks of each chunk."""
+        if num_stages > 1 and not self.recompute_num_layers_with_pipeline:
+            return ()
+        return self.recompute_num_layers
+
+    def keeps_beside(self, offload: Offload, mode: str, zero_stage: int) -> bool:
+        """Tell whether what hosts keep goes with a recompute mode and a ZeRO stage."""
+        alone = self.offload_unrepeated if mode != "none" else ()
+        sharded = self.offload_sharded if zero_stage == 0 else ()
+        return not any(getattr(offload, name) > 0.0 for name in (*alone, *sharded))
 
     def offload_of(self, num_stages: int) -> tuple[str, ...]:
         """Return what hosts can keep with a number of pipeline stages."""
         return self.offload_with_pipeline if num_stages > 1 else self.offload
 
+    def overlaps_predictions(self, num_layers: int, num_stages: int) -> bool:
+        """Tell whether experts' all-to-alls are hidden beside such predictions."""
+        most = self.overlap_most_predictions
+        return most is None or (
+            num_layers <= most
+            and (num_layers == 0 or num_stages > 1 or self.overlap_predictions_alone)
+        )
+
     def keeps_together(self, offload: Offload) -> bool:
         """Tell whether hosts keep all or nothing of what goes together."""
         parts = {getattr(offload, name) for name in self.offload_together}
         return parts <= {0.0} or parts == {1.0}
+
+    def keeps_blocks(self, offload: Offload, num_blocks: int) -> bool:
+        """Tell whether hosts keep whole blocks of what goes by blocks, and not all."""
+        parts = [getattr(offload, name) for name in self.offload_by_layers]
+        return all(
+            part < 1.0 and math.isclose(part * num_blocks, round(part * num_blocks))
+            for part in parts
+        )

@@ -124,15 +124,29 @@ def _sharding(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
     if spec.sharding_group_size is not None:
         yield PlanStep({"sharding_group_size": None})
     now = max(spec.zero_stage_by_stage())
-    for stage in job.rules.zero_stages_of(spec.pipeline_model_parallel_size):
+    for stage in _zero_stages(job, spec, spec.pipeline_model_parallel_size):
         if stage > now:
             yield PlanStep({"zero_stage": stage, "sharding_group_size": None})
+
+
+def _zero_stages(job: MemoryJob, spec: PlanSpec, num_stages: int) -> tuple[int, ...]:
+    """Return the ZeRO stages that the framework has of some stages."""
+    sizes = {
+        "tp": spec.tensor_model_parallel_size,
+        "cp": spec.context_parallel_size,
+        "ep": spec.expert_model_parallel_size,
+        "pp": num_stages,
+    }
+    has_experts = job.workload.graph.spec.num_moe_experts > 0
+    asked = {*spec.zero_stage_by_stage(), *job.rules.usual_zero_stages}
+    can = job.rules.zero_stages_of(sizes, has_experts=has_experts)
+    return tuple(stage for stage in can if stage in asked)
 
 
 def _recompute(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
     """Yield stronger modes, each of as few blocks as the framework counts."""
     now = spec.recompute if isinstance(spec.recompute, str) else None
-    counted = job.rules.recompute_num_layers
+    counted = job.rules.counted_modes(spec.pipeline_model_parallel_size)
     at_most = -(
         -job.workload.chain[1]
         // (
@@ -148,7 +162,7 @@ def _recompute(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
         if mode not in job.rules.recompute:
             continue
         # Where some blocks repeat their attention, the others would keep all of it.
-        if counted and now == "none":
+        if mode in counted and now == "none":
             for count in range(1, at_most):
                 yield PlanStep({"recompute": mode, "recompute_num_layers": count})
         yield PlanStep({"recompute": mode, "recompute_num_layers": None})
@@ -181,7 +195,7 @@ def _pipeline(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
         counts = block_counts(
             blocks, size, v, job.rules.splits, empty_ends=job.rules.empty_ends
         )
-        if counts and spec.zero_stage in job.rules.zero_stages_of(size):
+        if counts and spec.zero_stage in _zero_stages(job, spec, size):
             yield PlanStep(
                 {
                     "pipeline_model_parallel_size": size,

@@ -88,9 +88,7 @@ def fewest_devices(job: MemoryJob, spec: SearchSpec) -> ThriftyPlan | None:
     free = replace(
         spec,
         **sizes,
-        zero_stages=tuple(
-            sorted({*job.rules.zero_stages, *job.rules.zero_stages_with_pipeline})
-        ),
+        zero_stages=job.rules.usual_zero_stages,
         recompute=tuple(dict.fromkeys((*_MODES, *spec.recompute))),
         idle_devices=True,
     )
@@ -152,12 +150,14 @@ def _ways_of(
     if pairs:
         return  # which keeps one microbatch more
     groups = grouping.settings(cp, ep)
-    zeros = space.zero_stages(pp)
+    zeros = space.zero_stages(pp, configuration)
     if dp * cp == 1:
         zeros = zeros[:1]  # there is nobody to share with
     for zero, recompute, offload in product(
         zeros, space.recompute_modes(v), space.offloads(pp)
     ):
+        if not space.rules.keeps_beside(offload, recompute, zero):
+            continue
         plan = PlanSpec(
             micro_batch_size=b,
             tensor_model_parallel_size=tp,

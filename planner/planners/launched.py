@@ -17,17 +17,18 @@ from itertools import product
 
 import numpy as np
 
+from estimators.training import Sizes
 from planner.frameworks.rules import LaunchRules
 from planner.planners.protocol import fits
 from planner.plans.build import with_algorithms
 from planner.search.launchable import (
     BrokenRule,
-    LaunchFacts,
     block_counts,
     broken_rules,
     plan_extents,
     rank_order,
 )
+from planner.search.launchable_sizes import LaunchFacts, orders_of
 from planner.search.placements import whole_dimensions
 from planner.search.replayed.space import LaunchableSpace, layouts
 from planner.search.space import Configuration, Inner, SearchSpec, configuration_of
@@ -143,9 +144,11 @@ class Launcher:
             f"can be launched; the first that fits breaks {found}."
         )
 
-    def zero_stages(self, pp: int) -> tuple[int, ...]:
-        """Return the ZeRO stages that plans of some stages may have, rising."""
-        within = [] if self.space is None else self.space.zero_stages(pp)
+    def zero_stages(
+        self, pp: int, sizes: Configuration | Sizes | None = None
+    ) -> tuple[int, ...]:
+        """Return the ZeRO stages that plans of some sizes may have, rising."""
+        within = [] if self.space is None else self.space.zero_stages(pp, sizes)
         return tuple(within) or tuple(sorted(self.spec.zero_stages))
 
     def launchable_sizes(self, inner: tuple[Inner, ...]) -> tuple[Inner, ...]:
@@ -213,11 +216,11 @@ class Launcher:
         self, rules: LaunchRules, plan: Plan
     ) -> tuple[str, tuple[tuple[tuple[int, ...], ...], ...]]:
         """Return a plan's devices, or those in the framework's first order."""
-        orders = self.facts.orders
-        if any(rank_order(plan, rules.orders, one) is not None for one in orders):
+        listed, orders = self.facts.orders, orders_of(rules, configuration_of(plan))
+        if any(rank_order(plan, orders, nodes) is not None for nodes in listed):
             return plan.placement, tuple(stage.devices for stage in plan.stages)
-        placement = whole_dimensions(rules.orders[0], plan_extents(plan))
-        placement = placement.ordered(orders[0])
+        placement = whole_dimensions(orders[0], plan_extents(plan))
+        placement = placement.ordered(listed[0])
         rows = tuple(
             tuple(tuple(row) for row in devices.tolist())
             for devices in placement.devices
@@ -244,9 +247,9 @@ class Launcher:
             if stage.recompute_num_layers
         }
         again: list[tuple[str, int | None]] = [(mode, None) for mode in tried]
-        if counts and space.rules.recompute_num_layers and "full" in modes:
+        if counts and "full" in {*space.rules.counted_modes(pp)} & {*modes}:
             again.insert(-1, ("full", max(counts)))
-        can = space.zero_stages(pp)
+        can = space.zero_stages(pp, configuration_of(plan))
         zeros = sorted({stage.zero_stage for stage in plan.stages} & {*can}) or can[:1]
         keeps = [
             *(one for one in {s.offload for s in plan.stages} if one != NO_OFFLOAD),

@@ -537,7 +537,7 @@ class _Recipe:
     def _zero_stage(self, sizes: Sizes) -> int:
         """Return 1 if there are replicas and 0 if not, or the smallest allowed."""
         preferred = 1 if sizes.dp > 1 else 0
-        allowed = self.launcher.zero_stages(sizes.pp)
+        allowed = self.launcher.zero_stages(sizes.pp, sizes)
         return preferred if preferred in allowed else min(allowed)
 
 

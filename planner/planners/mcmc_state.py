@@ -20,6 +20,7 @@ from planner.cost.rates import PlacementRates
 from planner.kernels import split as split_kernel
 from planner.planners.launched import Launcher
 from planner.search.candidates import CandidateSet, Solution, assemble_plan
+from planner.search.launchable_sizes import orders_of
 from planner.search.placements import (
     Placement,
     extents_of,
@@ -390,7 +391,7 @@ class Walkable:
         assert self.launcher is not None
         assert self.launcher.space is not None
         extents = extents_of(state.configuration)
-        orders = self.launcher.space.rules.orders
+        orders = orders_of(self.launcher.space.rules, state.configuration)
         known = {whole_dimensions(order, extents).name for order in orders}
         names = [
             name_parts(one.name)[0] for one in self.placements(state.configuration)

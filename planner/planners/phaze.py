@@ -366,7 +366,7 @@ class PhazeProgram:
         chain = self._chain(believed.configuration)
         last, others = believed.recompute
         pp = believed.configuration.pp
-        zero = self.launcher.zero_stages(pp)[0]
+        zero = self.launcher.zero_stages(pp, believed.configuration)[0]
         modes = [others] * (pp - 1) + [last]
         return self.prices.plan(
             believed.configuration,

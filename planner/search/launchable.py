@@ -9,40 +9,32 @@ Letters: ``c`` numbers of blocks of the virtual stages in the order of the chain
 stages, ``v`` chunks of each.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
-from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
 
 from planner.cost.pricing import device_grid
-from planner.frameworks.rules import (
-    ACCOUNTED,
-    ALWAYS,
-    ANY_ORDER,
-    BALANCED,
-    ENDS,
-    EVEN,
-    LAYOUT,
-    ROUNDS,
-    LaunchRules,
-    Order,
+from planner.frameworks.rules import ANY_ORDER, LaunchRules, Order
+from planner.frameworks.splits import SPLIT_CHECKS, SPLIT_WORDS
+from planner.search.device_kinds import DeviceOrder
+from planner.search.launchable_sizes import (
+    Breaches,
+    LaunchFacts,
+    LaunchSizes,
+    deals_out,
+    orders_of,
+    shape_breaches,
+    size_breaches,
 )
-from planner.search.device_kinds import DeviceOrder, device_orders
 from planner.search.placements import Extents, extents_of, whole_dimensions
 from planner.search.space import configuration_of
-from planner.step.execution import Workload
 from planner.step.plan import Offload, Plan
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import SCHEDULES, schedule_name
-from topologies import Network
 
 T = TypeVar("T")
-
-Breaches = Iterator[tuple[str, str, str]]
-"""Rule, what was found, what is expected."""
 
 _MOST_LISTED = 16
 
@@ -73,67 +65,6 @@ class BrokenRule:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFacts:
-    """What rules ask of the job and of the cluster."""
-
-    is_block: tuple[bool, ...]
-    """Whether each layer of the chain is a transformer block."""
-
-    num_attention_heads: int
-    """Attention heads of each block."""
-
-    num_query_groups: int
-    """Groups of heads that share keys and values."""
-
-    num_moe_experts: int
-    """Experts of each mixture-of-experts layer; 0 without any."""
-
-    global_batch_size: int
-    """Sequences per optimizer step."""
-
-    num_devices: int
-    """Devices of the cluster."""
-
-    idle_devices: bool = False
-    """Whether devices without work are asked for."""
-
-    experts_within_data: bool = False
-    """Whether the framework spreads experts over data-parallel ranks alone."""
-
-    orders: tuple[DeviceOrder | None, ...] = (None,)
-    """Orders in which nodes may be listed, None for that of their numbers."""
-
-    @classmethod
-    def of(
-        cls,
-        workload: Workload,
-        num_devices: int,
-        *,
-        idle_devices: bool = False,
-        network: Network | None = None,
-    ) -> "LaunchFacts":
-        """Return the facts of a workload on a cluster.
-
-        With a network nodes may be listed by how fast they are, where that differs.
-        """
-        spec = workload.graph.spec
-        orders: tuple[DeviceOrder | None, ...] = (None,)
-        if network is not None:
-            orders = device_orders(network, workload, 1)
-        return cls(
-            is_block=tuple(name.startswith("block") for name in workload.graph.names),
-            num_attention_heads=spec.num_attention_heads,
-            num_query_groups=spec.num_query_groups,
-            num_moe_experts=spec.num_moe_experts,
-            experts_within_data=workload.software.experts_within_data,
-            global_batch_size=workload.training.global_batch_size,
-            num_devices=num_devices,
-            idle_devices=idle_devices,
-            orders=orders,
-        )
-
-
 def broken_rules(
     plan: Plan, rules: LaunchRules, facts: LaunchFacts
 ) -> tuple[BrokenRule, ...]:
@@ -156,7 +87,7 @@ def broken_rules(
             _pipeline,
             _expert_overlap,
             _splits,
-            _degrees,
+            _sizes,
             _savings,
         )
         for breach in check(plan, rules, facts)
@@ -186,10 +117,11 @@ def _devices(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
             f"{idle:,} of {facts.num_devices:,} devices have no work",
             "none idle, or search.idle_devices = true",
         )
+    orders = orders_of(rules, configuration_of(plan))
     if not any(
-        rank_order(plan, rules.orders, devices) is not None for devices in facts.orders
+        rank_order(plan, orders, devices) is not None for devices in facts.orders
     ):
-        yield "rank_order", _order_text(plan), _listed_orders(plan, rules.orders)
+        yield "rank_order", _order_text(plan), _listed_orders(plan, orders)
 
 
 def _order_text(plan: Plan) -> str:
@@ -243,29 +175,22 @@ def rank_order(
 
 def _pipeline(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
     pp, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
-    if pp == 1:
-        return
-    if not rules.pipeline:
-        yield "pipeline", f"{pp} stages", "1 stage"
+    if pp == 1 or not rules.pipeline:
         return
     is_combined = plan.schedule == schedule_name(v, pairs=True)
     known = schedule_name(v) if is_combined else plan.schedule
     if known not in rules.schedules:
         yield "schedule", plan.schedule, f"one of {', '.join(rules.schedules)}"
     m = plan.num_microbatches
-    deals = v > 1 and SCHEDULES[plan.schedule].deals_rounds
-    if (deals or rules.microbatches == ALWAYS) and m % pp:
-        yield (
-            "microbatches",
-            f"{m} microbatches on {pp} stages of {v} chunks",
-            f"a multiple of {pp}",
-        )
+    if known in SCHEDULES and (expected := deals_out(rules, known, pp, m, v)):
+        yield "microbatches", f"{m} microbatches on {pp} stages of {v} chunks", expected
 
 
-def _expert_overlap(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
+def _expert_overlap(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     if not plan.overlap_moe_expert_parallel_comm:
         return
     pp, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
+    predictions = facts.mtp_num_layers
     if not rules.overlap_expert_parallel:
         yield "expert_overlap", "all-to-alls beside another microbatch", "none"
     elif plan.parallel.expert_model_parallel_size == 1:
@@ -274,6 +199,13 @@ def _expert_overlap(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
         yield "expert_overlap", f"{pp} stages of one chunk each", "1 stage, or chunks"
     elif SENDING_AGAIN & {stage.recompute for stage in plan.stages}:
         yield "expert_overlap", "passes that send their tokens again", "none"
+    elif any(stage.recompute_num_layers is not None for stage in plan.stages):
+        yield "expert_overlap", "recompute of some blocks", "of all or of none"
+    elif not rules.overlaps_predictions(predictions, pp):
+        found = f"{predictions} layers of multi-token prediction on {pp} stages"
+        alone = "" if rules.overlap_predictions_alone else ", none on 1 stage"
+        expected = f"{rules.overlap_most_predictions} at most{alone}"
+        yield "expert_overlap", found, expected
 
 
 def block_counts(plan: Plan, is_block: Sequence[bool]) -> tuple[int, ...]:
@@ -314,165 +246,32 @@ def _shorten_list(counts: Sequence[int]) -> str:
     return f"{some}, .." if len(counts) > _MOST_LISTED else some
 
 
-def is_even(counts: Sequence[int], _: int) -> bool:
-    """Tell whether all ``c`` are equal."""
-    return len(set(counts)) == 1
+def _sizes(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
+    sizes = launch_sizes(plan)
+    yield from size_breaches(sizes, rules, facts)
+    yield from shape_breaches(sizes, rules, facts)
 
 
-def has_other_ends(counts: Sequence[int], num_stages: int) -> bool:
-    """Tell whether stages between the first and the last are alike, chunks in each."""
-    stages = [counts[stage::num_stages] for stage in range(num_stages)]
-    return all(is_even(stage, 1) for stage in stages) and len(set(stages[1:-1])) <= 1
+def launch_sizes(plan: Plan) -> LaunchSizes:
+    """Return the sizes that rules ask about."""
+    tp, cp, ep, dp, pp = plan.parallel.sizes()
+    return LaunchSizes(
+        tp, cp, ep, plan.parallel.grouping, plan.parallel.sequence_parallel, pp, dp
+    )
 
 
-def is_accounted(counts: Sequence[int], _: int) -> bool:
-    """Tell whether all ``c`` are equal with some of the ends counted."""
-    return any(is_even(parts, 1) for parts in _counted_ends(counts))
-
-
-def is_in_rounds(counts: Sequence[int], num_stages: int) -> bool:
-    """Tell whether rounds have equal sums, and ``c`` differ by at most one."""
-    starts = range(0, len(counts), num_stages)
-    sums = {sum(counts[start : start + num_stages]) for start in starts}
-    return len(sums) == 1 and max(counts) - min(counts) <= 1
-
-
-def is_balanced(counts: Sequence[int], _: int) -> bool:
-    """Tell whether ``c`` differ by at most one, with some of the ends counted."""
-    return any(max(parts) - min(parts) <= 1 for parts in _counted_ends(counts))
-
-
-def _counted_ends(counts: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the counts with the embedding, the loss, both or neither as a block."""
-    for embedding, loss in product((0, 1), repeat=2):
-        parts = list(counts)
-        parts[0] += embedding
-        parts[-1] += loss
-        yield parts
-
-
-SPLIT_CHECKS = MappingProxyType[str, Callable[[Sequence[int], int], bool]](
-    {
-        EVEN: is_even,
-        ENDS: has_other_ends,
-        ACCOUNTED: is_accounted,
-        ROUNDS: is_in_rounds,
-        BALANCED: is_balanced,
-        LAYOUT: lambda *_: True,
-    }
-)
-"""Kind of split -> whether ``c`` and ``p`` are of that kind."""
-
-SPLIT_WORDS = MappingProxyType(
-    {
-        EVEN: "the same number in each",
-        ENDS: "others in the first and the last stage only",
-        ACCOUNTED: "the same with embedding and loss counted as blocks",
-        ROUNDS: "rounds of chunks with the same number, shared out evenly",
-        BALANCED: "numbers that differ by one at most",
-        LAYOUT: "any",
-    }
-)
-"""Kind of split -> its name in a sentence."""
-
-
-def _degrees(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
-    tp, _, ep, _, _ = plan.parallel.sizes()
-    yield from _tensor(tp, rules, facts)
-    if plan.parallel.sequence_parallel and tp == 1:
-        yield (
-            "sequence_parallelism",
-            "sequence parallelism with tensor-parallel size 1",
-            "a tensor-parallel size above 1, or none",
-        )
-    yield from _context(plan, rules, facts)
-    if ep > 1 and not rules.expert_parallel:
-        yield "expert_parallelism", f"experts on {ep} ranks", "1 rank"
-    elif plan.parallel.grouping.etp or ep > 1:
-        yield from _experts(plan, rules, facts)
-
-
-def _context(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
-    tp, cp, *_ = plan.parallel.sizes()
-    grouping, kinds = plan.parallel.grouping, rules.context_parallel
-    if cp > 1 and grouping.cp_comm_type not in kinds:
-        yield (
-            "context_parallelism",
-            f"{CONTEXT_WORDS[grouping.cp_comm_type]} of {cp} context-parallel ranks",
-            " or ".join(CONTEXT_WORDS[kind] for kind in kinds) if kinds else "1 rank",
-        )
-        return
-    ranks, groups = grouping.exchanging(cp), max(facts.num_query_groups // tp, 1)
-    copies = rules.copies_exchanged_groups and ranks % groups == 0
-    if groups % ranks and not copies:
-        yield (
-            "context_parallelism",
-            f"heads of {groups} query groups exchanged by {ranks} ranks",
-            "a divisor of the query groups on a tensor-parallel rank",
-        )
-
-
-CONTEXT_WORDS = MappingProxyType(
-    {
-        "p2p": "a ring",
-        "all_gather": "gathered keys and values",
-        "a2a": "exchanged heads (Ulysses)",
-        "a2a+p2p": "rings of exchanged heads",
-    }
-)
-"""Kind of context parallelism -> its name in a sentence."""
-
-
-def _experts(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
-    parallel, experts = plan.parallel, facts.num_moe_experts
-    ep, etp = parallel.expert_model_parallel_size, parallel.grouping.etp
-    counts_anew = not facts.experts_within_data
-    if etp and not rules.expert_tensor_parallel:
-        yield (
-            "expert_parallelism",
-            f"each expert on {etp} of {parallel.tensor_model_parallel_size} ranks",
-            "all tensor-parallel ranks",
-        )
-    elif not experts or experts % ep:
-        yield "expert_parallelism", f"{experts} experts on {ep} ranks", "a divisor"
-    elif (
-        not etp
-        and parallel.context_parallel_size > 1
-        and parallel.grouping.folds != counts_anew
-    ):
-        ways = "data-parallel ranks alone", "all ranks of a stage"
-        yield (
-            "expert_parallelism",
-            f"experts spread over {ways[not counts_anew]}",
-            ways[counts_anew],
-        )
-
-
-def _tensor(tp: int, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
-    heads, groups = facts.num_attention_heads, facts.num_query_groups
-    if tp > 1 and not rules.tensor_parallel:
-        yield "tensor_parallelism", f"tensor-parallel size {tp}", "1"
-    elif heads % tp:
-        yield "tensor_parallelism", f"{heads} heads on {tp} ranks", "a divisor"
-    elif groups % tp and (tp % groups or not rules.copies_query_groups):
-        multiple = " or a multiple" if rules.copies_query_groups else ""
-        yield (
-            "tensor_parallelism",
-            f"{groups} query groups on {tp} ranks",
-            f"a divisor{multiple} of the groups",
-        )
-
-
-def _savings(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
-    sizes = plan.parallel.sizes()
-    whole = sizes.dp * sizes.cp
+def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
+    sizes = launch_sizes(plan)
+    whole, has_experts = sizes.dp * sizes.cp, facts.num_moe_experts > 0
+    can = rules.zero_stages_of(sizes.by_name, has_experts=has_experts)
+    hybrid = rules.hybrid_sharding_of(has_experts=has_experts)
     modes = _distinct(stage.recompute for stage in plan.stages)
     zeros = _distinct(stage.zero_stage for stage in plan.stages)
     groups = _distinct(stage.sharding_group_size for stage in plan.stages)
     yield from _saving("recompute", modes, rules.recompute, rules)
-    yield from _counted(plan, rules)
-    yield from _offloaded(plan, rules)
-    yield from _saving("zero_stage", zeros, rules.zero_stages_of(sizes.pp), rules)
+    yield from _counted(plan, rules, facts)
+    yield from _offloaded(plan, rules, sum(facts.is_block))
+    yield from _saving("zero_stage", zeros, can, rules)
     parts = [
         (stage.zero_stage, stage.sharding_group_size)
         for stage in plan.stages
@@ -484,10 +283,8 @@ def _savings(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
             f"{_join_values(groups)} ranks",
             "one size for all stages",
         )
-    elif any(zero not in rules.hybrid_sharding for zero, _ in parts):
-        zero, group = next(
-            part for part in parts if part[0] not in rules.hybrid_sharding
-        )
+    elif any(zero not in hybrid for zero, _ in parts):
+        zero, group = next(part for part in parts if part[0] not in hybrid)
         yield (
             "sharding_group",
             f"ZeRO-{zero} over {group} of {whole} ranks",
@@ -495,17 +292,45 @@ def _savings(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
         )
 
 
-def _counted(plan: Plan, rules: LaunchRules) -> Breaches:
+def _counted(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     """Compare the numbers of recomputed blocks to what the framework has."""
     counts = _distinct(stage.recompute_num_layers for stage in plan.stages)
-    if counts != [None] and not rules.recompute_num_layers:
-        yield "recompute", "some blocks of a chunk", "all blocks or none"
+    modes = {
+        stage.recompute
+        for stage in plan.stages
+        if stage.recompute_num_layers is not None
+    }
+    if _is_every(plan, rules, facts):
+        return
+    if modes - {*rules.counted_modes(len(plan.stages))}:
+        words = " and ".join(sorted(modes))
+        yield "recompute", f"some blocks of a chunk, {words}", "all blocks or none"
     elif len(counts) > 1 and rules.same_savings:
         found = _join_values(["all" if one is None else one for one in counts])
         yield "recompute", f"{found} blocks on different stages", "one for all stages"
 
 
-def _offloaded(plan: Plan, rules: LaunchRules) -> Breaches:
+def _is_every(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> bool:
+    """Tell whether the recomputed blocks are every ``n``-th one of each stage.
+
+    They are counted over all chunks of a stage, which are alike if ``n`` divides them.
+    """
+    held = block_counts(plan, facts.is_block)
+    several = plan.virtual_pipeline_model_parallel_size > 1
+    return all(stage.recompute in rules.recompute_every for stage in plan.stages) and (
+        any(
+            all(
+                plan.stages[number % len(plan.stages)].recompute_num_layers
+                == blocks // every
+                and not (several and blocks % every)
+                for number, blocks in enumerate(held)
+            )
+            for every in range(2, max(held) + 1)
+        )
+    )
+
+
+def _offloaded(plan: Plan, rules: LaunchRules, num_blocks: int) -> Breaches:
     """Compare what hosts keep to what the framework can leave there."""
     offloads = _distinct(stage.offload for stage in plan.stages)
     can = rules.offload_of(len(plan.stages))
@@ -521,8 +346,25 @@ def _offloaded(plan: Plan, rules: LaunchRules) -> Breaches:
         kept = [name for name, part in apart[0]._asdict().items() if part > 0.0]
         all_of = f"{_join_values(rules.offload_together)}, whole and together, or none"
         yield "offload", f"{_join_values(kept)} alone, or in part", all_of
+    elif not all(
+        rules.keeps_beside(stage.offload, stage.recompute, stage.zero_stage)
+        for stage in plan.stages
+    ):
+        modes = _join_values(_distinct(stage.recompute for stage in plan.stages))
+        zeros = _join_values(_distinct(stage.zero_stage for stage in plan.stages))
+        yield "offload", f"it beside recompute {modes} and ZeRO-{zeros}", _beside(rules)
+    elif not all(rules.keeps_blocks(kept, num_blocks) for kept in offloads):
+        names = _join_values(rules.offload_by_layers)
+        yield "offload", f"a part of {names}", f"k of {num_blocks} blocks, not all"
     elif len(offloads) > 1 and rules.same_savings:
         yield "offload", "other fractions on other stages", "one for all stages"
+
+
+def _beside(rules: LaunchRules) -> str:
+    """Return what goes with what hosts keep only beside it."""
+    without = [f"{name} without recompute" for name in rules.offload_unrepeated]
+    sharded = [f"{name} with ZeRO-1 or above" for name in rules.offload_sharded]
+    return _join_values([*without, *sharded])
 
 
 def _saving(

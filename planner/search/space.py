@@ -20,7 +20,7 @@ from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.training import Sizes, expert_data_size
-from planner.frameworks.rules import LaunchRules
+from planner.frameworks.rules import PART, TENSOR, WHOLE, LaunchRules
 from planner.step.plan import NO_OFFLOAD, Offload, Plan
 from topologies.arrays import IntArray
 from topologies.errors import InputError
@@ -299,7 +299,8 @@ def _with_virtual_stages(
         allowed = np.ones(pp.shape, dtype=np.bool_)
         if v > 1:
             m = -(-batch // (degrees.micro_batch_size * dp))
-            allowed = (pp >= 2) & (pp * v <= num_blocks) & (m % pp == 0)
+            rounds = np.maximum(m // pp, 1)
+            allowed = (pp >= 2) & (pp * v <= num_blocks) & (m % rounds == 0)
         if allowed.any():
             yield Inner(degrees, v, pp[allowed], dp[allowed])
 
@@ -362,11 +363,11 @@ def degrees_of(
                         model, spec, rules, (tp, cp, ep), within_data=within_data
                     )
                 several = ep > 1 or spec.expert_tensor_parallel_sizes is not None
+                usual = [grouping for grouping in groupings if not grouping.etp]
                 tried = [
-                    one
-                    for one in groupings
-                    if (several or not one.etp)
-                    and one.expert_span((tp, cp, ep)) <= num_devices
+                    grouping
+                    for grouping in (groupings if several else usual or groupings)
+                    if grouping.expert_span((tp, cp, ep)) <= num_devices
                 ]
                 is_split = sequence_parallel(spec, tp)
                 for b, grouping in product(sorted(batches), tried):
@@ -399,13 +400,22 @@ def groupings_of(
     given = spec.expert_tensor_parallel_sizes
     has_experts = model.num_moe_experts > 0
     splits = [tp] if given is None or tp in given or not has_experts else []
-    if rules.expert_tensor_parallel and has_experts and tp > 1:
-        splits += [one for one in given or (1,) if one < tp and tp % one == 0]
+    if has_experts and tp > 1:
+        parts = [etp for etp in given or (1,) if etp < tp and tp % etp == 0]
+        splits += [etp for etp in parts if _kind(etp) in rules.expert_tensor_parallel]
+        if TENSOR not in rules.expert_tensor_parallel or (
+            model.add_bias_linear and not rules.splits_biased_experts
+        ):
+            splits = [etp for etp in splits if etp < tp]
     return [
         Grouping.of(sizes, etp=etp, within_data=within_data, cp_comm_type=kind, a2a=a)
         for etp in splits
         for kind, a in contexts
     ]
+
+
+def _kind(etp: int) -> str:
+    return WHOLE if etp == 1 else PART
 
 
 def _levels(model: TransformerSpec, kind: str, tp: int, cp: int) -> Iterator[int]:

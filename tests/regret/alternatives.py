@@ -15,7 +15,8 @@ from planner.frameworks.framework import FRAMEWORKS
 from planner.planners.manual import manual_plans
 from planner.planners.protocol import fits
 from planner.search.best_first import search
-from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.launchable import broken_rules
+from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.candidates import LaunchableCandidates, Leaf, Leaves
 from planner.search.space import Configuration, SearchSpec, configuration_of
 from planner.step.execution import Workload

@@ -13,7 +13,8 @@ from nestsim.evaluate import Evaluator, build_job
 from nestsim.scenario.load import scenario_of
 from planner.frameworks.framework import FRAMEWORKS
 from planner.planners.manual import manual_plans
-from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.launchable import broken_rules
+from planner.search.launchable_sizes import LaunchFacts
 from tests.regret.__main__ import page_table
 from tests.regret.measuring import ROUNDING, Row, measure
 from tests.regret.scenarios import PRESETS, Drawn, draw, draw_small

@@ -32,7 +32,8 @@ from planner.search.device_kinds import (
     PlacedKinds,
     most_memory,
 )
-from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.launchable import broken_rules
+from planner.search.launchable_sizes import LaunchFacts, orders_of
 from planner.search.placements import (
     DevicePlaces,
     Placement,
@@ -487,16 +488,19 @@ class LaunchableCandidates:
         v, pairs = configuration.v, configuration.pairs
         schedule = schedule or schedule_name(v, pairs=pairs)
         splits = SCHEDULES[schedule].splits_backward
-        zeros = self.space.zero_stages(configuration.pp)
-        if configuration.dp * configuration.cp == 1:
-            zeros = zeros[:1]
-        hybrid = self.rules.hybrid_sharding
+        zeros = self.space.zero_stages(configuration.pp, configuration)
+        most = 1 if configuration.dp * configuration.cp == 1 else len(zeros)
+        hybrid = self.space.hybrid_sharding
         return tuple(
             MemoryChoice(mode, zero, option, offload, is_counted)
             for offload in self.space.offloads(configuration.pp)
-            for mode, is_counted in self.space.savings(schedule, v, ep=configuration.ep)
+            for mode, is_counted in self.space.savings(
+                schedule, configuration.pp, v, ep=configuration.ep
+            )
             if goes_with(mode, offload) and not (splits and offload.in_passes)
-            for zero in zeros
+            for zero in [
+                zero for zero in zeros if self.rules.keeps_beside(offload, mode, zero)
+            ][:most]
             for option in range(num_options if zero in hybrid else 1)
         )
 
@@ -507,7 +511,7 @@ class LaunchableCandidates:
         """
         extents = extents_of(configuration)
         found: dict[object, Placement] = {}
-        for order in self.rules.orders:
+        for order in orders_of(self.rules, configuration):
             placement = whole_dimensions(order, extents)
             found.setdefault(placement.steps, placement)
         return self.places.over_orders(tuple(found.values()))

@@ -23,18 +23,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.shares import divisibility_problem, group_copies
+from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
-from estimators.models.spec import TransformerSpec
-from planner.frameworks.rules import (
+from estimators.training import Sizes
+from planner.frameworks.rules import LaunchRules
+from planner.frameworks.splits import (
     ACCOUNTED,
-    ALWAYS,
     BALANCED,
+    EARLY,
     ENDS,
     EVEN,
+    LATE,
     LAYOUT,
-    ROUNDS,
-    LaunchRules,
+    rounds,
+)
+from planner.search.launchable_sizes import (
+    LaunchFacts,
+    LaunchSizes,
+    deals_out,
+    shape_breaches,
+    size_breaches,
 )
 from planner.search.replayed.unequal import unequal_counts
 from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
@@ -42,6 +50,7 @@ from planner.step.execution import Workload
 from planner.step.plan import COUNTED_MODES, Offload
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import SCHEDULES, schedule_name
+from planner.step.schedules.language import round_length
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4
@@ -70,7 +79,7 @@ def block_counts(
     num_blocks, p, v
         Blocks, stages, chunks of each.
     splits
-        What the framework has, keys of `planner.search.launchable.SPLIT_CHECKS`.
+        What the framework has, keys of `planner.frameworks.splits.SPLIT_CHECKS`.
     empty_ends
         Whether, with several chunks, the first one may hold the embedding alone and the
         last one the head.
@@ -93,8 +102,9 @@ def block_counts(
         inner = counts[1:-1] if empty_ends and v > 1 else counts
         if min(inner, default=1) >= 1 and min(counts) >= 0:
             found[counts] = None
-    if ROUNDS in splits and num_blocks % v == 0 and num_blocks // v >= p:
-        found[_counts(num_blocks // v, p, 1, 0, 0) * v] = None
+    for kind in (EARLY, LATE):
+        if kind in splits and (dealt := rounds(num_blocks, p, v, kind)) is not None:
+            found[dealt] = None
     return tuple(found)
 
 
@@ -240,11 +250,9 @@ class LaunchableSpace:
     num_devices: int
     """Devices of the cluster."""
 
-    _rows: dict[tuple[int, int, int, bool], IntArray | None] = field(
-        default_factory=dict
-    )
-    """Ranks of a replica, micro-batch size, what divides the replicas, whether experts
-    are spread -> stages, chunks, replicas and pairing, one row each."""
+    _rows: dict[tuple[int, ...], IntArray | None] = field(default_factory=dict)
+    """What of degrees stages and replicas depend on -> stages, chunks, replicas and
+    pairing, one row each."""
 
     def families(self) -> tuple[tuple[ConfigurationFamily, ...], Counter[str]]:
         """Return the configurations, and how many sizes were left out, and why.
@@ -254,6 +262,7 @@ class LaunchableSpace:
         """
         dropped: Counter[str] = Counter()
         model = self.workload.graph.spec
+        facts = LaunchFacts.of(self.workload, self.num_devices)
         found = [
             family
             for degrees in degrees_of(
@@ -263,8 +272,8 @@ class LaunchableSpace:
                 self.rules,
                 within_data=self.workload.software.experts_within_data,
             )
-            if self._is_allowed(degrees, dropped)
-            and (family := self._family(degrees)) is not None
+            if self._is_allowed(degrees, facts, dropped)
+            and (family := self._family(degrees, facts)) is not None
         ]
         if not self.spec.idle_devices:
             whole = [
@@ -325,9 +334,28 @@ class LaunchableSpace:
         names = self.workload.graph.names
         return sum(name.startswith(PREDICTION) for name in names)
 
-    def zero_stages(self, pp: int) -> list[int]:
-        """Return the ZeRO stages that plans of some stages may have, rising."""
-        return sorted({*self.spec.zero_stages} & {*self.rules.zero_stages_of(pp)})
+    def zero_stages(
+        self, pp: int, sizes: Degrees | Configuration | Sizes | None = None
+    ) -> list[int]:
+        """Return the ZeRO stages that plans of some stages may have, rising.
+
+        Of some other sizes, or where all others are 1.
+        """
+        names = ("tp", "cp", "ep") if sizes is not None else ()
+        can = self.rules.zero_stages_of(
+            {"pp": pp, **{name: getattr(sizes, name) for name in names}},
+            has_experts=self._has_experts,
+        )
+        return sorted({*self.spec.zero_stages} & {*can})
+
+    @property
+    def _has_experts(self) -> bool:
+        return self.workload.graph.spec.num_moe_experts > 0
+
+    @property
+    def hybrid_sharding(self) -> tuple[int, ...]:
+        """ZeRO stages whose shards a part of the replicas may hold."""
+        return self.rules.hybrid_sharding_of(has_experts=self._has_experts)
 
     def recompute_modes(self, v: int) -> list[str]:
         """Return the recompute modes that plans of some chunks may have."""
@@ -345,7 +373,10 @@ class LaunchableSpace:
         if p == 1:
             return ("1f1b",) if v == 1 else ()
         return tuple(
-            name for name in self.tried_schedules if SCHEDULES[name].allows(p, m, v)
+            name
+            for name in self.tried_schedules
+            if SCHEDULES[name].allows(p, m, v)
+            and not deals_out(self.rules, name, p, m, v)
         )
 
     @property
@@ -364,7 +395,9 @@ class LaunchableSpace:
         """Whether a schedule pairs passes of its own accord."""
         return any(SCHEDULES[name].pairs_chunks for name in self.tried_schedules)
 
-    def repeats(self, v: int, *, pairs: bool = False) -> list[tuple[str, bool]]:
+    def repeats(
+        self, pp: int, v: int, *, pairs: bool = False
+    ) -> list[tuple[str, bool]]:
         """Return recompute modes, and whether only some blocks are recomputed.
 
         Some are where all may keep everything, and the framework counts them. Not those
@@ -374,36 +407,43 @@ class LaunchableSpace:
         if pairs:
             modes = [mode for mode in modes if mode not in SENDING_AGAIN]
         whole = [(mode, False) for mode in modes]
-        if not self.rules.recompute_num_layers or "none" not in modes:
+        counted = {*self.rules.counted_modes(pp)} & COUNTED_MODES
+        if "none" not in modes:
             return whole
-        return whole + [(mode, True) for mode in modes if mode in COUNTED_MODES]
+        return whole + [(mode, True) for mode in modes if mode in counted]
 
     def pairings(self, ep: int, pp: int, v: int, m: int) -> list[bool]:
         """Return whether all-to-alls of experts may go on beside another microbatch."""
         asked = self.spec.overlap_moe_expert_parallel_comm
+        predictions = self.workload.graph.spec.mtp_num_layers
         can = (
             self.rules.overlap_expert_parallel
             and ep > 1
             and (pp == 1 or v > 1)
+            and self.rules.overlaps_predictions(predictions, pp)
             and schedule_name(v) in self.schedules(pp, v, m)
-            and bool(self.repeats(v, pairs=True))
+            and bool(self.savings(schedule_name(v, pairs=True), pp, v, ep=ep))
         )
         if not can:
             return [False]
         return [False, True] if asked is None else [asked]
 
-    def savings(self, schedule: str, v: int, *, ep: int) -> list[tuple[str, bool]]:
+    def savings(
+        self, schedule: str, pp: int, v: int, *, ep: int
+    ) -> list[tuple[str, bool]]:
         """Return the `repeats` that go with a schedule.
 
         A stage that is redone as a whole is not searched where weight gradients are
-        passes of their own.
+        passes of their own, and a part of the blocks not beside another microbatch.
         """
         found = SCHEDULES[schedule]
-        pairs = found.pairs_passes and (ep > 1 or not found.pairs_chunks)
+        is_combined = found.pairs_passes and not found.pairs_chunks
+        pairs = is_combined or (found.pairs_passes and ep > 1)
         return [
-            one
-            for one in self.repeats(v, pairs=pairs)
-            if not (found.splits_backward and one[0] == "stage")
+            (mode, counted)
+            for mode, counted in self.repeats(pp, v, pairs=pairs)
+            if not (found.splits_backward and mode == "stage")
+            and not (is_combined and counted)
         ]
 
     def offloads(self, pp: int) -> list[Offload]:
@@ -413,41 +453,43 @@ class LaunchableSpace:
             offload
             for offload in self.spec.offload
             if self.rules.keeps_together(offload)
+            and self.rules.keeps_blocks(offload, self.workload.chain[1])
             and all(
                 part == 0.0 or name in can for name, part in offload._asdict().items()
             )
         ]
 
-    def _is_allowed(self, degrees: Degrees, dropped: Counter[str]) -> bool:
-        model, rules = self.workload.graph.spec, self.rules
-        if divisibility_problem(model, degrees) is not None:
+    def _is_allowed(
+        self, degrees: Degrees, facts: LaunchFacts, dropped: Counter[str]
+    ) -> bool:
+        if divisibility_problem(self.workload.graph.spec, degrees) is not None:
             dropped["not divisible"] += 1
             return False
-        allowed = (
-            (degrees.tp == 1 or rules.tensor_parallel)
-            and (rules.copies_exchanged_groups or group_copies(model, degrees) == 1)
-            and (degrees.ep == 1 or rules.expert_parallel)
-            and (rules.copies_query_groups or _shares_groups(model, degrees.tp))
-        )
-        if not allowed:
+        if next(size_breaches(_sizes(degrees), self.rules, facts), None):
             dropped["not in the framework"] += 1
             return False
-        zeros = self.zero_stages(1) or self.zero_stages(2)
+        zeros = self.zero_stages(1, degrees) or self.zero_stages(2, degrees)
         if not (zeros and self.recompute_modes(1)):
             dropped["without a ZeRO stage or recompute mode that it has"] += 1
             return False
         return True
 
-    def _family(self, degrees: Degrees) -> ConfigurationFamily | None:
+    def _family(
+        self, degrees: Degrees, facts: LaunchFacts
+    ) -> ConfigurationFamily | None:
         """Return the configurations of some degrees, or None if there are none."""
-        ranks, experts = degrees.tp * degrees.cp, degrees.ep > 1
+        tp, cp, ep = degrees[:3]
         unit = degrees.grouping.replica_unit(degrees[:3])
-        key = ranks, degrees.micro_batch_size, unit, experts
+        fills = ep if self.rules.experts_fill_data else 0
+        splits = degrees.sequence_parallel
+        size = degrees.micro_batch_size
+        key = tp * cp, size, unit, ep > 1, tp > 1, cp > 1, splits, fills
         if key not in self._rows:
             rows = [
                 (pp, v, dp, pairs)
                 for pp, dp in self._shapes(degrees, unit)
-                if self.zero_stages(pp) and self.offloads(pp)
+                if self.zero_stages(pp, degrees) and self.offloads(pp)
+                if not any(shape_breaches(_sizes(degrees, pp, dp), self.rules, facts))
                 for v in self._chunks(degrees, pp, dp)
                 if self.recompute_modes(v)
                 for pairs in self.pairings(degrees.ep, pp, v, self._rounds(degrees, dp))
@@ -488,9 +530,7 @@ class LaunchableSpace:
     def _chunks(self, degrees: Degrees, pp: int, dp: int) -> Iterator[int]:
         """Yield numbers of chunks."""
         m = self._rounds(degrees, dp)
-        deals = m % pp == 0
-        if pp > 1 and self.rules.microbatches == ALWAYS and not deals:
-            return
+        deals = m % round_length(pp, m) == 0
         sizes = self.spec.virtual_pipeline_model_parallel_sizes
         most = self.workload.chain[1] // pp + 1
         for v in range(1, min(most, max(sizes or (most,))) + 1):
@@ -501,6 +541,6 @@ class LaunchableSpace:
                 yield v
 
 
-def _shares_groups(model: TransformerSpec, tp: int) -> bool:
-    groups = model.num_query_groups or model.num_attention_heads
-    return groups % tp == 0
+def _sizes(degrees: Degrees, pp: int = 1, dp: int = 1) -> LaunchSizes:
+    tp, cp, ep, _, splits, grouping = degrees
+    return LaunchSizes(tp, cp, ep, grouping, splits, pp, dp)

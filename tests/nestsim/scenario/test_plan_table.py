@@ -14,7 +14,8 @@ from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.search.best_first import search
-from planner.search.launchable import LaunchFacts, broken_rules, ends_together
+from planner.search.launchable import broken_rules, ends_together
+from planner.search.launchable_sizes import LaunchFacts
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.plan import Plan

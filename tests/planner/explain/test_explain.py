@@ -166,14 +166,14 @@ def test_a_rule_is_broken_exactly_where_the_space_is_empty(
         ("v=2,pp=1", "v 2 needs at least 2 stages, and pp is 1"),
         ("v=2,pp=4", "v 2 x pp 4 is more chunks than there are blocks (4)"),
         (
-            "v=2,pp=2,dp=2,b=8",
-            "interleaving (v 2) needs a multiple of pp 2 microbatches, and b 8 with "
-            "dp 2 makes 1",
+            "v=2,pp=3,dp=1,b=1,tp=2",
+            "interleaving (v 2) needs rounds of one length, of pp 3 or a little more, "
+            "and b 1 with dp 1 makes 16 microbatches",
         ),
     ],
 )
 def test_the_broken_rule_is_said(text, rule):
-    workload = tiny_job(AMPLE)
+    workload = tiny_job(AMPLE, num_blocks=6 if "pp=3" in text else 4)
     found = explain(eight_devices(), workload, SearchSpec(), Request.parse(text))
     assert (found.verdict, found.rule, found.priced) == ("outside", rule, None)
     assert found.winner is not None
@@ -325,12 +325,12 @@ def test_the_winner_has_the_best_of_all_replays_where_chunks_hold_unequal_blocks
 
 def test_what_no_framework_launches_is_priced_with_a_word():
     network, workload = eight_devices(), tiny_job(AMPLE)
-    spec = SearchSpec(rules=FRAMEWORKS["megatron-core"].rules)
+    spec = SearchSpec(rules=FRAMEWORKS["megatron-lm"].rules)
     # Any other time than the planned one.
     replays = Replays(judge=lambda priced, _: 2.0 * priced.iteration_time)
     found = explain(network, workload, spec, Request.parse("zero=3"), replays=replays)
     (refusal,) = found.excluded
-    assert refusal.startswith("Megatron Core 0.13 and later cannot launch it (")
+    assert refusal.startswith("Megatron-LM, core 0.8 cannot launch it (")
     assert "zero stage: 3; expected: one of 0, 1" in refusal
     assert {stage.zero_stage for stage in found.winner.plan.stages} <= {0, 1}
     assert found.time == 2.0 * found.priced.iteration_time

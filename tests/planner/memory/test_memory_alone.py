@@ -187,7 +187,6 @@ def ladder(kind):
         "sequence parallelism": [{"sequence_parallel": True}],
         "stronger ZeRO": [{"zero_stage": 1}],
         "recompute": [
-            *({"recompute": "selective", "recompute_num_layers": n} for n in (1, 2, 3)),
             {"recompute": "selective"},
             *({"recompute": "full", "recompute_num_layers": n} for n in (1, 2, 3)),
             {"recompute": "full"},

@@ -357,14 +357,15 @@ MISTAKES = {
         "pipeline_model_parallel_size",
         ("stage 0 does not get layers for every chunk", "a multiple of the 2 chunks"),
     ),
-    "microbatches of interleaving": (
+    "microbatches of chunks": (
         {
             **sizes(pp=2, dp=4),
             "micro_batch_size": 4,
             "virtual_pipeline_model_parallel_size": 2,
+            "schedule": "dualpipe-v",
         },
         "schedule",
-        ("interleaved-1f1b does not work", "got:      1", "a multiple of the 2 stages"),
+        ("dualpipe-v does not work", "got:      1", "4 or more, 2 for each"),
     ),
     "chunks of one stage": (
         {**sizes(dp=1), "virtual_pipeline_model_parallel_size": 2},

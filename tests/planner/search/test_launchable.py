@@ -14,15 +14,12 @@ from planner.frameworks.rules import (
     ALWAYS,
     ANY_ORDER,
     INTERLEAVED,
+    ROUNDS,
     RULES,
 )
-from planner.search.launchable import (
-    SPLIT_CHECKS,
-    LaunchFacts,
-    block_counts,
-    broken_rules,
-    rank_order,
-)
+from planner.frameworks.splits import SPLIT_CHECKS
+from planner.search.launchable import block_counts, broken_rules, rank_order
+from planner.search.launchable_sizes import LaunchFacts
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
 from planner.step.schedules import SCHEDULES, schedule_name
 
@@ -38,7 +35,7 @@ FACTS = LaunchFacts(
     is_block=chain(8),
     num_attention_heads=8,
     num_query_groups=2,
-    num_moe_experts=4,
+    num_moe_experts=0,
     global_batch_size=16,
     num_devices=8,
 )
@@ -88,11 +85,15 @@ def made(
     sp=False,
     offload=NO_OFFLOAD,
     within_data=False,
+    a2a=False,
+    etp=None,
+    count=None,
 ) -> Plan:
     """Return a plan of eight blocks, or of as many as the counts say."""
     counts = counts or [8 // (pp * v)] * (pp * v)
     bounds = bounds or cut(counts, sum(counts))
-    extents = {"tp": tp, "cp": cp, "ep": ep, "dp": dp // ep, "pp": pp}
+    spread = 1 if etp else ep
+    extents = {"tp": tp, "cp": cp, "ep": spread, "dp": dp // spread, "pp": pp}
     devices = devices or numbered(extents, order)
 
     def each(value):
@@ -110,6 +111,8 @@ def made(
             pipeline_model_parallel_size=pp,
             sequence_parallel=sp,
             experts_within_data=within_data,
+            cp_comm_type="a2a" if a2a else "p2p",
+            expert_tensor_parallel_size=etp,
         ),
         virtual_pipeline_model_parallel_size=v,
         micro_batch_size=b,
@@ -126,6 +129,7 @@ def made(
                 zero_stage=zero_stage,
                 sharding_group_size=ranks if zero_stage else 1,
                 offload=kept,
+                recompute_num_layers=count,
             )
             for stage, (mode, zero_stage, ranks, kept) in enumerate(
                 zip(each(recompute), zeros, groups, each(offload), strict=True)
@@ -135,9 +139,14 @@ def made(
 
 
 def broken(plan: Plan, preset: str, **facts) -> set[str]:
-    """Return the names of the rules that a plan breaks."""
-    found = broken_rules(plan, FRAMEWORKS[preset].rules, replace(FACTS, **facts))
-    return {one.rule for one in found}
+    """Return the names of the rules that a plan breaks; experts where it spreads some.
+
+    Of four experts, and of the usual release, unless facts say otherwise.
+    """
+    rules = FRAMEWORKS[preset].rules_of(facts.pop("release", None))
+    if plan.parallel.expert_model_parallel_size > 1:
+        facts = {"num_moe_experts": 4, **facts}
+    return {one.rule for one in broken_rules(plan, rules, replace(FACTS, **facts))}
 
 
 # tp1 dp2 pp2 dp2: replicas of one pipeline side by side, then the stages.
@@ -146,15 +155,16 @@ APART = [(0, 4), (5, 8), (9, 9), (10, 10)]  # the norm before the stage of the h
 TWO = {"tp": 2, "dp": 2, "pp": 2}
 FOUR = {"dp": 2, "pp": 4}
 UNEVEN = {**FOUR, "counts": [2, 1, 3, 2]}
-ODD = {"dp": 4, "pp": 2, "batch": 12}
-ODD_FACTS = {"global_batch_size": 12}
+ODD = {"dp": 2, "pp": 4, "batch": 22}
+ODD_FACTS = {"global_batch_size": 22}
+SPLIT = {**TWO, "sp": True}
 
 KEPT = {
     "megatron-lm": [
         {**TWO, "zero": 1, "recompute": "full", "sp": True},
         {**TWO, "order": "tp-pp-cp-ep-dp", "v": 2, "zero": 1},
-        {**FOUR, "counts": [1, 3, 3, 1], "recompute": "selective"},
-        {"cp": 2, "dp": 2, "pp": 2, "v": 2, "counts": [1, 3, 1, 3]},
+        {**FOUR, "recompute": "selective"},
+        {"cp": 2, "dp": 2, "pp": 2, "v": 2},
         {"ep": 4, "dp": 4, "pp": 2},
     ],
     "megatron-core": [
@@ -179,22 +189,24 @@ KEPT = {
         {"cp": 2, "dp": 4, "recompute": "full"},
     ],
     "torchtitan": [
-        {**TWO, "zero": 2, "sp": True},
-        {**TWO, "v": 2, "counts": [1, 3, 2, 2], "zero": 3},
+        {**SPLIT, "zero": 2},
+        {**SPLIT, "v": 2, "counts": [1, 3, 2, 2], "zero": 3},
         {"dp": 4, "pp": 2, "zero": 3, "group": 2, "schedule": "gpipe"},
+        {"dp": 8},
         {"cp": 2, "dp": 2, "ep": 2, "pp": 2, "zero": 3},
     ],
     "maxtext": [
         {**TWO, "zero": 3, "recompute": "full", "schedule": "scanned"},
         {**TWO, "v": 2, "order": "tp-cp-ep-pp-dp", "schedule": "circular"},
+        {"dp": 8, "zero": 1},
         {"dp": 8, "zero": 3, "group": 4},
         {"cp": 2, "dp": 4, "zero": 3},
     ],
     "internevo": [
         {**TWO, "zero": 1, "group": 1},
         {**TWO, "v": 2},
-        {"dp": 2, "pp": 3, "counts": [3, 3, 2]},
-        {"ep": 2, "dp": 4, "pp": 2, "recompute": "full"},
+        {"dp": 2, "pp": 3, "counts": [2, 3, 3]},
+        {"ep": 4, "dp": 4, "pp": 2, "zero": 1, "recompute": "full"},
     ],
     "ddp": [{"dp": 8}, {"dp": 8, "recompute": "full"}],
     "ideal": [
@@ -217,12 +229,14 @@ PIPELINED = {
     "tensor_parallelism": ({"tp": 4, "dp": 2}, {"num_attention_heads": 6}),
     "sequence_parallelism": {"dp": 8, "sp": True},
     "expert_parallelism": ({"ep": 4, "dp": 8}, {"num_moe_experts": 6}),
-    "expert_overlap": {"ep": 2, "dp": 4, "pp": 2, "schedule": "combined-1f1b"},
+    "expert_overlap": {"dp": 4, "pp": 2, "schedule": "combined-1f1b"},
     "sharding_group": {"dp": 4, "pp": 2, "zero": 1, "group": 2},
     "recompute": {**TWO, "recompute": ("full", "none")},
     "offload": {**TWO, "offload": (Offload(optimizer=1.0), NO_OFFLOAD)},
 }
 INTERLEAVED_ODD = ({**ODD, "v": 2}, ODD_FACTS)
+LONG = ({"cp": 2, "dp": 4}, {"sequence_length": 6})
+IN_FP16 = ({"ep": 4, "dp": 8}, {"precision": "fp16"})
 SCANNED = {"schedule": "scanned"}
 """The order of plans that MaxText launches, of one chunk for each stage."""
 PLACED = {"dp": 4, "pp": 2, "devices": SPLIT_PLACEMENT}
@@ -243,6 +257,8 @@ BROKEN = {
         "schedule": {**TWO, "schedule": "gpipe"},
         "microbatches": INTERLEAVED_ODD,
         "tensor_parallelism": {"tp": 4, "dp": 2},
+        "sequence_length": LONG,
+        "experts": IN_FP16,
         "zero_stage": {**TWO, "zero": 2},
     },
     "megatron-core": {
@@ -251,39 +267,46 @@ BROKEN = {
         "schedule": {**TWO, "schedule": "zb-h1"},
         "microbatches": INTERLEAVED_ODD,
         "split": {**FOUR, "bounds": APART},
+        "sequence_length": LONG,
+        "experts": ({"tp": 2, "dp": 4, "ep": 2}, {"has_biased_experts": True}),
         "zero_stage": {**TWO, "zero": (1, 0)},
         "sharding_group": MIXED_GROUPS,
     },
     "deepspeed": {
         **PIPELINED,
         "schedule": {**TWO, "schedule": "gpipe"},
-        "context_parallelism": {"cp": 2, "dp": 4},
+        "context_parallelism": {"cp": 2, "dp": 2, "pp": 2},
+        "sequence_length": ({"cp": 2, "dp": 4, "a2a": True}, {"sequence_length": 7}),
         "zero_stage": {**TWO, "zero": 2},
     },
     "fsdp": {
         **ALONE,
         "rank_order": {"tp": 2, "dp": 4, "order": "dp-tp-cp-ep-pp"},
         "tensor_parallelism": ({"tp": 4, "dp": 2}, {"num_attention_heads": 6}),
+        "sequence_length": LONG,
         "zero_stage": {"dp": 8, "zero": 1},
     },
     "torchtitan": {
         **{
-            rule: {**case, "zero": 3} if isinstance(case, dict) else case
+            rule: {**case, "zero": 3, "sp": "tp" in case or "sp" in case}
             for rule, case in PIPELINED.items()
             if not isinstance(case, tuple)
         },
-        "schedule": {**TWO, "zero": 3, "schedule": "zb-h1"},
+        "offload": {**SPLIT, "zero": 3, "offload": Offload(optimizer=1.0)},
+        "sequence_length": ({"dp": 8, "zero": 3}, {"sequence_length": 7}),
+        "pipeline": ({"dp": 4, "pp": 2, "zero": 3}, {"is_tied": True}),
+        "schedule": {**SPLIT, "zero": 3, "schedule": "zb-h1"},
         "microbatches": ({**ODD, "zero": 3, "v": 2}, ODD_FACTS),
         "split": {**FOUR, "zero": 3, "bounds": APART},
         "tensor_parallelism": (
-            {"tp": 4, "dp": 2, "zero": 3},
+            {"tp": 4, "dp": 2, "zero": 3, "sp": True},
             {"num_attention_heads": 6},
         ),
         "expert_parallelism": (
             {"ep": 4, "dp": 8, "zero": 3},
             {"num_moe_experts": 6},
         ),
-        "zero_stage": {**TWO, "zero": 1},
+        "zero_stage": {**SPLIT, "zero": 1},
         "sharding_group": {**MIXED_GROUPS, "zero": 3},
     },
     "maxtext": {
@@ -291,12 +314,20 @@ BROKEN = {
             rule: {**SCANNED, **case} if isinstance(case, dict) else case
             for rule, case in PIPELINED.items()
         },
+        "sequence_length": (
+            {"cp": 2, "dp": 4, "zero": 3},
+            {"sequence_length": 7},
+        ),
+        "expert_parallelism": (
+            {"ep": 4, "dp": 8, "zero": 3},
+            {"num_moe_experts": 6},
+        ),
         "global_batch": {**TWO, **SCANNED, "m": 6},
         "rank_order": {**PLACED, **SCANNED},
         "schedule": TWO,
         "microbatches": ({**ODD, **SCANNED}, ODD_FACTS),
-        "expert_overlap": {"ep": 2, "dp": 8, "schedule": "combined-1f1b"},
-        "zero_stage": {**TWO, **SCANNED, "zero": 1},
+        "expert_overlap": {"dp": 8, "schedule": "combined-1f1b"},
+        "zero_stage": {"cp": 2, "dp": 4},
         "sharding_group": {**MIXED_GROUPS, **SCANNED, "zero": 3},
     },
     "internevo": {
@@ -304,6 +335,7 @@ BROKEN = {
         "schedule": {**TWO, "schedule": "gpipe"},
         "microbatches": INTERLEAVED_ODD,
         "context_parallelism": {"cp": 2, "dp": 4},
+        "expert_parallelism": {"ep": 2, "dp": 4, "pp": 2, "zero": 1},
         "zero_stage": {**TWO, "zero": 2},
         "sharding_group": MIXED_GROUPS,
     },
@@ -329,35 +361,57 @@ BROKEN["aceso"] = {
     "schedule": {**TWO, "schedule": "gpipe"},
     "split": {**FOUR, "counts": [0, 3, 3, 2]},
     "context_parallelism": {"cp": 2, "dp": 4},
-    "zero_stage": {**TWO, "zero": 4},
+    "expert_parallelism": {"ep": 2, "dp": 8},
+    "zero_stage": {**TWO, "zero": 1},
     "recompute": {**TWO, "recompute": "stage"},
-    "sharding_group": {"dp": 4, "pp": 2, "zero": 1, "group": 2},
 }
 BROKEN["mist"] = {
     rule: case for rule, case in BROKEN["aceso"].items() if rule != "offload"
+} | {
+    "sequence_parallelism": SPLIT,
+    "zero_stage": {**TWO, "zero": 4},
+    "sharding_group": {"dp": 4, "pp": 2, "zero": 1, "group": 2},
+}
+BROKEN["llm-foundry"] = {
+    **{
+        rule: case for rule, case in BROKEN["fsdp"].items() if rule != "sequence_length"
+    },
+    "tensor_parallelism": {"tp": 2, "dp": 4, "zero": 3},
+    "rank_order": {"dp": 8, "devices": [[[7 - device] for device in range(8)]]},
+    "context_parallelism": {"cp": 2, "dp": 4},
 }
 """Preset -> rule -> a plan that breaks it, and what else the job is."""
 
-SAME_RUNTIME = {"nemo": "megatron-core", "llm-foundry": "fsdp"}
+SAME_RUNTIME = {"nemo": "megatron-core"}
 """Preset -> that of the framework that launches its plans."""
 
 NEVER_BROKEN = {
     "megatron-lm": {"pipeline", "context_parallelism"},
     "megatron-core": {"pipeline", "context_parallelism"},
     # Two chunks would break it, but DeepSpeed has none.
-    "deepspeed": {"pipeline", "microbatches"},
+    "deepspeed": {"pipeline", "microbatches", "experts"},
     # Without a pipeline there is nothing to order, to deal out or to split.
     "fsdp": {
         *("schedule", "microbatches", "split", "context_parallelism"),
-        *("sharding_group", "offload"),
+        *("sharding_group", "offload", "experts"),
     },
-    "torchtitan": {"pipeline", "context_parallelism"},
-    "maxtext": {"pipeline", "context_parallelism"},
-    "internevo": {"pipeline"},
-    "ddp": {"schedule", "microbatches", "split", "sharding_group"},
-    "ideal": {"pipeline", "context_parallelism"},
-    "aceso": {"pipeline", "microbatches"},
-    "mist": {"pipeline", "microbatches", "offload"},
+    "llm-foundry": {
+        *("schedule", "microbatches", "split", "sequence_length"),
+        *("sharding_group", "offload", "experts"),
+    },
+    "torchtitan": {"context_parallelism", "experts"},
+    "maxtext": {"pipeline", "context_parallelism", "experts"},
+    "internevo": {"pipeline", "sequence_length", "experts"},
+    "ddp": {
+        *("schedule", "microbatches", "split", "sharding_group"),
+        *("sequence_length", "experts"),
+    },
+    "ideal": {"pipeline", "context_parallelism", "sequence_length", "experts"},
+    "aceso": {
+        *("pipeline", "microbatches", "sequence_length", "experts"),
+        "sharding_group",
+    },
+    "mist": {"pipeline", "microbatches", "offload", "sequence_length", "experts"},
 }
 """Preset -> rules that no plan breaks which keeps the others."""
 
@@ -370,7 +424,7 @@ def test_every_preset_has_rules_and_every_rule_a_source():
         assert hash(rules) is not None
         assert set(rules.splits) <= set(SPLIT_CHECKS)
         assert set(rules.schedules) <= set(SCHEDULES)
-        assert rules.microbatches in {INTERLEAVED, ALWAYS}
+        assert rules.microbatches in {INTERLEAVED, ROUNDS, ALWAYS}
         assert set(rules.orders) <= set(ANY_ORDER)
         assert set(rules.hybrid_sharding) <= set(rules.zero_stages)
         assert bool(rules.zero_stages_with_pipeline) == rules.pipeline
@@ -421,16 +475,16 @@ def test_a_plan_that_breaks_one_rule_is_told_so(preset, rule):
 def test_all_to_alls_are_hidden_where_megatron_core_hides_them(given, found):
     name = schedule_name(given.get("v", 1), pairs=True)
     told = broken_rules(
-        made(**given, schedule=name), FRAMEWORKS["megatron-core"].rules, FACTS
+        made(**given, schedule=name),
+        FRAMEWORKS["megatron-core"].rules,
+        replace(FACTS, num_moe_experts=4),
     )
     assert [one.found for one in told] == ([] if found is None else [found])
     assert {one.rule for one in told} <= {"expert_overlap"}
 
 
 def test_what_is_told():
-    (one,) = broken_rules(
-        made(**TWO, zero=2), FRAMEWORKS["megatron-core"].rules, replace(FACTS)
-    )
+    (one,) = broken_rules(made(**TWO, zero=2), FRAMEWORKS["megatron-lm"].rules, FACTS)
     assert (one.rule, one.found, one.expected) == ("zero_stage", "2", "one of 0, 1")
     assert "--use-distributed-optimizer" in one.source
     assert set(one.to_json()) == {"rule", "found", "expected", "source"}

@@ -26,7 +26,8 @@ from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import TrainingTable
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.plans.build import outline_plan
-from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.launchable import broken_rules
+from planner.search.launchable_sizes import LaunchFacts
 from planner.step.plan import Plan, Stage
 from topologies.errors import InputError
 

@@ -7,15 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.frameworks.framework import FRAMEWORKS
-from planner.frameworks.rules import (
+from planner.frameworks.splits import (
     ACCOUNTED,
     BALANCED,
+    EARLY,
     ENDS,
     EVEN,
+    LATE,
     LAYOUT,
-    ROUNDS,
+    SPLIT_CHECKS,
 )
-from planner.search.launchable import SPLIT_CHECKS, LaunchFacts, broken_rules
+from planner.search.launchable import broken_rules
+from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.space import MOST_SPARED, block_counts, layouts
 from tests.planner.search.test_launchable import chain, made
 
@@ -124,16 +127,38 @@ def spread(counts):
 
 @pytest.mark.parametrize(("blocks", "p", "v"), SMALL)
 def test_rounds_are_alike(blocks, p, v):
-    found = block_counts(blocks, p, v, (ROUNDS,))
-    if blocks % v or blocks // v < p:
-        assert found == ()
-        return
-    (counts,) = found
-    rounds = [counts[start : start + p] for start in range(0, p * v, p)]
-    assert len(set(rounds)) == 1
-    assert spread(rounds[0]) <= 1
-    assert sum(counts) == blocks
-    assert min(counts) >= 1
+    for kind in (EARLY, LATE):
+        found = block_counts(blocks, p, v, (kind,))
+        if blocks % v or blocks // v < p:
+            assert found == ()
+            continue
+        (counts,) = found
+        rounds = [counts[start : start + p] for start in range(0, p * v, p)]
+        assert len(set(rounds)) == 1
+        assert spread(rounds[0]) <= 1
+        assert list(rounds[0]) == sorted(rounds[0], reverse=kind == EARLY)
+        assert sum(counts) == blocks
+        assert min(counts) >= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "blocks", "p", "v", "made"),
+    [
+        # What DeepSpeed 0.16.9's and 0.19.8's partition_balanced(..) returned.
+        (EARLY, 10, 4, 1, ((3, 3, 2, 2),)),
+        (EARLY, 14, 4, 1, ((4, 4, 3, 3),)),
+        (EARLY, 22, 8, 1, ((3, 3, 3, 3, 3, 3, 2, 2),)),
+        # What InternEvo 0.5.2's partition_uniform(..) returned, or refused.
+        (LATE, 10, 4, 1, ((2, 2, 3, 3),)),
+        (LATE, 14, 4, 1, ((3, 3, 4, 4),)),
+        (LATE, 20, 4, 2, ((2, 2, 3, 3) * 2,)),
+        (LATE, 22, 4, 2, ((2, 3, 3, 3) * 2,)),
+        (LATE, 7, 2, 2, ()),
+        (LATE, 6, 4, 2, ()),
+    ],
+)
+def test_what_is_left_over_goes_where_the_framework_put_it(kind, blocks, p, v, made):
+    assert block_counts(blocks, p, v, (kind,)) == made
 
 
 @pytest.mark.parametrize(("blocks", "p", "v"), SMALL)

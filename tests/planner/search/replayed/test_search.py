@@ -89,10 +89,15 @@ def every_leaf(world):
             for mode in spec.recompute:
                 if mode not in modes or (mode == "stage" and v > 1):
                     continue
-                for zero in set(rules.zero_stages_of(pp)) & set(spec.zero_stages):
+                extents = {"tp": sizes.tp, "cp": sizes.cp, "ep": sizes.ep, "pp": pp}
+                for zero in {*rules.zero_stages_of(extents)} & {*spec.zero_stages}:
                     hybrid = zero in rules.hybrid_sharding
                     options = range(len(shardings) if hybrid else 1)
-                    offloads = [one for one in spec.offload if goes_with(mode, one)]
+                    offloads = [
+                        kept
+                        for kept in spec.offload
+                        if goes_with(mode, kept) and rules.keeps_beside(kept, mode, zero)
+                    ]
                     for option, offload, cut in product(options, offloads, cuts):
                         choice = MemoryChoice(mode, zero, option, offload)
                         some = counts(world, rules, mode, cut)
@@ -105,7 +110,7 @@ def every_leaf(world):
 def counts(world, rules, mode, cut):
     """Return how many blocks of each chunk may be recomputed; None for all."""
     keeps = {"none"} <= {*world.spec.recompute} & {*rules.recompute}
-    if not (rules.recompute_num_layers and keeps and mode in COUNTED_MODES):
+    if not (keeps and mode in COUNTED_MODES and mode in rules.recompute_num_layers):
         return [None]
     names = world.workload.graph.names
     is_block = np.array([name.startswith("block") for name in names], dtype=float)
@@ -278,7 +283,7 @@ def offloading(seed: int) -> Whole | None:
     return whole_of(world.with_memory(memory))
 
 
-OFFLOADING = (8, 9, 17, 18, 23, 30, 54, 60, 64, 67, 92, 116)
+OFFLOADING = (8, 9, 17, 18, 23, 54, 64, 67, 92, 116, 128, 130)
 """Of jobs that are small enough, most of them with plans that fit."""
 
 

@@ -12,7 +12,8 @@ from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from planner.frameworks.framework import FRAMEWORKS
-from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.launchable import broken_rules
+from planner.search.launchable_sizes import LaunchFacts, orders_of
 from planner.search.placements import Extents, whole_dimensions
 from planner.search.replayed.search import Replays, search_replayed
 from planner.search.replayed.space import LaunchableSpace, layouts
@@ -161,12 +162,15 @@ class Brute:
         after = len(names) - before - self.blocks
         (cuts,) = layouts((counts,), before, after).tolist()
         placement = whole_dimensions(
-            self.rules.orders[0],
+            orders_of(self.rules, sizes)[0],
             Extents(tp, cp, 1, dp, pp)
             if grouping.is_folded
             else Extents(tp, cp, ep, dp // ep, pp),
         )
-        zero = self.rules.zero_stages_of(pp)
+        zero = self.rules.zero_stages_of(
+            {"tp": tp, "cp": cp, "ep": ep, "pp": pp},
+            has_experts=self.facts.num_moe_experts > 0,
+        )
         own = None if pairs or pp == 1 else self.rules.usual_schedule(v)
         plan = Plan(
             parallel=ParallelismConfig(

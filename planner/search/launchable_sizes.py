@@ -1,0 +1,320 @@
+"""Whether a framework can launch plans of some sizes, whatever their stages are.
+
+The search asks it of sizes before there is a plan, `planner.search.launchable` of the
+sizes of a plan.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+from estimators.grouping import Grouping
+from planner.frameworks.rules import (
+    ALWAYS,
+    INTERLEAVED,
+    PART,
+    TENSOR,
+    WHOLE,
+    LaunchRules,
+    Order,
+)
+from planner.search.device_kinds import DeviceOrder, device_orders
+from planner.search.space import Configuration
+from planner.step.execution import Workload
+from planner.step.schedules import SCHEDULES
+from topologies import Network
+
+Breaches = Iterator[tuple[str, str, str]]
+"""Rule, what was found, what is expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFacts:
+    """What rules ask of the job and of the cluster."""
+
+    is_block: tuple[bool, ...]
+    """Whether each layer of the chain is a transformer block."""
+
+    num_attention_heads: int
+    """Attention heads of each block."""
+
+    num_query_groups: int
+    """Groups of heads that share keys and values."""
+
+    num_moe_experts: int
+    """Experts of each mixture-of-experts layer; 0 without any."""
+
+    has_biased_experts: bool = False
+    """Whether experts have biases."""
+
+    mtp_num_layers: int = 0
+    """Layers of multi-token prediction."""
+
+    is_tied: bool = False
+    """Whether the embedding is the head's matrix, too."""
+
+    sequence_length: int = 0
+    """Tokens of each sequence."""
+
+    precision: str = "bf16"
+    """Precision of the model."""
+
+    global_batch_size: int
+    """Sequences per optimizer step."""
+
+    num_devices: int
+    """Devices of the cluster."""
+
+    idle_devices: bool = False
+    """Whether devices without work are asked for."""
+
+    experts_within_data: bool = False
+    """Whether the framework spreads experts over data-parallel ranks alone."""
+
+    orders: tuple[DeviceOrder | None, ...] = (None,)
+    """Orders in which nodes may be listed, None for that of their numbers."""
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        num_devices: int,
+        *,
+        idle_devices: bool = False,
+        network: Network | None = None,
+    ) -> "LaunchFacts":
+        """Return the facts of a workload on a cluster.
+
+        With a network nodes may be listed by how fast they are, where that differs.
+        """
+        spec = workload.graph.spec
+        orders: tuple[DeviceOrder | None, ...] = (None,)
+        if network is not None:
+            orders = device_orders(network, workload, 1)
+        return cls(
+            is_block=tuple(name.startswith("block") for name in workload.graph.names),
+            num_attention_heads=spec.num_attention_heads,
+            num_query_groups=spec.num_query_groups,
+            num_moe_experts=spec.num_moe_experts,
+            has_biased_experts=spec.num_moe_experts > 0 and spec.add_bias_linear,
+            mtp_num_layers=spec.mtp_num_layers,
+            is_tied=spec.tie_word_embeddings,
+            sequence_length=spec.sequence_length,
+            precision=workload.training.precision,
+            experts_within_data=workload.software.experts_within_data,
+            global_batch_size=workload.training.global_batch_size,
+            num_devices=num_devices,
+            idle_devices=idle_devices,
+            orders=orders,
+        )
+
+
+class LaunchSizes(NamedTuple):
+    """Sizes that rules ask about."""
+
+    tp: int
+    """Tensor-parallel ranks."""
+    cp: int
+    """Context-parallel ranks."""
+    ep: int
+    """Expert-parallel ranks."""
+    grouping: Grouping
+    """How ranks form groups."""
+    sequence_parallel: bool
+    """Whether tensor-parallel ranks split sequences."""
+    pp: int = 1
+    """Pipeline stages."""
+    dp: int = 1
+    """Replicas."""
+
+    @property
+    def etp(self) -> int:
+        """Ranks that share each expert."""
+        return self.grouping.etp or self.tp
+
+    @property
+    def by_name(self) -> dict[str, int]:
+        """Sizes of the dimensions by their names."""
+        return {name: getattr(self, name) for name in ("tp", "cp", "ep", "pp", "dp")}
+
+
+def size_breaches(
+    sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts
+) -> Breaches:
+    """Yield what of some sizes a framework cannot launch, on any number of devices."""
+    yield from _tensor(sizes.tp, rules, facts)
+    yield from _sequence(sizes, rules, facts)
+    yield from _context(sizes, rules, facts)
+    yield from _experts(sizes, rules, facts)
+
+
+def shape_breaches(
+    sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts
+) -> Breaches:
+    """Yield what of the stages and replicas of some sizes it cannot launch."""
+    pp = sizes.pp
+    if pp > 1 and not rules.pipeline:
+        yield "pipeline", f"{pp} stages", "1 stage"
+    elif pp > 1 and facts.is_tied and not rules.ties_over_stages:
+        yield "pipeline", f"{pp} stages that share an embedding", "1 stage"
+    if rules.context_parallel_alone and sizes.cp > 1 and pp > 1:
+        yield "context_parallelism", f"{sizes.cp} ranks beside {pp} stages", "1 stage"
+    splits = sizes.sequence_parallel and sizes.tp > 1
+    if pp > 1 and splits and not rules.sequence_parallel_with_pipeline:
+        yield "sequence_parallelism", f"it beside {pp} stages", "1 stage"
+    if rules.experts_fill_data and facts.num_moe_experts:
+        ranks = min(sizes.dp, facts.num_moe_experts)
+        if sizes.ep != ranks:
+            yield (
+                "expert_parallelism",
+                f"{facts.num_moe_experts} experts of {sizes.dp} replicas on "
+                f"{sizes.ep} ranks",
+                f"{ranks} ranks",
+            )
+
+
+def orders_of(rules: LaunchRules, configuration: Configuration) -> tuple[Order, ...]:
+    """Return the orders of ranks that a framework has for some sizes."""
+    tp, cp, ep, pp = (getattr(configuration, name) for name in ("tp", "cp", "ep", "pp"))
+    return rules.orders_of(tp, cp, ep, configuration.grouping.etp or tp, pp)
+
+
+def deals_out(rules: LaunchRules, schedule: str, pp: int, m: int, v: int) -> str:
+    """Return which numbers of microbatches a pipeline takes; empty if ``m`` is one."""
+    if schedule in rules.full_schedules and m < pp:
+        return f"{pp} or more"
+    if rules.microbatches == ALWAYS and m % pp:
+        return f"a multiple of {pp}"
+    if v > 1 and SCHEDULES[schedule].deals_rounds:
+        if rules.microbatches == INTERLEAVED and m % pp:
+            return f"a multiple of {pp}"
+        if m % max(m // pp, 1):
+            return f"rounds of one length, of {pp} or more"
+    return ""
+
+
+def _tensor(tp: int, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
+    heads, groups = facts.num_attention_heads, facts.num_query_groups
+    if tp > 1 and not rules.tensor_parallel:
+        yield "tensor_parallelism", f"tensor-parallel size {tp}", "1"
+    elif heads % tp:
+        yield "tensor_parallelism", f"{heads} heads on {tp} ranks", "a divisor"
+    elif groups % tp and (tp % groups or not rules.copies_query_groups):
+        multiple = " or a multiple" if rules.copies_query_groups else ""
+        yield (
+            "tensor_parallelism",
+            f"{groups} query groups on {tp} ranks",
+            f"a divisor{multiple} of the groups",
+        )
+
+
+def _sequence(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
+    if sizes.sequence_parallel and sizes.tp == 1:
+        yield (
+            "sequence_parallelism",
+            "sequence parallelism with tensor-parallel size 1",
+            "a tensor-parallel size above 1, or none",
+        )
+    elif sizes.tp > 1 and sizes.sequence_parallel not in rules.sequence_parallel:
+        words = "whole sequences", "split sequences"
+        now = sizes.sequence_parallel
+        yield "sequence_parallelism", words[now], words[not now]
+    unit = rules.sequence_unit(sizes.tp, sizes.cp)
+    if facts.sequence_length % unit:
+        yield (
+            "sequence_length",
+            f"{facts.sequence_length:,} tokens",
+            f"a multiple of {unit}",
+        )
+
+
+def _context(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
+    tp, cp, grouping = sizes.tp, sizes.cp, sizes.grouping
+    kinds = rules.context_parallel
+    if cp > 1 and grouping.cp_comm_type not in kinds:
+        yield (
+            "context_parallelism",
+            f"{CONTEXT_WORDS[grouping.cp_comm_type]} of {cp} context-parallel ranks",
+            " or ".join(CONTEXT_WORDS[kind] for kind in kinds) if kinds else "1 rank",
+        )
+        return
+    if rules.context_parallel_alone and cp > 1 and tp > 1:
+        yield (
+            "context_parallelism",
+            f"{cp} ranks beside {tp} tensor-parallel ones",
+            "1 tensor-parallel rank",
+        )
+        return
+    ranks, groups = grouping.exchanging(cp), max(facts.num_query_groups // tp, 1)
+    copies = rules.copies_exchanged_groups and ranks % groups == 0
+    if groups % ranks and not copies:
+        yield (
+            "context_parallelism",
+            f"heads of {groups} query groups exchanged by {ranks} ranks",
+            "a divisor of the query groups on a tensor-parallel rank",
+        )
+
+
+CONTEXT_WORDS = MappingProxyType(
+    {
+        "p2p": "a ring",
+        "all_gather": "gathered keys and values",
+        "a2a": "exchanged heads (Ulysses)",
+        "a2a+p2p": "rings of exchanged heads",
+    }
+)
+"""Kind of context parallelism -> its name in a sentence."""
+
+
+def _experts(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
+    experts, ep, etp = facts.num_moe_experts, sizes.ep, sizes.grouping.etp
+    if experts and facts.precision == "fp16" and not rules.experts_in_fp16:
+        yield "experts", "experts in fp16", "bf16 or fp32"
+    if facts.has_biased_experts and sizes.etp > 1 and not rules.splits_biased_experts:
+        yield (
+            "experts",
+            f"biases of experts that {sizes.etp} ranks share",
+            "each expert whole on its rank (expert_tensor_parallel_size = 1)",
+        )
+    if ep > 1 and not rules.expert_parallel:
+        yield "expert_parallelism", f"experts on {ep} ranks", "1 rank"
+    elif etp or ep > 1:
+        yield from _spread(sizes, rules, facts)
+
+
+def _spread(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
+    experts, ep = facts.num_moe_experts, sizes.ep
+    counts_anew, folds = not facts.experts_within_data, sizes.grouping.folds
+    if sizes.tp > 1 and split_kind(sizes) not in rules.expert_tensor_parallel:
+        yield (
+            "expert_parallelism",
+            f"each expert on {sizes.etp} of {sizes.tp} ranks",
+            " or ".join(SPLIT_OF[kind] for kind in rules.expert_tensor_parallel),
+        )
+    elif not experts or experts % ep:
+        yield "expert_parallelism", f"{experts} experts on {ep} ranks", "a divisor"
+    elif not sizes.grouping.etp and sizes.cp > 1 and folds != counts_anew:
+        ways = "data-parallel ranks alone", "all ranks of a stage"
+        yield (
+            "expert_parallelism",
+            f"experts spread over {ways[not counts_anew]}",
+            ways[counts_anew],
+        )
+
+
+def split_kind(sizes: LaunchSizes) -> str:
+    """Return how experts are split: `TENSOR`, `PART` or `WHOLE`."""
+    if sizes.etp == sizes.tp:
+        return TENSOR
+    return WHOLE if sizes.etp == 1 else PART
+
+
+SPLIT_OF = MappingProxyType(
+    {
+        TENSOR: "all tensor-parallel ranks",
+        PART: "a part of them",
+        WHOLE: "1 rank",
+    }
+)
+"""How experts are split -> in a sentence."""
