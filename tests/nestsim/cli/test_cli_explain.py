@@ -144,9 +144,7 @@ def test_values_outside_of_the_scenario_are_priced_with_a_word(
     # 3 does not divide the 512 sequences of a step: no framework launches that.
     setting, rule = data["not_searched"]
     assert setting == "search.micro_batch_sizes allows only 1, 2, 4, 8"
-    assert rule.startswith(
-        "Megatron Core 0.13 and later cannot launch it (global batch"
-    )
+    assert rule.startswith("Megatron Core 0.16 cannot launch it (global batch")
 
 
 @pytest.mark.parametrize(

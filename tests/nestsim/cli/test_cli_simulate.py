@@ -119,7 +119,9 @@ recompute = "full"
 """
     _, data = answer(capsys, write(folder, EIGHT + PLAN))
     assert [one["rule"] for one in data["broken_rules"]] == ["recompute"]
-    scenario = write(folder, EIGHT + layout)
+    release = 'preset = "megatron-core"\nrelease = "0.13"'
+    eight = EIGHT.replace('preset = "megatron-core"', release)
+    scenario = write(folder, eight + layout)
     _, data = answer(capsys, scenario)
     broken = [one["rule"] for one in data["broken_rules"]]
     assert broken == ["global_batch", "idle_devices", "zero_stage"]

@@ -242,6 +242,6 @@ def test_messages_of_a_channel_do_not_overtake_each_other(contended):
 
 def test_sizes_that_the_schedule_does_not_take_are_refused():
     with pytest.raises(InputError, match="microbatches"):
-        replay(switch(2), pipeline([[[0]], [[1]]], 3, num_chunks=2))
+        replay(switch(2), pipeline([[[0]], [[1]]], 5, num_chunks=2))
     with pytest.raises(InputError, match="chunks per stage"):
         replay(switch(2), pipeline([[[0]], [[1]]], 2, num_chunks=2, schedule="1f1b"))

@@ -96,7 +96,8 @@ def every_leaf(world):
                     offloads = [
                         kept
                         for kept in spec.offload
-                        if goes_with(mode, kept) and rules.keeps_beside(kept, mode, zero)
+                        if goes_with(mode, kept)
+                        and rules.keeps_beside(kept, mode, zero)
                     ]
                     for option, offload, cut in product(options, offloads, cuts):
                         choice = MemoryChoice(mode, zero, option, offload)
