@@ -33,6 +33,17 @@ _VARIABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _PRETRAINS = re.compile(r"(?:.*/)?pretrain_\w+\.py")
+CHECK = "check_launch.py"
+"""Name of the script that compares a launch with what was priced, before it."""
+
+_CHECK_LINES = re.compile(
+    rf'^ *HERE=[^\n]*\n *if \[ -f "\$HERE/{CHECK}" \]; then\n.*?^ *fi$',
+    re.DOTALL | re.MULTILINE,
+)
+
+CHECK_COMMAND = f'"$HERE/{CHECK}" "$HERE/groups.json"'
+"""How it is called, where ``HERE`` is its folder."""
+
 _STARTERS = frozenset(
     {"torchrun", "srun", "sbatch", "deepspeed", "mpirun", "mpiexec", "salloc"}
 )
@@ -117,9 +128,11 @@ def find_training(
     directives = [
         word for line in _DIRECTIVE.findall(source.text) for word in line.split()
     ]
-    run = follow_script(source.text, {**_slurm(directives), **source.variables})
-    found = [one for one in run.commands if trains(one.words)] or [
-        one for one in _handed_on(run.commands) if trains(one.words)
+    text = _CHECK_LINES.sub(lambda block: "\n" * block[0].count("\n"), source.text)
+    run = follow_script(text, {**_slurm(directives), **source.variables})
+    commands = [command for command in run.commands if not _checks(command.words)]
+    found = [one for one in commands if trains(one.words)] or [
+        one for one in _handed_on(commands) if trains(one.words)
     ]
     if not found:
         return None
@@ -146,6 +159,21 @@ def find_training(
         world=said.world(first),
         assumptions=tuple(assumptions),
     )
+
+
+def check_lines(command: Sequence[str], stop: str = "") -> Iterator[str]:
+    """Yield what checks a launch where the check is beside the script, and stops it."""
+    yield "# Nothing starts unless ranks are grouped as the plan was priced."
+    yield 'HERE=$(dirname "$0")'
+    yield f'if [ -f "$HERE/{CHECK}" ]; then'
+    *lines, last = command
+    yield from (f"    {line}" for line in [*lines, last + stop])
+    yield "fi"
+
+
+def _checks(words: Sequence[str]) -> bool:
+    """Whether a command only checks a launch."""
+    return any(word.endswith(f"/{CHECK}") for word in words)
 
 
 def program_place(words: Sequence[str]) -> int | None:

@@ -7,7 +7,7 @@ line.
 
 import dataclasses
 import importlib.metadata
-import shlex
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,12 +52,9 @@ def _parsed_toml(folder: Path, text: str) -> Any:
 def _parsed_command(text: str) -> Any:
     from torchtitan.config import ConfigManager
 
-    line = next(
-        line
-        for line in text.replace("\\\n", " ").splitlines()
-        if line.startswith("torchrun")
-    )
-    words = shlex.split(line)
+    script = 'torchrun() { printf "%s\\0" "$@"; }\n' + text
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+    words = done.stdout.decode().split("\0")[:-1]
     return ConfigManager().parse_args(words[words.index("torchtitan.train") + 1 :])
 
 

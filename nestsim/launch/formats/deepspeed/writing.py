@@ -29,6 +29,7 @@ from nestsim.launch.formats.deepspeed.tables import (
 )
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
+from nestsim.launch.training import CHECK_COMMAND, check_lines
 from nestsim.launch.written import LaunchFiles
 from nestsim.report.json import dump_json
 from planner.plans.checks import AUTO
@@ -394,8 +395,11 @@ def _script(
         launcher += f" --no_python --no_local_rank bash {WORKER} python -u"
     # One variable less than what a shell may hold in a line.
     names = [group.name for group in groups if group.words]
+    checked = [name for name in ("PARALLEL", "BATCH") if name in names]
+    arrays = " ".join(f'"${{{name}[@]}}"' for name in checked)
     lines += [
         "",
+        *check_lines([f"{launcher} \\", f"    {CHECK_COMMAND} {arrays}"]),
         f"{launcher} \\",
         '    "$MEGATRON_DEEPSPEED/pretrain_gpt.py" \\',
         *(f'    "${{{name}[@]}}" \\' for name in [*names, *["YOURS"] * bool(yours)]),

@@ -58,7 +58,7 @@ def find_command(source: LaunchSource) -> TrainingCommand:
         If there is none, or the script is not understood.
     """
     start = find_training(source, _trains)
-    words = tuple(words_of(source.text)) if start is None else start.words
+    words = _plain_words(source.text) if start is None else start.words
     if not _trains(words):
         raise InputError(
             "has no command that trains with Megatron-LM",
@@ -70,6 +70,14 @@ def find_command(source: LaunchSource) -> TrainingCommand:
         script=_program(words),
         start=start,
     )
+
+
+def _plain_words(text: str) -> tuple[str, ...]:
+    """Return the words of a file of options; none of what is no such file."""
+    try:
+        return tuple(words_of(text))
+    except InputError:
+        return ()
 
 
 def _trains(words: Sequence[str]) -> bool:

@@ -20,6 +20,7 @@ from nestsim.launch.formats.megatron.settings import (
 )
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
+from nestsim.launch.training import CHECK_COMMAND, check_lines
 from nestsim.launch.written import LaunchFiles
 
 VERSION = "Megatron Core 0.16"
@@ -228,11 +229,27 @@ def _written(options: Mapping[str, Sequence[str]]) -> Iterable[str]:
 
 
 def torchrun_lines(program: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield the start of a program on every node, with arrays of arguments."""
-    yield "torchrun \\"
-    yield '    --nnodes "$NUM_NODES" --nproc_per_node "$GPUS_PER_NODE" \\'
-    yield '    --node_rank "$NODE_RANK" \\'
-    yield '    --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \\'
+    """Yield the start of a program on every node, with arrays of arguments.
+
+    In front of it that of the check, where that is beside the script.
+    """
+    start = (
+        "torchrun \\",
+        '    --nnodes "$NUM_NODES" --nproc_per_node "$GPUS_PER_NODE" \\',
+        '    --node_rank "$NODE_RANK" \\',
+        '    --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \\',
+    )
+    checked = [name for name in names if name in _CHECKED]
+    yield from check_lines([*start, *_program(CHECK_COMMAND, checked)])
+    yield from start
+    yield from _program(program, names)
+
+
+_CHECKED = ("PARALLEL_ARGS", "BATCH_ARGS")
+"""Options that the check of a launch takes."""
+
+
+def _program(program: str, names: Sequence[str]) -> Iterator[str]:
     yield f"    {program}" + (" \\" if names else "")
     yield from _arguments(names, "    ")
 
@@ -248,6 +265,9 @@ def mapped_lines(job: LaunchJob, program: str, names: Sequence[str]) -> Iterator
     world = job.plan.parallel.num_devices
     yield "# One rank, in the environment that torch.distributed reads."
     yield "start_rank() {"
+    checked = [name for name in names if name in _CHECKED]
+    check = ["python -u \\", *_program(CHECK_COMMAND, checked)]
+    yield from (f"    {line}" for line in check_lines(check, stop=" || return"))
     yield f"    python -u {program}" + (" \\" if names else "")
     yield from _arguments(names, "        ")
     yield "}"

@@ -42,6 +42,7 @@ from nestsim.launch.formats.torchtitan.splits import (
 )
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
+from nestsim.launch.training import CHECK, CHECK_COMMAND, check_lines
 from nestsim.launch.written import LaunchFiles, LaunchGap
 from nestsim.scenario.editing import toml_text
 from planner.plans.spec import DEFAULT_ORDER
@@ -319,8 +320,9 @@ def _toml(job: LaunchJob, values: Mapping[str, Any]) -> str:
     lines = [
         f"# {job.scenario.name}: torchtitan {TOML_VERSION}.".replace("\n", " "),
         "#",
-        "# On each node:",
+        f"# On each node, {CHECK} in front of it:",
         "#",
+        f"#     {' '.join(_torchrun(job))} {CHECK} groups.json {TOML_FILE} && \\",
         f"#     {_ENVIRONMENT} \\",
         f"#     {' '.join(_torchrun(job))} {program} \\",
         f"#         --job.config_file={TOML_FILE}",
@@ -345,10 +347,16 @@ def _script(job: LaunchJob, flavor: Flavor | None, values: Mapping[str, Any]) ->
         module, function = flavor.model, flavor.function
     else:
         module, function = "llama3", flavor_name(job.model)
+    start = " ".join(_torchrun(job))
+    *options, mode = _command_options(values)
+    sizes = [word for word in options if word.startswith("--parallelism.")]
+    array = '"${PARALLELISM[@]}"'
     words = [
-        " ".join([*_torchrun(job), "-m torchtitan.train"]),
+        f"{start} -m torchtitan.train",
         f"--module {module} --config {function}",
-        *_command_options(values),
+        *(word for word in options if word not in sizes),
+        array,
+        mode,
     ]
     return "\n".join(
         [
@@ -358,6 +366,10 @@ def _script(job: LaunchJob, flavor: Flavor | None, values: Mapping[str, Any]) ->
             "set -e",
             f"export {_ENVIRONMENT}",
             *(['export PYTHONPATH="$PWD:$PYTHONPATH"'] * (own is not None)),
+            "PARALLELISM=(",
+            *(f"    {word}" for word in sizes),
+            ")",
+            *check_lines([f"{start} {CHECK_COMMAND} {array}"]),
             " \\\n    ".join(words),
             "",
         ]
@@ -365,7 +377,7 @@ def _script(job: LaunchJob, flavor: Flavor | None, values: Mapping[str, Any]) ->
 
 
 def _command_options(values: Mapping[str, Any]) -> list[str]:
-    """Return the options as words; what is computed again is a word at the end."""
+    """Return the options as words, at the end that of what is computed again."""
     words: list[str] = []
     behind: list[str] = []
     for name, value in values.items():
@@ -390,7 +402,7 @@ def _command_options(values: Mapping[str, Any]) -> list[str]:
         words.insert(0, "--compile.components model loss")
     mode = values["activation_checkpoint.mode"]
     # Options of one of several choices stand behind it.
-    return [*words, f"activation_checkpoint:{mode}", *behind]
+    return [*words, " ".join([f"activation_checkpoint:{mode}", *behind])]
 
 
 def _listed(names: Sequence[str]) -> str:
