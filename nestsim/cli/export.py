@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from nestsim.cli.console.results import Force, Json, Quiet, TrustCode
+from nestsim.cli.import_ import Values, parsed_variables
 
 Source = Annotated[
     Path,
@@ -38,6 +39,18 @@ ScenarioOption = Annotated[
     ),
 ]
 
+Onto = Annotated[
+    Path | None,
+    typer.Option(
+        "--onto",
+        metavar="FILE",
+        help="A launch script or configuration of yours: only what the plan asks for "
+        "otherwise is changed of it, and the changes are printed. The file itself "
+        "stays; --output writes the changed one.",
+        show_default=False,
+    ),
+]
+
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -54,6 +67,8 @@ def export(  # noqa: PLR0913, PLR0917 - one for each option
     source: Source,
     to: Format = None,
     scenario: ScenarioOption = None,
+    onto: Onto = None,
+    values: Values = None,
     output: Output = None,
     trust_code: TrustCode = False,
     force: Force = False,
@@ -68,6 +83,9 @@ def export(  # noqa: PLR0913, PLR0917 - one for each option
     in words, there and on standard error. Code that the scenario of a folder names
     runs only with --trust-code.
 
+    With --onto the plan is put into a file that you have, in place: comments, order and
+    variables stay, and a unified diff shows what differs.
+
     Example: `nestsim export scenarios/gpt_76b_1024_a100.toml`
     """
     import nestsim
@@ -78,11 +96,14 @@ def export(  # noqa: PLR0913, PLR0917 - one for each option
 
     if to is not None:
         find_writer(to)
+    given = {"variables": parsed_variables(values or [], onto)}
     file, plan = _parts(source, scenario)
     trusted = trust_code or file in (source, scenario)
     loaded = load_scenario(file, trust_code=trusted)
     with progress_bar(quiet=quiet) as progress:
-        report = nestsim.export(loaded, to, plan=plan, progress=progress)
+        report = nestsim.export(
+            loaded, to, plan=plan, onto=onto, given=given, progress=progress
+        )
     names = list(report.contents().writers)
     inputs = [*loaded.files(), *([] if plan is None else [plan])]
     with results_folder(output, names, inputs=inputs, force=force) as folder:

@@ -134,7 +134,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one for each option
         given={
             "model": model,
             "num_devices": num_devices,
-            "variables": _variables(values or []),
+            "variables": parsed_variables(values or []),
         },
         cluster=_cluster(cluster),
         accelerator=accelerator,
@@ -153,9 +153,23 @@ def _is_ours(content: bytes) -> bool:
     return content.startswith(b"# Read of ")
 
 
-def _variables(values: list[str]) -> dict[str, Any]:
-    """Return the values of variables by name."""
+def parsed_variables(values: list[str], file: Path | None = Path()) -> dict[str, Any]:
+    """Return the values of variables by name.
+
+    Raises
+    ------
+    InputError
+        If one is no ``NAME=VALUE``, or there is no file that takes them.
+    """
     from topologies.errors import InputError
+
+    if values and file is None:
+        raise InputError(
+            "is for a script that takes variables from outside",
+            where="--set",
+            got=values[0],
+            expected="--onto FILE beside it",
+        )
 
     pairs = [value.partition("=") for value in values]
     for name, equals, _ in pairs:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, FolderReport, Report
+from nestsim.launch.groups import group_files
 from nestsim.launch.job import LaunchJob
+from nestsim.launch.onto.merging import changed_launch
 from nestsim.launch.read import ImportedScenario, LaunchSource, imported_scenario
 from nestsim.launch.registry import (
     PRESET_FORMATS,
@@ -62,6 +64,12 @@ class ExportReport(FolderReport):
     launch: LaunchFiles
     """The files, and what they could not say."""
 
+    onto: Path | None = None
+    """Launch file of the user that the plan was put into; None for files made anew."""
+
+    diff: str = ""
+    """What had to change in that file, as ``diff -u`` shows it."""
+
     @property
     def succeeded(self) -> bool:
         """Always: what the files cannot say, they say in words."""
@@ -69,7 +77,12 @@ class ExportReport(FolderReport):
 
     @property
     def main_text(self) -> str:
-        """The file that people look at; empty if it is no text."""
+        """The file that people look at, or what has to change of theirs.
+
+        Empty if it is no text, or nothing has to.
+        """
+        if self.onto is not None:
+            return self.diff
         content = next(iter(self.launch.files.values()))
         return content if isinstance(content, str) else ""
 
@@ -80,6 +93,7 @@ class ExportReport(FolderReport):
             "format": self.format,
             "files": ", ".join(self.launch.files),
             "num_gaps": len(self.launch.gaps),
+            **({} if self.onto is None else {"onto": str(self.onto)}),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,6 +107,7 @@ class ExportReport(FolderReport):
             },
             "gaps": [gap.to_json() for gap in self.launch.gaps],
             "notes": list(self.launch.notes),
+            **({} if self.onto is None else {"diff": self.diff}),
         }
 
     def to_frame(self) -> "pd.DataFrame":
@@ -101,7 +116,9 @@ class ExportReport(FolderReport):
 
     def print_to(self, console: "Console") -> None:
         """Print the main file as it is; without one, the names of the files."""
-        text = self.main_text or "".join(f"{one}\n" for one in self.launch.files)
+        text = self.main_text
+        if not text and self.onto is None:
+            text = "".join(f"{name}\n" for name in self.launch.files)
         console.out(text, end="", highlight=False)
 
     def contents(self) -> Contents:
@@ -110,14 +127,23 @@ class ExportReport(FolderReport):
         said = _said(self.launch)
         if said:
             files[NOTES] = "".join(f"{one}\n" for one in said)
+        writers = {name: writer_of(content) for name, content in files.items()}
+        if self.onto is not None:
+            writers[self.onto.name] = self._write_onto
         return Contents(
-            writers={name: writer_of(one) for name, one in files.items()},
+            writers=writers,
             manifest={
                 "scenario": self.scenario.name,
                 "format": self.format,
                 "gaps": [gap.to_json() for gap in self.launch.gaps],
             },
         )
+
+    def _write_onto(self, path: Path) -> None:
+        """Write the changed file; a script that can be started stays one."""
+        assert self.onto is not None
+        writer_of(self.launch.files[self.onto.name])(path)
+        path.chmod(self.onto.stat().st_mode & 0o777)
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""
@@ -174,11 +200,13 @@ class ImportReport(Report):
         console.out(self.text, end="", highlight=False)
 
 
-def export(
+def export(  # noqa: PLR0913 - one for each thing that is given
     source: ScenarioSource,
     to: str | None = None,
     *,
     plan: Plan | str | os.PathLike[str] | None = None,
+    onto: str | os.PathLike[str] | None = None,
+    given: Mapping[str, Any] | None = None,
     trust_code: bool = False,
     progress: ProgressTarget = None,
 ) -> ExportReport:
@@ -190,10 +218,15 @@ def export(
         A scenario, the path of its file, a dictionary, or a folder of results.
     to
         Name of the format, one of `nestsim.launch.registry.WRITERS`; None for that of
-        the scenario's framework.
+        the scenario's framework, or of ``onto``.
     plan
         A plan, or the path of one in JSON; None for the plan of the folder of results,
         or of the scenario's table [plan].
+    onto
+        A launch file of yours: of it only what the plan asks for otherwise is changed,
+        and the file itself stays as it is. `ExportReport.diff` shows what.
+    given
+        What stands beside that file, as `import_launch` takes it.
     trust_code
         Whether the Python file that the scenario of a folder of results names as its
         ``module`` may be run: do so where you know what is in it. One that a scenario
@@ -214,18 +247,45 @@ def export(
     loaded = scenario_from(source)
     chosen = PRESET_FORMATS[loaded.software_preset] if to is None else to
     find_writer(chosen)
+    diff = ""
     name = "plan"
     if plan is not None and not isinstance(plan, Plan):
         name, plan = str(plan), read_plan(Path(plan))
     with calling(progress, loaded.path, loaded.notes) as call:
         job = LaunchJob.of(loaded, plan, source=name, progress=call.progress)
         launch = _written(job, chosen)
+    if onto is not None:
+        chosen, launch, diff = _put_into(job, Path(onto), to, given)
+    if chosen not in WITHOUT_OPTIONS:
+        beside = group_files(job, chosen)
+        launch = replace(launch, files={**launch.files, **beside})
     return ExportReport(
         scenario=loaded,
         format=chosen,
         launch=launch,
+        onto=None if onto is None else Path(onto),
+        diff=diff,
         notices=(*call.notices, *_said(launch)),
     )
+
+
+def _put_into(
+    job: LaunchJob, path: Path, to: str | None, given: Mapping[str, Any] | None
+) -> tuple[str, LaunchFiles, str]:
+    """Return a launch file with a plan put into it: its format, files and changes."""
+    changed = changed_launch(job, path, format_name=to, given=given)
+    files: dict[str, str | bytes] = dict(changed.files)
+    notes = list(changed.beside.notes)
+    if changed.diff:
+        files[f"{path.name}.diff"] = changed.diff
+    else:
+        notes.insert(0, f"{path.name} says the plan as it is: nothing has to change.")
+    launch = LaunchFiles(
+        files={**files, **changed.beside.files},
+        gaps=changed.beside.gaps,
+        notes=(*notes, *job.sums_in_switches()),
+    )
+    return changed.format, launch, changed.diff
 
 
 def launch_snippets(scenario: Scenario, plan: Plan) -> tuple[Snippet, ...]:

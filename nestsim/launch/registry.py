@@ -135,8 +135,12 @@ def find_writer(name: str) -> Callable[[LaunchJob], LaunchFiles]:
     return WRITERS[name]
 
 
-def find_reader(source: LaunchSource, name: str | None = None) -> LaunchReader:
+def find_reader(
+    source: LaunchSource, name: str | None = None, option: str = "--from"
+) -> LaunchReader:
     """Return what reads a file: by the format's name, or by what the file looks like.
+
+    ``option`` is what messages call the name.
 
     Raises
     ------
@@ -145,7 +149,7 @@ def find_reader(source: LaunchSource, name: str | None = None) -> LaunchReader:
     """
     if name is not None:
         if name not in READERS:
-            raise _unknown(name, READERS, "--from")
+            raise _unknown(name, READERS, option)
         return READERS[name]
     for reader in READERS.values():
         if reader.recognizes(source):
@@ -153,7 +157,7 @@ def find_reader(source: LaunchSource, name: str | None = None) -> LaunchReader:
     raise InputError(
         "is no launch configuration that is known",
         expected=", ".join(reader.title for reader in READERS.values()),
-        hint=f"--from says which it is: {', '.join(READERS)}",
+        hint=f"{option} says which it is: {', '.join(READERS)}",
     )
 
 

@@ -72,8 +72,8 @@ SURFACE = {
     ],
     "diff": ["--json", "A", "B"],
     "export": [
-        *("--force", "--json", "--output", "--quiet", "--scenario", "--to"),
-        *("--trust-code", "-o", "-q", "SOURCE"),
+        *("--force", "--json", "--onto", "--output", "--quiet", "--scenario", "--set"),
+        *("--to", "--trust-code", "-o", "-q", "SOURCE"),
     ],
     "import": [
         *("--accelerator", "--cluster", "--force", "--from", "--json", "--model"),

@@ -15,6 +15,7 @@ OPTIONS = "Each is an option of the command, which typer reads from here: {}."
 EXCEPTIONS = {
     "nestsim/cli/collectives.py:collectives": OPTIONS.format(9),
     "nestsim/cli/compare.py:compare": OPTIONS.format(15),
+    "nestsim/cli/export.py:export": OPTIONS.format(10),
     "nestsim/cli/import_.py:import_": OPTIONS.format(11),
     "nestsim/cli/memory.py:memory": OPTIONS.format(15),
     "nestsim/cli/operations/goodput.py:goodput": OPTIONS.format(11),
