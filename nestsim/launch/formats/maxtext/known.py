@@ -55,7 +55,8 @@ enable_goodput_recording monitor_goodput goodput_upload_interval_seconds
 enable_tensorboard use_vertex_tensorboard vertex_tensorboard_project
 vertex_tensorboard_region max_checkify log_config debug_sharding
 enable_checkpoint_cloud_logger enable_single_controller shardy
-enable_padding_causal_mask managed_mldiagnostics
+enable_padding_causal_mask managed_mldiagnostics quantize_kvcache kv_quant_axis
+kv_quant_dtype
 """
 
 WITHOUT_EFFECT = frozenset(_IGNORED.split())
@@ -72,6 +73,12 @@ _PRODUCTS = "Products run at the speed of their formats."
 _REMAT = "Loops over blocks keep what the policy of recompute says."
 _SHARDS = "Shards are those of the axes."
 _TORUS = "Axes are laid out as by default."
+
+_BLOCKS = """
+sa_block_q sa_block_kv sa_block_kv_compute sa_block_q_dkv sa_block_kv_dkv
+sa_block_kv_dkv_compute sa_block_q_dq sa_block_kv_dq
+"""
+_LAYOUTS = "sa_q_layout sa_k_layout sa_v_layout"
 
 ASSUMED: Mapping[str, tuple[Any, str]] = MappingProxyType(
     {
@@ -115,31 +122,8 @@ ASSUMED: Mapping[str, tuple[Any, str]] = MappingProxyType(
         "sa_use_fused_bwd_kernel": (False, _ATTENTION),
         "use_tokamax_splash": (False, _ATTENTION),
         "use_jax_splash": (False, _ATTENTION),
-        **dict.fromkeys(
-            (
-                *(
-                    "sa_block_q",
-                    "sa_block_kv",
-                ),
-                *(
-                    "sa_block_kv_compute",
-                    "sa_block_q_dkv",
-                ),
-                *(
-                    "sa_block_kv_dkv",
-                    "sa_block_kv_dkv_compute",
-                ),
-                *(
-                    "sa_block_q_dq",
-                    "sa_block_kv_dq",
-                ),
-            ),
-            (512, _ATTENTION),
-        ),
-        **dict.fromkeys(
-            ("sa_q_layout", "sa_k_layout", "sa_v_layout"),
-            ("HEAD_DIM_MINOR", _ATTENTION),
-        ),
+        **dict.fromkeys(_BLOCKS.split(), (512, _ATTENTION)),
+        **dict.fromkeys(_LAYOUTS.split(), ("HEAD_DIM_MINOR", _ATTENTION)),
     }
 )
 """Options that make some difference that is not modelled -> what ``base.yml`` has, and

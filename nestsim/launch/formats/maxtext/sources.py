@@ -35,6 +35,9 @@ _WORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _BASE = "base.yml"
 _MOST_BYTES = 1_000_000
 _MOST_PARENTS = 8
+_PRINTED = re.compile(r"\bConfig param (\w+): (.*)")
+"""A line of a log (``configs/pyconfig.py``)."""
+_MEMBER = re.compile(r"[A-Z]\w+\.([A-Z][A-Z0-9_]*)")
 _OWN = frozenset({"per_device_batch_size", "max_target_length", "remat_policy"})
 
 
@@ -97,8 +100,8 @@ class MaxTextSettings:
 
 
 def is_maxtext(source: LaunchSource) -> bool:
-    """Whether a file looks like a configuration of MaxText, or a script with one."""
-    if _START.search(source.text):
+    """Whether a file looks like a configuration of MaxText, or has one in it."""
+    if _PRINTED.search(source.text) or _START.search(source.text):
         return True
     try:
         document = parse_yaml(source.text, expected=_EXPECTED)
@@ -110,7 +113,7 @@ def is_maxtext(source: LaunchSource) -> bool:
 
 
 def read_settings(source: LaunchSource) -> MaxTextSettings:
-    """Read a YAML file or a script.
+    """Read a YAML file, a script or a log.
 
     Raises
     ------
@@ -118,7 +121,9 @@ def read_settings(source: LaunchSource) -> MaxTextSettings:
         If it is neither, or has an option that MaxText does not have.
     """
     assumed: list[str] = []
-    if _START.search(source.text):
+    if _PRINTED.search(source.text):
+        given = _printed(source.text)
+    elif _START.search(source.text):
         given = _command(source, assumed)
     else:
         given = _document(source.text, source.path.parent, _MOST_PARENTS)
@@ -169,6 +174,19 @@ def _document(text: str, folder: Path, parents: int) -> dict[str, Any]:
     except InputError as error:
         raise error.at("base_config") from None
     return _document(inner, (folder / parent).parent, parents - 1) | document
+
+
+def _printed(text: str) -> dict[str, Any]:
+    """Return what a log printed, which is all options there are, the first time."""
+    given: dict[str, Any] = {}
+    for name, value in _PRINTED.findall(text):
+        if name in given:
+            break
+        word = value.strip().removesuffix('\\n",').rstrip('",')
+        if member := _MEMBER.fullmatch(word):
+            word = "" if member[1] == "NONE" else member[1].lower()
+        given[name] = word if name in OPTIONS else _scalar(word)
+    return {name: given[name] for name in given if name in {*OPTIONS, *ASSUMED}}
 
 
 def _command(source: LaunchSource, assumed: list[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ TOML files of all versions, and command lines of 0.3 as people write them into s
 scripts: with line continuations, comments, and variables.
 """
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,11 @@ _STARTS = re.compile(
 _CHECKPOINT = "activation_checkpoint:"
 _BEGINS = ("--", _CHECKPOINT)
 """What options begin with; one of them is a choice by its name."""
+PRINTS = "Running with configs:"
+"""What stands before the configuration in a log (``maybe_log`` of
+``config/job_config.py``, 0.2.2, with ``job.print_config``)."""
+_RANK = re.compile(r"^\[\w+\]: ?", re.MULTILINE)
+"""What torchrun puts before each line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +136,29 @@ class TitanOptions:
 
 
 def is_toml(source: LaunchSource) -> bool:
-    """Whether a file looks like torchtitan's TOML."""
+    """Whether a file looks like torchtitan's TOML, or a log that has it."""
+    if PRINTS in source.text:
+        return True
     try:
-        document = parse_toml(source.text.encode())
+        document = _document(source.text)
     except InputError:
         return False
     tables = {name for name, value in document.items() if isinstance(value, dict)}
     own = {"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "job"}
     return "training" in tables and bool(own & tables) and "cluster" not in tables
+
+
+def _document(text: str) -> dict[str, Any]:
+    """Return what a TOML file says, or a log what it printed; nothing that is unset."""
+    document = _RANK.sub("", text.rpartition(PRINTS)[2]).strip()
+    if not document.startswith("{"):
+        return parse_toml(text.encode())
+    try:
+        return dict(json.JSONDecoder().raw_decode(document)[0])
+    except (ValueError, RecursionError):
+        raise InputError(
+            "prints no whole configuration", expected="a log of torchtitan, to its end"
+        ) from None
 
 
 def is_command(source: LaunchSource) -> bool:
@@ -146,24 +167,32 @@ def is_command(source: LaunchSource) -> bool:
 
 
 def read_toml(source: LaunchSource) -> TitanOptions:
-    """Read a TOML file.
+    """Read a TOML file, or what a log printed, which is all options there are.
 
     Raises
     ------
     InputError
-        If it is none, or has an option that is not known and may matter.
+        If it is none, or a file has an option that is not known and may matter.
     """
-    document = parse_toml(source.text.encode())
+    is_toml_file = not (PRINTS in source.text or source.text.lstrip().startswith("{"))
     known = toml_names()
     values: dict[str, Value] = {}
     ignored: dict[str, Any] = {}
-    for name, value in leaves(document, known):
+    for name, value in leaves(_document(source.text), known):
+        if value is None:
+            continue
         if name in known:
             _put(values, known[name], Value(value, name))
         else:
-            _check_ignored(name, list(known))
+            if is_toml_file:
+                _check_ignored(name, list(known))
             ignored[name] = value
-    return TitanOptions(values=values, ignored=ignored)
+    unknown = [name for name in ignored if ignored[name] and not is_harmless(name)]
+    note = f"Nothing here stands for {', '.join(unknown)}: taken to change nothing."
+    notes = (note,) if unknown else ()
+    return TitanOptions(
+        values=values, ignored=ignored, replaced=set(unknown), assumptions=notes
+    )
 
 
 def _put(values: dict[str, Value], name: str, value: Value) -> None:
