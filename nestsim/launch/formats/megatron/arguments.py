@@ -14,24 +14,12 @@ from topologies.errors import InputError
 _FEWEST = 3
 _PROGRAM = re.compile(r"(?:.*/)?(pretrain_\w+\.py)")
 
+_LAUNCHED = """
+nproc_per_node nnodes node_rank master_addr master_port max_restarts rdzv_id
+rdzv_backend rdzv_endpoint standalone tee log_dir role
+"""
 
-_LAUNCHERS = frozenset(
-    {
-        "nproc_per_node",
-        "nnodes",
-        "node_rank",
-        "master_addr",
-        "master_port",
-        "max_restarts",
-        "rdzv_id",
-        "rdzv_backend",
-        "rdzv_endpoint",
-        "standalone",
-        "tee",
-        "log_dir",
-        "role",
-    }
-)
+_LAUNCHERS = frozenset(_LAUNCHED.split())
 """Options of torchrun, where no program tells them from those behind it."""
 
 

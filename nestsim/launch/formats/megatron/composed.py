@@ -5,7 +5,7 @@ Megatron-LM's (`options`), and no assumptions; what is one is noted with the opt
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +28,7 @@ from topologies.errors import InputError
 _LEGACY = ("DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
 _PADDED_SWIGLU = 64
 _MOST_LETTERS = 100
+_FLASH_ANYWAY = frozenset({"megatron-core", "nemo"})
 
 TOKENIZERS: Mapping[str, int] = MappingProxyType(
     {
@@ -66,6 +67,12 @@ class Launched:
     vocab_size: int | None = None
     """Entries of the vocabulary that the user gave beside the script."""
 
+    preset: str = ""
+    """The framework's preset; empty for the one that the options tell."""
+
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of [model] that no option stands for."""
+
 
 def read_model(given: GivenOptions, launched: Launched) -> dict[str, Any]:
     """Return the table ``model`` alone.
@@ -75,7 +82,8 @@ def read_model(given: GivenOptions, launched: Launched) -> dict[str, Any]:
     InputError
         As `read_tables`.
     """
-    return _said(_model(given, launched, _preset(given)), SpelledOutModel)
+    model = _model(given, launched, _preset(given, launched))
+    return _said({**model, **launched.model}, SpelledOutModel)
 
 
 def read_tables(given: GivenOptions, launched: Launched) -> dict[str, dict[str, Any]]:
@@ -86,7 +94,7 @@ def read_tables(given: GivenOptions, launched: Launched) -> dict[str, dict[str, 
     InputError
         If an option has a value that it cannot have, or one is missing.
     """
-    preset = _preset(given)
+    preset = _preset(given, launched)
     model = read_model(given, launched)
     return {
         "model": model,
@@ -107,8 +115,10 @@ def _said(table: Mapping[str, Any], form: type[Table]) -> dict[str, Any]:
     }
 
 
-def _preset(given: GivenOptions) -> str:
+def _preset(given: GivenOptions, launched: Launched) -> str:
     """Return the framework: Megatron Core, the older Megatron-LM, or with DeepSpeed."""
+    if launched.preset:
+        return launched.preset
     if given.any_of("deepspeed", "deepspeed-activation-checkpointing"):
         return "deepspeed"
     local = given.word("transformer-impl", "transformer_engine") == "local"
@@ -158,7 +168,7 @@ def _need(table: Mapping[str, Any], setting: str, option: str) -> None:
         raise InputError(
             "is missing",
             where=f"--{option}",
-            expected="a command that trains a model of Megatron-LM",
+            expected="a model of Megatron-LM, or --model NAME or CONFIG.JSON",
         )
     if int(table[setting]) < 1:
         raise InputError(
@@ -304,7 +314,7 @@ def _attention(given: GivenOptions, preset: str) -> str:
         return "plain"
     named = backend in ("flash", "fused")
     flash = given.any_of(*known.FLASH)
-    return "flash" if named or flash or preset == "megatron-core" else "plain"
+    return "flash" if named or flash or preset in _FLASH_ANYWAY else "plain"
 
 
 def _bert(given: GivenOptions, model: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.assumed import ASSUMED, REFUSED, USUAL
 from nestsim.launch.formats.megatron.known import is_harmless, is_silent
 from nestsim.launch.formats.megatron.options import Option
-from nestsim.launch.shell.marks import known_word
+from nestsim.launch.shell.marks import known_word, readable
 from nestsim.scenario.errors import nearest, one_of
 from topologies.errors import InputError
 
@@ -27,6 +27,9 @@ class GivenOptions:
 
     assumptions: list[str] = field(default_factory=list)
     """What was assumed, a sentence each."""
+
+    called: Mapping[str, str] = field(default_factory=dict)
+    """Option -> its name in a file that calls it otherwise; empty for a command."""
 
     ticked: set[str] = field(default_factory=set)
     """Options that somebody read."""
@@ -150,7 +153,7 @@ class GivenOptions:
             raise InputError(
                 "takes no value",
                 where=f"--{name}",
-                got=" ".join(self.values[name]),
+                got=readable(" ".join(self.values[name])),
                 expected=f"--{name} alone",
             )
         return name in self.values
@@ -200,16 +203,12 @@ class GivenOptions:
 
     def effects(self) -> OptionEffects:
         """Return what became of each option, after all were read."""
-        assumed = [
-            name
-            for name in self.values
-            if any(one.startswith(f"--{name}:") for one in self.assumptions)
-        ]
-        read = [name for name in self.values if name in self.ticked]
+        called = self.called or {name: f"--{name}" for name in self.values}
+        begun = {sentence.partition(":")[0] for sentence in self.assumptions}
         return OptionEffects.of(
-            [f"--{name}" for name in self.values],
-            read=[f"--{name}" for name in read],
-            assumed=[f"--{name}" for name in assumed],
+            [called[name] for name in self.values if name in called],
+            read=[called[name] for name in self.ticked if name in called],
+            assumed=[called[name] for name in called if f"--{name}" in begun],
         )
 
     def _check_known(self, name: str) -> None:

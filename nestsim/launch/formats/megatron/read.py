@@ -5,16 +5,22 @@ LayerNorm, tied embeddings, biases, gradients in fp32 beside bf16 (``arguments.p
 """
 
 import re
+from dataclasses import replace
 
 from nestsim.launch.carried import launch_table
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.arguments import TrainingCommand, find_command
 from nestsim.launch.formats.megatron.carried import kept_options
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
+from nestsim.launch.formats.megatron.given import GivenOptions
 from nestsim.launch.formats.megatron.options import MAMBA_SPEC
+from nestsim.launch.formats.megatron.settings import model_options, script_of
 from nestsim.launch.read import ImportedJob, LaunchSource
 
 _SIZES = ("tensor_model", "pipeline_model", "context")
+_OF_TRAINING = ("seq-length", "mtp-num-layers", "max-position-embeddings")
+_NAMED = ("sequence_length", "attention", "mtp_num_layers")
+"""Of a model that is named, not spelled out: what a job says for itself."""
 _LOOKS = re.compile(r"--(num-layers|hidden-size|tensor-model-parallel-size)\b")
 
 
@@ -32,27 +38,61 @@ def read_megatron(source: LaunchSource) -> ImportedJob:
         If it is not understood where that matters to the plan.
     """
     command = find_command(source)
-    given = command.given
     num_devices, node = _devices(source, command)
+    launched = Launched(script=command.script, num_devices=num_devices)
+    return options_job(source, command.given, launched, node)
+
+
+def options_job(
+    source: LaunchSource, given: GivenOptions, launched: Launched, node: int | None
+) -> ImportedJob:
+    """Return the job that options make.
+
+    Parameters
+    ----------
+    source
+        What is read.
+    given
+        The options.
+    launched
+        How they are started.
+    node
+        Devices of a node; None if nothing says how many.
+
+    Raises
+    ------
+    InputError
+        If an option is not understood where that matters to the plan.
+    """
     vocabulary = source.variables.get("VOCAB_SIZE")
-    launched = Launched(
-        script=command.script,
-        num_devices=num_devices,
-        vocab_size=None
-        if vocabulary is None
-        else given.whole_number("vocab-size", vocabulary),
-    )
+    if vocabulary is not None:
+        size = given.whole_number("vocab-size", vocabulary)
+        launched = replace(launched, vocab_size=size)
+    spec = None
+    if "num-layers" not in given.values:
+        spec = source.model_spec(given.whole("seq-length") or 1)
+    if spec is not None:
+        options = model_options(spec)
+        kept = {name: options[name] for name in options if name not in _OF_TRAINING}
+        given.values = {**kept, **given.values}
+        launched = replace(launched, script=script_of(spec))
     given.check()
-    spec = given.given_words("spec") or MAMBA_SPEC
-    if spec != MAMBA_SPEC:
+    spec_words = given.given_words("spec") or MAMBA_SPEC
+    if spec_words != MAMBA_SPEC:
         given.assume("--spec: Layers are those that the options spell out.")
     tables = read_tables(given, launched)
+    if spec is not None:
+        model = {"mtp_num_layers": 0} if spec.mtp_num_layers else {}
+        model |= {
+            name: tables["model"][name] for name in _NAMED if name in tables["model"]
+        }
+        tables["model"] = {**(source.model_table() or {}), **model}
     carried = kept_options(given)
     tables |= launch_table(known.FORMAT, carried, given.assumptions)
     return ImportedJob(
         name=source.path.stem,
         tables=tables,
-        num_devices=num_devices,
+        num_devices=launched.num_devices,
         devices_per_node=node,
         assumptions=tuple(given.assumptions),
         options=given.effects(),
@@ -77,14 +117,20 @@ def _devices(
     count = start.num_devices or node
     if start.nodes is None:
         given.assume("The job runs on one node.")
+    count = enough_devices(given, count, "script")
+    return count, node if count % node == 0 else None
+
+
+def enough_devices(given: GivenOptions, count: int, starter: str) -> int:
+    """Return the devices that are started, or as many as the parallel sizes need."""
     needed = 1
     for name in _SIZES:
         needed *= given.whole(f"{name.replace('_', '-')}-parallel-size") or 1
-    if count % max(needed, 1):
-        larger = -(-count // needed) * needed
-        given.assume(
-            f"The job has {larger:,} devices, which its parallel sizes need; the "
-            f"script starts {count:,}."
-        )
-        count = larger
-    return count, node if count % node == 0 else None
+    if not count % max(needed, 1):
+        return count
+    larger = -(-count // needed) * needed
+    given.assume(
+        f"The job has {larger:,} devices, which its parallel sizes need; the {starter} "
+        f"starts {count:,}."
+    )
+    return larger
