@@ -14,9 +14,10 @@ File = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="A shell script or arguments of Megatron-LM, a configuration of "
-        "torchtitan (TOML), DeepSpeed (JSON) or MaxText (YAML), or a Hugging Face "
-        "config.json.",
+        help="A shell script, log or checkpoint of Megatron-LM, a recipe or YAML of "
+        "NeMo or Megatron Bridge, an experiment of Primus, a script of slime or verl, "
+        "a configuration of torchtitan (TOML, log), GPT-NeoX (YAML), DeepSpeed (JSON) "
+        "or MaxText (YAML, log), or a Hugging Face config.json.",
     ),
 ]
 
@@ -25,8 +26,8 @@ Format = Annotated[
     typer.Option(
         "--from",
         metavar="FORMAT",
-        help="megatron, torchtitan, deepspeed, maxtext or huggingface. Default: what "
-        "the file looks like.",
+        help="megatron, megatron-args, nemo, primus, slime, verl, torchtitan, neox, "
+        "deepspeed, maxtext or huggingface. Default: what the file looks like.",
         show_default=False,
     ),
 ]
@@ -78,7 +79,8 @@ Values = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A variable that a shell script takes from outside, as often as needed.",
+        help="A variable that a shell script takes from outside, a parameter of a "
+        "recipe (RECIPE names one of several) or a setting, as often as needed.",
         show_default=False,
     ),
 ]

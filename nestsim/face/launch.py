@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, FolderReport, Report
+from nestsim.launch.formats.trainers.dumped import stored_arguments
 from nestsim.launch.groups import group_files
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.onto.merging import changed_launch
@@ -31,7 +32,7 @@ from nestsim.scenario.load import Scenario, load_scenario
 from planner.plans.json_file import read_plan
 from planner.step.plan import Plan
 from topologies.errors import InputError
-from topologies.input_file import decode, read_file
+from topologies.input_file import read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -351,8 +352,10 @@ def import_launch(
     Parameters
     ----------
     path
-        The file: a shell script or arguments of Megatron-LM, a configuration of
-        torchtitan, DeepSpeed or MaxText, a Hugging Face ``config.json``.
+        The file: a shell script, log or checkpoint of Megatron-LM, a recipe or YAML of
+        NeMo or Megatron Bridge, an experiment of Primus, a script of slime or verl, a
+        configuration of torchtitan, GPT-NeoX, DeepSpeed or MaxText, a log of torchtitan
+        or MaxText, a Hugging Face ``config.json``.
     format
         Name of the format, one of `nestsim.launch.registry.READERS`; None to tell it by
         the file.
@@ -375,10 +378,12 @@ def import_launch(
     file = Path(path)
     on = None if cluster is None else scenario_from(cluster)
     try:
-        content = read_file(
-            file, expected="a launch configuration", most_bytes=MAX_FILE
-        )
-        source = LaunchSource(path=file, text=decode(content), **(given or {}))
+        text = stored_arguments(file)
+        if text is None:
+            text = read_text(
+                file, expected="a launch configuration", most_bytes=MAX_FILE
+            )
+        source = LaunchSource(path=file, text=text, **(given or {}))
         reader = find_reader(source, format)
         job = reader.read(source)
     except InputError as error:

@@ -20,6 +20,9 @@ from nestsim.launch.formats.torchtitan.reading import (
     read_torchtitan,
 )
 from nestsim.launch.formats.torchtitan.writing import write_torchtitan
+from nestsim.launch.formats.trainers.dumped import read_dump
+from nestsim.launch.formats.trainers.reading import TRAINERS
+from nestsim.launch.formats.trainers.renaming import CORE, RENAMINGS
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.written import LaunchFiles
@@ -27,7 +30,7 @@ from nestsim.scenario.errors import nearest, one_of
 from topologies.errors import InputError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LaunchReader:
     """How configurations of one format are known and read."""
 
@@ -91,31 +94,30 @@ its parallelism; DDP and FSDP are PyTorch's, which torchtitan launches."""
 
 READERS: Mapping[str, LaunchReader] = MappingProxyType(
     {
+        # In front of scripts: a log may begin with one.
+        **{
+            name: LaunchReader(RENAMINGS[name].title, RENAMINGS[name].recognizes, read)
+            for name, read in {CORE: read_dump, **TRAINERS}.items()
+        },
         # In front of Megatron-LM, whose options Megatron-DeepSpeed shares.
         "deepspeed": LaunchReader(
-            title="a DeepSpeed JSON or a script that starts DeepSpeed",
-            recognizes=is_deepspeed,
-            read=read_deepspeed,
+            "a DeepSpeed JSON or a script that starts DeepSpeed",
+            is_deepspeed,
+            read_deepspeed,
         ),
         "huggingface": LaunchReader(
-            title="a Hugging Face config.json",
-            recognizes=is_huggingface,
-            read=read_huggingface,
+            "a Hugging Face config.json", is_huggingface, read_huggingface
         ),
         "torchtitan": LaunchReader(
-            title="a TOML file or command line of torchtitan",
-            recognizes=is_torchtitan,
-            read=read_torchtitan,
+            "a TOML file, command line or log of torchtitan",
+            is_torchtitan,
+            read_torchtitan,
         ),
         "maxtext": LaunchReader(
-            title="a YAML file or script of MaxText",
-            recognizes=is_maxtext,
-            read=read_maxtext,
+            "a YAML file, script or log of MaxText", is_maxtext, read_maxtext
         ),
         "megatron": LaunchReader(
-            title="a launch script or command line of Megatron-LM",
-            recognizes=is_megatron,
-            read=read_megatron,
+            "a launch script or command line of Megatron-LM", is_megatron, read_megatron
         ),
     }
 )

@@ -1,0 +1,1 @@
+"""Trainers that stand on Megatron, and its own logs: read through its options."""

@@ -1,0 +1,191 @@
+"""Configurations of trainers that stand on Megatron, each made a tree of settings.
+
+NeMo and Megatron Bridge, GPT-NeoX, Primus, slime and verl; `renaming` does the rest.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nestsim.launch.formats.deepspeed.script import option_words
+from nestsim.launch.formats.torchtitan.reading import read_torchtitan
+from nestsim.launch.formats.torchtitan.sources import PRINTS
+from nestsim.launch.formats.trainers.recipes import RecipeFile
+from nestsim.launch.formats.trainers.renaming import RENAMINGS, Values, tree_job
+from nestsim.launch.formats.trainers.trees import (
+    MOST_BYTES,
+    inner,
+    needed_model,
+    overlaid,
+    parsed_table,
+    plain_value,
+    with_references,
+)
+from nestsim.launch.read import ImportedJob, LaunchSource
+from nestsim.launch.training import TrainingStart, find_training
+from topologies.errors import InputError
+from topologies.input_file import Value, read_text
+
+_SIZED = re.compile(r"_(\d{1,6})gpu_")
+_WORD = re.compile(r"\+*((?:\w+\.){0,20}\w+)=(.*)", re.DOTALL)
+_UNSET = re.compile(r"-z \"?\$\{?(\w+)")
+
+
+def _read_nemo(source: LaunchSource) -> ImportedJob:
+    """Read a recipe (``--set RECIPE=name`` where there are several) or a YAML."""
+    expected = "a recipe or a YAML of NeMo or Megatron Bridge"
+    notes: list[str] = []
+    if source.path.suffix == ".py":
+        given = {key: plain_value(text) for key, text in source.variables.items()}
+        try:
+            file = RecipeFile.parsed(source.text, RENAMINGS["nemo"].functions)
+            name = file.recipe(source.variables.get("RECIPE"))
+            tree = file.call(name, (), given)
+        except RecursionError:
+            raise InputError("is nested too deep", expected=expected) from None
+        notes += dict.fromkeys(file.notes)
+        if source.num_devices is None and (sized := _SIZED.search(name)):
+            notes.append(f"The job has {sized[1]} devices, as the recipe's name says.")
+            source = replace(source, num_devices=int(sized[1]))
+    else:
+        tree = with_references(parsed_table(source.text, expected), source.variables)
+    if not isinstance(inner(tree, "model"), dict):
+        raise InputError("has no model", where="model", expected=expected)
+    return tree_job(source, tree, "nemo", notes=notes)
+
+
+def _read_neox(source: LaunchSource) -> ImportedJob:
+    table = parsed_table(source.text, "a YAML of GPT-NeoX")
+    plain = {name.replace("-", "_"): value for name, value in table.items()}
+    return tree_job(source, plain, "neox", complete=_complete_neox)
+
+
+def _size(values: Values, name: str, default: int | None = None) -> int:
+    return Value(values.get(name) or default, name).whole(least=1, most=10**9)
+
+
+def _complete_neox(source: LaunchSource, values: Values, _: list[str]) -> None:
+    """Add sizes that NeoX computes: batch and feed-forward width."""
+    size = partial(_size, values)
+    factor = Value(values.get("expansion_factor") or 4, "expansion_factor").number()
+    width = int(size("intermediate_size", int(factor * size("hidden_size"))))
+    if values.get("swiglu") or values.get("quick_geglu"):
+        width = int(width * 2 / 3) // 2
+    multiple = size("mlp_multiple_of", 1)
+    values["ffn_hidden_size"] = -(-width // multiple) * multiple
+    values["use_flash_attn"] = "flash" in str(values.get("attention_config"))
+    tp = size("tensor_model_parallel_size")
+    if not values.get("global_batch_size"):
+        if not source.num_devices:
+            raise InputError(
+                "nothing says how many devices the job runs on",
+                expected="--num-devices N, or train_batch_size in the file",
+            )
+        replicas = source.num_devices // (tp * size("pipeline_model_parallel_size"))
+        per_rank = size("micro_batch_size", 1) * size("gradient_accumulation_steps", 1)
+        values["global_batch_size"] = max(replicas, 1) * per_rank
+
+
+def _read_primus(source: LaunchSource) -> ImportedJob:
+    """Read an experiment, with the presets of Primus where it lies among them."""
+    expected = "an experiment of Primus with a pre_trainer"
+    document = with_references(parsed_table(source.text, expected), source.variables)
+    modules = inner(document, "modules")
+    module = next(iter(modules.values()), None) if isinstance(modules, dict) else None
+    if not isinstance(module, dict):
+        raise InputError("has no module", where="modules", expected=expected)
+    framework = Value(module.get("framework"), "framework").choice(
+        ["megatron", "torchtitan"]
+    )
+    tree: dict[str, Any] = {}
+    for kind, key in (("modules", "config"), ("models", "model")):
+        name = f"primus/configs/{kind}/{framework}/{module.get(key)}"
+        places = (above / name for above in source.path.resolve().parents)
+        path = next(filter(Path.is_file, places), None)
+        if path is not None:
+            tree = overlaid(tree, _extended(path, expected, set()))
+        elif key == "model" and source.model is None:
+            source = replace(source, model=needed_model(str(module.get(key))))
+    overrides = module.get("overrides") or {}
+    tree = overlaid(tree, Value(overrides, "overrides").table())
+    tree = with_references(tree, source.variables)
+    if framework == "torchtitan":
+        converters = inner(tree, "model.converters")
+        if isinstance(converters, list) and "primus_turbo" in converters:
+            converters.remove("primus_turbo")  # kernels
+        text = f"{PRINTS} {json.dumps(tree, default=str)}"
+        return read_torchtitan(replace(source, text=text))
+    return tree_job(source, tree, "primus")
+
+
+def _extended(path: Path, expected: str, read: set[Path]) -> dict[str, Any]:
+    """Return what a preset says, over those that it extends, each once."""
+    try:
+        text = read_text(path, expected=expected, most_bytes=MOST_BYTES)
+        table = parsed_table(text, expected)
+    except InputError as error:
+        raise error.at(path.name, ": ") from None
+    tree: dict[str, Any] = {}
+    for name in Value(table.pop("extends", None) or [], "extends").each(Value.text):
+        place = (path.parent / name).resolve()
+        if place not in read:
+            read.add(place)
+            tree = overlaid(tree, _extended(place, expected, read))
+    return overlaid(tree, table)
+
+
+def _start(source: LaunchSource, trainer: str) -> TrainingStart:
+    """Return the command that starts a trainer."""
+    (mark,) = RENAMINGS[trainer].marks
+    start = find_training(
+        source, lambda words: any(re.match(mark, one) for one in words)
+    )
+    if start is None:
+        unset = dict.fromkeys(_UNSET.findall(source.text))
+        needs = " ".join(f"--set {name}=.." for name in unset)
+        raise InputError(f"starts no {trainer}", expected=needs or "it, on Megatron")
+    return start
+
+
+def _read_slime(source: LaunchSource) -> ImportedJob:
+    start = _start(source, "slime")
+    tree = {
+        name: plain_value(words[0]) if len(words) == 1 else list(words) or True
+        for name, words in option_words(start.options).items()
+    }
+    return tree_job(source, tree, "slime", notes=start.assumptions)
+
+
+def _read_verl(source: LaunchSource) -> ImportedJob:
+    start = _start(source, "verl")
+    tree: dict[str, Any] = {}
+    for word in filter(None, map(_WORD.fullmatch, start.options)):
+        value = plain_value(word[2])
+        for key in reversed(word[1].split(".")):
+            value = {key: value}
+        tree = overlaid(tree, value)
+    notes = start.assumptions
+    return tree_job(source, tree, "verl", notes=notes, complete=_complete_verl)
+
+
+def _complete_verl(_: LaunchSource, values: Values, notes: list[str]) -> None:
+    """Add what verl computes: the length of sequences, the batch of a step."""
+    size = partial(_size, values)
+    length = size("max_prompt_length") + size("max_response_length")
+    values["seq_length"] = values.get("seq_length", length)
+    values["global_batch_size"] = size("global_batch_size") * size("answers")
+    notes.append("All sequences are as long as the longest prompt and answer.")
+
+
+TRAINERS: Mapping[str, Callable[[LaunchSource], ImportedJob]] = {
+    "nemo": _read_nemo,
+    "neox": _read_neox,
+    "primus": _read_primus,
+    "slime": _read_slime,
+    "verl": _read_verl,
+}
+"""Name of a trainer -> what reads its configurations."""

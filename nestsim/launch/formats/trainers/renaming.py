@@ -1,0 +1,269 @@
+"""Settings of trainers, as options of Megatron-LM: one way for all of them.
+
+A configuration of such a trainer is a tree of settings, most of them fields of
+Megatron's classes, each on or off: ``add_bias_linear: False`` is
+``--disable-bias-linear``. What a trainer calls otherwise is in ``names.toml``, with
+sources. What is off or empty was not asked for.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from importlib import resources
+from typing import Any
+
+import tomli
+
+from nestsim.launch.effects import OptionEffects
+from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.composed import Launched
+from nestsim.launch.formats.megatron.given import GivenOptions
+from nestsim.launch.formats.megatron.known import SILENT, is_harmless
+from nestsim.launch.formats.megatron.read import enough_devices, options_job
+from nestsim.launch.formats.trainers.trees import inner, needed_model, plain_value
+from nestsim.launch.read import ImportedJob, LaunchSource
+from nestsim.launch.shell import marks
+from topologies.errors import InputError
+
+CORE = "megatron-args"
+"""Name of the attributes of Megatron-LM themselves."""
+
+_OPTION = re.compile(r"--([\w-]+)(?=:|$)")
+_CONSTANT = re.compile(r"(?:torch|[A-Z]\w*)\.(?=\w+$)")
+_CLOSE = 0.9
+_FORMATS = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+class Unread(str):
+    """A value that only a run would tell: its expression. It does not hold."""
+
+    def __bool__(self) -> bool:
+        """Return no."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renaming:
+    """What a trainer calls the settings of Megatron-LM: a table of ``names.toml``."""
+
+    title: str
+    """What is read, in sentences."""
+    marks: tuple[str, ...]
+    """Patterns that all such files have."""
+    preset: str = ""
+    """Preset of the framework; empty for the one that the options tell."""
+    parts: tuple[str, ...] = ("",)
+    """Tables that hold settings, later ones over earlier."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Name there -> attribute of Megatron-LM."""
+    words: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """Attribute -> value -> the attributes that it sets."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Attribute -> the one without which it says nothing."""
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    """Attribute -> its value where nothing is said."""
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    """Name there -> what is taken in its place."""
+    functions: Mapping[str, Any] = field(default_factory=dict)
+    """Function of another file -> what it returns."""
+    off: Mapping[str, str] = field(default_factory=dict)
+    """Attribute -> the option that turns it off."""
+    silent: str = ""
+    """Names that make no difference; ``*`` is any ending."""
+
+    def recognizes(self, source: LaunchSource) -> bool:
+        """Whether a file looks like one of the trainer."""
+        return all(re.search(mark, source.text, re.MULTILINE) for mark in self.marks)
+
+    def leaves_out(self, name: str, option: str) -> bool:
+        """Whether a name, an option if it were one, makes no difference."""
+        pattern = "|".join(map(re.escape, self.silent.split())).replace(r"\*", r"\w*")
+        silent = name in self.assumed or is_harmless(option)
+        return silent or re.fullmatch(pattern, name) is not None
+
+
+def _renamings() -> dict[str, Renaming]:
+    path = resources.files(__package__) / "names.toml"
+    tables = tomli.loads(path.read_text("utf-8"))
+    for option in known.by_name().values():
+        if option.core:
+            table = "off" if option.kind == known.OFF else "names"
+            tables[CORE][table][option.core] = option.name
+    return {name: Renaming(**table) for name, table in tables.items()}
+
+
+RENAMINGS: Mapping[str, Renaming] = _renamings()
+"""Name of a trainer -> its names."""
+
+Values = dict[str, Any]
+"""Attribute of Megatron-LM -> its value."""
+
+
+def tree_job(
+    source: LaunchSource,
+    tree: Any,
+    trainer: str,
+    *,
+    notes: Sequence[str] = (),
+    complete: Callable[[LaunchSource, Values, list[str]], None] = lambda *_: None,
+) -> ImportedJob:
+    """Return the job that a tree of settings makes.
+
+    Parameters
+    ----------
+    source
+        What is read.
+    tree
+        Its settings.
+    trainer
+        Whose they are, a name of `RENAMINGS`.
+    notes
+        What was assumed on the way.
+    complete
+        Adds what follows from several settings, and notes.
+
+    Raises
+    ------
+    InputError
+        If a setting is not understood where that matters to the plan.
+    """
+    renaming, assumed = RENAMINGS[trainer], list(notes)
+    values, names = _attributes(tree, renaming, assumed)
+    beside = source.variables.items()
+    values |= {name: plain_value(text) for name, text in beside if name in values}
+    complete(source, values, assumed)
+    count, node, nodes = (
+        size if isinstance(size := values.pop(name, None), int) else 0
+        for name in ("num_devices", "devices_per_node", "num_nodes")
+    )
+    count = source.num_devices or count or node * nodes
+    if source.model is None and not values.get("num_layers"):
+        source = replace(source, model=needed_model(str(values.get("model_path", ""))))
+    options, words, unknown = _options(values, names, renaming)
+    if unknown:
+        listed = ", ".join(sorted(unknown))
+        assumed.append(f"Nothing here stands for {listed}: taken to change nothing.")
+    notes = list(dict.fromkeys(assumed))
+    given = GivenOptions(values=options, assumptions=notes, called=words)
+    try:
+        if count and not source.num_devices:
+            count = enough_devices(given, count, "configuration")
+        launched = Launched(
+            num_devices=count or None,
+            preset=renaming.preset,
+            model={"parallel_residual": True} if values.get("gpt_j_residual") else {},
+        )
+        fits = node and count % node == 0
+        job = options_job(source, given, launched, node if fits else None)
+    except InputError as error:
+        error.where = _in_its_words(error.where, words)
+        raise
+
+    effects = OptionEffects(assumed=(*unknown, *filter(values.get, renaming.assumed)))
+    sentences = tuple(_in_its_words(sentence, words) for sentence in job.assumptions)
+    return replace(job, options=job.options + effects, assumptions=sentences)
+
+
+def _in_its_words(sentence: str, names: Mapping[str, str]) -> str:
+    """Return a sentence, or where something stands, by the names of the file."""
+    option = _OPTION.match(sentence)
+    if option is None or option[1] not in names:
+        return sentence
+    return names[option[1]] + sentence[option.end() :]
+
+
+def _attributes(
+    tree: Any, renaming: Renaming, notes: list[str]
+) -> tuple[Values, dict[str, str]]:
+    """Return the attributes that a tree sets, and what they are called there."""
+    values, names = dict(renaming.usual), {}
+    matters = {name.replace("-", "_") for name in (*known.by_name(), *known.COMPOSED)}
+    matters |= {*renaming.assumed, *renaming.usual}
+    for part in renaming.parts:
+        path = part.lstrip("?")
+        last = path.rpartition(".")[2]
+        for name, value in _leaves(inner(tree, path), last):
+            full = f"{last}.{name}" if f"{last}.{name}" in renaming.names else name
+            attribute = renaming.names.get(full, name)
+            if path != part and full == name == attribute and name not in matters:
+                continue
+            if name in renaming.assumed and value not in (False, None):
+                notes.append(f"{name}: {renaming.assumed[name]}")
+            words = renaming.words.get(attribute, {})
+            word = str(value).rpartition(".")[2].lower().strip("()")
+            for key, setting in words.get(word, {attribute: value}).items():
+                values[key], names[key] = setting, name
+    for name, needed in renaming.needs.items():
+        if not values.get(needed):
+            values.pop(name, None)
+    return values, names
+
+
+def _leaves(table: Any, last: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a table that are no tables, and of the tables of a list."""
+    for name, value in table.items() if isinstance(table, dict) else ((last, table),):
+        if isinstance(value, list) and (table is value or name.startswith("_")):
+            for row in value:
+                yield from _leaves(row, name)
+        elif not isinstance(value, dict):
+            yield str(name).replace("-", "_"), value
+
+
+def _options(
+    values: Values, names: Mapping[str, str], renaming: Renaming
+) -> tuple[dict[str, tuple[str, ...]], dict[str, str], list[str]]:
+    """Return the options that attributes are, their names there, and unknown ones."""
+    core, listed = RENAMINGS[CORE], {*known.known_names(), *SILENT}
+    options: dict[str, tuple[str, ...]] = {}
+    words: dict[str, str] = {}
+    unknown = []
+    if values.get("num_query_groups"):
+        values.setdefault("group_query_attention", True)
+    for name, value in values.items():
+        option, setting = _option(name, value, listed)
+        there = names.get(name, name)
+        words |= {option: there} if name in names else {}
+        if setting is None or setting is False or setting in ([], ""):
+            continue
+        if option in listed:
+            if value == core.usual.get(name):
+                continue
+            parts = setting if isinstance(setting, list) else [setting]
+            options[option] = tuple(_word(part) for part in parts if part is not True)
+        elif not any(
+            table.leaves_out(called, option)
+            for table in (renaming, core)
+            for called in (name, there)
+        ):
+            close = [one.replace("-", "_") for one in (*listed, *renaming.names)]
+            if renaming.preset and (hint := get_close_matches(there, close, 1, _CLOSE)):
+                raise InputError(
+                    "is no setting that is known, and may change the plan",
+                    where=there,
+                    got=value,
+                    hint=f'did you mean "{hint[0]}"?',
+                )
+            unknown.append(there)
+    return options, words, unknown
+
+
+def _option(name: str, value: Any, listed: Collection[str]) -> tuple[str, Any]:
+    """Return the option of an attribute, on or off where it has no value."""
+    core = RENAMINGS[CORE]
+    option = core.names.get(name, name).replace("_", "-")
+    offs = (core.off.get(name, ""), f"no-{option}", f"disable-{option}")
+    off = next((one for one in offs if one in listed), "")
+    if name in core.off or (off and option not in listed):
+        return off, value is False or value == 0
+    kinds = known.by_name()
+    is_flag = option in kinds and kinds[option].kind == known.FLAG
+    return option, bool(value) if is_flag and value in (0, 1) else value
+
+
+def _word(value: Any) -> str:
+    """Return a word of an option; what only a run would tell as a script's unknowns."""
+    if isinstance(value, Unread) and not _CONSTANT.match(value):
+        return marks.unknown(value)
+    plain = _CONSTANT.sub("", str(value))
+    return _FORMATS.get(plain, plain)
