@@ -37,8 +37,9 @@ class MemoryChoice(NamedTuple):
     """Number of the placement's sharding option; 0 is the whole group."""
     offload: Offload = NO_OFFLOAD
     """What the host keeps."""
-    is_counted: bool = False
-    """Whether only as many blocks of each chunk are recomputed as memory asks for."""
+    counting: int = 0
+    """0 if all blocks of each chunk are recomputed, 1 if as few as memory asks for, 2
+    if as few of every n-th."""
 
 
 def choices_of(
@@ -102,7 +103,7 @@ def choice_columns(
         recompute=np.array(modes, dtype=np.int64),
         zero_stage=np.array([choice.zero_stage for choice in choices], dtype=np.int64),
         sharding=np.array([choice.sharding for choice in choices], dtype=np.int64),
-        is_counted=np.array([int(choice.is_counted) for choice in choices]),
+        counting=np.array([choice.counting for choice in choices], dtype=np.int64),
         offload=np.array(offloads, dtype=np.float64),
         host_step=np.ascontiguousarray(step),
         host_once=np.ascontiguousarray(once),

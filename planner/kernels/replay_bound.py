@@ -468,20 +468,23 @@ def _bound(
 
 
 @subkernel
-def _least_count(family: PlanFamily, plan: PlanChoice) -> int:
+def _least_count(family: PlanFamily, plan: PlanChoice, counting: int) -> int:
     """Return the fewest repeated blocks of each chunk with which a plan fits.
 
-    0 if none need be, or all must be, or not even that suffices.
+    0 if none need be, or all must be, or not even that suffices; if every ``n``-th
+    block is to be repeated (2), only where all chunks hold as many.
     """
     p, v = family.pipeline.p, family.pipeline.v
     room = family.job.constants.memory
-    most = 0
+    most, least = 0, family.layers.is_block.size
     for k in range(p * v):
         blocks = 0
         for layer in range(plan.bounds[k], plan.bounds[k + 1]):
             if family.layers.is_block[layer] > 0.0:
                 blocks += 1
-        most = max(most, blocks)
+        most, least = max(most, blocks), min(least, blocks)
+    if counting > 1 and least < most:
+        return 0
     if most_memory(family, _with_count(plan, 0)) * _SAFE <= room:
         return 0
     if most_memory(family, _with_count(plan, most)) * _SAFE > room:
@@ -493,7 +496,24 @@ def _least_count(family: PlanFamily, plan: PlanChoice) -> int:
             high = middle
         else:
             low = middle
+    if counting > 1:
+        return _every(high, most, v)
     return high if high < most else 0
+
+
+@subkernel
+def _every(count: int, blocks: int, v: int) -> int:
+    """Return how many blocks every ``n``-th is at least, ``n`` dividing several chunks.
+
+    0 if no ``n`` above 1 comes to so many.
+    """
+    found = 0
+    for every in range(2, blocks + 1):
+        if blocks // every < count:
+            break
+        if v == 1 or blocks % every == 0:
+            found = blocks // every
+    return found
 
 
 @subkernel
@@ -540,8 +560,8 @@ def _fill_bounds(
                 host_step=choices.host_step[c],
                 host_once=choices.host_once[c],
             )
-            if choices.is_counted[c] > 0:
-                count = _least_count(family, plan)
+            if choices.counting[c] > 0:
+                count = _least_count(family, plan, choices.counting[c])
                 if count == 0:
                     memory[c, y] = np.inf
                     continue

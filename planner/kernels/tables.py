@@ -139,9 +139,9 @@ class Choices(NamedTuple):
     sharding: IntVector
     """Sharding option; 0 is the whole group."""
 
-    is_counted: IntVector
-    """1 where as few blocks of each chunk are recomputed as memory asks for, 0 where
-    all are. Interval classes know all blocks only."""
+    counting: IntVector
+    """0 where all blocks of each chunk are recomputed, 1 where as few as memory asks
+    for, 2 where every n-th. Interval classes know all blocks only."""
 
     offload: FloatMatrix
     """Fractions that the host keeps of weights, gradients, optimizer states and saved

@@ -129,7 +129,7 @@ class Leaves(NamedTuple):
             tuple(self.layouts[layout].tolist()),
             self.choices[choice],
             self.placement,
-            count if self.choices[choice].is_counted else None,
+            count if self.choices[choice].counting else None,
             self.schedule,
         )
 
@@ -492,9 +492,9 @@ class LaunchableCandidates:
         most = 1 if configuration.dp * configuration.cp == 1 else len(zeros)
         hybrid = self.space.hybrid_sharding
         return tuple(
-            MemoryChoice(mode, zero, option, offload, is_counted)
+            MemoryChoice(mode, zero, option, offload, counting)
             for offload in self.space.offloads(configuration.pp)
-            for mode, is_counted in self.space.savings(
+            for mode, counting in self.space.savings(
                 schedule, configuration.pp, v, ep=configuration.ep
             )
             if goes_with(mode, offload) and not (splits and offload.in_passes)

@@ -395,10 +395,8 @@ class LaunchableSpace:
         """Whether a schedule pairs passes of its own accord."""
         return any(SCHEDULES[name].pairs_chunks for name in self.tried_schedules)
 
-    def repeats(
-        self, pp: int, v: int, *, pairs: bool = False
-    ) -> list[tuple[str, bool]]:
-        """Return recompute modes, and whether only some blocks are recomputed.
+    def repeats(self, pp: int, v: int, *, pairs: bool = False) -> list[tuple[str, int]]:
+        """Return recompute modes, and how blocks are counted (`MemoryChoice.counting`).
 
         Some are where all may keep everything, and the framework counts them. Not those
         that send tokens again, if passes are paired.
@@ -406,11 +404,16 @@ class LaunchableSpace:
         modes = self.recompute_modes(v)
         if pairs:
             modes = [mode for mode in modes if mode not in SENDING_AGAIN]
-        whole = [(mode, False) for mode in modes]
-        counted = {*self.rules.counted_modes(pp)} & COUNTED_MODES
+        whole = [(mode, 0) for mode in modes]
         if "none" not in modes:
             return whole
-        return whole + [(mode, True) for mode in modes if mode in counted]
+        can = self.rules.counted_modes(pp), self.rules.recompute_every
+        return whole + [
+            (mode, counting)
+            for mode in modes
+            for counting, known in enumerate(can, 1)
+            if mode in COUNTED_MODES and mode in known
+        ]
 
     def pairings(self, ep: int, pp: int, v: int, m: int) -> list[bool]:
         """Return whether all-to-alls of experts may go on beside another microbatch."""
@@ -430,7 +433,7 @@ class LaunchableSpace:
 
     def savings(
         self, schedule: str, pp: int, v: int, *, ep: int
-    ) -> list[tuple[str, bool]]:
+    ) -> list[tuple[str, int]]:
         """Return the `repeats` that go with a schedule.
 
         A stage that is redone as a whole is not searched where weight gradients are

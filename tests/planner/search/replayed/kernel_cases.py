@@ -186,7 +186,7 @@ def compiled(case, cutoff=np.inf):
     )
     choice = tables.Choices(
         *(np.array([n]) for n in (case.mode, case.zero, case.option)),
-        is_counted=np.zeros(1, dtype=np.int64),
+        counting=np.zeros(1, dtype=np.int64),
         offload=np.zeros((1, 4)),
         host_step=np.zeros(1),
         host_once=np.zeros(1),

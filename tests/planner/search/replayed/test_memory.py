@@ -11,6 +11,8 @@ from planner.cost.choices import choice_columns
 from planner.cost.pricing import plan_degrees
 from planner.frameworks.framework import FRAMEWORKS
 from planner.kernels.replay_terms import Variants
+from planner.search.launchable import block_counts, broken_rules
+from planner.search.launchable_sizes import LaunchFacts
 from planner.step.memory import stage_memory
 from tests.planner.search.replayed.worlds import random_world
 
@@ -109,7 +111,7 @@ def by_name(candidates, sizes):
 @pytest.mark.parametrize("preset", sorted(FRAMEWORKS))
 def test_what_is_yielded_fits_and_what_fits_is_yielded(preset):
     """Under a memory that some plans of a configuration fit into, and others not."""
-    cut = 0
+    cut, every_nth = 0, 0
     for seed in range(6):
         world = random_world(seed, preset=preset)
         candidates, leaves = some_leaves(world, seed, 3)
@@ -124,23 +126,38 @@ def test_what_is_yielded_fits_and_what_fits_is_yielded(preset):
                 candidates, bounds=replace(candidates.bounds, memory=middle)
             )
             found = by_name(tight, sizes)
-            counted = [leaf for leaf in found.values() if leaf.choice.is_counted]
+            counted = [leaf for leaf in found.values() if leaf.choice.counting]
             for leaf in counted:
-                # One block less, and it does not.
-                plan = candidates.plan(leaf)
-                fewer = candidates.plan(leaf._replace(num_layers=leaf.num_layers - 1))
+                # One block less, and it does not; or those of the next larger n.
+                plan, count = candidates.plan(leaf), leaf.num_layers
+                less = count - 1
+                if leaf.choice.counting > 1:
+                    facts = LaunchFacts.of(world.workload, world.network.num_devices)
+                    (held,) = {*block_counts(plan, facts.is_block)}
+                    can = {held // n for n in range(2, held + 1)}
+                    if sizes.v > 1:
+                        can = {held // n for n in range(2, held + 1) if held % n == 0}
+                    assert count in can
+                    less = max((n for n in can if n < count), default=0)
+                    rules = FRAMEWORKS[preset].rules
+                    assert "recompute" not in {
+                        one.rule for one in broken_rules(plan, rules, facts)
+                    }
+                    every_nth += 1
+                fewer = candidates.plan(leaf._replace(num_layers=less))
                 assert fullest(world, plan) <= middle < fullest(world, fewer)
             kept = {name for name, leaf in found.items() if leaf not in counted}
             expected = {
                 name
                 for name, memory in used.items()
-                if memory <= middle and not every[name].choice.is_counted
+                if memory <= middle and not every[name].choice.counting
             }
             assert kept & used.keys() == expected
             cut += len(used) - len(expected)
             # A bound of the whole configuration is finite if anything fits.
             assert not kept or np.isfinite(tight.relaxed_bound(sizes, np.inf))
     assert cut or preset == "ddp"
+    assert bool(every_nth) == bool(FRAMEWORKS[preset].rules.recompute_every)
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2", "zb-v", "dualpipe-v"])
