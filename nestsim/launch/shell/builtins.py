@@ -9,27 +9,34 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nestsim.launch.shell.declaring import getopts, read, unset
-from nestsim.launch.shell.marks import first_unknown, readable, unknown
+from nestsim.launch.shell.marks import (
+    CLOSE,
+    HERE,
+    MARK,
+    OPEN,
+    first_unknown,
+    readable,
+    unknown,
+)
+from nestsim.launch.shell.patterns import unescaped
 from nestsim.launch.shell.state import Ended, Jumped, Returned, Status
-from nestsim.launch.shell.syntax import parse
+from nestsim.launch.shell.tree import MOST_LETTERS, parse
+from topologies.errors import InputError
+from topologies.input_file import decode, read_file
 
 if TYPE_CHECKING:
-    from nestsim.launch.shell.state import Interpreter
+    from nestsim.launch.shell.interpreter import Interpreter
 
 _MOST_NUMBERS = 50_000
-_LETTERS = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "a": "\a",
-    "b": "\b",
-    "\\": "\\",
-    "e": "\x1b",
-}
 _FORMAT = re.compile(r"%(?:%|([-0 +#]*)(\d*)(?:\.(\d+))?([sdiuxXbc]))")
-_CHANGING = frozenset({"expand_aliases", "lastpipe", "nullglob", "failglob", "extglob"})
-_CHANGING |= {"nocasematch", "nocaseglob", "globstar", "dotglob", "xpg_echo"}
-_CHANGING |= {"inherit_errexit"}
+_OPTIONS = """
+expand_aliases lastpipe nullglob failglob extglob nocasematch nocaseglob globstar
+dotglob xpg_echo inherit_errexit
+"""
+_CHANGING = frozenset(_OPTIONS.split())
+_PATH = re.compile(rf"(?:(.*)/)?((?:{MARK.pattern}|[^/{OPEN}{CLOSE}])+)/*", re.DOTALL)
+_DOING_NOTHING = (":", "true", "wait", "sleep", "umask", "hash")
+_ASKING = ("pushd", "popd", "command", "type", "ulimit", "kill", "alias")
 _SIGNALS = frozenset({"ERR", "DEBUG", "RETURN"})
 
 
@@ -38,18 +45,9 @@ def _number(words: list[str], default: int) -> int:
     return int(words[1]) if named else default
 
 
-def _unescaped(text: str) -> str:
-    """Return a text with its backslashes, as ``echo -e`` and ``printf`` have them."""
-
-    def letter(found: re.Match[str]) -> str:
-        code = found[1]
-        if code[0] == "x":
-            return chr(int(code[1:], 16))
-        if code[0].isdigit():
-            return chr(int(code, 8) % 256)
-        return _LETTERS.get(code, "\\" + code)
-
-    return re.sub(r"\\(x[0-9A-Fa-f]{1,2}|[0-7]{1,4}|.)", letter, text, flags=re.DOTALL)
+def _maybe(shell: "Interpreter", words: list[str]) -> Status:
+    shell.emit(unknown(f"$({' '.join(words)})"))
+    return None
 
 
 def _echo(shell: "Interpreter", words: list[str]) -> Status:
@@ -59,7 +57,7 @@ def _echo(shell: "Interpreter", words: list[str]) -> Status:
         end = "" if "n" in option else end
         escapes = "e" in option or (escapes and "E" not in option)
     text = " ".join(rest)
-    shell.emit((_unescaped(text) if escapes else text) + end)
+    shell.emit((unescaped(text) if escapes else text) + end)
     return 0
 
 
@@ -81,45 +79,38 @@ def _printf(shell: "Interpreter", words: list[str]) -> Status:
 
 def _formatted(pattern: str, given: list[str]) -> str | None:
     """Return what ``printf`` prints, its format used until all words are; or None."""
-    if "%" in _FORMAT.sub("", pattern) or any("\\c" in one for one in given):
+    if "%" in _FORMAT.sub("", pattern) or any("\\c" in word for word in given):
         return None
-    found, rest = "", list(given)
+    text, rest = "", list(given)
     while True:
         count = len(rest)
-        at = 0
-        for part in _FORMAT.finditer(pattern):
-            found += _unescaped(pattern[at : part.start()])
-            at = part.end()
-            text = "%" if part[0] == "%%" else _one_format(part, rest)
-            if text is None:
-                return None
-            found += text
-        found += _unescaped(pattern[at:])
-        if not rest or len(rest) == count or len(found) > _MOST_NUMBERS:
-            return found
+        try:
+            text += _FORMAT.sub(lambda part: _format(part, rest), unescaped(pattern))
+        except ValueError:
+            return None
+        if not rest or len(rest) == count or len(text) > _MOST_NUMBERS:
+            return text
 
 
-def _one_format(part: re.Match[str], rest: list[str]) -> str | None:
-    word = rest.pop(0) if rest else ""
-    width = min(int(part[2] or 0), 1000)
-    kind = part[4]
+def _format(part: re.Match[str], rest: list[str]) -> str:
+    """Return what stands for one ``%..``: Python's is C's but for ``b`` and ``c``."""
+    if part[0] == "%%":
+        return "%"
+    word, (flags, width, precision, kind) = rest.pop(0) if rest else "", part.groups()
+    width = str(min(int(width or 0), 1000) or "")
     if kind in "diuxX":
         if not re.fullmatch(r"\s*[-+]?(0|[1-9]\d{0,17})?", word):
-            return None
+            raise ValueError(word)
         number = int(word or 0)
         if number < 0 and kind in "uxX":
-            return None
-        sign = "+" if "+" in part[1] else " " if " " in part[1] else ""
-        text = format(number, sign + ("d" if kind in "diu" else kind))
-    else:
-        text = _unescaped(word) if kind == "b" else word[:1] if kind == "c" else word
-        text = text if part[3] is None else text[: int(part[3])]
-    if first_unknown(text) is not None and (width or part[3]):
-        return None
-    if "-" in part[1]:
-        return text.ljust(width)
+            raise ValueError(word)
+        return f"%{flags}{width}{kind}" % number
+    if first_unknown(word) is not None and (width or precision):
+        raise ValueError(word)
+    word = unescaped(word) if kind == "b" else word[:1] if kind == "c" else word
     return (
-        text.zfill(width) if "0" in part[1] and kind in "diuxX" else text.rjust(width)
+        f"%{flags.replace('0', '')}{width}{(precision and '.' + precision) or ''}s"
+        % word
     )
 
 
@@ -157,16 +148,53 @@ def _eval(shell: "Interpreter", words: list[str]) -> Status:
     text = " ".join(words[1:])
     if "$(" in (first_unknown(text) or ""):
         shell.note(f"{text[:60]} in line {{line}} of the script is not followed.")
-    return shell.nodes(parse(text, shell.flow.line))
+    return shell.follow([parse(text, shell.flow.line)])
 
 
 def _source(shell: "Interpreter", words: list[str]) -> Status:
     name = words[1] if len(words) > 1 else ""
     text = shell.state.file(name)
+    name = shell.placed(name) if text is None else name
+    file = shell.state.beside(name if text is None else "")
+    if file is not None and file.is_file():
+        text = decode(read_file(file, expected="a script", most_bytes=MOST_LETTERS))
+        if not name.startswith(HERE):
+            shell.note(f"{name} is the one beside the script.")
     if text is None:
         shell.note(f"{name} is not read.")
         return 0
-    return shell.source(text, words[2:])
+    try:
+        return shell.source(text, name, words[2:])
+    except InputError as error:
+        raise error if file is None else error.at(readable(name), ": ") from None
+
+
+def _cd(shell: "Interpreter", words: list[str]) -> Status:
+    """Follow ``cd`` to where the script lies, or from there; others succeed."""
+    name = shell.placed("/".join(words[1:][-1:]))
+    shell.flow.folder = name if name.startswith(HERE) else ""
+    return 0 if shell.flow.folder else _maybe(shell, words)
+
+
+def _pwd(shell: "Interpreter", words: list[str]) -> Status:
+    if not shell.flow.folder:
+        return _maybe(shell, words)
+    shell.emit(shell.flow.folder + "\n")
+    return 0
+
+
+def _part_of_path(shell: "Interpreter", words: list[str]) -> Status:
+    """Follow ``dirname`` and ``basename`` of one path whose parts are known."""
+    rest = [word for word in words[1:] if word != "--"]
+    parts = _PATH.fullmatch(rest[0]) if rest and rest[0][:1] != "-" else None
+    if parts is None or len(rest) > 1 + (words[0] == "basename"):
+        return shell.program(words)
+    folder, name = parts[1] or ("." if parts[1] is None else "/"), parts[2]
+    if rest[0].startswith(HERE) and (parts[1] is None or name == ".."):
+        folder = rest[0] + "/.."
+    name = name.removesuffix("".join(rest[1:]))
+    shell.emit((folder if words[0] == "dirname" else name) + "\n")
+    return 0
 
 
 def _exit(shell: "Interpreter", words: list[str]) -> Status:
@@ -195,33 +223,28 @@ def _jump(shell: "Interpreter", words: list[str]) -> Status:
 
 def _trap(shell: "Interpreter", words: list[str]) -> Status:
     rest = [word for word in words[1:] if word != "--"]
-    if len(rest) > 1:
-        if {"EXIT", "0"} & set(rest[1:]):
-            shell.flow.exit_trap = "" if rest[0] == "-" else rest[0]
-        for name in sorted(_SIGNALS & set(rest[1:])):
-            shell.note(f"The trap for {name} in line {{line}} is not followed.")
+    if {"EXIT", "0"} & set(rest[1:]):
+        shell.flow.exit_trap = "" if rest[0] == "-" else rest[0]
+    for name in sorted(_SIGNALS & set(rest[1:])):
+        shell.note(f"The trap for {name} in line {{line}} is not followed.")
     return 0
 
 
 def _let(shell: "Interpreter", words: list[str]) -> Status:
     value: int | None = 0
-    shell.expander.is_bare = True
     for word in words[1:]:
-        value = shell.expander.sum(word)
-    shell.expander.is_bare = False
+        value = shell.bare_sum(word)
     return None if value is None else int(value == 0)
 
 
 def _mapfile(shell: "Interpreter", words: list[str]) -> Status:
-    names = [word for word in words[1:] if word not in ("-t",)]
-    text = None if shell.flow.stdin is None else shell.flow.stdin.rest()
+    names = [word for word in words[1:] if word != "-t"]
+    text = shell.rest_of_input()
     name = names[-1] if names else "MAPFILE"
     if text is None or first_unknown(text) is not None or len(names) > 1:
         shell.variables.assign(name, [unknown(f"$({' '.join(words)})")])
         return None
-    lines = text.splitlines(keepends=True)
-    cut = "-t" in words
-    shell.variables.assign(name, [one.rstrip("\n") if cut else one for one in lines])
+    shell.variables.assign(name, text.splitlines(keepends="-t" not in words))
     return 0
 
 
@@ -233,11 +256,8 @@ def _shopt(shell: "Interpreter", words: list[str]) -> Status:
 
 
 def _cat(shell: "Interpreter", words: list[str]) -> Status:
-    stdin = shell.flow.stdin
     for name in words[1:] or ["-"]:
-        text = shell.state.file(name)
-        if name == "-":
-            text = None if stdin is None else stdin.rest()
+        text = shell.rest_of_input() if name == "-" else shell.state.file(name)
         if text is None:
             shell.emit(unknown(f"$(cat {name})"))
             return None
@@ -246,8 +266,7 @@ def _cat(shell: "Interpreter", words: list[str]) -> Status:
 
 
 def _tee(shell: "Interpreter", words: list[str]) -> Status:
-    stdin = shell.flow.stdin
-    text = None if stdin is None else stdin.rest()
+    text = shell.rest_of_input()
     text = unknown(f"$({' '.join(words)})") if text is None else text
     for name in words[1:]:
         if not name.startswith("-"):
@@ -260,71 +279,26 @@ def _seq(shell: "Interpreter", words: list[str]) -> Status:
     if not 1 < len(words) < 5 or not all(
         re.fullmatch(r"-?\d{1,9}", w) for w in words[1:]
     ):
-        shell.emit(unknown(f"$({' '.join(words)})"))
-        return None
-    numbers = [int(word) for word in words[1:]]
-    first = numbers[0] if len(numbers) > 1 else 1
-    step = numbers[1] if len(numbers) > 2 else 1
-    last = numbers[-1] + (1 if step > 0 else -1)
-    found = range(first, last, step)[:_MOST_NUMBERS] if step else range(0)
-    shell.emit("".join(f"{number}\n" for number in found))
+        return _maybe(shell, words)
+    *begin, last = map(int, words[1:])
+    first, step = [*begin, 1, 1][:2] if begin else (1, 1)
+    numbers = range(first, last + (1 if step > 0 else -1), step or 1)
+    shell.emit("".join(f"{number}\n" for number in numbers[:_MOST_NUMBERS] if step))
     return 0
 
 
-def _yes(_shell: "Interpreter", _words: list[str]) -> Status:
-    return 0
-
-
-def _no(_shell: "Interpreter", _words: list[str]) -> Status:
-    return 1
-
-
-def _maybe(shell: "Interpreter", words: list[str]) -> Status:
-    shell.emit(unknown(f"$({' '.join(words)})"))
-    return None
-
-
+_PRINTING = (_echo, _printf, _cat, _tee, _seq, _pwd)
+_LEADING = (_eval, _source, _exit, _return, _exec, _trap, _cd)
+_CHANGING_STATE = (_set, _shift, _let, _mapfile, _shopt, getopts, read, unset)
 BUILTINS: Mapping[str, Callable[["Interpreter", list[str]], Status]] = MappingProxyType(
     {
-        "echo": _echo,
-        "printf": _printf,
-        "set": _set,
-        "shift": _shift,
-        "unset": unset,
-        "eval": _eval,
-        "source": _source,
-        ".": _source,
-        "exit": _exit,
-        "return": _return,
-        "exec": _exec,
-        "break": _jump,
-        "continue": _jump,
-        "trap": _trap,
-        "let": _let,
-        "read": read,
-        "mapfile": _mapfile,
-        "readarray": _mapfile,
-        "getopts": getopts,
-        "shopt": _shopt,
-        "cat": _cat,
-        "tee": _tee,
-        "seq": _seq,
-        ":": _yes,
-        "true": _yes,
-        "wait": _yes,
-        "sleep": _yes,
-        "umask": _yes,
-        "hash": _yes,
-        "false": _no,
-        "cd": _maybe,
-        "pushd": _maybe,
-        "popd": _maybe,
-        "pwd": _maybe,
-        "command": _maybe,
-        "type": _maybe,
-        "ulimit": _maybe,
-        "kill": _maybe,
-        "alias": _maybe,
+        function.__name__.strip("_"): function
+        for function in (*_PRINTING, *_LEADING, *_CHANGING_STATE)
     }
+    | dict.fromkeys(("break", "continue"), _jump)
+    | dict.fromkeys(("dirname", "basename"), _part_of_path)
+    | dict.fromkeys(_DOING_NOTHING, lambda _shell, _words: 0)
+    | dict.fromkeys(_ASKING, _maybe)
+    | {".": _source, "readarray": _mapfile, "false": lambda _shell, _words: 1}
 )
 """Name -> what follows the command; returns None for a status that is not known."""

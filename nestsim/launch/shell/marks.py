@@ -36,6 +36,10 @@ def unknown(name: str) -> str:
     return f"{OPEN}{unbroken}{CLOSE}"
 
 
+HERE = unknown('$(dirname "$0")')
+"""Where a script lies, in the paths that it makes of that."""
+
+
 def is_set_by_machine(name: str) -> bool:
     """Whether a variable has a value that Bash or the login gives it."""
     return name in _SET_BY_MACHINE
@@ -49,12 +53,6 @@ def _is_unset(name: str) -> bool:
 def without_unset(word: str) -> str:
     """Return a word with nothing in place of variables that nothing sets."""
     return MARK.sub(lambda found: "" if _is_unset(found[1]) else found[0], word)
-
-
-def behind_mark(text: str, position: int) -> int:
-    """Return the position behind the mark, or the other letter, that begins here."""
-    found = MARK.match(text, position)
-    return position + 1 if found is None else found.end()
 
 
 def first_unknown(word: str) -> str | None:

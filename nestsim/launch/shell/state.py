@@ -1,12 +1,13 @@
 """What a shell keeps on its way through a script: variables, files, where it is."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from nestsim.launch.shell.nodes import Node
+from nestsim.launch.shell.marks import HERE, MARK
+from nestsim.launch.shell.tree import Code, refuse_size
 from topologies.errors import InputError
 
 MOST_STEPS = 50_000
@@ -59,6 +60,11 @@ class Variable:
             return dict(sorted(self.value.items(), key=lambda item: int(item[0])))
         return {} if self.value is None else {0: self.value}
 
+    @property
+    def following(self) -> int:
+        """Number behind its last element."""
+        return max((int(key) for key in self.items), default=-1) + 1
+
 
 @dataclass(slots=True)
 class Variables:
@@ -82,11 +88,8 @@ class Variables:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "Variables":
         """Return variables that the user gave: exported, and kept."""
-        table = {
-            name: Variable(value=value, is_exported=True)
-            for name, value in given.items()
-        }
-        return cls(table=table, fixed=frozenset(given))
+        held = {name: Variable(value=v, is_exported=True) for name, v in given.items()}
+        return cls(table=held, fixed=frozenset(given))
 
     def copy(self, *, exported: bool = False) -> "Variables":
         """Return variables of a shell that begins with these, or with the exported."""
@@ -122,11 +125,8 @@ class Variables:
 
     def environment(self) -> dict[str, str]:
         """Return those that commands see."""
-        return {
-            name: text
-            for name, text in self.texts().items()
-            if self.table[name].is_seen
-        }
+        texts, table = self.texts(), self.table
+        return {name: text for name, text in texts.items() if table[name].is_seen}
 
     def changed(self, name: str) -> Variable | None:
         """Return a variable to be changed; None if it keeps what the user gave.
@@ -149,32 +149,29 @@ class Variables:
             )
         return found
 
-    def assign(self, name: str, value: str | Sequence[str]) -> None:
-        """Set a variable to a text, or to the elements of an array."""
-        found = self.changed(name)
-        if found is None:
+    def assign(
+        self, name: str, value: str | Sequence[str], key: int | str | None = None
+    ) -> None:
+        """Set a variable, or an element of it, or all elements of an array."""
+        held = self.changed(name)
+        if held is None:
             return
+        self.grow(len(value) + 1 if isinstance(value, str) else sum(map(len, value)))
         if not isinstance(value, str):
-            found.value = dict(enumerate(value))
-            self.grow(sum(map(len, value)))
-        elif isinstance(found.value, dict):
-            found.value["0" if found.is_map else 0] = value
+            held.value = dict(enumerate(value))
+        elif key is None and not isinstance(held.value, dict):
+            held.value = value
         else:
-            found.value = value
-        if isinstance(value, str):
-            self.grow(len(value))
+            if not isinstance(held.value, dict):
+                held.value = held.items
+            held.value[("0" if held.is_map else 0) if key is None else key] = value
 
-    def assign_at(self, name: str, index: int | str, value: str) -> None:
-        """Set an element of an array; a number below 0 counts from the end."""
-        found = self.changed(name)
-        if found is None:
-            return
-        if not isinstance(found.value, dict):
-            found.value = {} if found.value is None else {0: found.value}
-        if isinstance(index, int) and index < 0:
-            index += max((int(one) for one in found.value), default=-1) + 1
-        found.value[index] = value
-        self.grow(len(value) + 1)
+    def restore(self, hidden: Mapping[str, Variable | None]) -> None:
+        """Bring back variables that were hidden; None for those that were not set."""
+        for name, held in hidden.items():
+            self.table.pop(name, None)
+            if held is not None:
+                self.table[name] = held
 
     def unset(self, name: str) -> None:
         """Forget a variable; it is known to be unset."""
@@ -191,15 +188,16 @@ class Variables:
         """
         self.grown[0] += letters
         if self.grown[0] > MOST_LETTERS:
-            raise InputError(
-                "variables of the script grow without bound",
-                got=f"more than {MOST_LETTERS:,} letters",
-                expected="a launch script",
-            )
+            problem = "variables of the script grow without bound"
+            refuse_size(problem, f"{MOST_LETTERS:,} letters")
 
 
 Status = int | None
 """What a command returns; None if only a run would tell."""
+
+
+class ConditionError(Exception):
+    """A condition that Bash refuses: its status is 2."""
 
 
 class Ended(Exception):  # noqa: N818 - the end of the script, not an error
@@ -273,6 +271,9 @@ class State:
 
     commands: list[Started] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    """Where the script lies; None if nobody knows."""
+
     assumptions: list[str] = field(default_factory=list)
     steps: int = 0
 
@@ -280,6 +281,33 @@ class State:
         """Return the text of a file that the script wrote; None if there is none."""
         plain = str(PurePosixPath(name)) if "\0" not in name else name
         return self.files.get(name, self.files.get(plain))
+
+    def beside(self, name: str) -> Path | None:
+        """Return a file that lies beside the script; None if nobody knows of one.
+
+        Bash begins relative paths in the folder that it is started in, which nobody
+        knows: that is the script's, the one of today, or one around the script. Of a
+        path of another machine, or behind what is not known, the end suffices.
+
+        Parameters
+        ----------
+        name
+            Its path.
+        """
+        begin, slash, rest = name.partition("/")
+        if self.folder is None or not name or MARK.search(rest):
+            return None
+        if begin == HERE:
+            return self.folder / rest
+        is_elsewhere = bool(slash) and (not begin or MARK.search(begin) is not None)
+        parts = (rest if is_elsewhere else name).split("/")
+        above = self.folder.resolve().parents[:3]
+        places = (
+            folder.joinpath(*parts[begin:])
+            for begin in range(max(len(parts) - 1, 1) if is_elsewhere else 1)
+            for folder in (self.folder, Path.cwd(), *above)
+        )
+        return next((place for place in places if place.is_file()), None)
 
 
 @dataclass(slots=True)
@@ -314,6 +342,9 @@ class Flow:
     tested: int = 0
     """Conditions around, where a failure stops nothing."""
 
+    folder: str = ""
+    """Where it works, if that is a place beside the script."""
+
     depth: int = 0
     line: int = 1
     status: Status = 0
@@ -322,12 +353,8 @@ class Flow:
     substituted: Status = 0
     """Of the last command whose words were taken over."""
 
-    doubt: str = ""
-    """The last command whose status nobody knows."""
-
-    doubt_line: int = 1
-    doubts_test: bool = False
-    """Whether it was a condition."""
+    doubt: tuple[str, int, bool] = ("", 1, False)
+    """The last command whose status nobody knows, its line, whether it was a test."""
 
     letter: int = 1
     """Letter of an option where ``getopts`` is."""
@@ -335,19 +362,12 @@ class Flow:
     sets_arguments: bool = False
     """Whether ``set`` gave arguments since a file began to be read."""
 
-    @contextmanager
-    def looping(self) -> Iterator[None]:
-        """Count a loop."""
-        self.loops += 1
-        try:
-            yield
-        finally:
-            self.loops -= 1
-
     def inner(self, *, is_program: bool) -> "Flow":
         """Return where a shell begins that this one starts."""
         if is_program:
-            return Flow(stdin=self.stdin, depth=self.depth, line=self.line)
+            return Flow(
+                stdin=self.stdin, depth=self.depth, line=self.line, folder=self.folder
+            )
         return replace(
             self,
             options=set(self.options),
@@ -358,11 +378,30 @@ class Flow:
         )
 
 
+def separators(blanks: str) -> tuple[str, str]:
+    """Return what separates fields, as regular expressions: any, and but blanks.
+
+    Parameters
+    ----------
+    blanks
+        What ``IFS`` holds.
+    """
+    nothing = "(?!)"
+    white, other = (
+        "|".join(
+            re.escape(letter) for letter in blanks if (letter in " \t\n") == is_white
+        )
+        or nothing
+        for is_white in (True, False)
+    )
+    return f"(?:{white})*(?:{other})(?:{white})*|(?:{white})+", other
+
+
 class Inside(Protocol):
     """What words need of the shell that they stand in."""
 
-    def output_of(self, text: str) -> str:
-        """Return what commands print; a mark if nobody knows."""
+    def output_of(self, code: Code, text: str) -> str:
+        """Return what commands print; a mark with their text if nobody knows."""
 
     def special(self, name: str) -> str | None:
         """Return ``$?``, ``$#`` and the like, or an argument; None if not set."""
@@ -372,74 +411,3 @@ class Inside(Protocol):
 
     def note_unset(self) -> None:
         """Note that a variable which nothing sets is set, where it must be."""
-
-
-class Expanding(Protocol):
-    """What commands and parameters need of the expansion of words."""
-
-    variables: Variables
-    shell: Inside
-    arguments: list[str]
-    knows_arguments: bool
-    is_bare: bool
-
-    def fields(self, raw: str) -> list[str]:
-        """Return a word as the words that it becomes."""
-
-    def one(self, raw: str) -> str:
-        """Return a word as one."""
-
-    def bare(self, raw: str) -> str:
-        """Return a word in which what nothing sets is empty."""
-
-    def pattern(self, raw: str) -> str:
-        """Return a word as a pattern."""
-
-    def sum(self, text: str) -> int | None:
-        """Return the value of arithmetic, None if nobody knows."""
-
-    def key(self, name: str, index: str) -> int | str:
-        """Return which element of an array an index names."""
-
-    def separator(self) -> str:
-        """Return what joins words in ``"$*"``."""
-
-    def blanks(self) -> str:
-        """Return what splits words."""
-
-
-class Interpreter(Inside, Protocol):
-    """What commands need of the shell that they run in."""
-
-    variables: Variables
-    state: State
-    functions: dict[str, Node]
-    flow: Flow
-
-    @property
-    def expander(self) -> Expanding:
-        """Expands words with its variables."""
-
-    def nodes(self, nodes: Sequence[Node]) -> Status:
-        """Follow commands in turn; return the status of the last one."""
-
-    def tested(self, nodes: Sequence[Node]) -> Status:
-        """Follow commands whose failure stops nothing."""
-
-    def start(self, words: list[str]) -> Status:
-        """Start a command: a function, one of Bash's own, or a program."""
-
-    def source(self, text: str, arguments: list[str]) -> Status:
-        """Follow another file in this shell."""
-
-    def emit(self, text: str) -> None:
-        """Print a text."""
-
-    def write(self, name: str, adds: bool, text: str) -> None:
-        """Keep the text of a file that the script writes."""
-
-    def bare_sum(self, text: str) -> int | None:
-        """Return the value of arithmetic in which what nothing sets is 0."""
-
-    def note_patterns(self) -> None:
-        """Note words with patterns of file names, which stay as they are."""

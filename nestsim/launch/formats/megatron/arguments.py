@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.given import GivenOptions
 from nestsim.launch.read import LaunchSource
-from nestsim.launch.shell.words import words_of
+from nestsim.launch.shell.follow import words_of
 from nestsim.launch.training import TrainingStart, find_training, program_place
 from topologies.errors import InputError
 

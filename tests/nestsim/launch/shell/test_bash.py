@@ -205,6 +205,7 @@ torchrun $((A/B)) $((A%B)) $((-A/B)) $((A**B)) $((A<<B)) $((A>B?A:B)) $((A&B|8))
 A=5
 ((A+=3)); ((B=A*2, C=B-1)); let D=C+1 "E = D << 1"
 torchrun $A $B $C $D $E $((A++)) $A $((--A)) $((F=3)) $F""",
+    "arithmetic sets what it read before": "C=1\ntorchrun $((C *= (C <<= 2))) $C $((C -= C++)) $C $((2 ** 3 ** 2 - -2 ** 2))",
     "arithmetic of names": "A=B; B=4\ntorchrun $((A+1)) $((${A}*2))",
     "arithmetic of arrays": "A=(3 4); i=1\ntorchrun $((A[i]*A[0])); ((A[i]+=5)); torchrun ${A[1]}",
     "arithmetic with status": """

@@ -121,8 +121,8 @@ def test_files_are_those_that_bash_writes(script: str, tmp_path: Path) -> None:
         ("run ${A", "${ is left open"),
         ("run $(date", "$( is left open"),
         ("run `date", "` is left open"),
-        ("A=(a", "does not close"),
-        ("if true; then", "ends too early"),
+        ("A=(a", "( is left open in line 1"),
+        ("run\nif true; then", "if is left open in line 2"),
     ],
 )
 def test_what_is_left_open_is_said(script: str, said: str) -> None:
