@@ -4,9 +4,12 @@ Launchers are torchrun, DeepSpeed's, Slurm's and MPI's; where none of them says 
 devices there are, the script's variables do, by the names that people give them.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 
 from nestsim.launch.read import MOST_DEVICES, LaunchSource
@@ -129,7 +132,8 @@ def find_training(
         word for line in _DIRECTIVE.findall(source.text) for word in line.split()
     ]
     text = _CHECK_LINES.sub(lambda block: "\n" * block[0].count("\n"), source.text)
-    run = follow_script(text, {**_slurm(directives), **source.variables})
+    variables = {**_slurm(directives), **source.variables}
+    run = follow_script(text, variables, path=source.path)
     commands = [command for command in run.commands if not _checks(command.words)]
     found = [one for one in commands if trains(one.words)] or [
         one for one in _handed_on(commands) if trains(one.words)
@@ -146,7 +150,7 @@ def find_training(
         )
     place = program_place(first.words)
     begin = 0 if place is None else place + 1
-    environment = {**first.variables, **first.environment}
+    environment = {**first.variables, **first.environment, **_sent(first.words)}
     said = _Devices(run, environment, directives)
     return TrainingStart(
         launcher=first.words[:place] if begin else (),
@@ -181,7 +185,8 @@ def program_place(words: Sequence[str]) -> int | None:
 
     A Python file, or what a launcher or Python starts as a module.
     """
-    files = [place for place, word in enumerate(words) if word.endswith(".py")]
+    begin = words.index("--") if "--" in words and words[0] == "ray" else 0
+    files = [n for n, word in enumerate(words) if n >= begin and word.endswith(".py")]
     if files:
         named = [place for place in files if _PRETRAINS.fullmatch(words[place])]
         return (named or files)[0]
@@ -192,6 +197,21 @@ def program_place(words: Sequence[str]) -> int | None:
         ):
             return place + 1
     return None
+
+
+def _sent(words: Sequence[str]) -> dict[str, str]:
+    """Return the variables that ``ray job submit`` gives what it starts.
+
+    ``env_vars`` of ``--runtime-env-json``; what is started stands behind ``--``
+    (ray-project/ray 0235225, ``dashboard/modules/job/cli.py``, ``submit``).
+    """
+    for word, following in pairwise((*words, "")):
+        option, equals, text = word.partition("=")
+        if words[0] == "ray" and option == "--runtime-env-json":
+            with suppress(ValueError, LookupError, AttributeError):
+                given = json.loads(text if equals else following)["env_vars"]
+                return {name: str(value) for name, value in given.items()}
+    return {}
 
 
 def _handed_on(commands: Sequence[Started], depth: int = 0) -> Iterator[Started]:
