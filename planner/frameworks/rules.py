@@ -138,6 +138,10 @@ class LaunchRules:
     expert_tensor_parallel: tuple[str, ...] = (TENSOR,)
     """How experts may be split: `TENSOR`, `PART`, `WHOLE`."""
 
+    experts_innermost: bool = False
+    """Whether ranks of one expert group are numbered first, which no order here is
+    where tensor- or context-parallel ranks are."""
+
     experts_fill_data: bool = False
     """Whether experts are spread over as many replicas as there are of either."""
 

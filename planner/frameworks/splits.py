@@ -71,6 +71,20 @@ def is_balanced(counts: Sequence[int], _: int) -> bool:
     return any(max(parts) - min(parts) <= 1 for parts in _counted_ends(counts))
 
 
+def counted_ends(counts: Sequence[int]) -> tuple[str, ...]:
+    """Return which ends of the chain count as a block, all virtual stages being alike.
+
+    Of ``"embedding"`` and ``"loss"``; none if no such count is even.
+    """
+    for parts, ends in zip(_counted_ends(counts), _ENDS, strict=True):
+        if is_even(parts, 1):
+            return ends
+    return ()
+
+
+_ENDS = (), ("loss",), ("embedding",), ("embedding", "loss")
+
+
 def _counted_ends(counts: Sequence[int]) -> Iterator[list[int]]:
     """Yield the counts with the embedding, the loss, both or neither as a block."""
     for embedding, loss in product((0, 1), repeat=2):

@@ -277,6 +277,9 @@ def _experts(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Brea
             f"biases of experts that {sizes.etp} ranks share",
             "each expert whole on its rank (expert_tensor_parallel_size = 1)",
         )
+    if rules.experts_innermost and ep > 1 and sizes.tp * sizes.cp > 1:
+        found = f"experts on {ep} ranks outside of {sizes.tp * sizes.cp} others"
+        yield "rank_order", found, "experts innermost"
     if ep > 1 and not rules.expert_parallel:
         yield "expert_parallelism", f"experts on {ep} ranks", "1 rank"
     elif etp or ep > 1:

@@ -179,7 +179,7 @@ KEPT = {
     ],
     "deepspeed": [
         {**TWO, "zero": 1},
-        {"dp": 8, "zero": 3, "group": 4, "recompute": "full"},
+        {"dp": 8, "zero": 3, "recompute": "full"},
         {"tp": 2, "dp": 4, "zero": 2},
         {"dp": 2, "pp": 3, "counts": [3, 3, 2], "tp": 1},
     ],

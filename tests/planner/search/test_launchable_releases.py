@@ -236,6 +236,16 @@ CASES = {
         ("torchtitan", "0.3", {"cp": 2, "dp": 4}, {}, "context_parallelism"),
         ("torchtitan", "0.3", {"dp": 4, "pp": 2}, {}, None),
     ],
+    # mics_shard_size went with 0.19.
+    "DeepSpeed's shards over a part": [
+        ("deepspeed", "0.16", {"dp": 8, "zero": 3, "group": 4}, {}, None),
+        ("deepspeed", "0.19", {"dp": 8, "zero": 3, "group": 4}, {}, "sharding_group"),
+    ],
+    # mesh_axes: expert is innermost.
+    "MaxText's experts": [
+        ("maxtext", None, {"ep": 2, "dp": 8, "zero": 3}, {}, None),
+        ("maxtext", None, {"tp": 2, "ep": 2, "dp": 4, "zero": 3}, {}, "rank_order"),
+    ],
     "MaxText's replicas": [
         ("maxtext", None, {"dp": 8, "zero": 1}, {}, None),
         ("maxtext", None, {"cp": 2, "dp": 4}, {}, "zero_stage"),

@@ -17,14 +17,19 @@ from estimators.models.spec import TransformerSpec
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
 from nestsim.launch.formats.megatron.given import GivenOptions
-from nestsim.launch.formats.megatron.settings import Values, rank_order, script_of
+from nestsim.launch.formats.megatron.settings import (
+    Values,
+    launch_rules,
+    rank_order,
+    script_of,
+)
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
 from nestsim.scenario.model import WHICH_MODEL, AnyModel
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import TrainingTable
-from planner.frameworks.framework import FRAMEWORKS, PRESETS
+from planner.frameworks.framework import PRESETS
 from planner.plans.build import outline_plan
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
@@ -115,7 +120,8 @@ def find_gaps(job: LaunchJob, values: Mapping[str, Values]) -> tuple[LaunchGap, 
     found += _plan_gaps(job, tables)
     found += _overlap_gaps(job, tables["software"])
     found += _saving_gaps(job)
-    found += expert_group_gaps(job, "Megatron Core", within_data=False)
+    within_data = job.scenario.software_preset == "megatron-lm"
+    found += expert_group_gaps(job, "Megatron", within_data=within_data)
     found += _orders(job)
     found += _refusals(job)
     found += _padded(job, values)
@@ -334,11 +340,12 @@ def _refusals(job: LaunchJob) -> Iterator[LaunchGap]:
     facts = LaunchFacts.of(
         job.workload, job.network.num_devices, idle_devices=True, network=job.network
     )
-    for broken in broken_rules(job.plan, FRAMEWORKS["megatron-core"].rules, facts):
+    rules = launch_rules(job)
+    for broken in broken_rules(job.plan, rules, facts):
         if broken.rule in _REFUSED_AT_START:
             yield LaunchGap(
                 setting=broken.rule,
                 value=broken.found,
-                reason=f"Megatron-LM would refuse it: it takes {broken.expected} "
+                reason=f"{rules.framework} would refuse it: it takes {broken.expected} "
                 f"({broken.source}).",
             )

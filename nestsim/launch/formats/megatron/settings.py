@@ -16,6 +16,9 @@ from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.options import Option
 from nestsim.launch.formats.megatron.patterns import write_layout, write_list
 from nestsim.launch.job import LaunchJob
+from planner.frameworks.framework import FRAMEWORKS
+from planner.frameworks.rules import LaunchRules
+from planner.frameworks.splits import LAYOUT, counted_ends
 from planner.step.schedules.language import round_length
 
 Values = tuple[str, ...]
@@ -279,8 +282,20 @@ def _parallel(job: LaunchJob) -> Options:
     return options | _layout(job)
 
 
+def launch_rules(job: LaunchJob) -> LaunchRules:
+    """Return the rules of the release that a job names, or of the usual one."""
+    rules = job.scenario.search.rules
+    of_megatron = {"megatron-lm", "megatron-core", "nemo"}
+    if rules is not None and job.scenario.software_preset in of_megatron:
+        return rules
+    return FRAMEWORKS["megatron-core"].rules
+
+
 def _layout(job: LaunchJob) -> Options:
-    """Return how blocks are shared out: evenly, by the ends, or by a layout."""
+    """Return how blocks are shared out: evenly, by the ends, or by a layout.
+
+    A release without layouts may count the ends of the chain as blocks.
+    """
     plan = job.settings
     v = plan.virtual_pipeline_model_parallel_size
     blocks = job.blocks_by_virtual_stage()
@@ -298,6 +313,12 @@ def _layout(job: LaunchJob) -> Options:
             )
             if count != middle
         }
+    if LAYOUT not in launch_rules(job).splits and (ends := counted_ends(blocks)):
+        chunks: Options = (
+            {"num-virtual-stages-per-pipeline-rank": (str(v),)} if v > 1 else {}
+        )
+        names: Options = {f"account-for-{end}-in-pipeline-split": () for end in ends}
+        return chunks | names
     return {
         "pipeline-model-parallel-layout": (
             write_layout(blocks, job.model.mtp_num_layers),

@@ -1,0 +1,44 @@
+"""Options that a release of Megatron lacks are not written for it."""
+
+from pathlib import Path
+
+import pytest
+
+import nestsim
+from nestsim.scenario.load import Scenario
+from tests.nestsim.cli.test_cli_simulate import EIGHT
+
+PLAN = """
+[plan]
+pipeline_model_parallel_size = 2
+virtual_pipeline_model_parallel_size = 2
+data_parallel_size = 4
+micro_batch_size = 1
+zero_stage = 1
+account_for_embedding_in_pipeline_split = true
+account_for_loss_in_pipeline_split = true
+"""
+
+
+def exported(release: str) -> nestsim.ExportReport:
+    """Export six blocks on four virtual stages: 1, 2, 2 and 1."""
+    text = EIGHT.replace(
+        'preset = "megatron-core"', f'preset = "megatron-core"\nrelease = "{release}"'
+    ).replace("[model]", "[model]\nnum_layers = 6")
+    scenario = Scenario.from_toml(text + PLAN, Path("job.toml"))
+    return nestsim.export(scenario)
+
+
+@pytest.mark.parametrize(
+    ("release", "words", "others"),
+    [
+        ("0.12", "--account-for-loss-in-pipeline-split", "--pipeline-model-parallel"),
+        ("0.16", "--pipeline-model-parallel-layout", "--account-for"),
+    ],
+)
+def test_a_release_says_a_split_in_its_own_words(release, words, others):
+    report = exported(release)
+    script = str(report.launch.files["launch.sh"])
+    assert words in script
+    assert others not in script.replace("--pipeline-model-parallel-size", "")
+    assert not [gap for gap in report.launch.gaps if "layout" in gap.setting]
