@@ -146,7 +146,14 @@ class LaunchRules:
     """Whether experts are spread over as many replicas as there are of either."""
 
     experts_in_fp16: bool = True
-    """Whether experts may be in fp16."""
+    """Whether experts on several ranks may be in fp16."""
+
+    experts_beside_whole_sequences: bool = True
+    """Whether experts on several ranks go with tensor parallelism that leaves sequences
+    whole."""
+
+    biased_experts: bool = True
+    """Whether experts may have biases."""
 
     splits_biased_experts: bool = True
     """Whether experts with biases may be split."""

@@ -268,10 +268,15 @@ CONTEXT_WORDS = MappingProxyType(
 
 
 def _experts(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
-    experts, ep, etp = facts.num_moe_experts, sizes.ep, sizes.grouping.etp
-    if experts and facts.precision == "fp16" and not rules.experts_in_fp16:
+    ep, etp = sizes.ep, sizes.grouping.etp
+    if ep > 1 and facts.precision == "fp16" and not rules.experts_in_fp16:
         yield "experts", "experts in fp16", "bf16 or fp32"
-    if facts.has_biased_experts and sizes.etp > 1 and not rules.splits_biased_experts:
+    is_whole = sizes.tp > 1 and not sizes.sequence_parallel
+    if ep > 1 and is_whole and not rules.experts_beside_whole_sequences:
+        yield "experts", f"{sizes.tp} ranks with whole sequences", "split sequences"
+    if facts.has_biased_experts and not rules.biased_experts:
+        yield "experts", "experts with biases", "none"
+    elif facts.has_biased_experts and sizes.etp > 1 and not rules.splits_biased_experts:
         yield (
             "experts",
             f"biases of experts that {sizes.etp} ranks share",

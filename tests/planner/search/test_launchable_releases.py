@@ -48,7 +48,7 @@ CASES = {
         (
             "megatron-core",
             "0.10",
-            {"tp": 2, "ep": 2, "dp": 2, "pp": 2, "etp": 1, **INSIDE},
+            {"tp": 2, "ep": 2, "dp": 2, "pp": 2, "etp": 1, "sp": True, **INSIDE},
             {},
             "rank_order",
         ),
@@ -180,12 +180,13 @@ CASES = {
         (
             "megatron-core",
             release,
-            {"tp": 2, "dp": 4, "ep": 2, "etp": etp},
+            {"tp": 2, "dp": 4, "ep": 2, "etp": etp, "sp": True},
             {"has_biased_experts": True},
             rule,
         )
         for release, etp, rule in (
-            ("0.14", None, None),
+            ("0.14", 1, "experts"),
+            ("0.11", None, None),
             ("0.16", None, "experts"),
             ("0.16", 1, None),
         )
@@ -208,6 +209,26 @@ CASES = {
             {"mtp_num_layers": 1},
             None,
         ),
+    ],
+    # "sequence parallelism must be used", with core 0.10 to 0.15.
+    "experts beside whole sequences": [
+        ("megatron-core", release, {"tp": 2, "dp": 4, "ep": 2, "sp": sp}, {}, rule)
+        for release, sp, rule in (
+            ("0.15", False, "experts"),
+            ("0.15", True, None),
+            ("0.16", False, None),
+        )
+    ],
+    # --cpu-offloading-num-layers is an option from core 0.16 on.
+    "activations on the host, once": [
+        (
+            preset,
+            release,
+            {"dp": 8, "offload": Offload(activations=0.5)},
+            {},
+            "offload",
+        )
+        for preset, release in (("megatron-lm", None), ("megatron-core", "0.15"))
     ],
     "activations on the host": [
         ("megatron-core", None, {"dp": 8, "recompute": mode, "offload": kept}, {}, rule)

@@ -304,7 +304,8 @@ def _layout(job: LaunchJob) -> Options:
     if job.model.has_mamba or job.model.has_decoder:
         return {}  # their blocks are shared out evenly
     if v == 1 and len(set(blocks[1:-1])) <= 1 and 0 not in blocks:
-        middle = blocks[1] if len(blocks) > 2 else 0
+        # Of two stages the first one says it; with both, 0.12 divides by the rest.
+        middle = blocks[1]
         return {
             name: (str(count),)
             for name, count in (
