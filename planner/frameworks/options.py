@@ -62,6 +62,9 @@ class LaunchOption:
 class OptionTable:
     """The options of one framework."""
 
+    name: str
+    """Name of the framework's preset."""
+
     options: Mapping[str, LaunchOption]
     """Name -> option that a plan depends on."""
 
@@ -104,6 +107,7 @@ def option_table(framework: str) -> OptionTable:
     facts = tomli.loads((folder / f"{framework}.toml").read_text(encoding="utf-8"))
     assumed = facts.pop("assumed", [])
     return OptionTable(
+        name=framework,
         options={
             name: _option(entry)
             for names, entry in facts.pop("options").items()

@@ -4,23 +4,161 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
+from planner.frameworks.framework import PRESETS
+from planner.frameworks.options import OptionTable
+from planner.plans.spec import DEFAULT_ORDER
+
+_EXECUTION = (
+    *("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm"),
+    *("tp_comm_overlap", "cpu_adam"),
+)
 
 
-def plain_mixed_precision(
-    training: TrainingSpec, matmuls: Iterable[str]
-) -> dict[str, Any]:
-    """Return settings of training with masters and states in fp32, and no extras.
+def stated_gaps(
+    job: LaunchJob,
+    table: OptionTable,
+    cases: Mapping[str, bool],
+    values: Mapping[str, Any],
+) -> Iterator[LaunchGap]:
+    """Yield what a framework cannot say, in the order of the reasons in its table.
 
     Parameters
     ----------
-    training
-        What the plan is for.
-    matmuls
-        Formats of products that the framework has beside that of the weights.
+    job
+        The job.
+    table
+        Options of the framework.
+    cases
+        Whether a gap of the table is one of the job; `_common_cases` are known.
+    values
+        Setting -> its value, where it is none of the job's; other words of reasons.
     """
+    cases = {**_common_cases(job, table.name), **cases}
+    for name, reason in table.gaps.items():
+        setting = name.partition(":")[0]
+        if cases.get(name, False):
+            value = values.get(setting)
+            yield LaunchGap(
+                setting=setting,
+                value=setting_value(job, setting) if value is None else value,
+                reason=reason.format(**values),
+            )
+
+
+def _common_cases(job: LaunchJob, framework: str) -> dict[str, bool]:
+    """Return what a job asks for that some framework has no words for."""
+    settings, parallel = job.settings, job.plan.parallel
+    usual = PRESETS[framework].execution
+    execution = job.workload.execution
+    cases = {
+        "recompute: stage": settings.recompute == "stage",
+        "expert_model_parallel_size: over all ranks": parallel.grouping.is_folded,
+        "expert_model_parallel_size: within data": parallel.experts_within_data,
+    }
+    for name in (
+        *("num_microbatches", "hierarchical_context_parallel_sizes"),
+        *("expert_tensor_parallel_size", "pipeline_model_parallel_layout"),
+        "recompute_num_layers",
+    ):
+        cases[name] = getattr(settings, name) is not None
+    for name in ("gradient_algorithm", "tensor_algorithm"):
+        cases[name] = getattr(settings, name) != "auto"
+    for name in ("recompute", "zero_stage", "sharding_group_size"):
+        cases[f"{name}: of each stage"] = isinstance(getattr(settings, name), tuple)
+    for name in _EXECUTION:
+        differs = getattr(execution, name) != getattr(usual, name)
+        cases[f"software.{name}"] = differs
+    return cases
+
+
+def order_cases(job: LaunchJob, *, is_usual: bool) -> dict[str, bool]:
+    """Return which of two settings puts ranks where a framework does not.
+
+    ``is_usual`` is whether it puts them where the plan does.
+    """
+    is_order = job.settings.placement is None
+    return {"order": is_order and not is_usual, "placement": not (is_order or is_usual)}
+
+
+def setting_value(job: LaunchJob, setting: str) -> Any:
+    """Return the value of a setting of a job, of the plan where it is of no table."""
+    table, _, name = setting.rpartition(".")
+    plan, workload = job.plan, job.workload
+    holders: tuple[Any, ...] = (plan, plan.parallel, plan.stages[0])
+    if table:
+        holders = {
+            "model": (job.model,),
+            "training": (job.training,),
+            "software": (workload.execution, workload.software),
+        }[table]
+    elif name == "order":
+        return job.settings.order or DEFAULT_ORDER
+    elif (value := getattr(job.settings, name)) is not None:
+        return list(value) if isinstance(value, tuple) else value
+    return next(getattr(one, name) for one in holders if hasattr(one, name))
+
+
+def written_plain(job: LaunchJob, table: OptionTable, settings: str) -> dict[str, Any]:
+    """Return the options that are one setting of a table each, by the job's values."""
+    return {
+        name: option.word(setting_value(job, option.setting))
+        for name, option in table.plain(settings).items()
+    }
+
+
+def sizes_in_words(spec: TransformerSpec) -> str:
+    """Return the sizes of a model, for those who must write it down elsewhere."""
+    sizes = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    named = ("num_", "hidden_", "ffn_", "moe_", "vocab_")
+    return ", ".join(
+        f"{name} {value}"
+        for name, value in sizes.items()
+        if name.startswith(named) and value
+    )
+
+
+def training_gaps(
+    job: LaunchJob, framework: str, matmuls: Iterable[str], usual: Mapping[str, Any]
+) -> Iterator[LaunchGap]:
+    """Yield the settings of [training] that are others than a framework's.
+
+    That is mixed precision with masters and states in fp32, no extras, and full
+    microbatches.
+
+    Parameters
+    ----------
+    job
+        The job.
+    framework
+        What sentences call the framework.
+    matmuls
+        Formats of products that it has beside that of the weights.
+    usual
+        Setting -> what it has, where that is neither.
+    """
+    known = {**_plain_mixed_precision(job.training, matmuls), **usual}
+    replicas = job.plan.parallel.data_parallel_size
+    batch = job.plan.micro_batch_size * replicas * job.plan.num_microbatches
+    known["global_batch_size"] = batch
+    for field in fields(job.training):
+        value = getattr(job.training, field.name)
+        if field.name in known and value != known[field.name]:
+            has = "none of its own" if known[field.name] == "" else known[field.name]
+            yield LaunchGap(
+                setting=f"training.{field.name}",
+                value=value,
+                reason=f"{framework} has {has}.",
+            )
+
+
+def _plain_mixed_precision(
+    training: TrainingSpec, matmuls: Iterable[str]
+) -> dict[str, Any]:
+    """Return settings of training with masters and states in fp32, and no extras."""
     matmul = training.matmul_precision
     return {
         "main_params_dtype": "fp32",
@@ -36,44 +174,13 @@ def plain_mixed_precision(
     }
 
 
-def full_batch(job: LaunchJob) -> int:
-    """Return the sequences of a step in which all microbatches are full."""
-    plan = job.plan
-    replicas = plan.parallel.data_parallel_size
-    return plan.micro_batch_size * replicas * plan.num_microbatches
-
-
-def differing_training(
-    training: TrainingSpec, usual: Mapping[str, Any], framework: str
-) -> Iterator[LaunchGap]:
-    """Yield the settings of [training] that are others than a framework's."""
-    for field in fields(training):
-        value = getattr(training, field.name)
-        if field.name in usual and value != usual[field.name]:
-            has = "none of its own" if usual[field.name] == "" else usual[field.name]
-            yield LaunchGap(
-                setting=f"training.{field.name}",
-                value=value,
-                reason=f"{framework} has {has}.",
-            )
-
-
-def expert_group_gaps(
-    job: LaunchJob, framework: str, *, within_data: bool
-) -> Iterator[LaunchGap]:
-    """Yield groups of experts that are counted otherwise than a framework's.
-
-    ``within_data`` is `estimators.software.Software.experts_within_data`.
-    """
+def expert_group_gaps(job: LaunchJob, framework: str) -> Iterator[LaunchGap]:
+    """Yield experts that are spread over data-parallel ranks alone, which few do."""
     parallel = job.plan.parallel
-    ways = "all ranks of a stage", "data-parallel ranks alone"
-    others = (
-        parallel.grouping.is_folded if within_data else parallel.experts_within_data
-    )
-    if others:
+    if parallel.experts_within_data:
         yield LaunchGap(
             setting="expert_model_parallel_size",
             value=parallel.expert_model_parallel_size,
-            reason=f"{framework} spreads experts over {ways[within_data]}, the plan "
-            f"over {ways[not within_data]}.",
+            reason=f"{framework} spreads experts over all ranks of a stage, the plan "
+            "over data-parallel ranks alone.",
         )

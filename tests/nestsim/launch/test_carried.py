@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from nestsim.launch.formats.deepspeed import known as deepspeed
 from nestsim.launch.formats.deepspeed import options as words
-from nestsim.launch.formats.maxtext import known as maxtext
-from nestsim.launch.formats.torchtitan import known as titan
+from nestsim.launch.formats.maxtext import names as maxtext
+from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.writing import SCRIPT_FILE, TOML_FILE
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
@@ -167,7 +167,9 @@ MAXTEXT = {
 @given(
     others=st.dictionaries(
         st.sampled_from(
-            sorted((maxtext.WITHOUT_EFFECT | maxtext.ASSUMED.keys()) - {"base_config"})
+            sorted(
+                (maxtext.TABLE.silent | maxtext.TABLE.assumed.keys()) - {"base_config"}
+            )
         ),
         VALUES,
         max_size=12,
@@ -195,7 +197,9 @@ def test_options_of_maxtext_come_back(
     files = WRITERS["maxtext"](LaunchJob.of(scenario))
     again, _ = read("maxtext", str(files.files["maxtext.yml"]), Path("b.yml"))
     assert check(first, files, again) == set()
-    assert options_of(first).keys() == others.keys() | (document.keys() & maxtext.FINER)
+    assert options_of(first).keys() == others.keys() | (
+        document.keys() & maxtext.TABLE.finer
+    )
 
 
 def test_words_of_a_script_of_maxtext_stay_words(tmp_path: Path) -> None:

@@ -10,14 +10,12 @@ import nestsim
 from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.deepspeed import options as deepspeed
 from nestsim.launch.formats.deepspeed.reading import read_deepspeed
-from nestsim.launch.formats.maxtext import known as others_of_maxtext
 from nestsim.launch.formats.maxtext import names as maxtext
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.formats.megatron import options as megatron
 from nestsim.launch.formats.megatron.assumed import REFUSED
 from nestsim.launch.formats.megatron.known import SILENT
 from nestsim.launch.formats.megatron.read import read_megatron
-from nestsim.launch.formats.torchtitan import known as others_of_titan
 from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.reading import read_torchtitan
 from nestsim.launch.read import LaunchSource
@@ -124,9 +122,7 @@ def test_the_dispatcher_of_experts_is_read() -> None:
 def test_options_of_torchtitan_stand_in_one_list() -> None:
     draw = random.Random(28)
     ignored = [
-        f"{section}.{name}"
-        for section, names in others_of_titan.WITHOUT_EFFECT.items()
-        for name in sorted(names or {"thing"})
+        name if "." in name else f"{name}.thing" for name in sorted(titan.TABLE.silent)
     ]
     for _ in range(40):
         tables: dict[str, dict[str, object]] = {
@@ -168,8 +164,8 @@ def test_the_backend_of_experts_of_torchtitan_is_read() -> None:
 
 def test_options_of_maxtext_stand_in_one_list() -> None:
     draw = random.Random(28)
-    assumed = others_of_maxtext.ASSUMED
-    names = sorted({*others_of_maxtext.WITHOUT_EFFECT, *assumed})
+    assumed = maxtext.TABLE.assumed
+    names = sorted({*maxtext.TABLE.silent, *assumed})
     for _ in range(40):
         given = {"model_name": "llama2-7b", "per_device_batch_size": 1}
         given |= {name: draw.choice([3, True]) for name in draw.sample(names, 8)}

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.models.library.catalog import load_model
-from nestsim.launch.formats.maxtext.known import ASSUMED, WITHOUT_EFFECT
-from nestsim.launch.formats.maxtext.names import MODELS, OPTIONS
+from nestsim.launch.formats.maxtext.names import MODELS, OPTIONS, TABLE
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.formats.maxtext.writing import YAML_FILE, write_maxtext
 from nestsim.launch.job import LaunchJob
@@ -154,7 +153,7 @@ def test_no_setting_of_a_plan_is_dropped_silently(field: str) -> None:
 def test_what_is_written_is_plain_yaml_with_names_of_base_yml() -> None:
     job = maxtext_job({"pipeline_model_parallel_size": 2, "recompute": "none"})
     document = yaml.safe_load(text_of(write_maxtext(job), YAML_FILE))
-    assert set(document) <= {*OPTIONS, *WITHOUT_EFFECT, *ASSUMED}
+    assert set(document) <= {*OPTIONS, *TABLE.silent, *TABLE.assumed}
     for name, value in document.items():
         if name in OPTIONS:
             default = OPTIONS[name].default

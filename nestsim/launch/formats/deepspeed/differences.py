@@ -123,7 +123,7 @@ def differences(job: LaunchJob, read: LaunchTables) -> tuple[LaunchGap, ...]:
     """
     return (
         *_plan_gaps(job, read),
-        *expert_group_gaps(job, "DeepSpeed", within_data=False),
+        *expert_group_gaps(job, "DeepSpeed"),
         *_model_gaps(job, read),
         *_training_gaps(job, read),
         *_software_gaps(job, read),

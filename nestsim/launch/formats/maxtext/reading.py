@@ -5,25 +5,19 @@ from typing import Any
 
 from estimators.models.library.catalog import load_model
 from nestsim.launch.carried import launch_table
+from nestsim.launch.formats.given import TableOptions
 from nestsim.launch.formats.maxtext.mesh import AxisMesh
 from nestsim.launch.formats.maxtext.names import (
     AXES,
-    CORES_PER_CHIP,
-    DTYPES,
+    BUILT,
     FORMAT,
-    MODEL_OPTIONS,
     MODELS,
-    OPTIMIZERS,
     OTHER_AXES,
-    QUANTIZATIONS,
     REMAT_TENSORS,
+    TABLE,
     blocks_of_layer,
 )
-from nestsim.launch.formats.maxtext.sources import (
-    MaxTextSettings,
-    is_maxtext,
-    read_settings,
-)
+from nestsim.launch.formats.maxtext.sources import is_maxtext, read_settings
 from nestsim.launch.read import DEFAULT_NODE, ImportedJob, LaunchSource
 from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import DIMENSIONS
@@ -56,13 +50,14 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
         **_recompute(settings, assumed),
     }
     batch, micro_batch = _batches(settings, mesh, assumed)
+    kept = {name: one for name, one in settings.kept().items() if name != BUILT}
     is_gpu = settings.choice("hardware").startswith("gpu")
     tables = {
         "model": model,
         "training": {"global_batch_size": batch, **_training(settings)},
         "software": {"preset": "maxtext", **_software(settings)},
         "plan": {"micro_batch_size": micro_batch, **plan},
-        **launch_table(FORMAT, settings.kept(), assumed),
+        **launch_table(FORMAT, kept, assumed),
     }
     return ImportedJob(
         name=f"{source.path.stem} (MaxText)",
@@ -74,7 +69,7 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
     )
 
 
-def _model(source: LaunchSource, settings: MaxTextSettings) -> tuple[Any, int]:
+def _model(source: LaunchSource, settings: TableOptions) -> tuple[Any, int]:
     """Return the table [model], and how many layers MaxText counts in it."""
     length = settings.whole("max_target_length")
     shared: dict[str, Any] = {"sequence_length": length}
@@ -90,11 +85,9 @@ def _model(source: LaunchSource, settings: MaxTextSettings) -> tuple[Any, int]:
         sizes = _sized_model(settings)
         return {**sizes, **shared}, sizes["num_layers"]
     if name not in MODELS:
-        raise InputError(
+        raise settings.value("model_name").error(
             "is no model that is known",
-            where="model_name",
-            got=name,
-            expected="a name of MaxText's, or --model NAME or CONFIG.JSON beside it",
+            "a name of MaxText's, or --model NAME or CONFIG.JSON beside it",
         )
     spec = load_model(MODELS[name], sequence_length=length)
     depths = settings.whole("mtp_num_layers", least=0)
@@ -103,7 +96,7 @@ def _model(source: LaunchSource, settings: MaxTextSettings) -> tuple[Any, int]:
     return {"name": MODELS[name], **shared}, spec.num_layers // size
 
 
-def _sized_model(settings: MaxTextSettings) -> dict[str, Any]:
+def _sized_model(settings: TableOptions) -> dict[str, Any]:
     """Return a Llama of the sizes that are given, times the global scale.
 
     Doubling the scale doubles in turn heads and feed-forward width, hidden size, and
@@ -111,11 +104,9 @@ def _sized_model(settings: MaxTextSettings) -> dict[str, Any]:
     """
     block = settings.value("decoder_block").text()
     if block not in ("llama2", "mistral"):
-        raise InputError(
+        raise settings.value("decoder_block").error(
             "is no kind of block that a model without a name can have here",
-            where="decoder_block",
-            got=block,
-            expected='"llama2", or --model NAME or CONFIG.JSON beside it',
+            '"llama2", or --model NAME or CONFIG.JSON beside it',
         )
     scale = settings.whole("global_parameter_scale")
     if scale & (scale - 1) or scale > 2**20:
@@ -124,26 +115,22 @@ def _sized_model(settings: MaxTextSettings) -> dict[str, Any]:
         )
     turns, rest = divmod(scale.bit_length() - 1, 3)
     wide, hidden = 2 ** (turns + (rest > 0)), 2 ** (turns + (rest > 1))
-    sizes = {
-        name: settings.whole(name)
-        for name, default in MODEL_OPTIONS.items()
-        if isinstance(default, int) and not isinstance(default, bool)
-    }
+    factors = {"num_layers": 2**turns, "hidden_size": hidden}
+    factors |= dict.fromkeys(_WIDE, wide)
     return {
         "family": "llama",
-        "num_layers": sizes["base_num_decoder_layers"] * 2**turns,
-        "hidden_size": sizes["base_emb_dim"] * hidden,
-        "num_attention_heads": sizes["base_num_query_heads"] * wide,
-        "num_query_groups": sizes["base_num_kv_heads"] * wide,
-        "ffn_hidden_size": sizes["base_mlp_dim"] * wide,
-        "kv_channels": sizes["head_dim"],
-        "vocab_size": sizes["vocab_size"],
-        "tie_word_embeddings": settings.flag("logits_via_embedding"),
+        **{
+            name: value * factors[name] if name in factors else value
+            for name, value in settings.settings("model").items()
+        },
     }
+
+
+_WIDE = ("num_attention_heads", "num_query_groups", "ffn_hidden_size")
 
 
 def _mesh(
-    settings: MaxTextSettings, num_devices: int | None, assumed: list[str]
+    settings: TableOptions, num_devices: int | None, assumed: list[str]
 ) -> AxisMesh:
     """Return the sizes of all axes, those that are left open filled in."""
     inside, among = (
@@ -186,7 +173,7 @@ def _mesh(
 
 
 def _num_slices(
-    settings: MaxTextSettings,
+    settings: TableOptions,
     num_devices: int | None,
     inside: dict[str, int],
     among: dict[str, int],
@@ -209,17 +196,18 @@ def _num_slices(
     return known
 
 
-def _slice_size(settings: MaxTextSettings) -> int | None:
+def _slice_size(settings: TableOptions) -> int | None:
     """Return the devices of a slice of the topology that is compiled for."""
     topology = settings.value("compile_topology")
     if topology.raw == "":
         return None
     generation, _, count = topology.text().partition("-")
-    if generation not in CORES_PER_CHIP or not count.isdecimal() or len(count) > 7:
+    cores: int | None = TABLE.facts["cores_per_chip"].get(generation)
+    if cores is None or not count.isdecimal() or len(count) > 7:
         raise topology.error(
             "is no slice that is known", "such as v5p-512, v5e-256, v4-128"
         )
-    return max(int(count) // CORES_PER_CHIP[generation], 1)
+    return max(int(count) // cores, 1)
 
 
 def _fill(sizes: dict[str, int], total: int | None, kind: str) -> None:
@@ -255,7 +243,7 @@ def _fill(sizes: dict[str, int], total: int | None, kind: str) -> None:
 
 
 def _sizes(
-    settings: MaxTextSettings, mesh: AxisMesh, assumed: list[str]
+    settings: TableOptions, mesh: AxisMesh, assumed: list[str]
 ) -> dict[str, Any]:
     """Return sizes and order of ranks."""
     tp = mesh.size("tensor") * mesh.size("tensor_sequence")
@@ -271,8 +259,7 @@ def _sizes(
     if mesh.size("tensor") > 1 and mesh.size("tensor_sequence") > 1:
         assumed.append("All tensor-parallel ranks share sequences, too.")
     if cp > 1:
-        ring = settings.choice("context_parallel_strategy") == "ring"
-        plan["cp_comm_type"] = "p2p" if ring else "all_gather"
+        plan["cp_comm_type"] = settings.meaning("context_parallel_strategy")
     factors = list(mesh.factors)
     if ep > 1 and tp * cp > 1:
         assumed.append(
@@ -289,16 +276,13 @@ def _sizes(
         return plan
     if len(set(names)) == len(names):
         rest = [name for name in DIMENSIONS if name not in names]
-        return {**plan, "order": "-".join(["tp", *_without_tp([*rest, *names])])}
+        others = [name for name in (*rest, *names) if name != "tp"]
+        return {**plan, "order": "-".join(["tp", *others])}
     return {**plan, "placement": " ".join(f"{name}{size}" for name, size in factors)}
 
 
-def _without_tp(names: list[str]) -> list[str]:
-    return [name for name in names if name != "tp"]
-
-
 def _batches(
-    settings: MaxTextSettings, mesh: AxisMesh, assumed: list[str]
+    settings: TableOptions, mesh: AxisMesh, assumed: list[str]
 ) -> tuple[int, int]:
     """Return the sequences of an optimizer step and of a microbatch."""
     name = "per_device_batch_size"
@@ -314,11 +298,8 @@ def _batches(
         if count < 1:
             count = pp * (2 if delayed else 1)
         if count % pp:
-            raise InputError(
-                "is no multiple of the number of stages",
-                where="num_pipeline_microbatches",
-                got=count,
-                expected=f"a multiple of {pp}",
+            raise settings.value("num_pipeline_microbatches").error(
+                "is no multiple of the number of stages", f"a multiple of {pp}"
             )
         parts *= count
         if rounds > 1:
@@ -328,17 +309,15 @@ def _batches(
             )
     micro_batch = local / parts
     if micro_batch < 1 or not micro_batch.is_integer():
-        raise InputError(
+        raise settings.value(name).error(
             "does not make whole sequences in each microbatch",
-            where=name,
-            got=each,
-            expected=f"a multiple of {parts / mesh.num_devices:g}",
+            f"a multiple of {parts / mesh.num_devices:g}",
         )
     return int(local) * rounds, int(micro_batch)
 
 
 def _pipeline(
-    settings: MaxTextSettings, mesh: AxisMesh, num_layers: int, assumed: list[str]
+    settings: TableOptions, mesh: AxisMesh, num_layers: int, assumed: list[str]
 ) -> dict[str, Any]:
     """Return how often stages come round again."""
     pp = mesh.size("pipeline")
@@ -346,11 +325,8 @@ def _pipeline(
         return {}
     piped = settings.whole("pipeline_parallel_layers", least=-1)
     if piped not in (-1, num_layers):
-        raise InputError(
-            "leaves blocks outside of the pipeline, which no plan does",
-            where="pipeline_parallel_layers",
-            got=piped,
-            expected="-1",
+        raise settings.value("pipeline_parallel_layers").error(
+            "leaves blocks outside of the pipeline, which no plan does", "-1"
         )
     each = settings.whole("num_layers_per_pipeline_stage")
     repeats, rest = divmod(num_layers, pp * each)
@@ -367,7 +343,7 @@ def _pipeline(
 
 
 def _sharding(
-    settings: MaxTextSettings, mesh: AxisMesh, assumed: list[str]
+    settings: TableOptions, mesh: AxisMesh, assumed: list[str]
 ) -> dict[str, Any]:
     """Return what is sharded: weights over fsdp, context and expert axes."""
     group = mesh.size("fsdp") * mesh.size("context") * mesh.size("expert")
@@ -384,7 +360,7 @@ def _sharding(
     return plan
 
 
-def _recompute(settings: MaxTextSettings, assumed: list[str]) -> dict[str, Any]:
+def _recompute(settings: TableOptions, assumed: list[str]) -> dict[str, Any]:
     """Return what is computed again, and what the host keeps."""
     policy = settings.value("remat_policy")
     name = policy.text()
@@ -414,18 +390,11 @@ def _recompute(settings: MaxTextSettings, assumed: list[str]) -> dict[str, Any]:
     return {**plan, "recompute": nearest.mode}
 
 
-def _custom(settings: MaxTextSettings, assumed: list[str]) -> dict[str, Any]:
+def _custom(settings: TableOptions, assumed: list[str]) -> dict[str, Any]:
     """Return what a policy of single results comes to."""
-    kept = {name: settings.value(name).text() for name in REMAT_TENSORS}
-    for name, what in kept.items():
-        if what not in ("remat", "device", "offload"):
-            raise settings.value(name).error(
-                "is nothing that can be done with a result",
-                '"remat", "device" or "offload"',
-            )
+    whats = {settings.choice(name) for name in REMAT_TENSORS}
     offloads = settings.value("decoder_layer_input").text() == "offload"
     plan: dict[str, Any] = {"offload_activations": 1.0} if offloads else {}
-    whats = set(kept.values())
     if whats == {"device"}:
         return {**plan, "recompute": "none"}
     if whats != {"remat"}:
@@ -433,34 +402,21 @@ def _custom(settings: MaxTextSettings, assumed: list[str]) -> dict[str, Any]:
     return {**plan, "recompute": "full"}
 
 
-def _training(settings: MaxTextSettings) -> dict[str, Any]:
+def _training(settings: TableOptions) -> dict[str, Any]:
     """Return the settings of [training] but for the batch."""
-    precision = DTYPES[settings.choice("dtype")]
-    optimizer = OPTIMIZERS[settings.choice("opt_type")]
+    table = settings.settings("training")
     narrow = settings.choice("weight_dtype") == "bfloat16"
-    table: dict[str, Any] = {
-        "precision": precision,
-        "optimizer": optimizer,
-        "gradient_precision": DTYPES[settings.choice("grad_dtype")],
-        "weights_in_fp32": not narrow,
-    }
+    table["weights_in_fp32"] = not narrow
     if narrow:
-        if (precision, optimizer) != ("bf16", "adam"):
+        if (table["precision"], table["optimizer"]) != ("bf16", "adam"):
             raise settings.value("weight_dtype").error(
                 "goes with bfloat16 and adamw only, here", '"float32"'
             )
         table["optimizer"] = "adam-bf16"
-    quantization = settings.value("quantization")
-    if quantization.raw not in QUANTIZATIONS:
-        raise quantization.error(
-            "is no number format that is simulated", ", ".join(QUANTIZATIONS)
-        )
-    if QUANTIZATIONS[quantization.raw]:
-        table["matmul_precision"] = QUANTIZATIONS[quantization.raw]
     return table
 
 
-def _software(settings: MaxTextSettings) -> dict[str, Any]:
+def _software(settings: TableOptions) -> dict[str, Any]:
     """Return the settings of [software] beside the preset."""
     if settings.choice("attention") == "cudnn_flash_te":
         return {"attention_kernel": "fused"}

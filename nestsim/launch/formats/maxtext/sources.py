@@ -5,20 +5,12 @@ A YAML file with the files that it builds on, or a script that starts
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nestsim.launch.carried import with_variables
-from nestsim.launch.effects import OptionEffects
-from nestsim.launch.formats.maxtext.known import (
-    ASSUMED,
-    BUILT,
-    FINER,
-    WITHOUT_EFFECT,
-)
-from nestsim.launch.formats.maxtext.names import OPTIONS
+from nestsim.launch.formats.given import TableOptions
+from nestsim.launch.formats.maxtext.names import BUILT, OPTIONS, TABLE
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.shell.marks import known_word
 from nestsim.launch.training import find_training
@@ -41,64 +33,6 @@ _MEMBER = re.compile(r"[A-Z]\w+\.([A-Z][A-Z0-9_]*)")
 _OWN = frozenset({"per_device_batch_size", "max_target_length", "remat_policy"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaxTextSettings:
-    """What a configuration says."""
-
-    values: Mapping[str, Value]
-    """Value of each option that it sets and that matters."""
-
-    ignored: Mapping[str, Any] = field(default_factory=dict)
-    """Value of each of those that no setting stands for."""
-
-    replaced: tuple[str, ...] = ()
-    """Names of those in whose place something else is assumed."""
-
-    ticked: set[str] = field(default_factory=set)
-    """Options that somebody read."""
-
-    assumptions: tuple[str, ...] = ()
-    """What was assumed of files that are not there."""
-
-    @property
-    def effects(self) -> OptionEffects:
-        """What became of each option, after all were read."""
-        return OptionEffects.of(
-            [*self.values, *self.ignored],
-            read=self.ticked,
-            assumed=self.replaced,
-        )
-
-    def kept(self) -> dict[str, Any]:
-        """Return what no setting holds: what nobody read, and some that say more."""
-        held = self.ticked - FINER
-        more = {name: one.raw for name, one in self.values.items() if name not in held}
-        others = {name: one for name, one in self.ignored.items() if name not in BUILT}
-        return more | others
-
-    def has(self, name: str) -> bool:
-        """Whether an option is set."""
-        self.ticked.add(name)
-        return name in self.values
-
-    def value(self, name: str) -> Value:
-        """Return the value of an option, or what ``base.yml`` has."""
-        self.ticked.add(name)
-        return self.values.get(name, Value(OPTIONS[name].default, name))
-
-    def whole(self, name: str, *, least: int = 1) -> int:
-        """Return a number of things."""
-        return self.value(name).whole(least=least, most=10**9)
-
-    def flag(self, name: str) -> bool:
-        """Return whether something is on."""
-        return self.value(name).flag()
-
-    def choice(self, name: str) -> str:
-        """Return one of the texts that an option takes."""
-        return self.value(name).choice(OPTIONS[name].choices)
-
-
 def is_maxtext(source: LaunchSource) -> bool:
     """Whether a file looks like a configuration of MaxText, or has one in it."""
     if _PRINTED.search(source.text) or _START.search(source.text):
@@ -108,11 +42,11 @@ def is_maxtext(source: LaunchSource) -> bool:
     except InputError:
         return False
     return isinstance(document, dict) and (
-        "base_config" in document or bool(_OWN & set(map(str, document)))
+        BUILT in document or bool(_OWN & set(map(str, document)))
     )
 
 
-def read_settings(source: LaunchSource) -> MaxTextSettings:
+def read_settings(source: LaunchSource) -> TableOptions:
     """Read a YAML file, a script or a log.
 
     Raises
@@ -129,17 +63,17 @@ def read_settings(source: LaunchSource) -> MaxTextSettings:
         given = _document(source.text, source.path.parent, _MOST_PARENTS)
     values: dict[str, Value] = {}
     ignored: dict[str, Any] = {}
-    replaced: list[str] = []
+    replaced: set[str] = set()
     for name, raw in given.items():
         if name in OPTIONS:
             values[name] = Value(_typed(name, raw), name)
-        elif name in ASSUMED:
+        elif name in TABLE.assumed:
             ignored[name] = raw
-            usual, sentence = ASSUMED[name]
+            usual, sentence = TABLE.assumed[name]
             if raw != usual:
-                replaced.append(name)
+                replaced.add(name)
                 assumed.append(f"{name}: {sentence}")
-        elif name in WITHOUT_EFFECT:
+        elif name in TABLE.silent:
             ignored[name] = raw
         else:
             raise InputError(
@@ -147,12 +81,13 @@ def read_settings(source: LaunchSource) -> MaxTextSettings:
                 where=name,
                 got=raw,
                 expected="a name of base.yml that training reads",
-                hint=nearest(name, [*OPTIONS, *ASSUMED, *sorted(WITHOUT_EFFECT)]),
+                hint=nearest(name, [*OPTIONS, *TABLE.assumed, *sorted(TABLE.silent)]),
             )
-    return MaxTextSettings(
+    return TableOptions(
+        table=TABLE,
         values=values,
         ignored=ignored,
-        replaced=tuple(replaced),
+        replaced=replaced,
         assumptions=tuple(assumed),
     )
 
@@ -162,17 +97,17 @@ def _document(text: str, folder: Path, parents: int) -> dict[str, Any]:
     document = parse_yaml(text, expected=_EXPECTED)
     if not isinstance(document, dict) or not all(isinstance(k, str) for k in document):
         raise InputError("is not a table of names and values", expected=_EXPECTED)
-    parent = document.get("base_config", _BASE)
+    parent = document.get(BUILT, _BASE)
     if not isinstance(parent, str):
-        raise Value(parent, "base_config").error("has the wrong type", "a file's name")
+        raise Value(parent, BUILT).error("has the wrong type", "a file's name")
     if Path(parent).name == _BASE:
         return document
     if not parents:
-        raise InputError("is built on too many files", where="base_config", got=parent)
+        raise InputError("is built on too many files", where=BUILT, got=parent)
     try:
         inner = read_text(folder / parent, expected=_EXPECTED, most_bytes=_MOST_BYTES)
     except InputError as error:
-        raise error.at("base_config") from None
+        raise error.at(BUILT) from None
     return _document(inner, (folder / parent).parent, parents - 1) | document
 
 
@@ -186,7 +121,7 @@ def _printed(text: str) -> dict[str, Any]:
         if member := _MEMBER.fullmatch(word):
             word = "" if member[1] == "NONE" else member[1].lower()
         given[name] = word if name in OPTIONS else _scalar(word)
-    return {name: given[name] for name in given if name in {*OPTIONS, *ASSUMED}}
+    return {name: given[name] for name in given if name in {*OPTIONS, *TABLE.assumed}}
 
 
 def _command(source: LaunchSource, assumed: list[str]) -> dict[str, Any]:

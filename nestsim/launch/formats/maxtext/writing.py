@@ -1,8 +1,7 @@
 """Plans as configurations of MaxText: a YAML file on ``base.yml``, and its start."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,21 @@ from nestsim.launch.carried import (
     quoted,
     variables_of,
 )
-from nestsim.launch.formats.likeness import is_llama, is_published
-from nestsim.launch.formats.maxtext.gaps import plan_gaps, training_gaps
-from nestsim.launch.formats.maxtext.known import ASSUMED, BUILT, WITHOUT_EFFECT
+from nestsim.launch.formats.likeness import is_published
+from nestsim.launch.formats.maxtext.gaps import find_gaps
 from nestsim.launch.formats.maxtext.mesh import AxisMesh, mesh_of, placed_factors
 from nestsim.launch.formats.maxtext.names import (
-    DTYPES,
+    BUILT,
     FORMAT,
     MODELS,
-    OPTIMIZERS,
     OPTIONS,
-    QUANTIZATIONS,
     REMAT_TENSORS,
+    TABLE,
     VERSION,
     blocks_of_layer,
 )
 from nestsim.launch.formats.maxtext.reading import read_maxtext
+from nestsim.launch.formats.usual import written_plain
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.written import LaunchFiles, LaunchGap
@@ -56,7 +54,7 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
     """Write a plan for MaxText."""
     mesh = _mesh(job)
     groups = {
-        "The model.": _model_options(job.model) | _attention(job),
+        "The model.": _model_options(job) | _attention(job),
         "Sequences of a step; a device's part may be less than one.": _batches(job),
         "Number formats and optimizer.": _training(job),
         "Axes inside a slice, which on GPUs is a node (ici), and among slices (dcn).": (
@@ -65,8 +63,7 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
         "The pipeline; stages come round again after each chunk.": _pipeline(job),
         "What is computed again, and what the host keeps.": _recompute(job),
     }
-    gaps = [*_model_gaps(job), *training_gaps(job), *plan_gaps(job, mesh)]
-    gaps += _pair_gaps(job)
+    gaps = [*find_gaps(job, mesh, model_name(job.model))]
     own = {name: one for values in groups.values() for name, one in values.items()}
     back, changes = _of_import(job, own)
     command = _YOURS | {name: one for name, one in back.items() if _in_command(one)}
@@ -113,8 +110,9 @@ def _mesh(job: LaunchJob) -> AxisMesh:
     return mesh_of(placed_factors(plan.placement), axes, per_slice)
 
 
-def _model_options(spec: TransformerSpec) -> dict[str, Any]:
+def _model_options(job: LaunchJob) -> dict[str, Any]:
     """Return the name of the model, or its sizes."""
+    spec = job.model
     shared = {"max_target_length": spec.sequence_length}
     name = model_name(spec)
     if name is not None:
@@ -123,14 +121,7 @@ def _model_options(spec: TransformerSpec) -> dict[str, Any]:
     return {
         "model_name": "default",
         "decoder_block": "llama2",
-        "base_emb_dim": spec.hidden_size,
-        "base_num_query_heads": spec.num_attention_heads,
-        "base_num_kv_heads": spec.num_query_groups,
-        "base_mlp_dim": spec.ffn_hidden_size,
-        "base_num_decoder_layers": spec.num_layers,
-        "head_dim": spec.kv_channels,
-        "vocab_size": spec.vocab_size,
-        "logits_via_embedding": spec.tie_word_embeddings,
+        **written_plain(job, TABLE, "model"),
         **shared,
     }
 
@@ -151,37 +142,6 @@ def model_name(spec: TransformerSpec) -> str | None:
     return None
 
 
-def _model_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
-    spec = job.model
-    if model_name(spec) is None and not is_llama(spec, tied=True):
-        named = {
-            field.name: getattr(spec, field.name)
-            for field in fields(spec)
-            if field.name.startswith(("num_", "hidden_", "ffn_", "moe_", "vocab_"))
-            and getattr(spec, field.name)
-        }
-        yield LaunchGap(
-            setting="model",
-            value=spec.family,
-            reason="MaxText has no model of this name and kind; a file of its "
-            "configs/models needs "
-            + ", ".join(f"{name} {value}" for name, value in named.items())
-            + ". The sizes of a Llama are written.",
-        )
-
-
-def _pair_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
-    """Yield stages that would end inside of a layer."""
-    blocks, size = job.blocks_by_virtual_stage(), blocks_of_layer(model_name(job.model))
-    if any(count % size for count in blocks):
-        yield LaunchGap(
-            setting="pipeline_model_parallel_size",
-            value=len(job.plan.stages),
-            reason=f"A layer of this model is {size} blocks in MaxText, which one "
-            f"stage holds: {blocks[0]} blocks of a stage are no such layers.",
-        )
-
-
 def _batches(job: LaunchJob) -> dict[str, Any]:
     """Return what a device takes, and how often before an optimizer step."""
     plan = job.plan
@@ -196,25 +156,11 @@ def _batches(job: LaunchJob) -> dict[str, Any]:
 
 def _training(job: LaunchJob) -> dict[str, Any]:
     """Return number formats and optimizer."""
-    training = job.training
-    formats, optimizers = _inverse(DTYPES), _inverse(OPTIMIZERS)
-    narrow = training.optimizer == "adam-bf16"
-    products = _inverse(QUANTIZATIONS)
+    narrow = job.training.optimizer == "adam-bf16"
     return {
-        "dtype": formats[training.precision],
+        **written_plain(job, TABLE, "training"),
         "weight_dtype": "bfloat16" if narrow else "float32",
-        "grad_dtype": formats[training.gradient_precision],
-        "opt_type": optimizers.get(training.optimizer, "adamw"),
-        "quantization": products.get(training.matmul_precision, ""),
     }
-
-
-def _inverse(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the first name of each value."""
-    found: dict[str, str] = {}
-    for name, ours in names.items():
-        found.setdefault(ours, name)
-    return found
 
 
 def _axes(job: LaunchJob, mesh: AxisMesh) -> dict[str, Any]:
@@ -233,8 +179,8 @@ def _axes(job: LaunchJob, mesh: AxisMesh) -> dict[str, Any]:
         **found,
     }
     if parallel.context_parallel_size > 1:
-        ring = parallel.cp_comm_type == "p2p"
-        named["context_parallel_strategy"] = "ring" if ring else "all_gather"
+        strategy = "context_parallel_strategy"
+        named[strategy] = OPTIONS[strategy].word(parallel.cp_comm_type)
     if stage.zero_stage == 1:
         named["shard_optimizer_over_data"] = True
     return named
@@ -351,8 +297,8 @@ def _of_import(
 
 
 def _unknown(name: str) -> str:
-    is_known = name in OPTIONS or name in ASSUMED or name in WITHOUT_EFFECT
-    return "" if is_known and name not in BUILT else "MaxText has no such option."
+    known = name in OPTIONS or name in TABLE.assumed or name in TABLE.silent - {BUILT}
+    return "" if known else "MaxText has no such option."
 
 
 def _in_command(value: Any) -> bool:

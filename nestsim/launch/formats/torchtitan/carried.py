@@ -8,46 +8,46 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nestsim.launch.carried import brought_back, carried_options
-from nestsim.launch.formats.torchtitan.known import TOML_NAMES
 from nestsim.launch.formats.torchtitan.names import (
     COMMAND_FORMAT,
     COMMAND_VERSION,
     OPTIONS,
+    TABLE,
     TOML_FORMAT,
+    TOML_NAMES,
     TOML_VERSION,
+    is_silent,
 )
 from nestsim.launch.formats.torchtitan.reading import TitanDegrees, tables_of
-from nestsim.launch.formats.torchtitan.sources import TitanOptions, is_harmless
+from nestsim.launch.formats.torchtitan.sources import TitanOptions
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
 from topologies.errors import InputError
 from topologies.input_file import Value
 
 
-def of_toml(
-    job: LaunchJob, values: Mapping[str, Any]
+def of_version(
+    job: LaunchJob, values: Mapping[str, Any], format_name: str
 ) -> tuple[dict[str, Any], list[LaunchGap]]:
-    """Return what of an imported TOML file comes back, and what is changed of it."""
+    """Return what of an imported configuration comes back, and what is changed of it.
+
+    Parameters
+    ----------
+    job
+        The job.
+    values
+        What is written for its plan.
+    format_name
+        `TOML_FORMAT` or `COMMAND_FORMAT`, the one that is written.
+    """
+    is_toml = format_name == TOML_FORMAT
     return brought_back(
         values,
-        carried_options(job, TOML_FORMAT) or {},
-        reads=lambda options: _tables(job, options, function=None),
+        carried_options(job, format_name) or {},
+        reads=lambda options: _tables(job, options, None if is_toml else ""),
         matter=OPTIONS.keys(),
-        refusal=_unknown,
-    )
-
-
-def of_command(
-    job: LaunchJob, values: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[LaunchGap]]:
-    """Return what of an imported command line comes back, and what is changed of it."""
-    return brought_back(
-        values,
-        carried_options(job, COMMAND_FORMAT) or {},
-        reads=lambda options: _tables(job, options, function=""),
-        matter=OPTIONS.keys(),
-        refusal=_unknown_now,
-        shown=lambda name, value: (f"--{name}", value),
+        refusal=_unknown if is_toml else _unknown_now,
+        shown=lambda name, value: (name if is_toml else f"--{name}", value),
     )
 
 
@@ -74,7 +74,7 @@ def _unknown(name: str) -> str:
 
 
 def _unknown_now(name: str) -> str:
-    if name in OPTIONS or is_harmless(name):
+    if name in OPTIONS or is_silent(name):
         return ""
     return f"torchtitan {COMMAND_VERSION} has no such option."
 
@@ -82,6 +82,7 @@ def _unknown_now(name: str) -> str:
 def _tables(job: LaunchJob, values: Mapping[str, Any], function: str | None) -> Any:
     """Return what options are read as, and None if they cannot be read."""
     options = TitanOptions(
+        table=TABLE,
         values={
             name: Value(one, name) for name, one in values.items() if name in OPTIONS
         },

@@ -1,12 +1,4 @@
-"""Models of torchtitan, which are flavors in Python, and their names here.
-
-References
-----------
-.. [1] torchtitan 0.2.2, ``torchtitan/models/*/__init__.py``: ``llama3_args`` and its
-   like.
-.. [2] torchtitan 0.3.0, ``torchtitan/models/*/__init__.py``: ``llama3_configs`` and its
-   like, and ``torchtitan/models/*/config_registry.py``.
-"""
+"""Models of torchtitan, which are flavors in Python, and their names here."""
 
 import re
 from collections.abc import Mapping
@@ -16,9 +8,10 @@ from typing import Any
 
 from estimators.models.spec import TransformerSpec
 from nestsim.launch.formats.likeness import is_published
+from nestsim.launch.formats.torchtitan.names import TABLE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flavor:
     """A model as torchtitan names it."""
 
@@ -29,13 +22,10 @@ class Flavor:
     """Its flavor there."""
 
     in_toml: bool = True
-    """Whether 0.2.2 has it [1]_."""
+    """Whether 0.2.2 has it."""
 
     in_command: bool = True
-    """Whether 0.3.0 has it [2]_."""
-
-    note: str = ""
-    """Where it differs from what was published."""
+    """Whether 0.3.0 has it."""
 
     @property
     def function(self) -> str:
@@ -44,126 +34,27 @@ class Flavor:
         return f"{self.model}_{words}"
 
 
-_NO_MTP = "torchtitan trains it without the layer that predicts a second token."
-
 FLAVORS: Mapping[str, Flavor] = MappingProxyType(
-    {
-        "llama3.2-1b": Flavor("llama3", "1B", in_toml=False),
-        "llama3.2-3b": Flavor("llama3", "3B", in_toml=False),
-        "llama3-8b": Flavor("llama3", "8B"),
-        "llama3-70b": Flavor("llama3", "70B"),
-        "llama3-405b": Flavor("llama3", "405B"),
-        "llama4-scout": Flavor("llama4", "17bx16e", in_command=False),
-        "llama4-maverick": Flavor("llama4", "17bx128e", in_command=False),
-        "deepseek-v2-lite": Flavor("deepseek_v3", "16B"),
-        "deepseek-v2": Flavor("deepseek_v3", "236B"),
-        "deepseek-v3": Flavor("deepseek_v3", "671B", note=_NO_MTP),
-        "qwen3-0.6b": Flavor("qwen3", "0.6B"),
-        "qwen3-1.7b": Flavor("qwen3", "1.7B"),
-        "qwen3-4b": Flavor("qwen3", "4B"),
-        "qwen3-8b": Flavor("qwen3", "8B"),
-        "qwen3-14b": Flavor("qwen3", "14B"),
-        "qwen3-32b": Flavor("qwen3", "32B"),
-        "qwen3-30b-a3b": Flavor("qwen3", "30B-A3B"),
-        "qwen3-235b-a22b": Flavor("qwen3", "235B-A22B"),
-        "gpt-oss-20b": Flavor("gpt_oss", "20b"),
-        "gpt-oss-120b": Flavor("gpt_oss", "120b"),
-    }
+    {name: Flavor(**entry) for name, entry in TABLE.facts["flavors"].items()}
 )
 """Name in the model library -> flavor."""
 
-_VARIANTS = re.compile(r"_(flex|flex_attn|varlen|varlen_attn|irope)$")
-
-DEBUG_MODEL: Mapping[str, Any] = MappingProxyType(
-    {
-        "family": "llama",
-        "num_layers": 6,
-        "hidden_size": 256,
-        "ffn_hidden_size": 768,
-        "num_attention_heads": 16,
-        "vocab_size": 2048,
-    }
-)
-"""``llama3`` ``debugmodel`` of 0.2.2 and 0.3.0 [1]_, as a table [model]."""
-
-FUNCTION_SUFFIXES: Mapping[str, str] = MappingProxyType(
-    {"": "", "float8": "fp8", "mxfp8": "mxfp8"}
-)
-"""Last part of the name of a function -> number format of its products."""
-
-_SEQUENCE_8K = MappingProxyType(
-    {"training.local_batch_size": 1, "training.seq_len": 8192}
-)
-_FULL = MappingProxyType({"activation_checkpoint.mode": "full"})
-_QWEN = MappingProxyType({"training.local_batch_size": 4, "training.seq_len": 4096})
-_DEEPSEEK = MappingProxyType(
-    {
-        "training.local_batch_size": 4,
-        "training.seq_len": 4096,
-        "training.disable_cuda_graphs": True,
-        "parallelism.pipeline_parallel_schedule": "Interleaved1F1B",
-        "compile.enable": True,
-        "compile.components": ["loss"],
-    }
-)
-
 REGISTRY: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
     {
-        "llama3_8b": ("llama3-8b", _SEQUENCE_8K),
-        "llama3_8b_mxfp8": (
-            "llama3-8b",
-            {
-                **_SEQUENCE_8K,
-                "model.converters": ["quantize.linear.mx"],
-                "compile.enable": True,
-                "compile.components": ["model"],
-            },
-        ),
-        "llama3_70b": (
-            "llama3-70b",
-            {
-                "training.seq_len": 8192,
-                "parallelism.tensor_parallel_degree": 8,
-                **_FULL,
-            },
-        ),
-        "llama3_405b": (
-            "llama3-405b",
-            {
-                "training.local_batch_size": 2,
-                "training.seq_len": 8192,
-                "parallelism.tensor_parallel_degree": 8,
-                "parallelism.enable_async_tensor_parallel": True,
-                "compile.enable": True,
-                "model.converters": ["quantize.linear.float8"],
-                **_FULL,
-            },
-        ),
-        "deepseek_v3_16b": (
-            "deepseek-v2-lite",
-            {**_DEEPSEEK, "parallelism.expert_parallel_degree": 8},
-        ),
-        "deepseek_v3_671b": (
-            "deepseek-v3",
-            {**_DEEPSEEK, "parallelism.expert_parallel_degree": 2},
-        ),
-        "qwen3_0_6b": ("qwen3-0.6b", _QWEN),
-        "qwen3_1_7b": ("qwen3-1.7b", _QWEN),
-        "qwen3_14b": ("qwen3-14b", {**_QWEN, **_FULL}),
-        "qwen3_32b": (
-            "qwen3-32b",
-            {**_QWEN, "training.local_batch_size": 2, **_FULL},
-        ),
-        "qwen3_30b_a3b": (
-            "qwen3-30b-a3b",
-            {**_QWEN, "training.local_batch_size": 2, **_FULL},
-        ),
-        "gpt_oss_20b": ("gpt-oss-20b", {**_SEQUENCE_8K, **_FULL}),
-        "gpt_oss_120b": ("gpt-oss-120b", {**_SEQUENCE_8K, **_FULL}),
+        name: (one["model"], one["values"])
+        for name, one in TABLE.facts["registry"].items()
     }
 )
 """Function of the registry of 0.3.0 -> model, and where it differs from the defaults,
-under the names of 0.2.2 [2]_."""
+under the names of 0.2.2."""
+
+DEBUG_MODEL: Mapping[str, Any] = TABLE.facts["debug_model"]
+"""``llama3`` ``debugmodel`` of 0.2.2 and 0.3.0, as a table [model]."""
+
+_VARIANTS = re.compile(r"_(flex|flex_attn|varlen|varlen_attn|irope)$")
+_SUFFIXES = {"_float8": "fp8", "_mxfp8": "mxfp8"}
+"""End of the name of a function -> number format of its products."""
+_PLAN = "_plan"
 
 
 def flavor_of(spec: TransformerSpec) -> Flavor | None:
@@ -183,29 +74,22 @@ def library_name(model: str, flavor: str) -> str | None:
     return None
 
 
-def function_model(function: str) -> tuple[str, str] | None:
-    """Return what a function that we write is for.
-
-    Returns
-    -------
-    tuple of str or None
-        Model's name in the library and number format of its products; None if it is
-        no such function.
-    """
-    for name, flavor in FLAVORS.items():
-        for precision in FUNCTION_SUFFIXES.values():
-            if function == function_name(flavor.function, precision):
-                return name, precision
+def function_model(function: str) -> str | None:
+    """Return the model that a function of ours is for, None for others."""
+    flavor, precision = split_function(function)
+    for name, known in FLAVORS.items():
+        if known.function == flavor and function == function_name(flavor, precision):
+            return name
     return None
 
 
-def function_precision(function: str) -> str:
-    """Return the number format of products of a function that we write."""
-    plain = function.removesuffix("_plan")
-    for suffix, precision in FUNCTION_SUFFIXES.items():
-        if suffix and plain.endswith(f"_{suffix}"):
-            return precision
-    return ""
+def split_function(function: str) -> tuple[str, str]:
+    """Return what a function that we write was made of, as `function_name` takes it."""
+    plain = function.removesuffix(_PLAN)
+    for suffix, precision in _SUFFIXES.items():
+        if plain.endswith(suffix):
+            return plain.removesuffix(suffix), precision
+    return plain, ""
 
 
 def function_name(flavor: str, precision: str) -> str:
@@ -218,5 +102,5 @@ def function_name(flavor: str, precision: str) -> str:
     precision
         Number format of products, ``""`` for the usual one.
     """
-    (suffix,) = (key for key, known in FUNCTION_SUFFIXES.items() if known == precision)
-    return "_".join(part for part in (flavor, suffix, "plan") if part)
+    suffixes = {meaning: suffix for suffix, meaning in _SUFFIXES.items()}
+    return f"{flavor}{suffixes.get(precision, '')}{_PLAN}"

@@ -6,7 +6,7 @@ for a command line.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from estimators.models.library.catalog import load_model
@@ -15,17 +15,16 @@ from nestsim.launch.formats.torchtitan.flavors import (
     DEBUG_MODEL,
     REGISTRY,
     function_model,
-    function_precision,
     library_name,
+    split_function,
 )
-from nestsim.launch.formats.torchtitan.known import ASSUMED, OF_CONVERTERS
 from nestsim.launch.formats.torchtitan.names import (
     COMMAND_FORMAT,
     CONVERTERS,
-    DTYPES,
-    GROUPED_CONVERTERS,
-    OTHER_SCHEDULES,
-    SCHEDULE_NAMES,
+    EVERY_NTH,
+    OPTIONS,
+    SCHEDULE,
+    TABLE,
     TOML_FORMAT,
 )
 from nestsim.launch.formats.torchtitan.snippets import flavor_table
@@ -38,7 +37,6 @@ from nestsim.launch.formats.torchtitan.sources import (
 )
 from nestsim.launch.formats.torchtitan.splits import (
     DEFAULT_CHUNKS,
-    EVERY_NTH,
     blocks_again,
     blocks_of_modules,
     blocks_of_points,
@@ -48,14 +46,6 @@ from nestsim.launch.formats.torchtitan.splits import (
 from nestsim.launch.read import ImportedJob, LaunchSource
 from planner.step.schedules import find_schedule
 from topologies.errors import InputError
-
-FINER = frozenset(
-    {
-        *("optimizer.name", "compile.enable", "compile.components"),
-        "parallelism.expert_parallel_comm_backend",
-    }
-)
-"""Options that say more than the settings that they are read into."""
 
 
 def is_torchtitan(source: LaunchSource) -> bool:
@@ -76,7 +66,7 @@ def read_torchtitan(source: LaunchSource) -> ImportedJob:
     model, num_layers = _model(source, options)
     sizes = TitanDegrees.of(options, source.num_devices)
     tables = {"model": model, **tables_of(options, sizes, num_layers, assumed)}
-    kept = options.kept(FINER)
+    kept = options.kept()
     tables |= launch_table(
         COMMAND_FORMAT if options.is_command else TOML_FORMAT, kept, assumed
     )
@@ -126,18 +116,22 @@ def tables_of(
     }
 
 
+_OF_CONVERTERS = ("quantize.", "float8.", "mx.")
+"""Beginnings of options without effect where nothing is converted."""
+
+
 def _assume_others(
     options: TitanOptions, training: Mapping[str, Any], assumed: list[str]
 ) -> None:
     """Note what is taken instead of options that no setting stands for."""
     narrow = "matmul_precision" in training
     for name, value in options.ignored.items():
-        if name.startswith(OF_CONVERTERS) and not narrow:
+        if name.startswith(_OF_CONVERTERS) and not narrow:
             continue
-        plain = name.replace("-", "_")
-        if plain in ASSUMED and value != ASSUMED[plain][0]:
+        usual, taken = TABLE.assumed.get(name.replace("-", "_"), (value, ""))
+        if value != usual:
             options.replaced.add(name)
-            assumed.append(f"{name}: {ASSUMED[plain][1]}")
+            assumed.append(f"{name}: {taken}")
 
 
 class TitanDegrees(NamedTuple):
@@ -162,11 +156,8 @@ class TitanDegrees(NamedTuple):
             )
         )
         if options.flag("fault_tolerance.enable"):
-            raise InputError(
-                "has groups of replicas that come and go, which no plan has",
-                where="fault_tolerance.enable",
-                got=True,
-                expected="false",
+            raise options.value("fault_tolerance.enable").error(
+                "has groups of replicas that come and go, which no plan has", "false"
             )
         name = "parallelism.data_parallel_shard_degree"
         shard = options.whole(name, least=-1)
@@ -248,8 +239,7 @@ def _model_name(options: TitanOptions) -> tuple[str | None, str]:
         return REGISTRY[function][0], function
     if function == "llama3_debugmodel":
         return "debugmodel", function
-    known = function_model(function)
-    return (known[0] if known else None), function
+    return function_model(function), function
 
 
 def _batch(options: TitanOptions, sizes: TitanDegrees) -> int:
@@ -261,11 +251,9 @@ def _batch(options: TitanOptions, sizes: TitanDegrees) -> int:
     if batch <= 0:
         return per_round
     if batch % per_round:
-        raise InputError(
+        raise options.value(name).error(
             "is no multiple of local batch size x data-parallel degree",
-            where=name,
-            got=batch,
-            expected=f"a multiple of {local} x {sizes.dp}",
+            f"a multiple of {local} x {sizes.dp}",
         )
     return batch
 
@@ -278,11 +266,8 @@ def _micro_batch(options: TitanOptions, sizes: TitanDegrees, assumed: list[str])
     name = "parallelism.pipeline_parallel_microbatch_size"
     size = options.whole(name)
     if local % size:
-        raise InputError(
-            "does not divide the local batch size",
-            where=name,
-            got=size,
-            expected=f"a divisor of {local}",
+        raise options.value(name).error(
+            "does not divide the local batch size", f"a divisor of {local}"
         )
     rounds = _batch(options, sizes) // (local * sizes.dp)
     if rounds > 1:
@@ -308,15 +293,15 @@ def _parallel_sizes(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any
     }
     if sizes.cp > 1:
         # 0.3 gathers keys and values, and has no ring: distributed/context_parallel.
-        rotated = options.choice("parallelism.context_parallel_rotate_method")
-        plan["cp_comm_type"] = "p2p" if rotated == "alltoall" else "all_gather"
+        method = "parallelism.context_parallel_rotate_method"
+        plan["cp_comm_type"] = options.meaning(method)
     ep = options.whole("parallelism.expert_parallel_degree")
     if ep > 1:
         plan |= _experts(options, sizes, ep)
     if (
         ep > 1
         and sizes.pp > 1
-        and options.value("parallelism.pipeline_parallel_schedule").raw == "DualPipeV"
+        and options.value(SCHEDULE).raw == "DualPipeV"
         and not options.is_command
         and options.flag("parallelism.pipeline_parallel_expert_parallel_overlap")
     ):
@@ -330,18 +315,14 @@ def _experts(options: TitanOptions, sizes: TitanDegrees, ep: int) -> dict[str, i
     if not options.is_command:
         etp = options.whole("parallelism.expert_tensor_parallel_degree")
     if etp not in (1, sizes.tp):
-        raise InputError(
-            "is neither 1 nor the tensor-parallel degree",
-            where="parallelism.expert_tensor_parallel_degree",
-            got=etp,
-            expected=f"1 or {sizes.tp}",
+        raise options.value("parallelism.expert_tensor_parallel_degree").error(
+            "is neither 1 nor the tensor-parallel degree", f"1 or {sizes.tp}"
         )
-    if sizes.shard * sizes.cp * sizes.tp % (etp * ep):
-        raise InputError(
+    ranks = sizes.shard * sizes.cp * sizes.tp
+    if ranks % (etp * ep):
+        raise options.value("parallelism.expert_parallel_degree").error(
             "does not divide the ranks that experts are spread over",
-            where="parallelism.expert_parallel_degree",
-            got=ep,
-            expected=f"a divisor of {sizes.shard * sizes.cp * sizes.tp // etp}",
+            f"a divisor of {ranks // etp}",
         )
     spread = {"expert_model_parallel_size": ep}
     return {**spread, "expert_tensor_parallel_size": 1} if etp != sizes.tp else spread
@@ -349,14 +330,13 @@ def _experts(options: TitanOptions, sizes: TitanDegrees, ep: int) -> dict[str, i
 
 def _sharding(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any]:
     """Return what is sharded, over how many ranks (FSDP2, HSDP, DDP)."""
-    policy = options.choice("parallelism.fsdp_reshard_after_forward")
+    stage = options.meaning("parallelism.fsdp_reshard_after_forward")
     ranks = sizes.shard * sizes.cp
     if ranks == 1:
         # Nobody shares anything; the files that we write say what the plan calls it.
-        return {"zero_stage": {"always": 3, "never": 2}.get(policy, 0)}
+        return {"zero_stage": stage}
     # The default keeps gathered weights over a microbatch's passes in a pipeline.
-    keeps = policy == "never" or (policy == "default" and sizes.pp > 1)
-    plan: dict[str, Any] = {"zero_stage": 2 if keeps else 3}
+    plan: dict[str, Any] = {"zero_stage": stage or (2 if sizes.pp > 1 else 3)}
     if sizes.replicate > 1:
         plan["sharding_group_size"] = ranks
     return plan
@@ -366,24 +346,21 @@ def _pipeline(options: TitanOptions, pp: int, num_layers: int) -> dict[str, Any]
     """Return schedule, chunks and layout."""
     if pp == 1:
         return {}
-    name = "parallelism.pipeline_parallel_schedule"
-    if options.value("parallelism.pipeline_parallel_schedule_csv").raw not in (
-        "",
-        None,
-    ):
+    csv = options.value(f"{SCHEDULE}_csv")
+    if csv.raw not in ("", None):
         raise InputError(
             "is a schedule in a file of its own, which is not read",
-            where=f"{name}_csv",
-            expected=f"a name in {name}",
+            where=csv.where,
+            expected=f"a name in {SCHEDULE}",
         )
-    written = options.value(name)
-    by_lower = {one.lower(): ours for one, ours in SCHEDULE_NAMES.items()}
+    written, names = options.value(SCHEDULE), OPTIONS[SCHEDULE].words
+    by_lower = {name.lower(): ours for name, ours in names.items()}
     text = written.text()
     if text.lower() not in by_lower:
-        others = ", ".join(OTHER_SCHEDULES)
+        others = ", ".join(TABLE.facts["other_schedules"])
         raise written.error(
             "is no schedule that is simulated",
-            f"{', '.join(SCHEDULE_NAMES)} (torch has {others}, too)",
+            f"{', '.join(names)} (torch has {others}, too)",
         )
     schedule = by_lower[text.lower()]
     single = schedule in ("1f1b", "gpipe")
@@ -392,7 +369,7 @@ def _pipeline(options: TitanOptions, pp: int, num_layers: int) -> dict[str, Any]
     if rest or (chunks != 1 if single else chunks < DEFAULT_CHUNKS):
         raise InputError(
             "the virtual stages do not go with pipeline and schedule",
-            where=name,
+            where=SCHEDULE,
             got=f"{len(blocks)} virtual stages, {pp} stages, {text}",
             expected="one for each stage" if single else "two or more for each stage",
         )
@@ -416,18 +393,11 @@ def _blocks(
             [str(name.raw) for name in part.array()]
             for part in listed.array(most=100_000)
         ]
-        try:
-            return tuple(blocks_of_modules(parts, num_layers))
-        except InputError as error:
-            raise error.at(listed.where) from None
+        return _located(listed.where, lambda: blocks_of_modules(parts, num_layers))
     points = options.value("parallelism.pipeline_parallel_split_points")
     if points.raw:
-        try:
-            return tuple(
-                blocks_of_points([str(one.raw) for one in points.array()], num_layers)
-            )
-        except InputError as error:
-            raise error.at(points.where) from None
+        names = [str(name.raw) for name in points.array()]
+        return _located(points.where, lambda: blocks_of_points(names, num_layers))
     first, last = (
         options.whole(f"parallelism.pipeline_parallel_{end}_stage_less_layers", least=0)
         for end in ("first", "last")
@@ -435,13 +405,19 @@ def _blocks(
     name = "parallelism.pipeline_parallel_layers_per_stage"
     number = pp * (1 if single else DEFAULT_CHUNKS)
     if options.value(name).raw is not None:
-        number = num_virtual_stages(
-            num_layers, options.whole(name), first=first, last=last
-        )
+        per_stage = options.whole(name)
+        number = num_virtual_stages(num_layers, per_stage, first=first, last=last)
+    return _located(
+        name, lambda: shared_blocks(num_layers, number, first=first, last=last)
+    )
+
+
+def _located(where: str, blocks: Callable[[], Sequence[int]]) -> tuple[int, ...]:
+    """Return blocks; what is wrong with them is said of an option."""
     try:
-        return shared_blocks(num_layers, number, first=first, last=last)
+        return tuple(blocks())
     except InputError as error:
-        raise error.at(name) from None
+        raise error.at(where) from None
 
 
 def _recompute(
@@ -480,10 +456,7 @@ def _recompute(
 
 def _training(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
     """Return the settings of [training] but for the batch."""
-    table: dict[str, Any] = {
-        "precision": DTYPES[options.choice("training.mixed_precision_param")],
-        "gradient_precision": "fp32",
-    }
+    table = {**options.settings("training"), "gradient_precision": "fp32"}
     if options.choice("training.dtype") == "bfloat16":
         table |= {
             "precision": "bf16",
@@ -491,10 +464,8 @@ def _training(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
             "optimizer": "adam-bf16",
             "gradient_precision": "bf16",
         }
-    optimizer = options.value("optimizer.name").choice(("AdamW", "Adam"))
-    assumed_of = {"Adam": "Adam and AdamW take the same time and memory."}
-    if optimizer in assumed_of:
-        assumed.append(assumed_of[optimizer])
+    if options.choice("optimizer.name") == "Adam":
+        assumed.append("Adam and AdamW take the same time and memory.")
         options.replaced.add("optimizer.name")
     options.choice("training.mixed_precision_reduce")
     precision = _converted(options)
@@ -508,17 +479,15 @@ def _training(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
 def _converted(options: TitanOptions) -> str:
     """Return the number format of products with weights, ``""`` for the usual one."""
     if options.function is not None and options.function not in REGISTRY:
-        return function_precision(options.function)
-    found: list[str] = []
-    for name in options.texts("model.converters"):
-        if name in CONVERTERS:
-            found.append(CONVERTERS[name])
-        elif name not in GROUPED_CONVERTERS:
-            raise options.value("model.converters").error(
-                "is no way to change the model that is known",
-                f"some of {', '.join((*CONVERTERS, *GROUPED_CONVERTERS))}",
-            )
-    return found[0] if found else ""
+        return split_function(options.function)[1]
+    grouped = TABLE.facts["grouped_converters"]
+    names = options.texts("model.converters")
+    if not set(names) <= {*CONVERTERS, *grouped}:
+        raise options.value("model.converters").error(
+            "is no way to change the model that is known",
+            f"some of {', '.join((*CONVERTERS, *grouped))}",
+        )
+    return next((CONVERTERS[name] for name in names if name in CONVERTERS), "")
 
 
 def _software(

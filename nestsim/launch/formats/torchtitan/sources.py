@@ -6,17 +6,18 @@ scripts: with line continuations, comments, and variables.
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nestsim.launch.carried import leaves, stored_words
-from nestsim.launch.effects import OptionEffects
+from nestsim.launch.formats.given import TableOptions
 from nestsim.launch.formats.torchtitan.flavors import REGISTRY
-from nestsim.launch.formats.torchtitan.known import WITHOUT_EFFECT
 from nestsim.launch.formats.torchtitan.names import (
     OPTIONS,
+    TABLE,
     command_names,
+    is_silent,
     toml_names,
 )
 from nestsim.launch.read import LaunchSource
@@ -43,24 +44,8 @@ _RANK = re.compile(r"^\[\w+\]: ?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TitanOptions:
-    """What a configuration says."""
-
-    values: Mapping[str, Value]
-    """Value of each option that it sets and that matters, by its name of 0.2.2."""
-
-    ignored: Mapping[str, Any] = field(default_factory=dict)
-    """Value of each of those that no setting stands for, by its name as written, a
-    command's without dashes."""
-
-    ticked: set[str] = field(default_factory=set)
-    """Options that somebody read."""
-
-    replaced: set[str] = field(default_factory=set)
-    """Options in whose place something else is assumed."""
-
-    named: tuple[str, ...] = ()
-    """Options of a command line that name what is trained."""
+class TitanOptions(TableOptions):
+    """What a configuration says; the defaults are a registered function's."""
 
     function: str | None = None
     """Function of the registry that a command line names; None for a TOML file."""
@@ -71,61 +56,10 @@ class TitanOptions:
     devices_per_node: int | None = None
     """Processes of a node that it starts; None if it does not say."""
 
-    assumptions: tuple[str, ...] = ()
-    """What was taken of a script where only running it would tell."""
-
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What the function of the registry sets, by names of 0.2.2."""
-
     @property
     def is_command(self) -> bool:
         """Whether it is of 0.3 or later."""
         return self.function is not None
-
-    @property
-    def effects(self) -> OptionEffects:
-        """What became of each option, after all were read."""
-        written = {name: value.where for name, value in self.values.items()}
-        dashes = "--" if self.is_command else ""
-        written |= {name: f"{dashes}{name}" for name in self.ignored}
-        named = self.named
-        return OptionEffects.of(
-            [*named, *written.values()],
-            read=[*named, *(written[one] for one in written if one in self.ticked)],
-            assumed=[written[one] for one in written if one in self.replaced],
-        )
-
-    def kept(self, finer: Collection[str]) -> dict[str, Any]:
-        """Return what no setting holds: what nobody read, and some that say more."""
-        held = self.ticked - self.replaced - set(finer)
-        more = {
-            name: value.raw for name, value in self.values.items() if name not in held
-        }
-        return more | dict(self.ignored)
-
-    def has(self, name: str) -> bool:
-        """Whether an option is set."""
-        self.ticked.add(name)
-        return name in self.values or name in self.defaults
-
-    def value(self, name: str) -> Value:
-        """Return the value of an option, or what the framework takes without it."""
-        self.ticked.add(name)
-        if name in self.values:
-            return self.values[name]
-        return Value(self.defaults.get(name, OPTIONS[name].default), name)
-
-    def whole(self, name: str, *, least: int = 1) -> int:
-        """Return a number of things."""
-        return self.value(name).whole(least=least, most=10**9)
-
-    def flag(self, name: str) -> bool:
-        """Return whether something is on."""
-        return self.value(name).flag()
-
-    def choice(self, name: str) -> str:
-        """Return one of the texts that an option takes."""
-        return self.value(name).choice(OPTIONS[name].choices)
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of texts, which older files write as one with commas."""
@@ -187,11 +121,15 @@ def read_toml(source: LaunchSource) -> TitanOptions:
             if is_toml_file:
                 _check_ignored(name, list(known))
             ignored[name] = value
-    unknown = [name for name in ignored if ignored[name] and not is_harmless(name)]
+    unknown = [name for name in ignored if ignored[name] and not is_silent(name)]
     note = f"Nothing here stands for {', '.join(unknown)}: taken to change nothing."
     notes = (note,) if unknown else ()
     return TitanOptions(
-        values=values, ignored=ignored, replaced=set(unknown), assumptions=notes
+        table=TABLE,
+        values=values,
+        ignored=ignored,
+        replaced=set(unknown),
+        assumptions=notes,
     )
 
 
@@ -206,18 +144,9 @@ def _put(values: dict[str, Value], name: str, value: Value) -> None:
     values[name] = value
 
 
-def is_harmless(name: str) -> bool:
-    """Whether an option is one that no setting stands for."""
-    section, _, key = name.replace("-", "_").partition(".")
-    if section not in WITHOUT_EFFECT:
-        return False
-    harmless = WITHOUT_EFFECT[section]
-    return harmless is None or key.removeprefix("no_").split(".")[0] in harmless
-
-
 def _check_ignored(name: str, known: list[str]) -> None:
     """Refuse an option that is not known and may matter."""
-    if is_harmless(name):
+    if is_silent(name):
         return
     raise InputError(
         "is no option of torchtitan that is known",
@@ -241,7 +170,7 @@ def read_command(source: LaunchSource) -> TitanOptions:
             "starts nothing that is known",
             expected="torchrun .. -m torchtitan.train --module ..",
         )
-    known = {_plain(name): ours for name, ours in command_names().items()}
+    known = {_plain(name): ours for ours, name in command_names().items()}
     values: dict[str, Value] = {}
     ignored: dict[str, Any] = {}
     named: list[str] = []
@@ -266,6 +195,8 @@ def read_command(source: LaunchSource) -> TitanOptions:
         )
     function = known_word(function, "--config")
     return TitanOptions(
+        table=TABLE,
+        dashes="--",
         values=values,
         ignored=ignored,
         named=tuple(named),

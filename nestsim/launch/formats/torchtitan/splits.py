@@ -20,8 +20,6 @@ from topologies.errors import InputError
 DEFAULT_CHUNKS = 2
 """Chunks of a stage under schedules that have several, where nothing says more."""
 
-EVERY_NTH = ("activation_checkpoint.mode", "activation_checkpoint.selective_ac_option")
-"""Options that ask to compute every n-th block again."""
 
 _LAYER = re.compile(r"layers\.(\d{1,6})")
 

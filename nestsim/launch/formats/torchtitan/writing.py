@@ -5,26 +5,29 @@ files are that table in two spellings. What has no option is a gap.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from nestsim.launch.carried import quoted, words_of_option
-from nestsim.launch.formats.torchtitan.carried import elsewhere, of_command, of_toml
+from nestsim.launch.formats.torchtitan.carried import elsewhere, of_version
 from nestsim.launch.formats.torchtitan.flavors import (
     REGISTRY,
     Flavor,
     flavor_of,
     function_name,
 )
-from nestsim.launch.formats.torchtitan.gaps import every_nth, plan_gaps, training_gaps
+from nestsim.launch.formats.torchtitan.gaps import every_nth, find_gaps, is_pure
 from nestsim.launch.formats.torchtitan.names import (
+    COMMAND_FORMAT,
     COMMAND_VERSION,
     CONVERTERS,
-    DTYPES,
+    EVERY_NTH,
     OPTIONS,
-    SCHEDULE_NAMES,
+    SCHEDULE,
+    TABLE,
     TOML,
+    TOML_FORMAT,
     TOML_VERSION,
+    command_names,
 )
 from nestsim.launch.formats.torchtitan.snippets import (
     CONFIG_FILE,
@@ -35,15 +38,12 @@ from nestsim.launch.formats.torchtitan.snippets import (
     has_arguments,
     train_file,
 )
-from nestsim.launch.formats.torchtitan.splits import (
-    EVERY_NTH,
-    module_names,
-    weights_of,
-)
+from nestsim.launch.formats.torchtitan.splits import module_names, weights_of
+from nestsim.launch.formats.usual import written_plain
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
 from nestsim.launch.training import CHECK, CHECK_COMMAND, check_lines
-from nestsim.launch.written import LaunchFiles, LaunchGap
+from nestsim.launch.written import LaunchFiles
 from nestsim.scenario.editing import toml_text
 from planner.plans.spec import DEFAULT_ORDER
 
@@ -67,30 +67,17 @@ _OWN_FLAVOR = (
     "that torchtitan takes where nothing says otherwise: give the model's own."
 )
 
-_COMMENTS: Mapping[str, str] = {
-    "model": "The architecture: a flavor, which is Python in torchtitan.",
-    "optimizer": "Learning rate, betas and weight decay are yours.",
-    "training": "Sequences of a step; with a pipeline a local batch is all microbatches"
-    " of a replica.",
-    "parallelism": "Ranks are numbered tp, cp, dp_shard, dp_replicate, pp, innermost "
-    "first.",
-    "activation_checkpoint": "What is computed again in the backward pass.",
-    "compile": "torch.compile: asynchronous tensor parallelism and 8-bit products need "
-    "it.",
-    "quantize": "Products with weights in 8 bits.",
-}
-
 
 def write_torchtitan(job: LaunchJob) -> LaunchFiles:
     """Write a plan for torchtitan 0.2 (TOML) and 0.3 (command line)."""
     flavor = flavor_of(job.model)
     values = _options(job)
-    gaps = [*_model_gaps(job, flavor), *training_gaps(job), *plan_gaps(job)]
+    gaps = [*find_gaps(job, flavor)]
     in_toml = {**_model_options(job, flavor), **values}
     if every := every_nth(job):
         in_toml |= zip(EVERY_NTH, ("selective", every), strict=True)
-    back, changes = of_toml(job, in_toml)
-    behind, others = of_command(job, values)
+    back, changes = of_version(job, in_toml, TOML_FORMAT)
+    behind, others = of_version(job, values, COMMAND_FORMAT)
     gaps += [*changes, *others, *elsewhere(job)]
     files: dict[str, str | bytes] = {
         TOML_FILE: _toml(job, in_toml | back),
@@ -119,14 +106,10 @@ def _options(job: LaunchJob) -> dict[str, Any]:
     }
     if len(plan.stages) > 1:
         values["training.local_batch_size"] *= plan.num_microbatches
-    pure = training.optimizer == "adam-bf16" and not training.weights_in_fp32
     values |= {
         "optimizer.name": "AdamW",
-        "training.dtype": "bfloat16" if pure else "float32",
-        "training.mixed_precision_param": next(
-            (name for name, ours in DTYPES.items() if ours == training.precision),
-            "bfloat16",
-        ),
+        "training.dtype": "bfloat16" if is_pure(job) else "float32",
+        **written_plain(job, TABLE, "training"),
         "training.mixed_precision_reduce": "float32",
         "training.enable_cpu_offload": plan.stages[0].offload[:3] == (1.0, 1.0, 1.0),
         # Graphs are captured by default, and refused with a pipeline.
@@ -157,11 +140,11 @@ def _parallelism(job: LaunchJob) -> dict[str, Any]:
     shard = max(stage.sharding_group_size // cp, 1) if stage.zero_stage else 1
     if dp % shard:
         shard = dp
-    policy = {3: "always", 2: "never"}.get(stage.zero_stage, "default")
+    reshard = "fsdp_reshard_after_forward"
     named: dict[str, Any] = {
         "data_parallel_replicate_degree": dp // shard,
         "data_parallel_shard_degree": shard,
-        "fsdp_reshard_after_forward": policy,
+        reshard: OPTIONS[f"parallelism.{reshard}"].word(stage.zero_stage),
         "tensor_parallel_degree": tp,
         "enable_sequence_parallel": parallel.sequence_parallel or tp == 1,
         "pipeline_parallel_degree": parallel.pipeline_model_parallel_size,
@@ -169,8 +152,9 @@ def _parallelism(job: LaunchJob) -> dict[str, Any]:
         "expert_parallel_degree": ep,
     }
     if cp > 1:
-        ring = parallel.cp_comm_type == "p2p"
-        named["context_parallel_rotate_method"] = "alltoall" if ring else "allgather"
+        method = "context_parallel_rotate_method"
+        option = OPTIONS[f"parallelism.{method}"]
+        named[method] = option.word(parallel.cp_comm_type)
     if ep > 1:
         named["expert_tensor_parallel_degree"] = parallel.grouping.etp or tp
         if job.workload.software.ranks_per_node:
@@ -183,11 +167,12 @@ def _pipeline(job: LaunchJob) -> dict[str, Any]:
     plan = job.plan
     if len(plan.stages) == 1:
         return {}
-    written = {ours: name for name, ours in SCHEDULE_NAMES.items()}
-    chunks = plan.virtual_pipeline_model_parallel_size
-    usual = "1F1B" if chunks == 1 else "Interleaved1F1B"
+    schedule = plan.schedule
+    if schedule not in OPTIONS[SCHEDULE].words.values():
+        chunks = plan.virtual_pipeline_model_parallel_size
+        schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
     named: dict[str, Any] = {
-        "pipeline_parallel_schedule": written.get(plan.schedule, usual),
+        "pipeline_parallel_schedule": OPTIONS[SCHEDULE].word(schedule),
         "pipeline_parallel_microbatch_size": plan.micro_batch_size,
     }
     if plan.schedule == "dualpipe-v":
@@ -215,57 +200,10 @@ def _model_options(job: LaunchJob, flavor: Flavor | None) -> dict[str, Any]:
     values: dict[str, Any] = {"model.name": model, "model.flavor": name}
     precision = job.training.matmul_precision
     if precision in _FORMATS:
-        names = [name for name, ours in CONVERTERS.items() if ours == precision]
-        values["model.converters"] = names[:1]
+        values["model.converters"] = [OPTIONS["model.converters"].word(precision)]
     if job.training.gather_precision == "fp8":
         values["quantize.linear.float8.enable_fsdp_float8_all_gather"] = True
     return values
-
-
-def _model_gaps(job: LaunchJob, flavor: Flavor | None) -> list[LaunchGap]:
-    spec = job.model
-    gaps = []
-    if flavor is None and not has_arguments(spec):
-        sizes = {
-            field.name: getattr(spec, field.name)
-            for field in fields(spec)
-            if field.name.startswith(("num_", "hidden_", "ffn_", "moe_", "vocab_"))
-            and getattr(spec, field.name)
-        }
-        gaps.append(
-            LaunchGap(
-                setting="model",
-                value=spec.family,
-                reason="torchtitan has no flavor like it; a new one needs "
-                + ", ".join(f"{name} {value}" for name, value in sizes.items())
-                + ". The files name one that is not there.",
-            )
-        )
-    for version, has in _versions(flavor):
-        if not has:
-            gaps.append(
-                LaunchGap(
-                    setting="model",
-                    value=flavor.flavor if flavor else spec.family,
-                    reason=f"torchtitan {version} does not have this flavor.",
-                )
-            )
-    if spec.mtp_num_layers:
-        gaps.append(
-            LaunchGap(
-                setting="model.mtp_num_layers",
-                value=spec.mtp_num_layers,
-                reason="The flavor is trained without layers that predict further "
-                "ahead.",
-            )
-        )
-    return gaps
-
-
-def _versions(flavor: Flavor | None) -> list[tuple[str, bool]]:
-    if flavor is None:
-        return []
-    return [(TOML_VERSION, flavor.in_toml), (COMMAND_VERSION, flavor.in_command)]
 
 
 def _own_function(job: LaunchJob, flavor: Flavor | None) -> ConfigFunction | None:
@@ -276,7 +214,7 @@ def _own_function(job: LaunchJob, flavor: Flavor | None) -> ConfigFunction | Non
         if not has_arguments(job.model):
             return None
         name = function_name(f"llama3_{flavor_name(job.model)}", precision)
-        like = Flavor("llama3", "8B")
+        like = Flavor(model="llama3", flavor="8B")
         return ConfigFunction(
             name=name, flavor=like, spec=job.model, precision=precision
         )
@@ -332,8 +270,9 @@ def _toml(job: LaunchJob, values: Mapping[str, Any]) -> str:
         if name not in OPTIONS or OPTIONS[name].since == TOML:
             table, _, key = name.rpartition(".")
             tables.setdefault(table, []).append(toml_text({key: value}).rstrip())
+    comments = TABLE.facts["comments"]
     for table, entries in tables.items():
-        comment = _COMMENTS.get(table.split(".")[0], "As it was imported.")
+        comment = comments.get(table.split(".")[0], "As it was imported.")
         lines += ["", f"# {comment}", f"[{table}]", *entries]
     return "\n".join(lines) + "\n"
 
@@ -385,8 +324,7 @@ def _command_options(values: Mapping[str, Any]) -> list[str]:
             text = " ".join([f"--{name}", *map(quoted, words_of_option(value))])
             (behind if name.startswith(_CHOSEN) else words).append(text)
             continue
-        option = OPTIONS[name]
-        written = name if option.newer is None else option.newer
+        written = command_names().get(name, "")
         if not written:
             continue
         if isinstance(value, bool):
