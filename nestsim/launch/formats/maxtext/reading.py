@@ -50,15 +50,15 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
         **_recompute(settings, assumed),
     }
     batch, micro_batch = _batches(settings, mesh, assumed)
-    kept = {name: one for name, one in settings.kept().items() if name != BUILT}
     is_gpu = settings.choice("hardware").startswith("gpu")
     tables = {
         "model": model,
         "training": {"global_batch_size": batch, **_training(settings)},
         "software": {"preset": "maxtext", **_software(settings)},
         "plan": {"micro_batch_size": micro_batch, **plan},
-        **launch_table(FORMAT, kept, assumed),
     }
+    kept = {name: one for name, one in settings.kept().items() if name != BUILT}
+    tables |= launch_table(FORMAT, kept, assumed)
     return ImportedJob(
         name=f"{source.path.stem} (MaxText)",
         tables=tables,
@@ -405,9 +405,7 @@ def _custom(settings: TableOptions, assumed: list[str]) -> dict[str, Any]:
 def _training(settings: TableOptions) -> dict[str, Any]:
     """Return the settings of [training] but for the batch."""
     table = settings.settings("training")
-    narrow = settings.choice("weight_dtype") == "bfloat16"
-    table["weights_in_fp32"] = not narrow
-    if narrow:
+    if not table["weights_in_fp32"]:
         if (table["precision"], table["optimizer"]) != ("bf16", "adam"):
             raise settings.value("weight_dtype").error(
                 "goes with bfloat16 and adamw only, here", '"float32"'
