@@ -120,8 +120,8 @@ def find_gaps(job: LaunchJob, values: Mapping[str, Values]) -> tuple[LaunchGap, 
     found += _plan_gaps(job, tables)
     found += _overlap_gaps(job, tables["software"])
     found += _saving_gaps(job)
-    within_data = job.scenario.software_preset == "megatron-lm"
-    found += expert_group_gaps(job, "Megatron", within_data=within_data)
+    if job.scenario.software_preset != "megatron-lm":
+        found += expert_group_gaps(job, "Megatron Core")
     found += _orders(job)
     found += _refusals(job)
     found += _padded(job, values)
