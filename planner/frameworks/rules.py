@@ -82,6 +82,9 @@ class LaunchRules:
     ties_over_stages: bool = True
     """Whether the first and the last stage may share the embedding."""
 
+    pipelines_normed_queries: bool = True
+    """Whether a pipeline goes with normed queries and keys."""
+
     microbatches: str = INTERLEAVED
     """How microbatches are dealt out: `INTERLEAVED`, `ROUNDS` or `ALWAYS`."""
 
@@ -121,6 +124,9 @@ class LaunchRules:
     context_parallel_on_tpu: tuple[str, ...] = ()
     """Ways that it has on TPUs beside those."""
 
+    splits_latent_attention: bool = True
+    """Whether context parallelism goes with latent attention."""
+
     context_parallel_alone: bool = False
     """Whether context parallelism excludes tensor and pipeline parallelism."""
 
@@ -140,7 +146,7 @@ class LaunchRules:
 
     experts_innermost: bool = False
     """Whether ranks of one expert group are numbered first, which no order here is
-    where tensor- or context-parallel ranks are."""
+    where there are tensor-parallel ranks."""
 
     experts_fill_data: bool = False
     """Whether experts are spread over as many replicas as there are of either."""
@@ -182,6 +188,9 @@ class LaunchRules:
     hybrid_sharding: tuple[int, ...] = ()
     """ZeRO stages whose shards a part of the replicas may hold, the others having
     copies."""
+
+    shards_fill_context: bool = False
+    """Whether shards are those of whole groups that share a sequence."""
 
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """Recompute modes that stages may have."""
@@ -242,10 +251,13 @@ class LaunchRules:
         self, tp: int, cp: int, ep: int, etp: int, pp: int
     ) -> tuple[Order, ...]:
         """Return the orders of ranks of some sizes; ``etp`` ranks share each expert."""
+        orders = self.orders
+        if self.experts_innermost and min(cp, ep) > 1:
+            orders = tuple(one for one in orders if one.index("ep") < one.index("cp"))
         if pp == 1 or self.pp_inside == AFTER:
-            return self.orders
+            return orders
         is_inside = cp * ep == 1 if self.pp_inside == PLAIN else etp * ep == tp * cp
-        return tuple(one for one in self.orders if is_inside or one[-1] == "pp")
+        return tuple(order for order in orders if is_inside or order[-1] == "pp")
 
     @property
     def usual_zero_stages(self) -> tuple[int, ...]:

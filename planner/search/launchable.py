@@ -271,7 +271,8 @@ def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     yield from _saving("recompute", modes, rules.recompute, rules)
     yield from _counted(plan, rules, facts)
     yield from _offloaded(plan, rules, sum(facts.is_block))
-    yield from _saving("zero_stage", zeros, can, rules)
+    if whole > 1 or any(zeros):  # one replica has nothing to share
+        yield from _saving("zero_stage", zeros, can, rules)
     parts = [
         (stage.zero_stage, stage.sharding_group_size)
         for stage in plan.stages
@@ -283,6 +284,9 @@ def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
             f"{_join_values(groups)} ranks",
             "one size for all stages",
         )
+    elif rules.shards_fill_context and any(size % sizes.cp for _, size in parts):
+        found = f"groups of {_join_values(groups)} ranks"
+        yield "sharding_group", found, f"a multiple of the {sizes.cp} of a sequence"
     elif any(zero not in hybrid for zero, _ in parts):
         zero, group = next(part for part in parts if part[0] not in hybrid)
         yield (
@@ -300,7 +304,9 @@ def _counted(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
         for stage in plan.stages
         if stage.recompute_num_layers is not None
     }
-    if _is_every(plan, rules, facts):
+    most = max(block_counts(plan, facts.is_block))
+    is_whole = all(count is not None and count >= most for count in counts)
+    if is_whole or _is_every(plan, rules, facts):
         return
     if modes - {*rules.counted_modes(len(plan.stages))}:
         words = " and ".join(sorted(modes))

@@ -51,6 +51,12 @@ class LaunchFacts:
     mtp_num_layers: int = 0
     """Layers of multi-token prediction."""
 
+    has_normed_queries: bool = False
+    """Whether queries and keys are normed."""
+
+    has_latent_attention: bool = False
+    """Whether attention is multi-head latent attention."""
+
     is_tied: bool = False
     """Whether the embedding is the head's matrix, too."""
 
@@ -99,6 +105,8 @@ class LaunchFacts:
             num_moe_experts=spec.num_moe_experts,
             has_biased_experts=spec.num_moe_experts > 0 and spec.add_bias_linear,
             mtp_num_layers=spec.mtp_num_layers,
+            has_normed_queries=spec.qk_layernorm and spec.kv_lora_rank == 0,
+            has_latent_attention=spec.kv_lora_rank > 0,
             is_tied=spec.tie_word_embeddings,
             sequence_length=spec.sequence_length,
             precision=workload.training.precision,
@@ -156,6 +164,8 @@ def shape_breaches(
     pp = sizes.pp
     if pp > 1 and not rules.pipeline:
         yield "pipeline", f"{pp} stages", "1 stage"
+    elif pp > 1 and facts.has_normed_queries and not rules.pipelines_normed_queries:
+        yield "pipeline", f"{pp} stages with normed queries", "1 stage"
     elif pp > 1 and facts.is_tied and not rules.ties_over_stages:
         yield "pipeline", f"{pp} stages that share an embedding", "1 stage"
     if rules.context_parallel_alone and sizes.cp > 1 and pp > 1:
@@ -239,6 +249,9 @@ def _context(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Brea
             " or ".join(CONTEXT_WORDS[kind] for kind in kinds) if kinds else "1 rank",
         )
         return
+    if cp > 1 and facts.has_latent_attention and not rules.splits_latent_attention:
+        yield "context_parallelism", f"latent attention of {cp} ranks", "1 rank"
+        return
     if rules.context_parallel_alone and cp > 1 and tp > 1:
         yield (
             "context_parallelism",
@@ -282,8 +295,8 @@ def _experts(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Brea
             f"biases of experts that {sizes.etp} ranks share",
             "each expert whole on its rank (expert_tensor_parallel_size = 1)",
         )
-    if rules.experts_innermost and ep > 1 and sizes.tp * sizes.cp > 1:
-        found = f"experts on {ep} ranks outside of {sizes.tp * sizes.cp} others"
+    if rules.experts_innermost and min(ep, sizes.tp) > 1:
+        found = f"experts on {ep} ranks outside of {sizes.tp} tensor-parallel ones"
         yield "rank_order", found, "experts innermost"
     if ep > 1 and not rules.expert_parallel:
         yield "expert_parallelism", f"experts on {ep} ranks", "1 rank"

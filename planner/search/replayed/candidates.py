@@ -491,6 +491,8 @@ class LaunchableCandidates:
         zeros = self.space.zero_stages(configuration.pp, configuration)
         most = 1 if configuration.dp * configuration.cp == 1 else len(zeros)
         hybrid = self.space.hybrid_sharding
+        if self.rules.shards_fill_context and configuration.cp > 1:
+            hybrid = ()
         return tuple(
             MemoryChoice(mode, zero, option, offload, counting)
             for offload in self.space.offloads(configuration.pp)

@@ -254,7 +254,23 @@ CASES = {
         ("torchtitan", "0.2", {"dp": 8}, {}, None),
         ("torchtitan", "0.2", {"cp": 2, "dp": 4}, {}, "zero_stage"),
         ("torchtitan", "0.2", {"dp": 4, "pp": 2}, {}, "zero_stage"),
-        ("torchtitan", "0.3", {"cp": 2, "dp": 4}, {}, "context_parallelism"),
+        ("torchtitan", "0.3", {"cp": 2, "dp": 4, "zero": 3}, {}, "context_parallelism"),
+        # DDP keeps nothing on the host.
+        (
+            "torchtitan",
+            "0.2",
+            {"dp": 8, "offload": Offload(1.0, 1.0, 1.0)},
+            {},
+            "offload",
+        ),
+        # Shards are of whole groups of ranks that share a sequence.
+        (
+            "torchtitan",
+            "0.2",
+            {"cp": 4, "dp": 2, "zero": 3, "group": 2},
+            {},
+            "sharding_group",
+        ),
         ("torchtitan", "0.3", {"dp": 4, "pp": 2}, {}, None),
     ],
     # mics_shard_size went with 0.19.
@@ -266,6 +282,27 @@ CASES = {
     "MaxText's experts": [
         ("maxtext", None, {"ep": 2, "dp": 8, "zero": 3}, {}, None),
         ("maxtext", None, {"tp": 2, "ep": 2, "dp": 4, "zero": 3}, {}, "rank_order"),
+    ],
+    # "Pipeline Parallel is enabled but qwen3 does not support pipelining"; FlexAttention
+    # of DeepSeek's flavors does not go with context parallelism.
+    "torchtitan's models": [
+        (
+            "torchtitan",
+            release,
+            {"dp": 4, "pp": 2, "zero": 3},
+            {"has_normed_queries": True},
+            rule,
+        )
+        for release, rule in (("0.2", "pipeline"), ("0.3", None))
+    ]
+    + [
+        (
+            "torchtitan",
+            "0.2",
+            {"cp": 2, "dp": 4, "zero": 3},
+            {"has_latent_attention": True},
+            "context_parallelism",
+        ),
     ],
     "MaxText's replicas": [
         ("maxtext", None, {"dp": 8, "zero": 1}, {}, None),
