@@ -283,8 +283,8 @@ CASES = {
         ("maxtext", None, {"ep": 2, "dp": 8, "zero": 3}, {}, None),
         ("maxtext", None, {"tp": 2, "ep": 2, "dp": 4, "zero": 3}, {}, "rank_order"),
     ],
-    # "Pipeline Parallel is enabled but qwen3 does not support pipelining"; FlexAttention
-    # of DeepSeek's flavors does not go with context parallelism.
+    # "Pipeline Parallel is enabled but qwen3 does not support pipelining"; DeepSeek's
+    # FlexAttention does not go with context parallelism.
     "torchtitan's models": [
         (
             "torchtitan",

@@ -1,17 +1,20 @@
 """What a plan, its training and its software say and torchtitan has no words for."""
 
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any
 
 from nestsim.launch.carried import carried_options
 from nestsim.launch.formats.torchtitan.flavors import Flavor
 from nestsim.launch.formats.torchtitan.names import (
+    COMMAND_VERSION,
     CONVERTERS,
     EVERY_NTH,
     OPTIONS,
     SCHEDULE,
     TABLE,
     TOML_FORMAT,
+    TOML_VERSION,
 )
 from nestsim.launch.formats.torchtitan.snippets import has_arguments
 from nestsim.launch.formats.torchtitan.splits import blocks_again
@@ -45,8 +48,34 @@ def every_nth(job: LaunchJob) -> str:
     return named if named in fitting else next(iter(fitting), "")
 
 
-def find_gaps(job: LaunchJob, flavor: Flavor | None) -> Iterator[LaunchGap]:
-    """Yield what cannot be expressed of a job whose model is a flavor, or None."""
+_LACKING = MappingProxyType(
+    {
+        COMMAND_VERSION: (
+            "cp_comm_type: p2p",
+            "overlap_moe_expert_parallel_comm: DualPipeV",
+            "expert_tensor_parallel_size: split as the rest",
+            "recompute_num_layers: every n-th",
+        ),
+        TOML_VERSION: ("sequence_parallel", "zero_stage: 0 with others"),
+    }
+)
+"""Version -> cases of the table's gaps that are those of this one alone."""
+
+
+def version_of(job: LaunchJob) -> str:
+    """Return the version that a job names by its release, or the one with a TOML."""
+    rules = job.scenario.search.rules
+    newer = rules is not None and rules.framework == "torchtitan 0.3"
+    return COMMAND_VERSION if newer else TOML_VERSION
+
+
+def find_gaps(
+    job: LaunchJob, flavor: Flavor | None, *, of_other: bool = False
+) -> Iterator[LaunchGap]:
+    """Yield what cannot be expressed of a job whose model is a flavor, or None.
+
+    In the version that the job names; or what the other one alone cannot express.
+    """
     training = job.training
     pure = is_pure(job)
     usual = {
@@ -56,7 +85,8 @@ def find_gaps(job: LaunchJob, flavor: Flavor | None) -> Iterator[LaunchGap]:
         "weights_in_fp32": not pure,
         "gather_precision": "fp8" if training.gather_precision == "fp8" else "",
     }
-    yield from training_gaps(job, "torchtitan", CONVERTERS.values(), usual)
+    if not of_other:
+        yield from training_gaps(job, "torchtitan", CONVERTERS.values(), usual)
     parallel = job.plan.parallel
     values: dict[str, Any] = {
         "model": job.model.family if flavor is None else flavor.flavor,
@@ -77,7 +107,17 @@ def find_gaps(job: LaunchJob, flavor: Flavor | None) -> Iterator[LaunchGap]:
         **_sharding_cases(job),
         **order_cases(job, is_usual=job.is_in_order(DEFAULT_ORDER)),
     }
-    yield from stated_gaps(job, TABLE, cases, values)
+    others = {
+        case
+        for version, lacking in _LACKING.items()
+        for case in lacking
+        if version != version_of(job)
+    }
+    chosen = {name: has and (name in others) == of_other for name, has in cases.items()}
+    known = set() if not of_other else TABLE.gaps.keys() - others
+    yield from stated_gaps(
+        job, TABLE, {**dict.fromkeys(known, False), **chosen}, values
+    )
 
 
 def is_pure(job: LaunchJob) -> bool:
@@ -111,7 +151,12 @@ def _group_cases(job: LaunchJob) -> dict[str, bool]:
         and parallel.cp_comm_type not in ("p2p", "all_gather"),
         "sequence_parallel": tp > 1 and not parallel.sequence_parallel,
         "expert_tensor_parallel_size: alone": ep == 1 and bool(etp),
-        "expert_tensor_parallel_size: split": ep > 1 and tp > 1 and etp != 1,
+        "expert_tensor_parallel_size: split as the rest": ep > 1
+        and tp > 1
+        and etp in (0, tp),
+        "expert_tensor_parallel_size: split": ep > 1
+        and tp > 1
+        and etp not in (0, 1, tp),
         "software.moe_token_dispatcher_type": ep > 1
         and bool(job.workload.software.ranks_per_node),
     }

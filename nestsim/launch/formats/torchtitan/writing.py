@@ -15,7 +15,12 @@ from nestsim.launch.formats.torchtitan.flavors import (
     flavor_of,
     function_name,
 )
-from nestsim.launch.formats.torchtitan.gaps import every_nth, find_gaps, is_pure
+from nestsim.launch.formats.torchtitan.gaps import (
+    every_nth,
+    find_gaps,
+    is_pure,
+    version_of,
+)
 from nestsim.launch.formats.torchtitan.names import (
     COMMAND_FORMAT,
     COMMAND_VERSION,
@@ -92,7 +97,11 @@ def write_torchtitan(job: LaunchJob) -> LaunchFiles:
         devices = job.devices_of_ranks(DEFAULT_ORDER)
         files[RANK_MAP] = rank_map(devices, job.devices_per_node)
     own = (_OWN_FLAVOR,) if TRAIN_FILE in files else ()
-    return LaunchFiles(files=files, gaps=tuple(gaps), notes=(*_NOTES, *own))
+    differing = [str(gap) for gap in find_gaps(job, flavor, of_other=True)]
+    other = SCRIPT_FILE if version_of(job) == TOML_VERSION else TOML_FILE
+    less = (f"{other} is not quite the plan: {'; '.join(differing)}",)
+    notes = (*_NOTES, *own, *(less if differing else ()))
+    return LaunchFiles(files=files, gaps=tuple(gaps), notes=notes)
 
 
 def _options(job: LaunchJob) -> dict[str, Any]:
