@@ -1,0 +1,66 @@
+"""Tables of options name settings that a scenario has, and say each thing once."""
+
+from dataclasses import fields
+
+import pytest
+
+from estimators.models.spec import TransformerSpec
+from nestsim.scenario.plan import PlanTable
+from nestsim.scenario.search import TrainingTable
+from nestsim.scenario.software import SoftwareTable
+from planner.frameworks.framework import PRESETS
+from planner.frameworks.options import option_table
+
+SETTINGS = {
+    "plan": set(PlanTable.model_fields),
+    "training": set(TrainingTable.model_fields),
+    "software": set(SoftwareTable.model_fields),
+    "model": {field.name for field in fields(TransformerSpec)} | {"attention"},
+    "cluster": {"accelerator", "num_devices"},
+}
+TABLES = ("torchtitan", "maxtext")
+
+
+def unknown_settings(settings: str) -> list[str]:
+    """Return those of some settings, the first with its table, that there are not."""
+    table, missing = "", []
+    for setting in filter(None, settings.split(", ")):
+        outer, _, name = setting.rpartition(".")
+        table = outer or (table if table else setting)
+        is_table = not outer and setting in SETTINGS
+        if not is_table and name not in SETTINGS.get(table, ()):
+            missing.append(setting)
+    return missing
+
+
+def test_settings_of_options_are_those_of_a_scenario() -> None:
+    wrong = [
+        (name, option.setting)
+        for framework in TABLES
+        for name, option in option_table(framework).options.items()
+        if unknown_settings(option.setting)
+    ]
+    assert wrong == []
+
+
+def test_settings_that_cannot_be_said_are_those_of_a_scenario() -> None:
+    settings = {
+        name.partition(":")[0]
+        for framework in TABLES
+        for name in option_table(framework).gaps
+    }
+    named = {one if "." in one or one == "model" else f"plan.{one}" for one in settings}
+    assert [one for one in named if unknown_settings(one)] == []
+
+
+@pytest.mark.parametrize("framework", TABLES)
+def test_an_option_stands_in_one_place_and_words_come_back(framework: str) -> None:
+    table = option_table(framework)
+    assert table.name in PRESETS
+    assert not table.options.keys() & (table.assumed.keys() | table.silent)
+    assert table.finer <= table.options.keys()
+    for name, option in table.options.items():
+        for meaning in option.words.values():
+            assert option.words[option.word(meaning)] == meaning, name
+        if option.choices and isinstance(option.default, str):
+            assert option.default in option.choices, name
