@@ -64,7 +64,9 @@ def find_gaps(job: LaunchJob, mesh: AxisMesh, name: str | None) -> Iterator[Laun
 def _plan_cases(job: LaunchJob) -> dict[str, bool]:
     plan, parallel = job.plan, job.plan.parallel
     count, pp = plan.num_microbatches, len(plan.stages)
-    known = FRAMEWORKS["maxtext"].rules.schedules
+    rules = FRAMEWORKS["maxtext"].rules
+    known = rules.schedules
+    ways = rules.on(job.workload.accelerator.name).context_parallel
     return {
         "training.matmul_precision: in rounds": pp == 1 < count
         and job.training.matmul_precision == "fp8",
@@ -72,7 +74,7 @@ def _plan_cases(job: LaunchJob) -> dict[str, bool]:
         "schedule": pp > 1 and plan.schedule not in known,
         "overlap_moe_expert_parallel_comm": plan.overlap_moe_expert_parallel_comm,
         "cp_comm_type": parallel.context_parallel_size > 1
-        and parallel.cp_comm_type not in ("p2p", "all_gather"),
+        and parallel.cp_comm_type not in {*ways} - {"a2a+p2p"},
     }
 
 

@@ -131,6 +131,9 @@ def _attention(job: LaunchJob) -> dict[str, str]:
     if job.model.attention_implementation == "plain":
         return {"attention": "dot_product"}
     fused = job.workload.software.attention_kernel == "fused"
+    parallel = job.plan.parallel
+    if parallel.context_parallel_size > 1 and parallel.cp_comm_type == "a2a":
+        return {"attention": "flash"}
     return {"attention": "cudnn_flash_te" if fused else "autoselected"}
 
 
@@ -181,6 +184,11 @@ def _axes(job: LaunchJob, mesh: AxisMesh) -> dict[str, Any]:
     if parallel.context_parallel_size > 1:
         strategy = "context_parallel_strategy"
         named[strategy] = OPTIONS[strategy].word(parallel.cp_comm_type)
+        if parallel.cp_comm_type == "a2a":  # configs/types.py:5264-5313 of 0.2.5
+            named |= {
+                "use_tokamax_splash": True,
+                "context_parallel_load_balance": False,
+            }
     if stage.zero_stage == 1:
         named["shard_optimizer_over_data"] = True
     return named
