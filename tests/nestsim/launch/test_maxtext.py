@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from estimators.models.library.catalog import load_model
 from nestsim.launch.formats.maxtext.names import MODELS, OPTIONS, TABLE
 from nestsim.launch.formats.maxtext.reading import read_maxtext
-from nestsim.launch.formats.maxtext.writing import YAML_FILE, write_maxtext
+from nestsim.launch.formats.maxtext.writing import SCRIPT_FILE, YAML_FILE, write_maxtext
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import find_reader
@@ -160,6 +160,15 @@ def test_what_is_written_is_plain_yaml_with_names_of_base_yml() -> None:
             wanted = (int, float) if isinstance(default, float) else type(default)
             assert isinstance(value, wanted), name
             assert not OPTIONS[name].choices or value in OPTIONS[name].choices
+
+
+def test_the_script_starts_the_trainer_of_the_package() -> None:
+    """`python -m tests.frameworks maxtext` looks for the module in MaxText 0.2.5."""
+    files = write_maxtext(maxtext_job({}))
+    script = text_of(files, SCRIPT_FILE)
+    assert "python3 -m maxtext.trainers.pre_train.train maxtext.yml" in script
+    source = LaunchSource(path=Path(SCRIPT_FILE), text=script)
+    assert find_reader(source).title.endswith("MaxText")
 
 
 def test_devices_that_fill_no_mesh_in_order_are_a_gap() -> None:

@@ -38,6 +38,9 @@ YAML_FILE = "maxtext.yml"
 SCRIPT_FILE = "maxtext.sh"
 """Starts it."""
 
+PROGRAM = "maxtext.trainers.pre_train.train"
+"""What trains (maxtext 0.2.5, ``maxtext/trainers/pre_train/train.py``)."""
+
 _NOTES = (
     "Output folder, data, tokenizer, checkpoints and learning rate are yours to fill "
     "in, where nothing that was imported says them.",
@@ -275,7 +278,7 @@ def _script(job: LaunchJob, command: Mapping[str, str]) -> str:
             "# Collectives go on behind compute.",
             environment,
             " \\\n    ".join(
-                [f"python3 -m MaxText.train {YAML_FILE}"]
+                [f"python3 -m {PROGRAM} {YAML_FILE}"]
                 + [f"{name}={quoted(value)}" for name, value in command.items()]
             ),
             "",
