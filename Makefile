@@ -5,7 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help demo test lint unit wide docs fuzz regret benchmark bench-planner bench-simulator validate refit \
+.PHONY: help demo test lint unit wide docs fuzz regret frameworks benchmark bench-planner \
+	bench-simulator validate refit \
 	paper paper-all paper-page tables published slow clean
 .DEFAULT_GOAL := help
 
@@ -52,6 +53,13 @@ fuzz: $(STAMP)  ## 10,000 right and wrong inputs: counts, and a reproducer of ea
 # At most a minute or two each; `--workers` takes several at a time.
 regret: $(STAMP)  ## 100 random scenarios: is any other plan faster than the answer?
 	$(BIN)/python -m tests.regret --scenarios 100 --seed $(SEED) --output results/regret
+
+# An environment of packages for each framework, below .frameworks: minutes, and disk.
+# CHECKOUTS=DIR has checkouts of Megatron-LM, each called like its tag, and of
+# Megatron-DeepSpeed. Python 3.12 is on the path, of pyenv, or PYTHON312=/path/to/python.
+frameworks: $(STAMP)  ## 200 plans in each framework's own code: do verdicts differ?
+	$(BIN)/python -m tests.frameworks --seed $(SEED) --output results/frameworks \
+		$(if $(CHECKOUTS),--checkouts $(CHECKOUTS))
 
 benchmark: $(STAMP)  ## timed tests, one at a time
 	$(BIN)/python -m pytest -m benchmark -p no:xdist tests/benchmarks
