@@ -55,8 +55,8 @@ regret: $(STAMP)  ## 100 random scenarios: is any other plan faster than the ans
 	$(BIN)/python -m tests.regret --scenarios 100 --seed $(SEED) --output results/regret
 
 # An environment of packages for each framework, below .frameworks: minutes, and disk.
-# CHECKOUTS=DIR has checkouts of Megatron-LM, each called like its tag, and of
-# Megatron-DeepSpeed. Python 3.12 is on the path, of pyenv, or PYTHON312=/path/to/python.
+# CHECKOUTS=DIR (.frameworks/checkouts) has checkouts of Megatron-LM, each called like
+# its tag, and of Megatron-DeepSpeed. Python 3.12 is on the path, of pyenv, or PYTHON312=/path/to/python.
 frameworks: $(STAMP)  ## 200 plans in each framework's own code: do verdicts differ?
 	$(BIN)/python -m tests.frameworks --seed $(SEED) --output results/frameworks \
 		$(if $(CHECKOUTS),--checkouts $(CHECKOUTS))

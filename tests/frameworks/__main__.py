@@ -10,9 +10,11 @@ from pathlib import Path
 
 from tests.frameworks.comparing import Compared, compare, draw_plans
 from tests.frameworks.environments import (
+    CHECKOUTS,
     Environment,
     UnavailableError,
     built_python,
+    find_checkout,
     read_environments,
 )
 
@@ -36,6 +38,7 @@ def main() -> int:
     parser.add_argument(
         "--checkouts",
         type=Path,
+        default=CHECKOUTS,
         metavar="DIR",
         help="folder of repositories of Megatron-LM, each called like its tag, and of "
         "Megatron-DeepSpeed",
@@ -68,12 +71,7 @@ def run(
     environment: Environment, asked: argparse.Namespace, unbuilt: Counter[str]
 ) -> list[Compared]:
     """Compare a number of plans in an environment, built if it is not there."""
-    checkout = ""
-    if environment.checkout:
-        folder = asked.checkouts and asked.checkouts.absolute() / environment.checkout
-        if not folder or not folder.is_dir():
-            raise UnavailableError(f"--checkouts has no {environment.checkout}")
-        checkout = str(folder)
+    checkout = find_checkout(environment, asked.checkouts)
     python = built_python(environment, build=True)
     plans = list(draw_plans(environment, asked.plans, asked.seed, unbuilt))
 

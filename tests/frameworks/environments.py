@@ -18,6 +18,7 @@ import tomli
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / ".frameworks"
 STAMP = "installed.json"
+CHECKOUTS = ROOT / "checkouts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,22 @@ def built_python(environment: Environment, *, build: bool) -> Path:
         _run(name, [*pip, "--no-deps", *environment.without_dependencies])
     stamp.write_text(json.dumps(environment.stamp()), "utf-8")
     return python
+
+
+def find_checkout(environment: Environment, folder: Path = CHECKOUTS) -> str:
+    """Return the checkout that an environment's driver takes, empty if it takes none.
+
+    Raises
+    ------
+    UnavailableError
+        If it is not in the folder.
+    """
+    checkout = folder.absolute() / environment.checkout
+    if not environment.checkout:
+        return ""
+    if not checkout.is_dir():
+        raise UnavailableError(f"no checkout {environment.checkout} in {folder}")
+    return str(checkout)
 
 
 def find_python(version: str) -> Path:

@@ -130,7 +130,7 @@ def _command(source: LaunchSource, assumed: list[str]) -> dict[str, Any]:
     if start is None:
         raise InputError(
             "starts nothing that is known",
-            expected="python3 -m maxtext.trainers.pre_train.train base.yml name=value ..",
+            expected="python3 -m maxtext.trainers.pre_train.train base.yml name=value",
         )
     assumed += start.assumptions
     given: dict[str, Any] = {}
