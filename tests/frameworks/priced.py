@@ -45,6 +45,7 @@ def priced_facts(job: LaunchJob) -> Mapping[str, Any]:
         "micro_batch_size": plan.micro_batch_size,
         "global_batch_size": job.training.global_batch_size,
         "sequence_parallel": parallel.sequence_parallel,
+        "overlap": plan.overlap_moe_expert_parallel_comm,
         "context": [parallel.grouping.cp_comm_type] if is_split else [],
         "schedule": plan.schedule if len(plan.stages) > 1 else "",
     }

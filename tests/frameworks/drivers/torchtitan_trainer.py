@@ -8,7 +8,7 @@ which is recorded, as it wants types of sharded parameters that only torch 2.15 
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
 from importlib import import_module
@@ -116,6 +116,11 @@ def launch(world: int) -> Facts:
         **facts,
         **whole_facts(stages),
         "context": [kind] if dims.cp > 1 else [],
+        "overlap": getattr(
+            job.parallelism, "pipeline_parallel_expert_parallel_overlap", False
+        )
+        and stages[0]["schedule"] == "dualpipe-v"
+        and dims.ep > 1,
         "sequence_parallel": splits and dims.tp > 1,
     }
 
@@ -215,7 +220,9 @@ def start_trainer(job: Any) -> Facts:
     if schedule is not None:
         stages = getattr(schedule, "_stages", None) or [schedule._stage]
     dims = trainer.parallel_dims
-    states = sharded_states(block for part in parts for block in part.layers.values())
+    blocks = [block for part in parts for block in part.layers.values()]
+    view_keys(blocks)
+    states = sharded_states(blocks)
     if IS_COMMAND:
         states = recorded_states(sharded, is_alone=dims.dp_shard * dims.cp == 1)
     steps = trainer.gradient_accumulation_steps
@@ -227,6 +234,16 @@ def start_trainer(job: Any) -> Facts:
         "schedule": SCHEDULES[type(schedule).__name__ if schedule else ""],
         "states": states,
     }
+
+
+def view_keys(blocks: Iterable[Any]) -> None:
+    """View a rank's columns of keys as heads, as the first forward pass does."""
+    for attention in (getattr(block, "attention", None) for block in blocks):
+        if hasattr(attention, "wk") and hasattr(attention, "head_dim"):
+            weight = attention.wk.weight
+            local = weight.to_local() if hasattr(weight, "to_local") else weight
+            keys = torch.empty(1, 1, local.shape[0], device="meta")
+            keys.view(1, 1, -1, attention.head_dim)
 
 
 def is_again(block: Any) -> bool:
