@@ -185,6 +185,10 @@ class LaunchRules:
     zero_excludes: tuple[tuple[int, tuple[str, ...]], ...] = ()
     """ZeRO stages with the dimensions that they do not go beside."""
 
+    replicates_alone: bool = False
+    """Whether replicas that share nothing go beside other kinds of parallelism only
+    where experts are spread."""
+
     hybrid_sharding: tuple[int, ...] = ()
     """ZeRO stages whose shards a part of the replicas may hold, the others having
     copies."""
@@ -298,6 +302,8 @@ class LaunchRules:
         can = self.zero_stages_with_pipeline if has_pipeline else self.zero_stages
         beside = self.zero_stages_with_experts if has_experts else None
         excluded = dict(self.zero_excludes)
+        if self.replicates_alone and sizes.get("ep", 1) == 1:
+            excluded[0] = ("tp", "cp", "pp")
         return tuple(
             stage
             for stage in can

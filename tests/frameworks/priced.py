@@ -26,6 +26,7 @@ def priced_facts(job: LaunchJob) -> Mapping[str, Any]:
     shares = {
         dense // stage.sharding_group_size for stage in plan.stages if stage.zero_stage
     }
+    most = max(job.blocks_by_virtual_stage())
     is_split = parallel.context_parallel_size > 1
     facts = {
         **groups,
@@ -34,7 +35,11 @@ def priced_facts(job: LaunchJob) -> Mapping[str, Any]:
         "again whole": blocks_again(job, ("full", "stage")),
         "recompute": sorted(set(settings.recompute_by_stage())),
         "recompute_num_layers": sorted(
-            set(settings.recompute_num_layers_by_stage()), key=str
+            {
+                None if count is None or count >= most else count
+                for count in settings.recompute_num_layers_by_stage()
+            },
+            key=str,
         ),
         "zero_stage": zero if dense > 1 else [0],
         "instances": sorted(shares),

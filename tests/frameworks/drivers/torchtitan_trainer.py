@@ -221,7 +221,7 @@ def start_trainer(job: Any) -> Facts:
         stages = getattr(schedule, "_stages", None) or [schedule._stage]
     dims = trainer.parallel_dims
     blocks = [block for part in parts for block in part.layers.values()]
-    view_keys(blocks)
+    view_keys(blocks, dims.tp)
     states = sharded_states(blocks)
     if IS_COMMAND:
         states = recorded_states(sharded, is_alone=dims.dp_shard * dims.cp == 1)
@@ -236,13 +236,12 @@ def start_trainer(job: Any) -> Facts:
     }
 
 
-def view_keys(blocks: Iterable[Any]) -> None:
+def view_keys(blocks: Iterable[Any], tp: int) -> None:
     """View a rank's columns of keys as heads, as the first forward pass does."""
     for attention in (getattr(block, "attention", None) for block in blocks):
         if hasattr(attention, "wk") and hasattr(attention, "head_dim"):
-            weight = attention.wk.weight
-            local = weight.to_local() if hasattr(weight, "to_local") else weight
-            keys = torch.empty(1, 1, local.shape[0], device="meta")
+            columns = attention.wk.weight.shape[0] // tp
+            keys = torch.empty(1, 1, columns, device="meta")
             keys.view(1, 1, -1, attention.head_dim)
 
 

@@ -186,7 +186,7 @@ KEPT = {
     "fsdp": [
         {"dp": 8, "zero": 3},
         {"tp": 2, "dp": 4, "zero": 2, "group": 2, "sp": True},
-        {"cp": 2, "dp": 4, "recompute": "full"},
+        {"cp": 2, "dp": 4, "zero": 3, "recompute": "full"},
     ],
     "torchtitan": [
         {**SPLIT, "zero": 2},
@@ -281,9 +281,12 @@ BROKEN = {
     },
     "fsdp": {
         **ALONE,
-        "rank_order": {"tp": 2, "dp": 4, "order": "dp-tp-cp-ep-pp"},
-        "tensor_parallelism": ({"tp": 4, "dp": 2}, {"num_attention_heads": 6}),
-        "sequence_length": LONG,
+        "rank_order": {"tp": 2, "dp": 4, "zero": 3, "order": "dp-tp-cp-ep-pp"},
+        "tensor_parallelism": (
+            {"tp": 4, "dp": 2, "zero": 3},
+            {"num_attention_heads": 6},
+        ),
+        "sequence_length": ({"cp": 2, "dp": 4, "zero": 3}, {"sequence_length": 6}),
         "zero_stage": {"dp": 8, "zero": 1},
     },
     "torchtitan": {
@@ -378,7 +381,7 @@ BROKEN["llm-foundry"] = {
     },
     "tensor_parallelism": {"tp": 2, "dp": 4, "zero": 3},
     "rank_order": {"dp": 8, "devices": [[[7 - device] for device in range(8)]]},
-    "context_parallelism": {"cp": 2, "dp": 4},
+    "context_parallelism": {"cp": 2, "dp": 4, "zero": 3},
 }
 """Preset -> rule -> a plan that breaks it, and what else the job is."""
 
