@@ -23,6 +23,7 @@ from nestsim.cli import main as nestsim_main
 from nestsim.job import plan_job
 from nestsim.report.wording import number, percent
 from nestsim.scenario.load import Scenario, load_scenario
+from planner.frameworks.framework import FRAMEWORKS
 from planner.work import Spent
 from tests.benchmarks.planner_cases import all_cases
 from tests.benchmarks.planner_growth import replayed_search
@@ -31,6 +32,37 @@ from tests.validation.test_mist_l4 import RUNS, predicted
 from topologies.units import format_duration
 
 SCENARIOS = ROOT / "scenarios"
+
+
+def launched() -> str:
+    """Return what the usual release of each framework can launch."""
+    rows = []
+    for name, framework in FRAMEWORKS.items():
+        rules = framework.rules
+        ranks = {"plain": " (alone)", "equal": " (etp ep = tp cp)"}
+        inside = [order for order in rules.orders if order[-1] != "pp"]
+        rows.append(
+            [
+                f"`{name}`",
+                rules.framework.rstrip(","),
+                _listed(rules.schedules),
+                _listed(rules.zero_stages),
+                _listed(rules.zero_stages_with_pipeline),
+                _listed(rules.hybrid_sharding),
+                _listed((*rules.context_parallel, *rules.context_parallel_on_tpu)),
+                _listed(rules.expert_tensor_parallel if rules.expert_parallel else ()),
+                f"yes{ranks.get(rules.pp_inside, '')}" if inside else "no",
+                _listed(rules.splits if rules.pipeline else ()),
+            ]
+        )
+    head = ["preset", "rules of", "schedules", "ZeRO", "with a pipeline", "parts"]
+    return markdown_table(
+        [*head, "cp", "an expert on tp ranks", "pp inside dp", "blocks"], rows
+    )
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values) or "-"
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -270,6 +302,7 @@ MADE: Mapping[str, MadePart] = MappingProxyType(
     {
         "settings": MadePart(page="scenario.md", make=settings_reference),
         "commands": MadePart(page="commands.md", make=commands_reference),
+        "what frameworks launch": MadePart(page="search.md", make=launched),
         "goodput habits": MadePart(page="goodput.md", make=goodput_habits),
         "mixed stages": MadePart(page="mixed.md", make=mixed_stages),
         "mist runs": MadePart(page="compare.md", make=mist_runs),
