@@ -189,6 +189,10 @@ class LaunchRules:
     """Whether replicas that share nothing go beside other kinds of parallelism only
     where experts are spread."""
 
+    experts_within_shards: bool = False
+    """Whether experts are spread over ranks of one sharding group alone: without ZeRO
+    over those of one replica."""
+
     hybrid_sharding: tuple[int, ...] = ()
     """ZeRO stages whose shards a part of the replicas may hold, the others having
     copies."""
@@ -304,6 +308,10 @@ class LaunchRules:
         excluded = dict(self.zero_excludes)
         if self.replicates_alone and sizes.get("ep", 1) == 1:
             excluded[0] = ("tp", "cp", "pp")
+        ranks = sizes.get("tp", 1) * sizes.get("cp", 1)
+        spread = sizes.get("ep", 1) * sizes.get("etp", sizes.get("tp", 1))
+        if self.experts_within_shards and sizes.get("ep", 1) > 1 and ranks % spread:
+            excluded[0] = ("ep",)
         return tuple(
             stage
             for stage in can

@@ -135,6 +135,7 @@ def _zero_stages(job: MemoryJob, spec: PlanSpec, num_stages: int) -> tuple[int, 
         "tp": spec.tensor_model_parallel_size,
         "cp": spec.context_parallel_size,
         "ep": spec.expert_model_parallel_size,
+        "etp": spec.expert_tensor_parallel_size or spec.tensor_model_parallel_size,
         "pp": num_stages,
     }
     has_experts = job.workload.graph.spec.num_moe_experts > 0

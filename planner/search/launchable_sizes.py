@@ -144,7 +144,8 @@ class LaunchSizes(NamedTuple):
     @property
     def by_name(self) -> dict[str, int]:
         """Sizes of the dimensions by their names."""
-        return {name: getattr(self, name) for name in ("tp", "cp", "ep", "pp", "dp")}
+        names = ("tp", "cp", "ep", "etp", "pp", "dp")
+        return {name: getattr(self, name) for name in names}
 
 
 def size_breaches(

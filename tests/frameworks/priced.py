@@ -36,8 +36,12 @@ def priced_facts(job: LaunchJob) -> Mapping[str, Any]:
         "recompute": sorted(set(settings.recompute_by_stage())),
         "recompute_num_layers": sorted(
             {
-                None if count is None or count >= most else count
-                for count in settings.recompute_num_layers_by_stage()
+                None if mode == "selective" and (count or 0) >= most else count
+                for mode, count in zip(
+                    settings.recompute_by_stage(),
+                    settings.recompute_num_layers_by_stage(),
+                    strict=True,
+                )
             },
             key=str,
         ),

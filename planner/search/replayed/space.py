@@ -342,8 +342,11 @@ class LaunchableSpace:
         Of some other sizes, or where all others are 1.
         """
         names = ("tp", "cp", "ep") if sizes is not None else ()
+        found = {name: getattr(sizes, name) for name in names}
+        if etp := getattr(getattr(sizes, "grouping", None), "etp", 0):
+            found["etp"] = etp
         can = self.rules.zero_stages_of(
-            {"pp": pp, **{name: getattr(sizes, name) for name in names}},
+            {"pp": pp, **found},
             has_experts=self._has_experts,
         )
         return sorted({*self.spec.zero_stages} & {*can})

@@ -255,6 +255,15 @@ CASES = {
         ("torchtitan", "0.2", {"cp": 2, "dp": 4}, {}, "zero_stage"),
         ("torchtitan", "0.2", {"dp": 4, "pp": 2}, {}, "zero_stage"),
         ("torchtitan", "0.3", {"cp": 2, "dp": 4, "zero": 3}, {}, "context_parallelism"),
+        # Experts are on ranks of one replica where nothing is sharded.
+        ("torchtitan", "0.2", {"dp": 8, "ep": 4}, {}, "zero_stage"),
+        (
+            "torchtitan",
+            "0.2",
+            {"tp": 2, "dp": 4, "ep": 2, "etp": 1, "sp": True},
+            {},
+            None,
+        ),
         # DDP keeps nothing on the host.
         (
             "torchtitan",

@@ -168,7 +168,7 @@ class Brute:
             else Extents(tp, cp, ep, dp // ep, pp),
         )
         zero = self.rules.zero_stages_of(
-            {"tp": tp, "cp": cp, "ep": ep, "pp": pp},
+            {"tp": tp, "cp": cp, "ep": ep, "pp": pp, "etp": grouping.etp or tp},
             has_experts=self.facts.num_moe_experts > 0,
         )
         own = None if pairs or pp == 1 else self.rules.usual_schedule(v)
