@@ -369,7 +369,9 @@ class Code(Span):
             pending += reversed(code.children)
             if stack and code.kind == _CLOSERS.get(stack[-1].kind):
                 stack.pop()
-            elif code.kind in _CLOSERS or (code.node.is_error and code.text[0] == "'"):
+            elif code.kind in _CLOSERS or (
+                code.node.is_error and code.text.startswith("'")
+            ):
                 stack.append(code)
         return stack[-1] if stack else None
 

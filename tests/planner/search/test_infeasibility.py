@@ -262,7 +262,7 @@ def test_the_infeasibility_of_a_large_space_is_found():
 def test_what_the_framework_does_not_have_would_not_help():
     spec = SearchSpec(recompute=("none",), zero_stages=(0, 1))
     assert restricted_settings(spec) == ("recompute", "zero_stages")
-    ours = replace(spec, rules=FRAMEWORKS["megatron-core"].rules)
+    ours = replace(spec, rules=FRAMEWORKS["megatron-lm"].rules)
     assert restricted_settings(ours) == ("recompute",)
     free = replace(ours, launchable=False)
     assert restricted_settings(free) == ("recompute", "zero_stages")
