@@ -60,6 +60,12 @@ AFTER, EQUAL, PLAIN = "after", "equal", "plain"
 """Where stages may stand in front of replicas in the order of ranks: anywhere, where
 experts have as many replicas as the rest, without context and expert parallelism."""
 
+
+def is_tpu(accelerator: str) -> bool:
+    """Tell whether an accelerator of some name is a TPU."""
+    return accelerator.lower().startswith("tpu")
+
+
 Order = tuple[str, ...]
 """Parallel dimensions, innermost first; ``dp`` are the replicas of each expert."""
 
@@ -245,7 +251,7 @@ class LaunchRules:
 
     def on(self, accelerator: str) -> "LaunchRules":
         """Return the rules that hold on an accelerator of some name."""
-        if not accelerator.lower().startswith("tpu"):
+        if not is_tpu(accelerator):
             return self
         ways = self.context_parallel + self.context_parallel_on_tpu
         return replace(self, context_parallel=ways, context_parallel_on_tpu=())
@@ -255,13 +261,17 @@ class LaunchRules:
         sizes = {"tp": tp, "cp": cp, "2": 2, "2cp": 2 * cp if cp > 1 else 1}
         return math.prod(sizes[name] for name in self.sequence_factors)
 
-    def orders_of(
-        self, tp: int, cp: int, ep: int, etp: int, pp: int
-    ) -> tuple[Order, ...]:
-        """Return the orders of ranks of some sizes; ``etp`` ranks share each expert."""
+    def orders_of(self, sizes: Mapping[str, int]) -> tuple[Order, ...]:
+        """Return the orders of ranks of some sizes, by the dimensions' names.
+
+        ``etp`` ranks share each expert.
+        """
+        tp, cp, ep, etp, pp = (sizes[key] for key in ("tp", "cp", "ep", "etp", "pp"))
         orders = self.orders
         if self.experts_innermost and min(cp, ep) > 1:
-            orders = tuple(one for one in orders if one.index("ep") < one.index("cp"))
+            orders = tuple(
+                order for order in orders if order.index("ep") < order.index("cp")
+            )
         if pp == 1 or self.pp_inside == AFTER:
             return orders
         is_inside = cp * ep == 1 if self.pp_inside == PLAIN else etp * ep == tp * cp
@@ -301,7 +311,7 @@ class LaunchRules:
     def zero_stages_of(
         self, sizes: Mapping[str, int], *, has_experts: bool = False
     ) -> tuple[int, ...]:
-        """Return the ZeRO stages that go with some sizes, by the dimensions' names."""
+        """Return the ZeRO stages that go with some sizes; those left out are 1."""
         has_pipeline = sizes["pp"] > 1 and self.pipeline
         can = self.zero_stages_with_pipeline if has_pipeline else self.zero_stages
         beside = self.zero_stages_with_experts if has_experts else None

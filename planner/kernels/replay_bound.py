@@ -507,13 +507,13 @@ def _every(count: int, blocks: int, v: int) -> int:
 
     0 if no ``n`` above 1 comes to so many.
     """
-    found = 0
+    repeated = 0
     for every in range(2, blocks + 1):
         if blocks // every < count:
             break
         if v == 1 or blocks % every == 0:
-            found = blocks // every
-    return found
+            repeated = blocks // every
+    return repeated
 
 
 @subkernel

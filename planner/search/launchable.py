@@ -202,10 +202,10 @@ def _expert_overlap(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breac
     elif any(stage.recompute_num_layers is not None for stage in plan.stages):
         yield "expert_overlap", "recompute of some blocks", "of all or of none"
     elif not rules.overlaps_predictions(predictions, pp):
-        found = f"{predictions} layers of multi-token prediction on {pp} stages"
+        layers = f"{predictions} layers of multi-token prediction on {pp} stages"
         alone = "" if rules.overlap_predictions_alone else ", none on 1 stage"
         expected = f"{rules.overlap_most_predictions} at most{alone}"
-        yield "expert_overlap", found, expected
+        yield "expert_overlap", layers, expected
 
 
 def block_counts(plan: Plan, is_block: Sequence[bool]) -> tuple[int, ...]:
@@ -285,8 +285,8 @@ def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
             "one size for all stages",
         )
     elif rules.shards_fill_context and any(size % sizes.cp for _, size in parts):
-        found = f"groups of {_join_values(groups)} ranks"
-        yield "sharding_group", found, f"a multiple of the {sizes.cp} of a sequence"
+        sharers = f"groups of {_join_values(groups)} ranks"
+        yield "sharding_group", sharers, f"a multiple of the {sizes.cp} of a sequence"
     elif any(zero not in hybrid for zero, _ in parts):
         zero, group = next(part for part in parts if part[0] not in hybrid)
         yield (
@@ -323,16 +323,16 @@ def _is_every(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> bool:
     """
     held = block_counts(plan, facts.is_block)
     several = plan.virtual_pipeline_model_parallel_size > 1
-    return all(stage.recompute in rules.recompute_every for stage in plan.stages) and (
-        any(
-            all(
-                plan.stages[number % len(plan.stages)].recompute_num_layers
-                == blocks // every
-                and not (several and blocks % every)
-                for number, blocks in enumerate(held)
-            )
-            for every in range(2, max(held) + 1)
+    if any(stage.recompute not in rules.recompute_every for stage in plan.stages):
+        return False
+    counts = [stage.recompute_num_layers for stage in plan.stages]
+    return any(
+        all(
+            counts[number % len(counts)] == blocks // every
+            and not (several and blocks % every)
+            for number, blocks in enumerate(held)
         )
+        for every in range(2, max(held) + 1)
     )
 
 

@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from estimators.grouping import Grouping
+from estimators.layers.work import Degrees
+from estimators.training import Sizes
 from planner.frameworks.rules import (
     ALWAYS,
     INTERLEAVED,
@@ -144,8 +146,7 @@ class LaunchSizes(NamedTuple):
     @property
     def by_name(self) -> dict[str, int]:
         """Sizes of the dimensions by their names."""
-        names = ("tp", "cp", "ep", "etp", "pp", "dp")
-        return {name: getattr(self, name) for name in names}
+        return {**named_sizes(self, self.pp), "dp": self.dp}
 
 
 def size_breaches(
@@ -187,8 +188,16 @@ def shape_breaches(
 
 def orders_of(rules: LaunchRules, configuration: Configuration) -> tuple[Order, ...]:
     """Return the orders of ranks that a framework has for some sizes."""
-    tp, cp, ep, pp = (getattr(configuration, name) for name in ("tp", "cp", "ep", "pp"))
-    return rules.orders_of(tp, cp, ep, configuration.grouping.etp or tp, pp)
+    return rules.orders_of(named_sizes(configuration, configuration.pp))
+
+
+def named_sizes(
+    sizes: LaunchSizes | Degrees | Configuration | Sizes, pp: int
+) -> dict[str, int]:
+    """Return sizes by the dimensions' names; ``etp`` ranks share each expert."""
+    tp, cp, ep = sizes.tp, sizes.cp, sizes.ep
+    etp = 0 if isinstance(sizes, Sizes) else sizes.grouping.etp
+    return {"tp": tp, "cp": cp, "ep": ep, "etp": etp or tp, "pp": pp}
 
 
 def deals_out(rules: LaunchRules, schedule: str, pp: int, m: int, v: int) -> str:
@@ -297,8 +306,8 @@ def _experts(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Brea
             "each expert whole on its rank (expert_tensor_parallel_size = 1)",
         )
     if rules.experts_innermost and min(ep, sizes.tp) > 1:
-        found = f"experts on {ep} ranks outside of {sizes.tp} tensor-parallel ones"
-        yield "rank_order", found, "experts innermost"
+        ranks = f"{ep} ranks outside of {sizes.tp} tensor-parallel ones"
+        yield "rank_order", f"experts on {ranks}", "experts innermost"
     if ep > 1 and not rules.expert_parallel:
         yield "expert_parallelism", f"experts on {ep} ranks", "1 rank"
     elif etp or ep > 1:

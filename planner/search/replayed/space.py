@@ -41,6 +41,7 @@ from planner.search.launchable_sizes import (
     LaunchFacts,
     LaunchSizes,
     deals_out,
+    named_sizes,
     shape_breaches,
     size_breaches,
 )
@@ -341,12 +342,8 @@ class LaunchableSpace:
 
         Of some other sizes, or where all others are 1.
         """
-        names = ("tp", "cp", "ep") if sizes is not None else ()
-        found = {name: getattr(sizes, name) for name in names}
-        if etp := getattr(getattr(sizes, "grouping", None), "etp", 0):
-            found["etp"] = etp
         can = self.rules.zero_stages_of(
-            {"pp": pp, **found},
+            {"pp": pp} if sizes is None else named_sizes(sizes, pp),
             has_experts=self._has_experts,
         )
         return sorted({*self.spec.zero_stages} & {*can})

@@ -18,7 +18,9 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
+from unittest import mock
 
 Facts = dict[str, Any]
 Launch = Callable[[int], Facts]
@@ -26,6 +28,18 @@ Launch = Callable[[int], Facts]
 
 AT_END: list[Callable[[], None]] = []
 """What forgets the groups of a rank."""
+
+
+class Stub(ModuleType):
+    """A package that is not there: whatever is asked of it is."""
+
+    __path__: ClassVar[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return mock.MagicMock(name=name)
+
 
 RECORDING = r"""
 record() { printf '%s\0' "${CUDA_DEVICE_MAX_CONNECTIONS-}" "$@" > "words.$BASHPID"; }

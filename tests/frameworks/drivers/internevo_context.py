@@ -11,24 +11,9 @@ import json
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ClassVar
-from unittest import mock
 
 import torch
-from answering import Facts, all_groups, answer_all, as_rank
-
-
-class Stub(ModuleType):
-    """A package that is not there: whatever is asked of it is."""
-
-    __path__: ClassVar[list[str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return mock.MagicMock(name=name)
-
+from answering import Facts, Stub, all_groups, answer_all, as_rank
 
 for name in ("", ".isp", ".tensor", ".zero", ".utils", ".attn_offload"):
     module = f"internlm.core.parallel.comm{name}"

@@ -15,13 +15,14 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import torch
 from answering import (
     Facts,
+    Stub,
     all_groups,
     answer_all,
     as_rank,
@@ -32,18 +33,6 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointWrapper,
 )
 from torch.distributed.fsdp import FSDPModule
-
-
-class Stub(ModuleType):
-    """A package that only GPUs need: whatever is asked of it is there."""
-
-    __path__: ClassVar[list[str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return mock.MagicMock(name=name)
-
 
 for package in ("triton", "triton.language", "tensorboard", "torchdata"):
     if find_spec(package.partition(".")[0]) is None:

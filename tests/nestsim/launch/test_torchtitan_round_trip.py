@@ -215,11 +215,11 @@ def test_no_setting_of_a_plan_is_dropped_silently(field: str) -> None:
     job = small_job(OTHERS[field], model=model)
     files = write_torchtitan(job)
     for file in FILES:
-        told = named(files, file)
+        lacking = named(files, file)
         try:
             again = read_back(job, files, file)
         except InputError:
-            assert told
+            assert lacking
             continue
         differing = {
             one.name
@@ -228,15 +228,15 @@ def test_no_setting_of_a_plan_is_dropped_silently(field: str) -> None:
         }
         if again.training.global_batch_size != job.training.global_batch_size:
             differing.add("training.global_batch_size")
-        assert differing <= told | {"num_microbatches"} & told
-        assert again.plan == job.plan or told
+        assert differing <= lacking | {"num_microbatches"} & lacking
+        assert again.plan == job.plan or lacking
 
 
 def named(files: LaunchFiles, file: str) -> set[str]:
     """Return the settings that a file is said not to have."""
     less = [note for note in files.notes if note.startswith(f"{file} is not quite")]
-    found = {gap.setting for gap in files.gaps}
-    return found | {name for note in less for name in re.findall(r"(\w+) = ", note)}
+    gaps = {gap.setting for gap in files.gaps}
+    return gaps | {name for note in less for name in re.findall(r"(\w+) = ", note)}
 
 
 @st.composite
@@ -276,14 +276,14 @@ def test_plans_drawn_at_random_come_back(plan: dict[str, Any]) -> None:
     job = small_job(plan)
     files = write_torchtitan(job)
     for file in FILES:
-        told = named(files, file)
+        lacking = named(files, file)
         try:
             again = read_back(job, files, file)
         except InputError:
             # A group of the ranks of one sequence is none of this network's.
-            assert "zero_stage" in told
+            assert "zero_stage" in lacking
             continue
-        if not told:
+        if not lacking:
             assert again.plan == job.plan
         differing = {
             one.name
@@ -291,7 +291,7 @@ def test_plans_drawn_at_random_come_back(plan: dict[str, Any]) -> None:
             if getattr(again.settings, one.name) != getattr(job.settings, one.name)
         }
         # Where nothing is shared, there is no group either.
-        assert differing <= told | ({"sharding_group_size"} if told else set())
+        assert differing <= lacking | ({"sharding_group_size"} if lacking else set())
 
 
 def test_files_are_the_same_each_time() -> None:
@@ -322,12 +322,12 @@ def test_plans_of_other_frameworks_are_written_with_what_they_lose(name: str) ->
 
 def test_a_plan_of_another_framework_says_what_torchtitan_does_otherwise() -> None:
     job = small_job({"zero_stage": 1}, preset="megatron-core")
-    told = {gap.setting for gap in write_torchtitan(job).gaps}
+    lacking = {gap.setting for gap in write_torchtitan(job).gaps}
     assert {
         "zero_stage",
         "training.weights_in_fp32",
         "training.casts_gradients",
-    } <= told
+    } <= lacking
 
 
 def test_ranks_out_of_order_are_listed_with_their_devices() -> None:

@@ -30,6 +30,7 @@ from nestsim.launch.formats.usual import written_plain
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.written import LaunchFiles, LaunchGap
+from planner.frameworks.rules import is_tpu
 from topologies.errors import InputError
 
 YAML_FILE = "maxtext.yml"
@@ -87,7 +88,7 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
 
 
 def _is_tpu(job: LaunchJob) -> bool:
-    return job.workload.accelerator.name.lower().startswith("tpu")
+    return is_tpu(job.workload.accelerator.name)
 
 
 def _mesh(job: LaunchJob) -> AxisMesh:

@@ -91,11 +91,11 @@ def test_what_lies_where_nobody_knows_is_looked_for_beside_the_script(
     layers = {
         "models/m.sh": "40",  # of the folder of the script
         "scripts/models/m.sh": "40",  # of the one around it
-        "/root/slime/scripts/models/m.sh": "40",  # of another machine
+        "/home/somebody/slime/scripts/models/m.sh": "40",  # of another machine
         "$ROOT/scripts/models/m.sh": "40",
         "$PWD/models/m.sh": "40",
         "here.sh": "7",  # of the folder of today
-        "/root/secret.sh": "none",  # a name alone is too little
+        "/home/somebody/secret.sh": "none",  # a name alone is too little
         "models/$SIZE.sh": "none",
         "models": "none",
         "nowhere.sh": "none",
