@@ -1,14 +1,16 @@
 """What Megatron-LM's own arguments make of a script; takes a checkout of it.
 
 Called, of the checkout: ``parse_args``, ``validate_args``,
-``core_transformer_config_from_args``, ``_initialize_distributed`` on each rank, and
-what ``megatron_launch`` calls. Stubbed: Triton; properties of the GPU, which are those
-of a node of eight H100s; ``torch.compile``.
+``core_transformer_config_from_args``, ``OptimizerConfig`` of the arguments that have
+its fields' names, as ``training.py`` makes it, ``_initialize_distributed`` on each
+rank, and what ``megatron_launch`` calls. Stubbed: Triton; properties of the GPU, which
+are those of a node of eight H100s; ``torch.compile``.
 """
 
 import importlib.machinery
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -43,6 +45,7 @@ torch.Tensor.cuda = lambda tensor: tensor
 torch.compile = lambda function=None, **_: function or (lambda later: later)
 
 from answering import Facts, answer_all, launched_words  # noqa: E402
+from megatron.core.optimizer import OptimizerConfig  # noqa: E402
 from megatron.training import arguments, global_vars, initialize  # noqa: E402
 from megatron_launch import known_arguments, launch_facts  # noqa: E402
 
@@ -107,6 +110,8 @@ def launch(world: int) -> Facts:
     args = arguments.parse_args()
     args = arguments.validate_args(args, {}) or args
     model = arguments.core_transformer_config_from_args(args)
+    of_optimizer = (field.name for field in fields(OptimizerConfig))
+    OptimizerConfig(**{n: getattr(args, n) for n in of_optimizer if hasattr(args, n)})
     global_vars._GLOBAL_ARGS = args
     start = initialize._initialize_distributed
     names = ("get_embedding_ranks", "get_position_embedding_ranks", "store")
