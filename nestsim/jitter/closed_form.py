@@ -49,7 +49,13 @@ from nestsim.jitter.order_statistics import (
 from nestsim.scenario.operations.jitter import JitterSpec
 from nestsim.simulator.noise import Noise
 from nestsim.simulator.work import PipelineWork
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.step.schedules import (
+    BACKWARD,
+    FIRST_FORWARD,
+    FORWARD,
+    SCHEDULES,
+    WEIGHT,
+)
 from topologies.arrays import FloatArray, IntArray
 
 ALWAYS = Noise("normal", 0.0)
@@ -413,7 +419,11 @@ def _sent(work: PipelineWork) -> FloatArray:
         for own in numbers.tolist()
     ]
     total: FloatArray = work.num_microbatches * np.array(sent).sum(axis=1)
-    return total
+    more = [
+        sum(work.sent_in(FIRST_FORWARD, n) - work.sent_in(FORWARD, n) for n in own)
+        for own in numbers.tolist()
+    ]
+    return total + more
 
 
 def _slowness(

@@ -45,6 +45,7 @@ def fewer_replicas(
                     stage,
                     devices=stage.devices[:num_replicas],
                     sharding_group_size=min(stage.sharding_group_size, ranks),
+                    zero_hpz_partition_size=min(stage.zero_hpz_partition_size, ranks),
                 )
                 for stage in plan.stages
             ),

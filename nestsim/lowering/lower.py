@@ -62,14 +62,19 @@ from planner.step.execution import Workload
 from planner.step.exposure import PassProgress, bucket_parameters
 from planner.step.fleet import ActorKinds
 from planner.step.ledger import AFTER_OPTIMIZER, BEFORE_OPTIMIZER, LEDGER
-from planner.step.memory import STEP_END, stage_activations, stage_share
+from planner.step.memory import (
+    SECOND_COPY,
+    STEP_END,
+    stage_activations,
+    stage_share,
+)
 from planner.step.offload import STAGING, is_beside_passes
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import (
-    ALONE,
     BACKWARD,
     FORWARD,
     SCHEDULES,
+    USUAL_KIND,
     WEIGHT,
     find_schedule,
 )
@@ -186,7 +191,7 @@ def lower_plan(
         forward_time=first.forward_time,
         backward_time=first.backward_time,
         weight_time=first.weight_time,
-        paired_time=first.paired_time,
+        unusual_time=first.unusual_time,
         sent_time=first.sent_time,
         segments=_segments(lowered, _order(plan)),
         layers=layers,
@@ -265,7 +270,9 @@ def _actor_times(
         forward_time=times[FORWARD].copy(),
         backward_time=times[BACKWARD].copy(),
         weight_time=times[WEIGHT].copy(),
-        paired_time={kind: times[kind].copy() for kind in passes[0] if kind in ALONE},
+        unusual_time={
+            kind: times[kind].copy() for kind in passes[0] if kind in USUAL_KIND
+        },
         sent_time={kind: times[kind] - compute[kind] for kind in passes[0]},
         optimizer_time=np.array([stage.cost.optimizer_time for stage in lowered]),
         passes=moves,
@@ -472,7 +479,7 @@ BUBBLES = "activations of bubbles"
 """Part of a stage's memory: what is kept for turns of a loop over all stages in which
 this one has no microbatch."""
 
-_STATIC = ("weights", "gradients", "optimizer", STAGING)
+_STATIC = ("weights", "gradients", "optimizer", SECOND_COPY, STAGING)
 """Parts of a stage's memory that are held for the whole step, if they are there."""
 
 

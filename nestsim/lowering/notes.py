@@ -6,11 +6,13 @@ import numpy as np
 
 from estimators.collectives.algorithms import HIERARCHICAL, IN_NETWORK
 from estimators.collectives.messages import uneven_blocks
+from nestsim.lowering.traffic import dense_members
 from nestsim.simulator.replay import ReplaySettings
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import plan_groups
 from planner.step.execution import Execution
 from planner.step.fleet import Fleet
+from planner.step.ledger import NEARBY
 from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import IntArray
@@ -61,6 +63,12 @@ def execution_notes(
             "Once the pipeline is full, all-to-alls between experts go on beside as "
             "much compute of another microbatch as their own pass has, which takes "
             f"{factor:.3g} times as long {when}."
+        )
+    if priced.plan.has_second_copies:
+        notes.append(
+            "The first forward pass of a step gathers weights among all ranks that "
+            "share shards, and leaves a second copy to ranks next to each other; all "
+            "other passes gather from that, as DeepSpeed has it."
         )
     if execution.expert_skew > 1.0:
         notes.append(
@@ -136,6 +144,9 @@ def _hierarchical_groups(plan: Plan) -> Iterator[tuple[str, int, IntArray]]:
     dense, experts = together.dense(), together.expert_data()
     for number, stage in enumerate(plan.stages):
         groups = np.sort(dense[number], axis=1)
+        if stage.zero_hpz_partition_size > 1:
+            nearby = dense_members(stage, NEARBY, groups)
+            yield "Gathers of second copies of weights", number, nearby
         if stage.zero_stage > 0 and stage.sharding_group_size < groups.shape[1]:
             parts = groups.reshape(len(groups), -1, stage.sharding_group_size)
             yield "Collectives in blocks", number, parts.reshape(-1, parts.shape[2])

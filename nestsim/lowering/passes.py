@@ -28,19 +28,19 @@ from nestsim.lowering.traffic import Message, StageTraffic, layer_messages
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move, Moves
 from planner.cost.groups import can_overlap
-from planner.cost.passes import stage_transfers
+from planner.cost.passes import sent_in_pass, stage_transfers
 from planner.cost.rates import PlacementRates
-from planner.step import ledger, recompute
+from planner.step import recompute
 from planner.step.execution import Workload
-from planner.step.ledger import GRADIENTS, WEIGHTS, Sent, wire_bytes
+from planner.step.ledger import GRADIENTS, NEARBY, WEIGHTS, Sent, wire_bytes
 from planner.step.offload import TO_DEVICE, TO_HOST, PassTraffic, is_beside_passes
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import (
-    ALONE,
     BACKWARD,
     FORWARD,
-    PAIRED_FORWARD,
+    PAIRED,
     SCHEDULES,
+    USUAL_KIND,
     WEIGHT,
 )
 from topologies.arrays import FloatArray
@@ -180,7 +180,8 @@ class StagePasses:
         )
         schedule = SCHEDULES[plan.schedule]
         self.reserves = schedule.reserves_processors
-        self.splits, self.kinds = schedule.splits_backward, schedule.pass_kinds()
+        self.splits = schedule.splits_backward
+        self.kinds = schedule.pass_kinds(first=plan.has_second_copies)
         execution = workload.execution
         nearby = can_overlap(traffic.network, traffic.members.tensor())
         self.hides_tensor = execution.tp_comm_overlap and bool(nearby.all())
@@ -201,7 +202,8 @@ class StagePasses:
             upwards, downwards = [*layers], [*reversed(layers)]
             passes = {
                 kind: self._write(
-                    kind, upwards if kind in {FORWARD, PAIRED_FORWARD} else downwards
+                    kind,
+                    upwards if USUAL_KIND.get(kind, kind) == FORWARD else downwards,
                 )
                 for kind in self.kinds
             }
@@ -217,10 +219,10 @@ class StagePasses:
         return dense, expert
 
     def _write(self, written_kind: int, layers: list[int]) -> Pass:
-        kind = ALONE.get(written_kind, written_kind)
+        kind = USUAL_KIND.get(written_kind, written_kind)
         written = self._begun(kind)
-        is_paired = kind != written_kind
-        sent = self._sent(kind)
+        is_paired = written_kind in PAIRED
+        sent = sent_in_pass(self.stage, written_kind, splits=self.splits)
         weights = [entry for entry in sent if entry.tensor == WEIGHTS]
         gradients = [entry for entry in sent if entry.tensor == GRADIENTS]
         gathers = [self._numbers(weights, layer) for layer in layers]
@@ -353,13 +355,6 @@ class StagePasses:
             if size > 0.0
         ]
 
-    def _sent(self, kind: int) -> tuple[Sent, ...]:
-        """Return what parameters have passes of a kind send, layer by layer."""
-        moments = {FORWARD: [ledger.FORWARD], BACKWARD: [ledger.BACKWARD], WEIGHT: []}
-        if kind == (WEIGHT if self.splits else BACKWARD):
-            moments[kind].append(ledger.GRADIENT)
-        return ledger.LEDGER[self.stage.zero_stage].sent_at(*moments[kind])
-
     def _numbers(self, sent: list[Sent], layer: int) -> list[int]:
         """Return the numbers of what is sent of a layer's parameters."""
         widths = self.workload.parameter_bytes
@@ -371,7 +366,11 @@ class StagePasses:
                 if exists and self.traffic.is_shared(experts=bool(experts)):
                     size = wire_bytes(entry, widths) * count
                     message = Message(
-                        kind, entry.operation, size, experts=bool(experts)
+                        kind,
+                        entry.operation,
+                        size,
+                        experts=bool(experts),
+                        nearby=entry.group == NEARBY and not experts,
                     )
                     numbers.append(self.traffic.number(message))
         return numbers

@@ -36,11 +36,20 @@ from nestsim.lowering.groups import (
 from nestsim.simulator.work import LockstepEdgePhase, LockstepRingPhase, LockstepTraffic
 from planner.cost.groups import StageGroups
 from planner.cost.objective import PricedPlan
-from planner.cost.passes import in_layer_rates, sharding_of
+from planner.cost.passes import in_layer_rates, neighbours_of, sharding_of
 from planner.cost.pricing import plan_degrees, plan_groups
 from planner.cost.rates import PlacementRates
 from planner.step.execution import Workload
-from planner.step.ledger import ACROSS, LEDGER, PASSES, REPLICAS, Sent, wire_bytes
+from planner.step.ledger import (
+    ACROSS,
+    INSIDE,
+    NEARBY,
+    PASSES,
+    REPLICAS,
+    Sent,
+    ledger_of,
+    wire_bytes,
+)
 from planner.step.memory import ParameterShare, stage_share
 from planner.step.offload import TO_DEVICE, TO_HOST
 from planner.step.plan import Plan, Stage
@@ -79,6 +88,9 @@ class Message(NamedTuple):
     """Whether ranks that hold the same experts send it, not those that hold the same
     dense parameters."""
 
+    nearby: bool = False
+    """Whether only those next to each other do that share a second copy of weights."""
+
 
 class StageTraffic:
     """Numbers the messages of one stage.
@@ -111,7 +123,7 @@ class StageTraffic:
         self.degrees = plan_degrees(plan)
         self.skew = min(expert_skew, float(members.ep))
         self.numbers: dict[Message, int] = {}
-        self._lockstep_groups: dict[tuple[str, str, bool], LockstepGroups] = {}
+        self._lockstep_groups: dict[tuple[str, str, bool, bool], LockstepGroups] = {}
 
     def number(self, message: Message) -> int:
         """Return the number of a message, a new one if it is the first of its kind."""
@@ -147,7 +159,7 @@ class StageTraffic:
     def _groups(self, message: Message) -> LockstepGroups:
         # All kinds of context-parallel groups are of ranks of the same replicas.
         operation = message.operation if message.kind == "context" else ""
-        key = message.kind, operation, message.experts
+        key = message.kind, operation, message.experts, message.nearby
         if key not in self._lockstep_groups:
             grid = self.grid[0]
             devices = grid.reshape(grid.shape[0] * grid.shape[1], -1)
@@ -165,14 +177,14 @@ class StageTraffic:
             return np.asarray(groups[0], dtype=np.int64)
         if message.experts:
             return np.asarray(self.members.expert_data()[0], dtype=np.int64)
-        shared = self.plan.stages[self.index].sharding_group_size
-        dense = np.sort(self.members.dense()[0], axis=1)
-        return np.asarray(dense.reshape(-1, shared), dtype=np.int64)
+        group = NEARBY if message.nearby else INSIDE
+        dense = self.members.dense()[0]
+        return dense_members(self.plan.stages[self.index], group, dense)
 
     def _phases(
         self, message: Message, lockstep: LockstepGroups
     ) -> tuple[LockstepRingPhase | LockstepEdgePhase, ...]:
-        kind, operation, num_bytes, num_hops, _ = message
+        kind, operation, num_bytes, num_hops, *_ = message
         if kind in _HOST_DIRECTIONS:
             hosts = self.network.host_of(lockstep.groups)
             leaves = kind == TO_HOST
@@ -195,7 +207,8 @@ class StageTraffic:
         )
 
     def _time(self, message: Message, rates: PlacementRates) -> float:
-        kind, operation, num_bytes, num_hops, _ = message
+        kind, operation, num_bytes, num_hops, *_ = message
+        stage = self.plan.stages[self.index]
         if kind in _HOST_DIRECTIONS:
             return float(rates.host.time(kind, np.asarray(num_bytes)))
         if kind in _IN_LAYERS:
@@ -204,8 +217,8 @@ class StageTraffic:
         elif message.experts:
             rate = rates.expert_data["all_gather"]
         else:
-            stage = self.plan.stages[self.index]
-            rate = sharding_of(rates, stage).inside["all_gather"]
+            group = neighbours_of if message.nearby else sharding_of
+            rate = group(rates, stage).inside["all_gather"]
         latency, inverse_bandwidth = rate[self.index].tolist()
         return float(num_hops * latency + num_bytes * inverse_bandwidth)
 
@@ -489,7 +502,10 @@ def _data(
         share = stage_share(table, stage, plan)
         for sent, period, part in _sent(stage, share, pace):
             width = part * wire_bytes(sent, workload.parameter_bytes)
-            kind, groups = _members(stage, sent.group, dense[number])
+            groups = dense_members(stage, sent.group, dense[number])
+            kind = "data across blocks" if sent.group == ACROSS else "data"
+            if kind == "data" and groups.shape[1] < dense[number].shape[1]:
+                kind = "data in blocks"
             shards = stage.sharding_group_size if sent.is_divided else 1
             parts = [(kind, groups, share.dense / shards)]
             if share.expert > 0 and sent.group != ACROSS:
@@ -506,17 +522,27 @@ def _data(
                 )
 
 
-def _members(stage: Stage, group: str, dense: IntArray) -> tuple[str, IntArray]:
-    """Return the kind of the groups that send dense parameters, and their members."""
+def dense_members(stage: Stage, group: str, dense: IntArray) -> IntArray:
+    """Return the devices of each group that sends dense parameters, ``(G, n)``.
+
+    Parameters
+    ----------
+    stage
+        Whose groups they are.
+    group
+        One of those of `planner.step.ledger`.
+    dense
+        Devices that hold the same dense parameters, shape ``(groups, ranks)``.
+    """
     if group == REPLICAS:
-        return "data", dense
+        return dense
     size = stage.sharding_group_size
+    if group == NEARBY:
+        size = stage.zero_hpz_partition_size
     parts = np.sort(dense, axis=1).reshape(len(dense), -1, size)
     if group == ACROSS:
-        across = np.swapaxes(parts, 1, 2)
-        return "data across blocks", across.reshape(-1, parts.shape[1])
-    kind = "data in blocks" if size < dense.shape[1] else "data"
-    return kind, parts.reshape(-1, size)
+        return np.swapaxes(parts, 1, 2).reshape(-1, parts.shape[1])
+    return parts.reshape(-1, size)
 
 
 def _sent(
@@ -526,7 +552,7 @@ def _sent(
 
     Once a step, or layer by layer: the passes of a microbatch share its pace.
     """
-    ledger = LEDGER[stage.zero_stage]
+    ledger = ledger_of(stage)
     for sent in ledger.sent:
         if sent.moment not in PASSES:
             yield sent, np.inf, 1.0

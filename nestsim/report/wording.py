@@ -245,6 +245,8 @@ def plan_label(plan: Plan) -> str:
         parts.append(recompute_of_plan(plan))
     if saved["zero_stage"] != 0:
         parts.append(zero_label(saved["zero_stage"]))
+    copies = {stage.zero_hpz_partition_size for stage in plan.stages}
+    parts += [f"hpZ {', '.join(map(str, sorted(copies)))}"] if copies != {1} else []
     offloads = {offload_label(stage.offload) for stage in plan.stages}
     if offloads != {""}:
         parts.append(offloads.pop() if len(offloads) == 1 else "offload mixed")
@@ -302,6 +304,8 @@ def saving_label(stage: Stage) -> str:
         parts.append(recompute_label(stage.recompute, stage.recompute_num_layers))
     if stage.zero_stage:
         parts.append(zero_label(stage.zero_stage))
+    if stage.zero_hpz_partition_size > 1:
+        parts.append(f"hpZ {stage.zero_hpz_partition_size}")
     return ", ".join([*parts, *filter(None, [offload_label(stage.offload)])])
 
 

@@ -155,6 +155,12 @@ class PlanTable(Table):
     """Data-parallel ranks that share ZeRO's shards, in all stages, or a list with one
     number for each stage. Left out, all of them."""
 
+    zero_hpz_partition_size: GroupOfStages = Field(1, examples=[8, [8, 4]])
+    """hpZ of ZeRO++, under DeepSpeed's name: with ZeRO-3, data-parallel ranks next to
+    each other, as a rule those of a node, that share a second copy of the weights. The
+    first forward pass of a step gathers among all ranks, every other pass among these.
+    One number for all stages, or a list with one for each; 1 for no copy."""
+
     recompute_num_layers: LayersOfStages | None = Field(None, examples=[2, [5, 0]])
     """Blocks of each stage's chunks, from the first one on, that `recompute` is about,
     or a list with one number for each stage. Megatron's --recompute-num-layers with

@@ -146,7 +146,7 @@ def _check(work: PipelineWork) -> None:
     for number in range(1 + len(work.others)):
         own = work.of_kind(number)
         times = own.forward_time, own.backward_time, own.weight_time
-        by_kind = *own.paired_time.values(), *own.sent_time.values()
+        by_kind = *own.unusual_time.values(), *own.sent_time.values()
         assert {one.size for one in (*times, *by_kind)} == {num_virtual}
         assert own.optimizer_time.size == num_stages
     assert work.boundary_bytes.size == num_virtual - 1

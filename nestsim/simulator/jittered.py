@@ -344,7 +344,9 @@ def _passes(work: PipelineWork, stage: int, instructions: Instructions) -> _Pass
     """Return the facts of a stage's spans."""
     schedule = find_schedule(work.schedule)
     kind, _, chunk = instructions
-    written = schedule.written_kinds(kind, chunk, np.array([0, kind.size]))
+    written = schedule.written_kinds(
+        kind, chunk, np.array([0, kind.size]), first=work.tells_first
+    )
     virtual = work.virtual_stages().number[stage]
     sent, segments = np.zeros(kind.size + 1), np.ones(kind.size + 1, np.int64)
     for one, part in {*zip(written.tolist(), chunk.tolist(), strict=True)}:

@@ -38,6 +38,7 @@ from nestsim.simulator.system import CLOSES, NONE, OPENS, WHOLE, Step, Steps, qu
 from nestsim.simulator.work import Moves, PipelineWork
 from planner.step.schedules import (
     BACKWARD,
+    FIRST_FORWARD,
     FORWARD,
     NUM_KINDS,
     SCHEDULES,
@@ -351,6 +352,8 @@ class Writer:
         if block == kernels.RECEIVE:
             return self._receive(source, kind, before)
         written = kind + NUM_KINDS * paired
+        if place == kernels.FIRST and self.work.tells_first:
+            written = FIRST_FORWARD
         parts = self._pass(written, chunk, place, filling=bool(filling))
         # What the first part needs differs from pass to pass.
         parts = between_stages(parts, Part(0.0, source), target)

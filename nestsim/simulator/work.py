@@ -24,7 +24,12 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.simulator.system import NONE
-from planner.step.schedules import ALONE, VirtualStages, find_schedule
+from planner.step.schedules import (
+    FIRST_FORWARD,
+    USUAL_KIND,
+    VirtualStages,
+    find_schedule,
+)
 from topologies.arrays import FloatArray, IntArray
 
 Ends = tuple[IntArray, IntArray]
@@ -246,9 +251,9 @@ class ActorTimes:
     weight_time: FloatArray
     """Pass for weight gradients through each virtual stage, shape ``(v p,)`` [s]."""
 
-    paired_time: Mapping[int, FloatArray]
-    """Kind of a pass with another one beside it -> its time through each virtual stage,
-    shape ``(v p,)`` [s]."""
+    unusual_time: Mapping[int, FloatArray]
+    """Kind of a pass that is unlike others of its instruction -> its time through each
+    virtual stage, shape ``(v p,)`` [s]."""
 
     sent_time: Mapping[int, FloatArray]
     """Kind of pass -> the part of its time that is communication, shape ``(v p,)``
@@ -298,10 +303,11 @@ class PipelineWork:
     """Pass for the weights' gradients alone of one microbatch through each virtual
     stage, in schedules that have one, shape ``(v p,)`` [s]."""
 
-    paired_time: Mapping[int, FloatArray] = field(default_factory=dict)
-    """Kind of a pass that has another one beside it, in schedules that have pairs ->
-    its time through each virtual stage, shape ``(v p,)``; as alone where a kind is
-    missing [s]."""
+    unusual_time: Mapping[int, FloatArray] = field(default_factory=dict)
+    """Kind of a pass that is unlike others of its instruction (it has another one
+    beside it, in schedules that have pairs, or is the first and sends more) -> its time
+    through each virtual stage, shape ``(v p,)``; as the others where a kind is missing
+    [s]."""
 
     sent_time: Mapping[int, FloatArray]
     """Kind of pass -> the part of its time that is communication, which nothing beside
@@ -372,6 +378,11 @@ class PipelineWork:
     notes: tuple[str, ...]
     """What is part of the durations instead of being simulated, one sentence each."""
 
+    @property
+    def tells_first(self) -> bool:
+        """Whether the first forward pass of each chunk is unlike later ones."""
+        return FIRST_FORWARD in self.unusual_time
+
     def virtual_stages(self) -> VirtualStages:
         """Return which stage holds which part of the chain, as the schedule says."""
         schedule = find_schedule(self.schedule)
@@ -391,7 +402,7 @@ class PipelineWork:
             forward_time=times.forward_time,
             backward_time=times.backward_time,
             weight_time=times.weight_time,
-            paired_time=times.paired_time,
+            unusual_time=times.unusual_time,
             sent_time=times.sent_time,
             optimizer_time=times.optimizer_time,
             layers=layers,
@@ -401,24 +412,26 @@ class PipelineWork:
 
     def sent_in(self, kind: int, virtual: int) -> float:
         """Return the part of a pass's time that is communication [s]."""
-        sent = self.sent_time.get(kind, self.sent_time.get(ALONE.get(kind, kind)))
+        sent = self.sent_time.get(kind, self.sent_time.get(USUAL_KIND.get(kind, kind)))
         return 0.0 if sent is None else float(sent[virtual])
 
     def segments_in(self, kind: int, virtual: int) -> int:
         """Return in how many parts the compute of a pass varies, at least 1."""
-        segments = self.segments.get(kind, self.segments.get(ALONE.get(kind, kind)))
+        segments = self.segments.get(
+            kind, self.segments.get(USUAL_KIND.get(kind, kind))
+        )
         return 1 if segments is None else max(1, int(segments[virtual]))
 
     def pass_moves(self, kind: int, virtual: int) -> Moves:
         """Return the moves of a kind of pass in a virtual stage."""
-        alone = ALONE.get(kind, kind)
+        usual = USUAL_KIND.get(kind, kind)
         if self.layers is not None:
             passes = self.layers.passes
-            moves = passes.get(kind, passes.get(alone))
+            moves = passes.get(kind, passes.get(usual))
             if moves is not None:
                 return moves[virtual]
-        times = (self.forward_time, self.backward_time, self.weight_time)[alone]
-        times = self.paired_time.get(kind, times)
+        times = (self.forward_time, self.backward_time, self.weight_time)[usual]
+        times = self.unusual_time.get(kind, times)
         return (Move(NONE, float(times[virtual]), NONE),)
 
 

@@ -83,6 +83,10 @@ class ChunkTimes(NamedTuple):
     """Backward pass with a forward pass of another microbatch beside it; 0 unless the
     schedule has such pairs [s]."""
 
+    first_forward: float = 0.0
+    """Forward pass of the step's first microbatch; 0 unless stages of the plan have it
+    gather what later ones find in a second copy of the weights [s]."""
+
 
 class HostWaits(NamedTuple):
     """What of a microbatch's passes through a stage is waiting for the host [s]."""
@@ -127,6 +131,10 @@ class StageCost:
     host_waits: HostWaits = NO_WAITS
     """What of the passes devices wait for their hosts' launches."""
 
+    first_gathers: float = 0.0
+    """By how much the gathers of the step's first forward passes exceed those of later
+    ones; 0 without a second copy of the weights [s]."""
+
     charged_time: float
     """What the planned objective charges for the passes: nothing hidden, all experts
     and all compute even [s]."""
@@ -162,8 +170,8 @@ class StageCost:
     """Peak memory by what it is for: ``"weights"``, ``"gradients"``, ``"optimizer"``,
     ``"buffers"``, ``"activations"`` (all microbatches in flight), ``"working"``; by how
     much the copies of gradients that an optimizer makes exceed the last three, if they
-    do; and ``"staging"``, what is on its way to or from the host, if anything
-    [byte]."""
+    do; ``"second copy of weights"``, if there is one; and ``"staging"``, what is on its
+    way to or from the host, if anything [byte]."""
 
     host_memory: Mapping[str, float] = field(default_factory=dict)
     """What the host keeps for the device at most: ``"weights"``, ``"gradients"``,
@@ -208,7 +216,8 @@ class PricedPlan:
 
     terms: Mapping[str, float]
     """`iteration_time` by cause [s]: `PART_NAMES` of the slowest stage times the number
-    of microbatches; ``"hidden"``, what its passes and pairs of passes hide of them
+    of microbatches, ``"zero gathers"`` with what the first one gathers more;
+    ``"hidden"``, what its passes and pairs of passes hide of them
     (negative); ``"transfers"``, what transfers between stages add; ``"bubble"``, what
     the stage waits for beside them (fill and drain); ``"tail"``, what synchronisation
     and the optimizer step add: after the last pass, and where passes wait for

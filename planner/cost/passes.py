@@ -29,7 +29,7 @@ from planner.step.exposure import (
     layer_times,
     pass_times,
 )
-from planner.step.ledger import LEDGER, WEIGHTS, wire_bytes
+from planner.step.ledger import NEARBY, WEIGHTS, Sent, ledger_of, wire_bytes
 from planner.step.memory import expert_group_size
 from planner.step.offload import (
     HeldParameters,
@@ -39,12 +39,14 @@ from planner.step.offload import (
 )
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import (
-    ALONE,
     BACKWARD,
+    FIRST_FORWARD,
     FORWARD,
+    PAIRED,
     PAIRED_BACKWARD,
     PAIRED_FORWARD,
     SCHEDULES,
+    USUAL_KIND,
     WEIGHT,
 )
 from topologies import InputError
@@ -64,13 +66,33 @@ def sharding_of(rates: PlacementRates, stage: Stage) -> ShardingRates:
     """
     if stage.zero_stage == 0:
         return rates.shardings[0]
+    return _part_of(rates, stage, "sharding_group_size")
+
+
+def neighbours_of(rates: PlacementRates, stage: Stage) -> ShardingRates:
+    """Return the rates of the ranks that share the stage's second copy of weights.
+
+    Those of the whole group where there is none.
+
+    Raises
+    ------
+    InputError
+        If the placement has no such group.
+    """
+    if stage.zero_hpz_partition_size == 1:
+        return rates.shardings[0]
+    return _part_of(rates, stage, "zero_hpz_partition_size")
+
+
+def _part_of(rates: PlacementRates, stage: Stage, name: str) -> ShardingRates:
+    size = getattr(stage, name)
     for option in rates.shardings:
-        if option.group_size == stage.sharding_group_size:
+        if option.group_size == size:
             return option
     raise InputError(
         "replicas do not form such groups on this network",
-        where="sharding_group_size",
-        got=stage.sharding_group_size,
+        where=name,
+        got=size,
         expected=f"one of {[option.group_size for option in rates.shardings]}",
     )
 
@@ -134,6 +156,27 @@ def host_times(
     }
 
 
+def sent_in_pass(stage: Stage, kind: int, *, splits: bool) -> tuple[Sent, ...]:
+    """Return what parameters have passes of a kind send, layer by layer.
+
+    Parameters
+    ----------
+    stage
+        Whose passes they are.
+    kind
+        Kind of pass as it is written.
+    splits
+        Whether weight gradients are passes of their own.
+    """
+    row, usual = ledger_of(stage), USUAL_KIND.get(kind, kind)
+    moments = {FORWARD: [ledger.FORWARD], BACKWARD: [ledger.BACKWARD], WEIGHT: []}
+    if kind == FIRST_FORWARD:
+        moments[FORWARD] = [row.first_moment]
+    if usual == (WEIGHT if splits else BACKWARD):
+        moments[usual].append(ledger.GRADIENT)
+    return row.sent_at(*moments[usual])
+
+
 class _Layers(NamedTuple):
     """Every layer of the chain as this stage would do it."""
 
@@ -179,7 +222,8 @@ class PassPrices:
         self.plan, self.index, self.stage = plan, index, plan.stages[index]
         schedule = SCHEDULES[plan.schedule]
         self.reserves = schedule.reserves_processors
-        self.splits, self.kinds = schedule.splits_backward, schedule.pass_kinds()
+        self.splits = schedule.splits_backward
+        self.kinds = schedule.pass_kinds(first=plan.has_second_copies)
         sizes = plan.parallel.sizes()
         self.skew = min(workload.execution.expert_skew, float(sizes.ep))
         execution = workload.execution
@@ -224,15 +268,15 @@ class PassPrices:
     def _order(self, kind: int, chunk: tuple[int, int]) -> slice:
         """Return the layers of a chunk in the order of a pass."""
         first, last = chunk
-        if kind in {FORWARD, PAIRED_FORWARD}:
+        if USUAL_KIND.get(kind, kind) == FORWARD:
             return slice(first, last + 1)
         return slice(last, first - 1 if first else None, -1)
 
     def _pass(self, kind: int, chunk: tuple[int, int]) -> PassTimes:
         order = self._order(kind, chunk)
-        sends = ALONE.get(kind, kind)
-        gathers, reduces = self._zero_prices(sends, order)
-        layers = self.layers.by_kind[kind].reordered(order)
+        sends = USUAL_KIND.get(kind, kind)
+        gathers, reduces = self._zero_prices(kind, order)
+        layers = self.layers.by_kind[kind if kind in PAIRED else sends].reordered(order)
         before = None
         if sends == BACKWARD:
             repeated = self.layers.repeated.reordered(order)
@@ -240,7 +284,7 @@ class PassPrices:
                 before = repeated
             else:
                 layers = join_times((repeated, layers))
-        if kind in ALONE:
+        if kind in PAIRED:
             beside = self.layers.beside[kind][order]
             layers = beside_all(
                 layers, beside, self.beside_experts, reserves=self.reserves
@@ -255,16 +299,12 @@ class PassPrices:
 
     def _zero_prices(self, kind: int, order: slice) -> tuple[FloatArray, FloatArray]:
         """Return the prices of what parameters have a pass send, layer by layer."""
-        moments = {FORWARD: [ledger.FORWARD], BACKWARD: [ledger.BACKWARD], WEIGHT: []}
-        if kind == (WEIGHT if self.splits else BACKWARD):
-            moments[kind].append(ledger.GRADIENT)
         weights: list[FloatArray] = []
         gradients: list[FloatArray] = []
-        groups = self._shard_groups()
-        for collective in LEDGER[self.stage.zero_stage].sent_at(*moments[kind]):
+        for collective in sent_in_pass(self.stage, kind, splits=self.splits):
             width = wire_bytes(collective, self.workload.parameter_bytes)
             prices = weights if collective.tensor == WEIGHTS else gradients
-            for rate, column in groups:
+            for rate, column in self._shard_groups(collective.group):
                 latency, inverse = rate[self.index].tolist()
                 prices.append(latency + width * column[order] * inverse)
         num_layers = self.parameters[0][order].size
@@ -274,12 +314,13 @@ class PassPrices:
         )
         return gathers, reduces
 
-    def _shard_groups(self) -> list[tuple[FloatArray, FloatArray]]:
+    def _shard_groups(self, group: str) -> list[tuple[FloatArray, FloatArray]]:
         """Return rates of who shares shards, and what each layer has to share."""
         dense, expert = self.parameters
         found = []
         if self.stage.sharding_group_size > 1:
-            rate = sharding_of(self.rates, self.stage).inside["all_gather"]
+            rates_of = neighbours_of if group == NEARBY else sharding_of
+            rate = rates_of(self.rates, self.stage).inside["all_gather"]
             found.append((rate, dense))
         has_experts = any(
             expert[first : last + 1].any() for first, last in self.stage.chunks

@@ -112,7 +112,10 @@ def rates_of(network: Network, workload: Workload, plan: Plan) -> PlacementRates
         tensor=tensor._replace(name=plan.tensor_algorithm),
         gradient=gradient._replace(name=plan.gradient_algorithm),
         sharding_sizes={
-            stage.sharding_group_size for stage in plan.stages if stage.zero_stage
+            size
+            for stage in plan.stages
+            for size in (stage.sharding_group_size, stage.zero_hpz_partition_size)
+            if stage.zero_stage
         },
     )
 
@@ -166,6 +169,8 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
     ]
     stages = tuple(max(found, key=_pace) for found in costs)
     step_end = max(cost.step_end_time for found in costs for cost in found)
+    # The first microbatch meets what all stages gather more for it.
+    step_end += sum(stage.first_gathers for stage in stages)
     pipelines = _pipelines(workload, plan, rates, by_kind, kinds)
     ends = step_ends(pipelines)
     has_closed_form = plan.schedule in LOAD_SCHEDULES
@@ -228,7 +233,9 @@ def _terms(
     """
     number = max(range(len(stages)), key=lambda stage: stages[stage].work_time)
     slowest = stages[number]
-    charged = m * sum(slowest.parts.values())
+    causes = {name: m * time for name, time in slowest.parts.items()}
+    causes["zero gathers"] += slowest.first_gathers
+    charged = m * sum(slowest.parts.values()) + slowest.first_gathers
     busy = m * slowest.work_time
     paired = max(one.timeline.busy(number) for one in pipelines)
     if not np.isclose(paired, busy, rtol=1e-12, atol=0.0):
@@ -240,7 +247,7 @@ def _terms(
     )
     pipeline = last_pass(pipelines)
     return {
-        **{name: m * time for name, time in slowest.parts.items()},
+        **causes,
         HIDDEN: busy - charged,
         "transfers": pipeline - alone,
         "bubble": alone - busy,

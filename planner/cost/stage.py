@@ -29,6 +29,7 @@ from planner.cost.passes import (
     PassPrices,
     group_rate,
     host_times,
+    neighbours_of,
     sharding_of,
 )
 from planner.cost.rates import PlacementRates, ShardingRates
@@ -50,13 +51,14 @@ from planner.step.ledger import (
     GRADIENT,
     GRADIENTS,
     INSIDE,
-    LEDGER,
+    NEARBY,
     OPTIMIZER,
     PASSES,
     REPLICAS,
     WEIGHTS,
     Sent,
     ZeroStage,
+    ledger_of,
     wire_bytes,
 )
 from planner.step.memory import (
@@ -71,7 +73,7 @@ from planner.step.offload import (
     step_transfers,
 )
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import ALONE, SCHEDULES
+from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray
 
 PART_OF_GROUP = {
@@ -128,11 +130,10 @@ def stage_price(
         Kinds of the devices that it works on, as of `Workload.table`.
     """
     table, stage = workload.table(plan.degrees, kinds), plan.stages[index]
-    splits = SCHEDULES[plan.schedule].splits_backward
     parts = dict.fromkeys(PART_NAMES, 0.0)
     traffic = _ParameterTraffic.of(workload, table, rates, plan, index)
     zero = traffic.in_passes()
-    parts["zero gathers"] = sum(zero)
+    parts["zero gathers"] = zero.forward + zero.backward + zero.gradient
     lead = workload.messages_time(len(plan.stages))
     whole = [
         _chunk_time(table, rates, stage, chunk, index, parts).behind(lead)
@@ -146,10 +147,7 @@ def stage_price(
     layers = [
         (last - first + 1) / traffic.share.num_layers for first, last in stage.chunks
     ]
-    arrange = _split_times if splits else _joined_times
-    chunk_times = tuple(
-        arrange(passes, zero, part) for passes, part in zip(whole, layers, strict=True)
-    )
+    chunk_times = _charged_times(plan, whole, zero, layers)
     execution = workload.execution
     passes: Passes = ()
     gathers: tuple[TimedBucket, ...] = ()
@@ -164,7 +162,7 @@ def stage_price(
                 times.worked
                 for by_kind in passes
                 for kind, times in by_kind.items()
-                if kind not in ALONE
+                if kind not in schedules.USUAL_KIND
             )
             plain = sum(_chunk_compute(table, stage, chunk) for chunk in stage.chunks)
             plain += 2.0 * lead * len(stage.chunks)
@@ -185,6 +183,7 @@ def stage_price(
         chunk_times=chunk_times,
         parts=parts,
         host_waits=waits,
+        first_gathers=zero.first - zero.forward,
         charged_time=charged_time,
         boundary_bytes=boundary if len(plan.stages) > 1 else 0.0,
         transfer_time=0.0,
@@ -227,7 +226,7 @@ def passes_differ(plan: Plan, execution: Execution) -> bool:
     sent = {
         collective.tensor
         for stage in plan.stages
-        for collective in LEDGER[stage.zero_stage].sent_at(*PASSES)
+        for collective in ledger_of(stage).sent_at(*PASSES)
     }
     overlaps = (
         execution.tp_comm_overlap,
@@ -269,6 +268,7 @@ def _chunk_times(passes: Mapping[int, PassTimes]) -> ChunkTimes:
         times.get(schedules.WEIGHT, 0.0),
         times.get(schedules.PAIRED_FORWARD, 0.0),
         times.get(schedules.PAIRED_BACKWARD, 0.0),
+        times.get(schedules.FIRST_FORWARD, 0.0),
     )
 
 
@@ -381,6 +381,26 @@ class _ZeroTimes(NamedTuple):
     gradient: float
     """Collectives of ZeRO once gradients are there [s]."""
 
+    first: float
+    """Collectives of ZeRO in the forward pass of the first microbatch [s]."""
+
+
+def _charged_times(
+    plan: Plan, whole: Sequence[_Passes], zero: _ZeroTimes, parts: Sequence[float]
+) -> tuple[ChunkTimes, ...]:
+    """Return the passes of each chunk, which sends a part of what the stage does."""
+    splits = SCHEDULES[plan.schedule].splits_backward
+    arrange = _split_times if splits else _joined_times
+    times = (
+        arrange(passes, zero, part) for passes, part in zip(whole, parts, strict=True)
+    )
+    if not plan.has_second_copies:
+        return tuple(times)
+    return tuple(
+        usual._replace(first_forward=passes.forward + part * zero.first)
+        for usual, passes, part in zip(times, whole, parts, strict=True)
+    )
+
 
 def _joined_times(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
     """Return the times with weight gradients as part of the backward pass."""
@@ -406,6 +426,8 @@ class _ParameterTraffic:
     """Rates of the placement's collectives."""
     sharding: ShardingRates
     """Rates of the stage's sharding group."""
+    neighbours: ShardingRates
+    """Rates of the ranks that share its second copy of weights."""
     ledger: ZeroStage
     """What the stage of ZeRO sends and shards."""
     each: ParameterBytes
@@ -429,7 +451,8 @@ class _ParameterTraffic:
         return cls(
             rates,
             sharding_of(rates, stage),
-            LEDGER[stage.zero_stage],
+            neighbours_of(rates, stage),
+            ledger_of(stage),
             workload.parameter_bytes,
             stage_share(table, stage, plan),
             index,
@@ -442,6 +465,7 @@ class _ParameterTraffic:
             self.time(FORWARD, layers),
             self.time(BACKWARD, layers),
             self.time(GRADIENT, layers),
+            self.time(self.ledger.first_moment, layers),
         )
 
     def time(self, moment: str, parts: int = 1) -> float:
@@ -515,6 +539,7 @@ class _ParameterTraffic:
         rates = {
             REPLICAS: self.rates.data,
             INSIDE: self.sharding.inside,
+            NEARBY: self.neighbours.inside,
             ACROSS: self.sharding.across,
         }
         return np.asarray(rates[collective.group][collective.operation][self.index])

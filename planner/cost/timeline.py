@@ -139,7 +139,10 @@ class PlanTimeline:
         )
         times = np.array([stages[s].cost.chunk_times[c] for s, c in order]).T
         self.written = schedule.written_kinds(
-            self.program.kind, self.program.virtual_stage, self.program.indptr
+            self.program.kind,
+            self.program.virtual_stage,
+            self.program.indptr,
+            first=plan.has_second_copies,
         )
         self.plain = np.ascontiguousarray(
             times[self.written, self.program.virtual_stage]

@@ -203,6 +203,14 @@ class LaunchRules:
     """ZeRO stages whose shards a part of the replicas may hold, the others having
     copies."""
 
+    second_copies: bool = False
+    """Whether ranks next to each other may share a second copy of the weights beside
+    ZeRO-3 (hpZ)."""
+
+    second_copies_alone: bool = False
+    """Whether such copies go only with shards over all replicas, and with layers that
+    no tensor-parallel ranks split."""
+
     shards_fill_context: bool = False
     """Whether shards are those of whole groups that share a sequence."""
 

@@ -129,6 +129,11 @@ def _sharding(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
             yield PlanStep({"zero_stage": stage, "sharding_group_size": None})
 
 
+def _second_copies(_: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
+    if max(spec.second_copy_by_stage()) > 1:
+        yield PlanStep({"zero_hpz_partition_size": 1})
+
+
 def _zero_stages(job: MemoryJob, spec: PlanSpec, num_stages: int) -> tuple[int, ...]:
     """Return the ZeRO stages that the framework has of some stages."""
     sizes = {
@@ -211,6 +216,7 @@ _BY_STAGE = (
     "recompute",
     "zero_stage",
     "sharding_group_size",
+    "zero_hpz_partition_size",
     "recompute_num_layers",
     *(f"offload_{name}" for name in Offload._fields),
 )
@@ -292,6 +298,7 @@ KINDS: Mapping[str, Callable[[MemoryJob, PlanSpec], Iterator[PlanStep]]] = (
         {
             "sequence parallelism": _sequence_parallel,
             "stronger ZeRO": _sharding,
+            "no second copy of weights": _second_copies,
             "recompute": _recompute,
             "smaller micro-batch": _micro_batch,
             "more expert parallelism": _experts,

@@ -126,6 +126,7 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
         spec.sharding_group_by_stage(sizes.dp * sizes.cp),
         spec.recompute_num_layers_by_stage(),
         spec.offload_by_stage(),
+        spec.second_copy_by_stage(),
         strict=True,
     )
     return Plan(
@@ -146,8 +147,9 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
                 sharding_group_size=group if zero_stage else 1,
                 recompute_num_layers=count,
                 offload=offload,
+                zero_hpz_partition_size=copy,
             )
-            for held, recompute, zero_stage, group, count, offload in savings
+            for held, recompute, zero_stage, group, count, offload, copy in savings
         ),
     )
 

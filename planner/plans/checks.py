@@ -202,6 +202,7 @@ def check_savings(stage: Stage, num_chunks: int) -> None:
         )
     _check_choice("zero_stage", stage.zero_stage, ZERO_STAGES)
     _check_partial_recompute(stage)
+    _check_second_copy(stage)
     for name, part in stage.offload._asdict().items():
         if not 0.0 <= part <= 1.0:
             raise InputError(
@@ -237,6 +238,35 @@ def _check_partial_recompute(stage: Stage) -> None:
             where="recompute_num_layers",
             got=count,
             expected="0 or more",
+        )
+
+
+def _check_second_copy(stage: Stage) -> None:
+    """Refuse a second copy of weights that are whole, elsewhere, or not so divided."""
+    size, shards = stage.zero_hpz_partition_size, stage.sharding_group_size
+    if size == 1:
+        return
+    where = "zero_hpz_partition_size"
+    if stage.zero_stage != 3:
+        raise InputError(
+            "there are no sharded weights to keep a second copy of",
+            where=where,
+            got=f"{size} with ZeRO-{stage.zero_stage}",
+            expected="zero_stage 3 beside it, or 1 for no copy",
+        )
+    if size < 1 or shards % size:
+        raise InputError(
+            "the ranks that share ZeRO's shards do not form groups of that size",
+            where=where,
+            got=size,
+            expected=f"a divisor of {shards}, the ranks of a sharding group",
+        )
+    if stage.offload.weights > 0.0:
+        raise InputError(
+            "does not go with weights on the host: a copy there is not modelled",
+            where=where,
+            got=size,
+            expected="1, or offload_weights = 0 beside it",
         )
 
 
@@ -290,9 +320,27 @@ def _check_stages(plan: Plan) -> None:
             )
         try:
             check_savings(stage, v)
+            _check_spread(plan, stage)
             _check_chunks(stage, v)
         except InputError as error:
             raise error.at(f"stages[{index}]") from None
+
+
+def _check_spread(plan: Plan, stage: Stage) -> None:
+    """Refuse a second copy where neighbours hold other experts.
+
+    DeepSpeed 0.19.8 does so, too (``deepspeed/runtime/engine.py:2224-2228``).
+    """
+    parallel = plan.parallel
+    apart = parallel.expert_model_parallel_size > 1 or parallel.grouping.etp > 0
+    if apart and stage.zero_hpz_partition_size > 1:
+        raise InputError(
+            "does not go with experts that are not divided as other layers are",
+            where="zero_hpz_partition_size",
+            got=stage.zero_hpz_partition_size,
+            expected="1, or expert_model_parallel_size = 1 beside it, and no "
+            "expert_tensor_parallel_size",
+        )
 
 
 def _check_chunks(stage: Stage, num_chunks: int) -> None:

@@ -76,6 +76,7 @@ def _check_stage(stage: Value) -> int:
         if name not in Offload._fields:
             raise part.error("is nothing that hosts keep", ", ".join(Offload._fields))
         part.number()
+    _count(stage.get("zero_hpz_partition_size", 1))
     if stage.get("recompute_num_layers", None).raw is not None:
         _count(stage["recompute_num_layers"], least=0)
     for chunk in stage["chunks"].array(least=1):

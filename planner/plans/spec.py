@@ -98,6 +98,10 @@ class PlanSpec:
     """Data-parallel ranks that share ZeRO's shards, of all stages or of each; None for
     all of them."""
 
+    zero_hpz_partition_size: int | tuple[int, ...] = 1
+    """Data-parallel ranks next to each other that share a second copy of the weights
+    with ZeRO-3 (hpZ), in all stages or in each; 1 for none. DeepSpeed's setting."""
+
     recompute_num_layers: int | tuple[int, ...] | None = None
     """Blocks of each chunk, from its first one on, that `recompute` is about, in all
     stages or in each; None for all blocks."""
@@ -176,6 +180,14 @@ class PlanSpec:
         group = self.sharding_group_size
         return self._by_stage(whole if group is None else group)
 
+    def second_copy_by_stage(self) -> tuple[int, ...]:
+        """Return who shares a second copy of each stage's weights; 1 for nobody."""
+        sizes = self._by_stage(self.zero_hpz_partition_size)
+        return tuple(
+            size if zero_stage == 3 else 1
+            for size, zero_stage in zip(sizes, self.zero_stage_by_stage(), strict=True)
+        )
+
     def recompute_num_layers_by_stage(self) -> tuple[int | None, ...]:
         """Return how many blocks of its chunks each stage recomputes; None for all.
 
@@ -208,6 +220,7 @@ class PlanSpec:
             "recompute",
             "zero_stage",
             "sharding_group_size",
+            "zero_hpz_partition_size",
             "recompute_num_layers",
             *(f"offload_{name}" for name in Offload._fields),
         ]
@@ -288,6 +301,15 @@ class PlanSpec:
                 where="sharding_group_size",
                 got=_file_value(group),
                 expected="zero_stage = 1, 2 or 3 beside it",
+            )
+        copies = self.zero_hpz_partition_size
+        is_asked = max(self._by_stage(copies)) > 1
+        if is_asked and 3 not in self.zero_stage_by_stage():
+            raise InputError(
+                "there are no sharded weights to keep a second copy of",
+                where="zero_hpz_partition_size",
+                got=_file_value(copies),
+                expected="zero_stage = 3 beside it, or 1 for no copy",
             )
 
     def _check_recompute(self) -> None:

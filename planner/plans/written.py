@@ -57,6 +57,9 @@ def plan_settings(plan: Plan, is_block: FloatArray, global_batch_size: int) -> P
         recompute=_one_or_each([stage.recompute for stage in stages]),
         zero_stage=_one_or_each([stage.zero_stage for stage in stages]),
         sharding_group_size=_sharding_group(plan, ranks),
+        zero_hpz_partition_size=_one_or_each(
+            [stage.zero_hpz_partition_size for stage in stages]
+        ),
         recompute_num_layers=_recomputed(plan),
         offload_weights=_one_or_each([one.offload.weights for one in stages]),
         offload_gradients=_one_or_each([one.offload.gradients for one in stages]),

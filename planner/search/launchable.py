@@ -270,6 +270,7 @@ def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     groups = _distinct(stage.sharding_group_size for stage in plan.stages)
     yield from _saving("recompute", modes, rules.recompute, rules)
     yield from _counted(plan, rules, facts)
+    yield from _second_copies(plan, rules, whole)
     yield from _offloaded(plan, rules, sum(facts.is_block))
     if whole > 1 or any(zeros):  # one replica has nothing to share
         yield from _saving("zero_stage", zeros, can, rules)
@@ -294,6 +295,25 @@ def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
             f"ZeRO-{zero} over {group} of {whole} ranks",
             f"all {whole} ranks",
         )
+
+
+def _second_copies(plan: Plan, rules: LaunchRules, whole: int) -> Breaches:
+    """Compare who shares second copies of weights to what the framework has."""
+    sharded = [stage for stage in plan.stages if stage.zero_stage == 3]
+    sizes = _distinct(stage.zero_hpz_partition_size for stage in sharded)
+    if not plan.has_second_copies:
+        return
+    found = f"second copies of weights over {_join_values(sizes)} ranks"
+    if not rules.second_copies:
+        yield "sharding_group", found, "no second copy (zero_hpz_partition_size = 1)"
+    elif len(sizes) > 1 and rules.same_savings:
+        yield "sharding_group", found, "one size for all stages"
+    elif rules.second_copies_alone and plan.parallel.sizes().tp > 1:
+        yield "sharding_group", found, "none beside tensor parallelism"
+    elif rules.second_copies_alone and any(
+        stage.sharding_group_size != whole for stage in sharded
+    ):
+        yield "sharding_group", found, f"shards over all {whole} ranks beside them"
 
 
 def _counted(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:

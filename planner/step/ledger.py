@@ -8,6 +8,15 @@ ranks with the same shard in different groups reduce theirs *across*.
 With ``P`` parameters and all replicas in one group, a step of one microbatch sends over
 a ring ``2 P`` elements for each rank under ZeRO-0, 1 and 2, ``3 P`` under ZeRO-3 [1]_.
 
+hpZ [3]_ keeps a second copy of ZeRO-3's weights, in shards over ranks next to each
+other. As DeepSpeed has it [4]_, the first forward pass of a step gathers each layer
+over its sharding group, and cuts the copy out of it when it lets go of the layer. All
+passes until the optimizer step gather from the copy, among those neighbours alone: the
+forward passes of later microbatches too, and what is run again. The optimizer step
+invalidates it. So a step of ``m`` microbatches gathers once among all where plain
+ZeRO-3 does it ``2 m`` times; the paper counts ``m``, with forward passes that never
+read the copy.
+
 Routed experts are replicated over fewer ranks, the *expert data group*. Their shards
 are shared by all of them: it is both the group of replicas and the one inside, and
 nothing goes across.
@@ -17,6 +26,14 @@ References
 .. [1] Rajbhandari et al., "ZeRO", SC 2020, section 5: what each stage shards; section
    7: what it sends.
 .. [2] Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2: hybrid sharding.
+.. [3] Wang et al., "ZeRO++", 2023, section 3.2: hierarchical partitioning, hpZ.
+.. [4] DeepSpeed 0.19.8: ``deepspeed/utils/groups.py:925``,
+   ``_create_zero_param_parallel_group``, ranks that follow each other;
+   ``deepspeed/runtime/zero/partition_parameters.py:1768``, ``_partition``: the copy is
+   made when a layer is let go and there is none; ``:1571``, ``all_gather_coalesced``:
+   it is read wherever there is one; ``deepspeed/runtime/zero/stage3.py:2846``,
+   ``_post_step``: it is invalidated. The same in 0.16.5 (``groups.py:650``,
+   ``partition_parameters.py:1541`` and ``:1219``, ``stage3.py:2061``).
 """
 
 from collections import Counter
@@ -29,9 +46,14 @@ from numpy.typing import NDArray
 
 from estimators.training import ParameterBytes
 from planner.kernels.tables import ZeroTerms
+from planner.step.plan import Stage
 
 FORWARD = "forward"
 """Moment: in every forward pass, layer by layer."""
+
+FIRST_FORWARD = "first forward"
+"""Moment: in the first forward pass of a step, layer by layer, in place of what others
+send in `FORWARD`."""
 
 BACKWARD = "backward"
 """Moment: in every backward pass of activations, layer by layer."""
@@ -54,6 +76,9 @@ REPLICAS = "replicas"
 
 INSIDE = "inside"
 """Group of the ranks that share shards."""
+
+NEARBY = "nearby"
+"""Group of the ranks next to each other that share a second copy of the weights."""
 
 ACROSS = "across"
 """Group of the ranks that hold the same shard."""
@@ -78,11 +103,11 @@ class Sent(NamedTuple):
     """What is sent: `WEIGHTS` or `GRADIENTS`."""
 
     moment: str
-    """When it is sent: `FORWARD`, `BACKWARD`, `GRADIENT`, `BEFORE_OPTIMIZER` or
-    `AFTER_OPTIMIZER`."""
+    """When it is sent: `FORWARD`, `FIRST_FORWARD`, `BACKWARD`, `GRADIENT`,
+    `BEFORE_OPTIMIZER` or `AFTER_OPTIMIZER`."""
 
     group: str
-    """Ranks that take part: `REPLICAS`, `INSIDE` or `ACROSS`."""
+    """Ranks that take part: `REPLICAS`, `INSIDE`, `NEARBY` or `ACROSS`."""
 
     @property
     def is_divided(self) -> bool:
@@ -111,6 +136,11 @@ class ZeroStage(NamedTuple):
         return tuple(
             collective for collective in self.sent if collective.moment in moments
         )
+
+    @property
+    def first_moment(self) -> str:
+        """Moment whose collectives the first forward pass of a step sends."""
+        return FIRST_FORWARD if self.sent_at(FIRST_FORWARD) else FORWARD
 
 
 _REDUCE_WHOLE = Sent("all_reduce", GRADIENTS, BEFORE_OPTIMIZER, REPLICAS)
@@ -154,6 +184,24 @@ LEDGER: tuple[ZeroStage, ...] = (
     ),
 )
 """The stages of ZeRO by number."""
+
+_SECOND_COPY = LEDGER[3]._replace(
+    sent=(
+        _GATHER_FORWARD._replace(moment=FIRST_FORWARD),
+        _GATHER_FORWARD._replace(group=NEARBY),
+        _GATHER_BACKWARD._replace(group=NEARBY),
+        _REDUCE_EACH,
+        _REDUCE_ACROSS,
+    )
+)
+"""ZeRO-3 with a second copy of the weights, which the search does not try."""
+
+
+def ledger_of(stage: Stage) -> ZeroStage:
+    """Return what a pipeline stage sends and holds."""
+    has_copy = stage.zero_hpz_partition_size > 1
+    return _SECOND_COPY if has_copy else LEDGER[stage.zero_stage]
+
 
 _SENT_FIELDS: Mapping[Sent, str] = MappingProxyType(
     {

@@ -113,6 +113,13 @@ STEP_END = "copies of gradients"
 gone."""
 
 
+SECOND_COPY = "second copy of weights"
+"""Name of the memory of what ranks next to each other share beside ZeRO-3's shards
+(hpZ, `planner.step.ledger`). DeepSpeed 0.19.8 makes it in the weights' format
+(``deepspeed/runtime/zero/partition_parameters.py:1912-1917``) and frees it behind the
+optimizer step: passes have it from the first microbatch on."""
+
+
 class ParameterShare(NamedTuple):
     """Parameters of a stage on one device."""
 
@@ -362,6 +369,9 @@ def memory_of_stage(
         "activations": in_flight(table, plan, index, activations),
         "working": activations.backward_working,
     }
+    if stage.zero_hpz_partition_size > 1:
+        copied = (share.dense + share.expert) / stage.zero_hpz_partition_size
+        parts[SECOND_COPY] = workload.parameter_bytes.weights * copied
     layer = _largest_layer(workload, table, plan, index, largest)
     return _beside_host(parts, float(static.copies), stage.offload, layer)
 

@@ -179,6 +179,10 @@ class Stage:
     offload: Offload = NO_OFFLOAD
     """What the hosts of the stage's devices keep for them."""
 
+    zero_hpz_partition_size: int = 1
+    """With ZeRO-3, data-parallel ranks next to each other that share a second copy of
+    the weights (hpZ of ZeRO++, `planner.step.ledger`); 1 for no such copy."""
+
     __repr__ = short_repr
 
     @property
@@ -247,6 +251,11 @@ class Plan:
         # Pairs of chunks are paired with or without experts.
         experts = self.parallel.expert_model_parallel_size > 1
         return experts or not schedule.pairs_chunks
+
+    @property
+    def has_second_copies(self) -> bool:
+        """Whether devices of any stage hold a second copy of the weights."""
+        return any(stage.zero_hpz_partition_size > 1 for stage in self.stages)
 
     @property
     def devices_used(self) -> int:
@@ -378,6 +387,7 @@ def _stage_from_json(data: Mapping[str, Any], num_ranks: int) -> Stage:
         sharding_group_size=int(data["sharding_group_size"]),
         recompute_num_layers=None if layers is None else int(layers),
         offload=Offload(*map(float, offload)),
+        zero_hpz_partition_size=int(data.get("zero_hpz_partition_size", 1)),
     )
 
 
@@ -388,6 +398,8 @@ def _unusual_json(stage: Stage) -> dict[str, Any]:
         written["recompute_num_layers"] = stage.recompute_num_layers
     if stage.offload != NO_OFFLOAD:
         written["offload"] = stage.offload._asdict()
+    if stage.zero_hpz_partition_size > 1:
+        written["zero_hpz_partition_size"] = stage.zero_hpz_partition_size
     return written
 
 

@@ -65,6 +65,7 @@ def _common_cases(job: LaunchJob, framework: str) -> dict[str, bool]:
         "recompute_num_layers",
     ):
         cases[name] = getattr(settings, name) is not None
+    cases["zero_hpz_partition_size"] = settings.zero_hpz_partition_size != 1
     for name in ("gradient_algorithm", "tensor_algorithm"):
         cases[name] = getattr(settings, name) != "auto"
     for name in ("recompute", "zero_stage", "sharding_group_size"):

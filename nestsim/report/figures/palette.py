@@ -25,6 +25,7 @@ _BLUE, _ORANGE, _GREEN, _RED, _PURPLE, _BROWN, _PINK, _GREY, _YELLOW, _SKY = DIS
 MEMORY_PARTS: Mapping[str, str] = MappingProxyType(
     {
         "weights": _BLUE,
+        "second copy of weights": "#5e9bd1",
         "gradients": _SKY,
         "optimizer": _GREEN,
         "activations": _ORANGE,

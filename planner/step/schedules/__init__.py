@@ -17,12 +17,14 @@ from planner.step.schedules.dualpipe_v import DUALPIPE_V
 from planner.step.schedules.gpipe import GPIPE
 from planner.step.schedules.interleaved import INTERLEAVED
 from planner.step.schedules.language import (
-    ALONE,
     BACKWARD,
+    FIRST_FORWARD,
     FORWARD,
     NUM_KINDS,
+    PAIRED,
     PAIRED_BACKWARD,
     PAIRED_FORWARD,
+    USUAL_KIND,
     WEIGHT,
     Instructions,
     Program,
@@ -38,13 +40,15 @@ from planner.step.schedules.zb_v import ZB_V
 from topologies.errors import InputError
 
 __all__ = [
-    "ALONE",
     "BACKWARD",
+    "FIRST_FORWARD",
     "FORWARD",
     "NUM_KINDS",
+    "PAIRED",
     "PAIRED_BACKWARD",
     "PAIRED_FORWARD",
     "SCHEDULES",
+    "USUAL_KIND",
     "WEIGHT",
     "Instructions",
     "Program",

@@ -39,10 +39,17 @@ PAIRED_BACKWARD = BACKWARD + NUM_KINDS
 """A backward pass beside a forward pass of another microbatch, as it is written and
 priced; the instruction is of kind `BACKWARD`."""
 
-ALONE: Mapping[int, int] = MappingProxyType(
-    {PAIRED_FORWARD: FORWARD, PAIRED_BACKWARD: BACKWARD}
+FIRST_FORWARD = PAIRED_BACKWARD + 1
+"""The first forward pass of a step through a chunk, as it is written and priced where
+it sends other than later ones; the instruction is of kind `FORWARD`."""
+
+PAIRED = frozenset({PAIRED_FORWARD, PAIRED_BACKWARD})
+"""Kinds of passes that have another one beside them."""
+
+USUAL_KIND: Mapping[int, int] = MappingProxyType(
+    {PAIRED_FORWARD: FORWARD, PAIRED_BACKWARD: BACKWARD, FIRST_FORWARD: FORWARD}
 )
-"""Kind of a pass that has another one beside it -> that of the same pass alone."""
+"""Kind of a pass that is unlike others of its instruction -> that of the others."""
 
 MAX_PASSES = 4_000_000
 """Most passes of all stages together: the replay keeps about 500 bytes of each, 2
@@ -410,17 +417,20 @@ class Schedule:
             ),
         )
 
-    def pass_kinds(self) -> tuple[int, ...]:
-        """Return the kinds of passes as they are written and priced."""
+    def pass_kinds(self, *, first: bool = False) -> tuple[int, ...]:
+        """Return the kinds of passes as they are written and priced.
+
+        ``first`` as in `written_kinds`.
+        """
         kinds: tuple[int, ...] = (FORWARD, BACKWARD)
         if self.splits_backward:
             kinds = (*kinds, WEIGHT)
         if self.pairs_passes:
             kinds = (*kinds, PAIRED_FORWARD, PAIRED_BACKWARD)
-        return kinds
+        return (*kinds, FIRST_FORWARD) if first else kinds
 
     def written_kinds(
-        self, kind: IntArray, part: IntArray, indptr: IntArray
+        self, kind: IntArray, part: IntArray, indptr: IntArray, *, first: bool = False
     ) -> IntArray:
         """Return the kinds of instructions as they are written and priced.
 
@@ -432,14 +442,23 @@ class Schedule:
             Numbers of their chunks, or of their virtual stages.
         indptr
             Where each list begins, and behind the last one.
+        first
+            Whether the first forward pass through each part is a kind apart.
         """
-        if not self.pairs_passes:
-            return kind
-        parts = part if self.pairs_chunks else np.arange(part.size)
-        lists = zip(
-            *(np.split(one, indptr[1:-1]) for one in (kind, parts)), strict=True
-        )
-        return np.concatenate([paired_kind(*one) for one in lists])
+        written = kind
+        if self.pairs_passes:
+            parts = part if self.pairs_chunks else np.arange(part.size)
+            lists = zip(
+                *(np.split(one, indptr[1:-1]) for one in (kind, parts)), strict=True
+            )
+            written = np.concatenate([paired_kind(*one) for one in lists])
+        if first:
+            number = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+            forward = np.flatnonzero(kind == FORWARD)
+            of_list = number[forward] * (part.max() + 1) + part[forward]
+            written = written.copy()
+            written[forward[np.unique(of_list, return_index=True)[1]]] = FIRST_FORWARD
+        return written
 
     def virtual_stages(self, num_stages: int, num_chunks: int = 1) -> VirtualStages:
         """Return which stage holds which part of the chain."""

@@ -178,6 +178,7 @@ def specs(draw, *, experts=False) -> PlanSpec:
         recompute=recompute,
         recompute_num_layers=_some(draw, None, [1]) if counted else None,
         zero_stage=zero,
+        zero_hpz_partition_size=_some(draw, 1, [2]) if zero == 3 else 1,
         pipeline_model_parallel_layout=layout,
         order=_some(draw, None, ["tp-cp-ep-pp-dp", "tp-dp-cp-ep-pp", "tp-pp-cp-ep-dp"]),
         gradient_algorithm=_some(draw, "auto", ALGORITHMS),
@@ -201,6 +202,7 @@ def jobs(draw, preset="deepspeed") -> LaunchJob:
             offload_weights=0.0,
             offload_gradients=0.0,
             offload_activations=0.0,
+            zero_hpz_partition_size=1,
             schedule=None,
         )
     try:

@@ -20,7 +20,7 @@ from planner.cost.pricing import plan_degrees, plan_kinds, price_plan, rates_of
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.search.best_first import search
-from planner.step.schedules import ALONE, BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, USUAL_KIND, WEIGHT
 from tests.planner.cost.test_pricing import TREE, plan, workload
 from tests.planner.examples import eight_devices, executed, tiny_job
 from tests.planner.fleets import executed_on, slow_fleet
@@ -76,7 +76,7 @@ def test_passes_take_as_long_as_the_planner_says(case):
     expected = [stage.chunk_times[c] for c in range(v) for stage in priced.stages]
     times = by_stage.forward_time, by_stage.backward_time, by_stage.weight_time
     nothing = np.zeros(len(expected))
-    pairs = [by_stage.paired_time.get(kind, nothing) for kind in sorted(ALONE)]
+    pairs = [by_stage.unusual_time.get(kind, nothing) for kind in sorted(USUAL_KIND)]
     written = list(zip(*times, *pairs, strict=True))
     # Pairs are written layer by layer; all else as it is charged.
     exact = not priced.plan.overlap_moe_expert_parallel_comm
@@ -87,9 +87,9 @@ def test_passes_take_as_long_as_the_planner_says(case):
     stages = [stage for (stage,) in _stages(network, job, priced, rates, kinds)]
     for stage, cost in zip(stages, priced.stages, strict=True):
         prices = stage.traffic.times(rates)
-        total = np.zeros(5)
+        total = np.zeros(6)
         for passes, planned in zip(stage.passes, cost.chunk_times, strict=True):
-            found = [passes[k].time(prices) if k in passes else 0.0 for k in range(5)]
+            found = [passes[k].time(prices) if k in passes else 0.0 for k in range(6)]
             total += found
             # ZeRO's bytes go by the parameters of a chunk, the planner's by its layers.
             if v == 1:
@@ -100,12 +100,16 @@ def test_passes_take_as_long_as_the_planner_says(case):
             one.worked
             for own in stage.passes
             for kind, one in own.items()
-            if kind not in ALONE
+            if kind not in USUAL_KIND
         )
         assert compute >= cost.parts["compute"] * (1 - 1e-9)
 
 
 REAL = {
+    "second copies": (
+        "llama",
+        {"zero_stage": 3, "zero_hpz_partition_size": 2, "recompute": "selective"},
+    ),
     "tensor": ("gpt", {"tensor_model_parallel_size": 4}),
     "sequence": (
         "gpt",

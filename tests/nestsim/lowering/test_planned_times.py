@@ -16,8 +16,9 @@ from planner.cost.pricing import price_plan
 from planner.frameworks.framework import PRESETS
 from planner.planners.manual import propose
 from planner.search.best_first import search
+from planner.search.space import divisors
 from planner.step.execution import Execution
-from planner.step.schedules import ALONE, SCHEDULES, schedule_name
+from planner.step.schedules import SCHEDULES, USUAL_KIND, schedule_name
 from tests.nestsim.ideal import SCENARIOS
 from tests.nestsim.lowering.test_lower import real
 from tests.planner.cost.test_pricing import STEP, TREE, plan, workload
@@ -58,6 +59,24 @@ def star(network):
 
 
 @st.composite
+def with_second_copies(draw, plan):
+    """Return a plan, one time in three with ZeRO-3 and hpZ in one of its stages."""
+    sizes = plan.parallel.sizes()
+    ranks = sizes.dp * sizes.cp
+    if sizes.ep > 1 or ranks == 1 or draw(st.integers(0, 2)):
+        return plan
+    stages = list(plan.stages)
+    number = draw(st.integers(0, len(stages) - 1))
+    stages[number] = replace(
+        stages[number],
+        zero_stage=3,
+        sharding_group_size=ranks,
+        zero_hpz_partition_size=draw(st.sampled_from(divisors(ranks))),
+    )
+    return replace(plan, stages=tuple(stages))
+
+
+@st.composite
 def cases(draw, problems, *, alone):
     """A network, a job and a priced plan, with anything hidden and buckets small."""
     network, job, spec = draw(problems)
@@ -78,6 +97,7 @@ def cases(draw, problems, *, alone):
         plan = replace(plan, schedule=draw(st.sampled_from(names)))
     elif draw(st.booleans()):
         plan = replace(plan, schedule=schedule_name(2, pairs=True))
+    plan = draw(with_second_copies(plan))
     hosts = draw(st.sampled_from([0.0, 0.75]))
     return network, executed(job, hosts, **draw(executions())), plan
 
@@ -147,7 +167,7 @@ def test_passes_are_planned_as_the_replay_has_them(case, size):
     v = priced.plan.virtual_pipeline_model_parallel_size
     expected = [stage.chunk_times[c] for c in range(v) for stage in priced.stages]
     nothing = np.zeros(len(expected))
-    pairs = [work.paired_time.get(kind, nothing) for kind in sorted(ALONE)]
+    pairs = [work.unusual_time.get(kind, nothing) for kind in sorted(USUAL_KIND)]
     times = work.forward_time, work.backward_time, work.weight_time, *pairs
     assert np.transpose(times) == pytest.approx(np.array(expected), rel=1e-12)
 

@@ -208,7 +208,7 @@ def slowed(work, slowdown):
     return replace(work, **own, layers=layers, kind=kind, others=tuple(others))
 
 
-TIMES = ("forward_time", "backward_time", "weight_time", "paired_time", "sent_time")
+TIMES = ("forward_time", "backward_time", "weight_time", "unusual_time", "sent_time")
 
 
 def _stretched(work, factors):
@@ -231,7 +231,7 @@ def _stretched(work, factors):
         }
     return ActorTimes(
         **{name: whole(kind, getattr(work, name)) for kind, name in enumerate(names)},
-        paired_time={kind: whole(kind, t) for kind, t in work.paired_time.items()},
+        unusual_time={kind: whole(kind, t) for kind, t in work.unusual_time.items()},
         sent_time=work.sent_time,
         optimizer_time=factors * work.optimizer_time,
         passes=passes,

@@ -38,30 +38,30 @@ def test_one_stage_takes_a_pass_alone_then_pairs_then_a_pass_alone():
     found, plain = priced(True), priced(False)
     m = found.plan.num_microbatches
     assert m > 1
-    ((forward, backward, _, first, second),) = found.stages[0].chunk_times
+    ((forward, backward, _, first, second, _),) = found.stages[0].chunk_times
     assert found.pipeline_time == pytest.approx(
         forward + (m - 1) * (first + second) + backward
     )
     # Alone they are what they are without pairs.
-    ((*alone, _, _, _),) = plain.stages[0].chunk_times
+    ((*alone, _, _, _, _),) = plain.stages[0].chunk_times
     assert (forward, backward) == pytest.approx(tuple(alone))
 
 
 def test_a_pair_takes_what_is_sent_or_all_else_and_slows_down_what_is_beside():
     found, plain = priced(True), priced(False)
-    ((forward, backward, _, first, second),) = found.stages[0].chunk_times
+    ((forward, backward, _, first, second, _),) = found.stages[0].chunk_times
     sent = plain.stages[0].parts["expert all-to-all"]
     both, pair = forward + backward, first + second
     assert max(both - sent, sent) <= pair * (1.0 + 1e-12)
     assert pair < both
-    ((_, _, _, slow_first, slow_second),) = priced(True, 1.5).stages[0].chunk_times
+    ((_, _, _, slow_first, slow_second, _),) = priced(True, 1.5).stages[0].chunk_times
     assert pair < slow_first + slow_second <= pair + sent / 3.0 * (1.0 + 1e-9)
 
 
 def test_what_pairs_hide_is_hidden_and_no_bubble():
     found, plain = priced(True), priced(False)
     m = found.plan.num_microbatches
-    ((forward, backward, _, first, second),) = found.stages[0].chunk_times
+    ((forward, backward, _, first, second, _),) = found.stages[0].chunk_times
     saved = (m - 1) * (forward + backward - first - second)
     assert found.terms["hidden"] == pytest.approx(-saved)
     assert found.terms["bubble"] == pytest.approx(0.0, abs=1e-9 * found.iteration_time)

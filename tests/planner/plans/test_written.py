@@ -86,6 +86,9 @@ def specs(draw):
         "sharding_group_size": draw(stages(st.sampled_from([1, 2, 4]), pp))
         if sharded and draw(st.booleans())
         else None,
+        "zero_hpz_partition_size": draw(stages(st.sampled_from([1, 1, 2, 4]), pp))
+        if 3 in (zero if isinstance(zero, tuple) else (zero,))
+        else 1,
         "pipeline_model_parallel_layout": layout,
         "order": order if where == "order" else None,
         "placement": name,
@@ -105,6 +108,7 @@ def closest(workload, given):
     drops = [
         (),
         plain,
+        ("zero_hpz_partition_size",),
         ("schedule", "virtual_pipeline_model_parallel_size"),
         ("pipeline_model_parallel_layout",),
         ("expert_tensor_parallel_size", "overlap_moe_expert_parallel_comm"),

@@ -18,7 +18,7 @@ from planner.step.offload import TO_DEVICE, TO_HOST
 from planner.step.schedules import (
     BACKWARD,
     FORWARD,
-    NUM_KINDS,
+    USUAL_KIND,
     WEIGHT,
     find_schedule,
 )
@@ -94,7 +94,9 @@ class TraceProgram:
         kinds, microbatches, chunks = schedule.instructions(
             self.stage, len(work.devices), work.num_microbatches, work.num_chunks
         )
-        written = schedule.written_kinds(kinds, chunks, np.array([0, kinds.size]))
+        written = schedule.written_kinds(
+            kinds, chunks, np.array([0, kinds.size]), first=work.tells_first
+        )
         gathered: tuple[int, ...] = ()
         if work.gather_buckets[self.stage]:
             gathered = self._step_collectives(self.sent.after)
@@ -184,7 +186,7 @@ class TraceProgram:
 
     def _pass(self, kind: int, written: int, microbatch: int, number: int) -> None:
         name = f"{_NAMES[kind]} {microbatch}, part {number}"
-        assert written in {kind, kind + NUM_KINDS}
+        assert USUAL_KIND.get(written, written) == kind
         for wait, duration, post in self.work.pass_moves(written, number):
             if wait != NONE:
                 self.frontier = (*self.frontier, *self.pending.get(wait, ()))

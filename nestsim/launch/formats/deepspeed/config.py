@@ -135,6 +135,7 @@ def zero_json(
     prefetches: bool,
     optimizer_on_host: float,
     weights_on_host: float,
+    second_copies: int,
 ) -> dict[str, Any]:
     """Return the table ``zero_optimization``."""
     table: dict[str, Any] = {"stage": stage}
@@ -150,6 +151,8 @@ def zero_json(
     }
     if stage == 3:
         table["stage3_prefetch_bucket_size"] = PREFETCH if prefetches else 0
+        if second_copies > 1:
+            table["zero_hpz_partition_size"] = second_copies
     if optimizer_on_host:
         table["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         if stage == 3:
@@ -340,13 +343,9 @@ def _read_groups(zero: Value, facts: ConfigFacts) -> None:
     group = zero.get("mics_shard_size", -1)
     if group.raw != -1:
         facts.plan["sharding_group_size"] = group.whole(least=1, most=MOST)
-    copies = zero.get("zero_hpz_partition_size", 1)
-    if copies.whole(least=0, most=MOST) > 1:
-        facts.replaced.append(copies.where)
-        facts.assumptions.append(
-            "Weights are gathered among all ranks in backward passes, too: the copies "
-            "inside a node that zero_hpz_partition_size keeps are not counted."
-        )
+    copies = zero.get("zero_hpz_partition_size", 1).whole(least=0, most=MOST)
+    if copies > 1:
+        facts.plan["zero_hpz_partition_size"] = copies
     for name in ("zero_quantized_weights", "zero_quantized_gradients"):
         if _flag(zero, name, default=False):
             facts.replaced.append(f"{zero.where}.{name}")

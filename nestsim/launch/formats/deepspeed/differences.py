@@ -44,6 +44,7 @@ _REASONS: Mapping[str, str] = MappingProxyType(
         "or 1, and 1 in bf16 (runtime/bf16_optimizer.py)",
         "sharding_group_size": "DeepSpeed 0.19 shards over all replicas; up to 0.18 "
         "zero_optimization.mics_shard_size says the group with ZeRO-3",
+        "zero_hpz_partition_size": "DeepSpeed has one number for the job",
         "recompute_num_layers": "Megatron-DeepSpeed counts recomputed blocks only "
         "without a pipeline, and blocks as a whole",
         "offload_weights": "DeepSpeed's offload_param keeps all weights, with ZeRO-3",

@@ -136,6 +136,7 @@ def launch_tables(launch: DeepSpeedLaunch) -> LaunchTables:
         plan |= {"offload_optimizer": 1.0, "offload_weights": 1.0}
     if stage < 3:
         plan.pop("offload_weights", None)
+        plan.pop("zero_hpz_partition_size", None)
     if stage < 1:
         plan.pop("offload_optimizer", None)
     if not stage:
@@ -145,6 +146,9 @@ def launch_tables(launch: DeepSpeedLaunch) -> LaunchTables:
     plan |= _placement(launch.devices, plan)
     plan |= _algorithms(launch.environment)
     used = plan["data_parallel_size"] * _model_ranks(plan)
+    if "zero_hpz_partition_size" in plan:
+        # Groups are no larger than the world (deepspeed/utils/groups.py:944).
+        plan["zero_hpz_partition_size"] = min(plan["zero_hpz_partition_size"], used)
     return LaunchTables(
         model=model,
         training=training,

@@ -202,6 +202,7 @@ def _config(job: LaunchJob) -> dict[str, Any]:
             prefetches=execution.overlap_param_gather,
             optimizer_on_host=_most(plan.offload_optimizer),
             weights_on_host=_most(plan.offload_weights),
+            second_copies=_most(plan.zero_hpz_partition_size),
         ),
     }
     if training.precision != "fp32":

@@ -70,6 +70,8 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "zero_stage": "The sharding is one for the job: the launch has the highest.",
         "sharding_group_size": "Instances of the distributed optimizer are as many in "
         "all stages: the launch has the smallest groups.",
+        "zero_hpz_partition_size": "Megatron-LM keeps no second copy of sharded "
+        "weights inside a node.",
         "offload_weights": "Megatron-LM has no option that keeps weights on the host.",
         "offload_gradients": "Megatron-LM has no option that keeps gradients on the "
         "host.",
@@ -285,6 +287,7 @@ def _savings(stage: Stage) -> dict[str, Any]:
         "recompute_num_layers": stage.recompute_num_layers,
         "zero_stage": stage.zero_stage,
         "sharding_group_size": stage.sharding_group_size,
+        "zero_hpz_partition_size": stage.zero_hpz_partition_size,
         **{f"offload_{name}": part for name, part in stage.offload._asdict().items()},
     }
 

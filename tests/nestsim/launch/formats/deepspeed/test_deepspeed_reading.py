@@ -338,6 +338,27 @@ def test_mics_shards_among_a_group():
 
 
 @pytest.mark.parametrize(
+    ("stage", "size", "num_devices", "expected"),
+    [
+        (3, 8, 32, 8),
+        (3, 16, 8, 8),  # groups are no larger than the world
+        *((3, 1, 32, None), (3, 0, 32, None)),
+        (2, 8, 32, None),  # without sharded weights there is nothing to copy
+    ],
+)
+def test_neighbours_share_a_second_copy(stage, size, num_devices, expected):
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": stage, "zero_hpz_partition_size": size},
+        "bf16": {"enabled": True},
+    }
+    text = json.dumps(config)
+    read = read_deepspeed(source(text, num_devices=num_devices, model="llama2-7b"))
+    assert read.tables["plan"].get("zero_hpz_partition_size") == expected
+    assert "hpz" not in " ".join(read.assumptions)
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"train_batch_size": 7}, "train_batch_size"),

@@ -64,6 +64,11 @@ ODD = {
     "schedule": {"pipeline_model_parallel_size": 2, "schedule": "gpipe"},
     "zero_stage": {"pipeline_model_parallel_size": 2, "zero_stage": 2},
     "sharding_group_size": {"zero_stage": 3, "sharding_group_size": 4},
+    "zero_hpz_partition_size": {
+        "pipeline_model_parallel_size": 2,
+        "zero_stage": 3,
+        "zero_hpz_partition_size": 2,
+    },
     "offload_gradients": {"zero_stage": 2, "offload_gradients": 1.0},
     "offload_optimizer": {"zero_stage": 2, "offload_optimizer": 0.5},
     "offload_weights": {"zero_stage": 1, "offload_weights": 1.0},
@@ -88,6 +93,9 @@ def test_what_deepspeed_lacks_is_said(setting):
 
 HAS = [
     {"zero_stage": 3},
+    {"zero_stage": 3, "zero_hpz_partition_size": 8},
+    {"zero_stage": 3, "zero_hpz_partition_size": 4, "context_parallel_size": 2}
+    | {"cp_comm_type": "a2a"},
     {"zero_stage": 3, "offload_optimizer": 0.5, "offload_weights": 1.0},
     {"zero_stage": 2, "offload_optimizer": 1.0},
     {"zero_stage": 1, "recompute": "full", "offload_activations": 1.0},
