@@ -70,6 +70,7 @@ from nestsim.report.wording import (
     plural,
     recompute_of_plan,
     schedule_label,
+    second_copies_of_plan,
     spent_words,
     verdict_words,
     zero_label,
@@ -318,7 +319,8 @@ def plan_facts(priced: PricedPlan, network: Network, rank: int) -> dict[str, str
     """Return what a plan is, by name; of one that was given, the rank is 0."""
     plan = priced.plan
     data = plan.settings_json()
-    saving = f"{recompute_of_plan(plan)}, {zero_label(data['zero_stage'])}"
+    zero = [zero_label(data["zero_stage"]), *second_copies_of_plan(plan)]
+    saving = f"{recompute_of_plan(plan)}, {', '.join(zero)}"
     offloads = {offload_label(stage.offload) for stage in plan.stages}
     if offloads != {""}:
         saving += f", {offloads.pop() if len(offloads) == 1 else 'offload mixed'}"

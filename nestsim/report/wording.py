@@ -245,8 +245,7 @@ def plan_label(plan: Plan) -> str:
         parts.append(recompute_of_plan(plan))
     if saved["zero_stage"] != 0:
         parts.append(zero_label(saved["zero_stage"]))
-    copies = {stage.zero_hpz_partition_size for stage in plan.stages}
-    parts += [f"hpZ {', '.join(map(str, sorted(copies)))}"] if copies != {1} else []
+    parts += second_copies_of_plan(plan)
     offloads = {offload_label(stage.offload) for stage in plan.stages}
     if offloads != {""}:
         parts.append(offloads.pop() if len(offloads) == 1 else "offload mixed")
@@ -285,6 +284,12 @@ def recompute_of_plan(plan: Plan) -> str:
     if len(counts) > 1:
         return f"{recompute_label(mode)} of some blocks"
     return recompute_label(mode, counts.pop())
+
+
+def second_copies_of_plan(plan: Plan) -> list[str]:
+    """Write who shares second copies of weights, ``hpZ 8``; no word without them."""
+    sizes = {stage.zero_hpz_partition_size for stage in plan.stages} - {1}
+    return [f"hpZ {'/'.join(map(str, sorted(sizes)))}"] if sizes else []
 
 
 def offload_label(offload: Offload) -> str:

@@ -21,6 +21,7 @@ from planner.cost.classes import RECOMPUTE_MODES
 from planner.cost.pricing import plan_degrees
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
+from planner.step.ledger import shards_weights
 from planner.step.offload import is_beside_passes
 from planner.step.plan import COUNTED_MODES, Plan, Stage
 from planner.step.schedules import find_schedule
@@ -247,7 +248,7 @@ def _check_second_copy(stage: Stage) -> None:
     if size == 1:
         return
     where = "zero_hpz_partition_size"
-    if stage.zero_stage != 3:
+    if not shards_weights(stage.zero_stage):
         raise InputError(
             "there are no sharded weights to keep a second copy of",
             where=where,

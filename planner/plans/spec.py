@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeVar
 
+from planner.step.ledger import shards_weights
 from planner.step.plan import COUNTED_MODES, Offload
 from planner.step.recompute import SENDING_AGAIN
 from topologies.errors import InputError
@@ -184,7 +185,7 @@ class PlanSpec:
         """Return who shares a second copy of each stage's weights; 1 for nobody."""
         sizes = self._by_stage(self.zero_hpz_partition_size)
         return tuple(
-            size if zero_stage == 3 else 1
+            size if shards_weights(zero_stage) else 1
             for size, zero_stage in zip(sizes, self.zero_stage_by_stage(), strict=True)
         )
 
@@ -304,7 +305,7 @@ class PlanSpec:
             )
         copies = self.zero_hpz_partition_size
         is_asked = max(self._by_stage(copies)) > 1
-        if is_asked and 3 not in self.zero_stage_by_stage():
+        if is_asked and not any(map(shards_weights, self.zero_stage_by_stage())):
             raise InputError(
                 "there are no sharded weights to keep a second copy of",
                 where="zero_hpz_partition_size",

@@ -30,6 +30,7 @@ from planner.search.launchable_sizes import (
 )
 from planner.search.placements import Extents, extents_of, whole_dimensions
 from planner.search.space import configuration_of
+from planner.step.ledger import shards_weights
 from planner.step.plan import Offload, Plan
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import SCHEDULES, schedule_name
@@ -299,7 +300,7 @@ def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
 
 def _second_copies(plan: Plan, rules: LaunchRules, whole: int) -> Breaches:
     """Compare who shares second copies of weights to what the framework has."""
-    sharded = [stage for stage in plan.stages if stage.zero_stage == 3]
+    sharded = [stage for stage in plan.stages if shards_weights(stage.zero_stage)]
     sizes = _distinct(stage.zero_hpz_partition_size for stage in sharded)
     if not plan.has_second_copies:
         return

@@ -197,6 +197,14 @@ _SECOND_COPY = LEDGER[3]._replace(
 """ZeRO-3 with a second copy of the weights, which the search does not try."""
 
 
+def shards_weights(zero_stage: int) -> bool:
+    """Tell whether a stage of ZeRO shards weights, so that a second copy is of use.
+
+    Numbers that no stage has may be asked for: it is not this that refuses them.
+    """
+    return any(WEIGHTS in row.sharded for row in LEDGER[zero_stage : zero_stage + 1])
+
+
 def ledger_of(stage: Stage) -> ZeroStage:
     """Return what a pipeline stage sends and holds."""
     has_copy = stage.zero_hpz_partition_size > 1

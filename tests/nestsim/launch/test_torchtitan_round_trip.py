@@ -160,6 +160,7 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "recompute": {"pipeline_model_parallel_size": 2, "recompute": ["full", "none"]},
     "zero_stage": {"zero_stage": 1},
     "sharding_group_size": {"sharding_group_size": 8},
+    "zero_hpz_partition_size": {"zero_stage": 3, "zero_hpz_partition_size": 8},
     "recompute_num_layers": {"recompute": "full", "recompute_num_layers": 3},
     "offload_weights": {"offload_weights": 0.5},
     "offload_gradients": {"offload_gradients": 1.0},

@@ -96,6 +96,12 @@ CHANGED: dict[str, dict[str, Any]] = {
         "pipeline_model_parallel_size": 1,
         "sharding_group_size": 8,
     },
+    "zero_hpz_partition_size": {
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+        "zero_stage": 3,
+        "zero_hpz_partition_size": 8,
+    },
     "recompute_num_layers": {"recompute": "full", "recompute_num_layers": 2},
     "offload_weights": {"offload_weights": 0.5},
     "offload_gradients": {"offload_gradients": 0.5},
