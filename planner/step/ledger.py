@@ -32,7 +32,9 @@ References
    ``deepspeed/runtime/zero/partition_parameters.py:1768``, ``_partition``: the copy is
    made when a layer is let go and there is none; ``:1571``, ``all_gather_coalesced``:
    it is read wherever there is one; ``deepspeed/runtime/zero/stage3.py:2846``,
-   ``_post_step``: it is invalidated. The same in 0.16.5 (``groups.py:650``,
+   ``_post_step``: it is invalidated. Four processes of it, in groups of two, with
+   three microbatches a step, gather so; their very first step alone reads copies made
+   when the model was. The same in 0.16.5 (``groups.py:650``,
    ``partition_parameters.py:1541`` and ``:1219``, ``stage3.py:2061``).
 """
 

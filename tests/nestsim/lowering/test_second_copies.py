@@ -38,6 +38,14 @@ def priced(size=4, *, overlaps=None, **settings):
     return job, price_plan(NETWORK, job, build_plan(NETWORK, job, spec))
 
 
+ALL, PAIRS = [[0, 1, 2, 3]], [[0, 1], [2, 3]]
+OBSERVED = (ALL, PAIRS, PAIRS, PAIRS, PAIRS, PAIRS)
+"""Groups in which DeepSpeed 0.19.8 gathers weights, pass by pass: logged calls of
+``_dist_allgather_fn`` of ``deepspeed/runtime/zero/partition_parameters.py`` in the
+second step of four processes (gloo, bf16, SGD, three linear layers, ZeRO-3,
+``zero_hpz_partition_size`` 2, three accumulation steps, nothing persistent)."""
+
+
 def gathers(moves, numbers):
     """Return how often moves send each collective."""
     return Counter(numbers[move.post] for move in moves if move.post >= 0)
@@ -61,6 +69,33 @@ def test_passes_gather_from_the_copy_but_the_first():
         for message in weights:
             ranks = [[0, 1, 2, 3], [4, 5, 6, 7]] if nearby else [[*range(8)]]
             assert groups[message] == ranks
+
+
+def test_a_step_gathers_in_the_groups_of_deepspeed():
+    job = tiny_job(2.0**40)
+    job = replace(job, training=replace(job.training, global_batch_size=12))
+    spec = PlanSpec(
+        micro_batch_size=1,
+        data_parallel_size=4,
+        zero_stage=3,
+        zero_hpz_partition_size=2,
+    )
+    found = price_plan(NETWORK, job, build_plan(NETWORK, job, spec))
+    work = lower_plan(NETWORK, job, found, ReplaySettings(granularity="layer"))
+    (sent,) = stage_collectives(NETWORK, job, found)
+    program = SCHEDULES["1f1b"].program(1, 3, 1)
+    rows = program.kind, program.virtual_stage, program.indptr
+    passes = []
+    for kind in SCHEDULES["1f1b"].written_kinds(*rows, first=True).tolist():
+        posted = {move.post for move in work.layers.passes[kind][0]} - {-1}
+        groups = [
+            sent.in_passes[number][1].tolist()
+            for number in sorted(posted)
+            if sent.in_passes[number][0].kind == "layer gather"
+        ]
+        assert all(one == groups[0] for one in groups)
+        passes.append(groups[0])
+    assert tuple(passes) == OBSERVED
 
 
 @pytest.mark.parametrize(
