@@ -56,6 +56,11 @@ MODELS: Mapping[str, PublishedModel] = MappingProxyType(
             with_windows(llama_spec(32, 4096, 14336, 32, 8, 32000, 8192), 4096),
             "Jiang et al., Mistral 7B, 2023, table 1; a window in every block",
         ),
+        "deepseek-llm-7b": PublishedModel(
+            llama_spec(30, 4096, 11008, 32, 32, 102_400, 4096),
+            "DeepSeek-AI, DeepSeek LLM, 2024, table 2; config.json of "
+            "deepseek-ai/deepseek-llm-7b-base",
+        ),
         "mistral-nemo-12b": PublishedModel(
             replace(llama_spec(40, 5120, 14336, 32, 8, 131_072, 8192), kv_channels=128),
             "Mistral AI, Mistral NeMo, 2024: config.json of "

@@ -78,6 +78,7 @@ OTHERS = {
     "opt-66b": 65_719_701_504,
     "opt-175b": 174_604_468_224,
     "mpt-30b": 29_957_200_896,
+    "deepseek-llm-7b": 6_910_365_696,
     "nemotron4-15b": 15_628_775_424,
     "nemotron4-340b": 341_029_195_776,
 }
@@ -112,7 +113,7 @@ def test_text_parts_are_what_the_eyes_leave(name: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_others_are_as_large_as_transformers_makes_them(name: str) -> None:
     assert counted(name) == OTHERS[name]
-    size = name.split("-")[1].removesuffix("b")
+    size = name.rpartition("-")[2].removesuffix("b")
     rounded = float(size) * 1e9
     assert counted(name) == pytest.approx(rounded, rel=0.05)
 

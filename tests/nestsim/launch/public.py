@@ -76,10 +76,13 @@ def asked(error: str, text: str) -> dict[str, Any]:
     text
         The file's path and text, which may name the model.
     """
-    if settings := re.findall(r"--set (\w+)=(?:(\w*[a-z]\w*)|\.\.)", error):
-        return {"variables": {name: value or "x" for name, value in settings}}
+    given: dict[str, Any] = {}
+    if settings := re.findall(r"--set (\w+)=(?:(\w+)|\.\.)", error):
+        given["variables"] = {name: value or "x" for name, value in settings}
     if "--num-devices" in error:
-        return {"num_devices": DEVICES}
+        given["num_devices"] = DEVICES
+    if given:
+        return given
     if "--model" in error:
         plain = re.sub(r"[^a-z0-9]", "", text.lower())
         places = {

@@ -243,7 +243,7 @@ def _windows(given: GivenOptions) -> dict[str, Any]:
     word = given.word("window-size")
     if not word:
         return {}
-    reach = word.strip("()").split(",")[0]
+    reach = word.strip("()[]").split(",")[0]
     size = given.whole_number("window-size", reach.strip()) + 1
     freq = given.word("window-attn-skip-freq")
     if not freq:

@@ -42,7 +42,9 @@ def _read_nemo(source: LaunchSource) -> ImportedJob:
     if source.path.suffix == ".py":
         given = {key: plain_value(text) for key, text in source.variables.items()}
         try:
-            file = RecipeFile.parsed(source.text, RENAMINGS["nemo"].functions)
+            file = RecipeFile.parsed(
+                source.path, source.text, RENAMINGS["nemo"].functions
+            )
             name = file.recipe(source.variables.get("RECIPE"))
             tree = file.call(name, (), given)
         except RecursionError:
@@ -78,16 +80,29 @@ def _complete_neox(source: LaunchSource, values: Values, _: list[str]) -> None:
     multiple = size("mlp_multiple_of", 1)
     values["ffn_hidden_size"] = -(-width // multiple) * multiple
     values["use_flash_attn"] = "flash" in str(values.get("attention_config"))
-    tp = size("tensor_model_parallel_size")
-    if not values.get("global_batch_size"):
-        if not source.num_devices:
-            raise InputError(
-                "nothing says how many devices the job runs on",
-                expected="--num-devices N, or train_batch_size in the file",
-            )
-        replicas = source.num_devices // (tp * size("pipeline_model_parallel_size"))
-        per_rank = size("micro_batch_size", 1) * size("gradient_accumulation_steps", 1)
-        values["global_batch_size"] = max(replicas, 1) * per_rank
+    batches = values.get("micro_batch_size"), values.get("global_batch_size")
+    needs = ["--num-devices N"] * (not source.num_devices)
+    if not any(batches):
+        raise InputError(
+            "nothing says what a batch is",
+            expected=" and ".join(["--set train_micro_batch_size_per_gpu=1", *needs]),
+        )
+    if all(batches):
+        return
+    if needs:
+        raise InputError(
+            "nothing says how many devices the job runs on",
+            expected=f"{needs[0]}, or both sizes of batches in the file",
+        )
+    model_ranks = size("tensor_model_parallel_size") * size(
+        "pipeline_model_parallel_size"
+    )
+    replicas = max(int(source.num_devices or 0) // model_ranks, 1)
+    times = replicas * size("gradient_accumulation_steps", 1)
+    if batches[1]:
+        values["micro_batch_size"] = max(size("global_batch_size") // times, 1)
+    else:
+        values["global_batch_size"] = times * size("micro_batch_size")
 
 
 def _read_primus(source: LaunchSource) -> ImportedJob:

@@ -1,9 +1,10 @@
 """Recipes in Python: what a function that returns a configuration puts into it.
 
 Nothing is run. The file is parsed (`ast`), and followed are assignments of values,
-attributes and parts of a configuration, calls of functions of the same file, and
-conditions whose values are there. A call of anything else is a part of the
-configuration: what is called, and what it is given by name.
+attributes and parts of a configuration, calls of functions of the same file and of
+recipes beside it that it imports, and conditions whose values are there. A call of
+anything else is a part of the configuration: what is called, and what it is given by
+name.
 """
 
 import ast
@@ -11,10 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nestsim.launch.formats.trainers.renaming import Unread
+from nestsim.launch.formats.trainers.trees import MOST_BYTES
 from topologies.errors import InputError
+from topologies.input_file import read_text
 
 CALLED, GIVEN = "_target_", "_args_"
 """Keys of a part of a configuration: what is called for it, what it is given without a
@@ -24,7 +28,7 @@ MOST_STEPS = 100_000
 """Most statements and expressions that are followed."""
 
 _DEEPEST = 12
-_TRAINS = re.compile(r"pretrain(?!.*optimi)")
+_TRAINS = (re.compile(r"pretrain(?!.*optimi)"), re.compile(r"recipe|config$"))
 _OTHER = (ast.IsNot, ast.NotEq)
 _WRAPPERS = ("Config", "Partial", "partial")
 _EXPECTED = "a Python file with a function that returns a recipe"
@@ -44,6 +48,10 @@ class RecipeFile:
     """Functions by name."""
     known: Mapping[str, Any]
     """What some functions of other files return, by their names."""
+    modules: Mapping[str, Path]
+    """Recipes beside it that it imports, by the names that it has for them."""
+    files: dict[Path, "RecipeFile"] = field(default_factory=dict)
+    """Those that were read, for all files alike."""
     scope: Scope = field(default_factory=dict)
     """Values that the file gives names to."""
     notes: list[str] = field(default_factory=list)
@@ -54,8 +62,17 @@ class RecipeFile:
     """Functions that are in each other now."""
 
     @classmethod
-    def parsed(cls, text: str, known: Mapping[str, Any]) -> "RecipeFile":
+    def parsed(cls, path: Path, text: str, known: Mapping[str, Any]) -> "RecipeFile":
         """Parse a file.
+
+        Parameters
+        ----------
+        path
+            Where it lies.
+        text
+            What it says.
+        known
+            What some functions of other files return, by their names.
 
         Raises
         ------
@@ -69,7 +86,14 @@ class RecipeFile:
             where = f" in line {line}" if line else ""
             raise InputError(f"is not Python{where}", expected=_EXPECTED) from None
         functions = {f.name: f for f in body if isinstance(f, ast.FunctionDef)}
-        file = cls(functions=functions, known=known)
+        imported = (
+            (name.asname or name.name, path.parent / f"{name.name}.py")
+            for node in body
+            if isinstance(node, ast.ImportFrom)
+            for name in node.names
+        )
+        modules = {name: beside for name, beside in imported if beside.is_file()}
+        file = cls(functions=functions, known=known, modules=modules)
         file._run([node for node in body if isinstance(node, ast.Assign)], file.scope)
         return file
 
@@ -81,8 +105,9 @@ class RecipeFile:
         InputError
             If there is none, or more than one.
         """
-        plain = [one for one in self.functions if not one.startswith("_")]
-        names = [one for one in plain if _TRAINS.search(one)] or plain
+        plain = [name for name in self.functions if not name.startswith("_")]
+        likely = ([name for name in plain if mark.search(name)] for mark in _TRAINS)
+        names = next(filter(None, likely), plain)
         chosen = name or "".join(names[:1]) if len(names) < 2 else name  # the only one
         if chosen is None or chosen not in self.functions:
             raise InputError(
@@ -203,6 +228,9 @@ class RecipeFile:
         named = {**(outer if isinstance(outer, dict) else {}), **values}
         name = ast.unparse(node.func).rpartition(".")[2]
         if isinstance(node.func, ast.Attribute) and name not in _WRAPPERS:
+            file = self._module(ast.unparse(node.func.value))
+            if file is not None and name in file.functions:
+                return file.call(name, words, named)
             whole = self._value(node.func.value, scope)
             if isinstance(whole, list) and name in ("append", "extend"):
                 whole += words if name == "append" else words[0]
@@ -214,3 +242,14 @@ class RecipeFile:
             return self.call(name, words, named)
         usual = deepcopy(self.known.get(name, {}))
         return {CALLED: name, GIVEN: words, **usual, **named}
+
+    def _module(self, name: str) -> "RecipeFile | None":
+        """Return the recipes that a name stands for; None if it stands for others."""
+        path = self.modules.get(name)
+        if path is None:
+            return None
+        if path not in self.files:
+            text = read_text(path, expected=_EXPECTED, most_bytes=MOST_BYTES)
+            file = self.files[path] = RecipeFile.parsed(path, text, self.known)
+            file.files, file.notes = self.files, self.notes
+        return self.files[path]

@@ -69,6 +69,8 @@ class Renaming:
     """Function of another file -> what it returns."""
     off: Mapping[str, str] = field(default_factory=dict)
     """Attribute -> the option that turns it off."""
+    listed: Sequence[str] = ()
+    """Attributes whose values are one list, not several words."""
     silent: str = ""
     """Names that make no difference; ``*`` is any ending."""
 
@@ -130,8 +132,10 @@ def tree_job(
     """
     renaming, assumed = RENAMINGS[trainer], list(notes)
     values, names = _attributes(tree, renaming, assumed)
-    beside = source.variables.items()
-    values |= {name: plain_value(text) for name, text in beside if name in values}
+    for name, text in source.variables.items():
+        attribute = renaming.names.get(name, name)
+        if attribute in values or name in renaming.names:
+            values[attribute] = plain_value(text)
     complete(source, values, assumed)
     count, node, nodes = (
         size if isinstance(size := values.pop(name, None), int) else 0
@@ -229,7 +233,8 @@ def _options(
         if option in listed:
             if value == core.usual.get(name):
                 continue
-            parts = setting if isinstance(setting, list) else [setting]
+            several = isinstance(setting, list) and name not in core.listed
+            parts = setting if several else [setting]
             options[option] = tuple(_word(part) for part in parts if part is not True)
         elif not any(
             table.leaves_out(called, option)

@@ -21,7 +21,7 @@ _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _ALIKE: tuple[tuple[str, str], ...] = (
     *(("llama31", "llama3"), ("llama33", "llama3"), ("gpt1", "gpt31")),
     *((f"qwen2{size}b", f"qwen25{size}b") for size in ("05", "15", "7", "72")),
-    ("glmz1", "glm4"),
+    *(("glmz1", "glm4"), ("deepseekmath", "deepseekllm")),
 )
 """Beginnings of names of models -> those of models of the same architecture."""
 _PLAIN = {"true": True, "false": False, "null": None, "none": None}

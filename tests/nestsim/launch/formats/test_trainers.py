@@ -497,6 +497,74 @@ def test_presets_of_primus_lie_above_an_experiment(tmp_path: Path) -> None:
     assert not differences(document, expected)
 
 
+def test_a_recipe_builds_on_one_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "llama3_8b.py").write_text(NEMO_RECIPE)
+    text = """
+import nemo_run as run
+from nemo.collections.llm.recipes import llama3_8b as base, self
+
+def model():
+    return base.pretrain_recipe().model
+
+def pretrain_recipe(num_nodes=4):
+    recipe = base.pretrain_recipe(num_nodes=num_nodes)
+    recipe.trainer = base.trainer(tensor=8, num_nodes=num_nodes)
+    recipe.model.config.seq_length = 16384
+    recipe.data.seq_length = recipe.model.config.seq_length
+    return recipe
+"""
+    launch = Launch("llama3_8b_16k.py", text, {})
+    document = imported(tmp_path / launch.name, launch).scenario.document()
+    expected = {
+        "model": {"name": "llama3-8b", "sequence_length": 16384},
+        "training": {"global_batch_size": 64},
+        "plan": {"tensor_model_parallel_size": 8, "data_parallel_size": 2},
+    }
+    assert not differences(document, expected)
+
+
+def test_recipes_that_build_on_each_other_in_a_circle_are_refused(
+    tmp_path: Path,
+) -> None:
+    for name, other in (("first", "second"), ("second", "first")):
+        (tmp_path / f"{name}.py").write_text(
+            f"import nemo_run as run\nfrom recipes import {other}\n"
+            f"def pretrain():\n    return {other}.pretrain()\n"
+        )
+    with pytest.raises(InputError, match="has no model"):
+        nestsim.import_launch(tmp_path / "first.py")
+
+
+def test_windows_may_be_lists(tmp_path: Path) -> None:
+    windows = "  window_size: [127, 0]\n  window_attn_skip_freq: [1, 0, 1, 0]\n"
+    launch = Launch("conf.yaml", NEMO_YAML.replace("  optim", f"{windows}  optim"), {})
+    document = imported(tmp_path / launch.name, launch).scenario.document()
+    expected = {"model": {"window_size": 128, "window_attn_skip_freq": 2}}
+    assert not differences(document, expected)
+
+
+def test_sizes_of_batches_may_stand_beside_a_file_of_neox(tmp_path: Path) -> None:
+    micro = '"train_micro_batch_size_per_gpu": 4, '
+    given = {"train_micro_batch_size_per_gpu": "2"}
+    launch = Launch("neox.yml", NEOX.replace(micro, ""), {}, 16, given)
+    document = imported(tmp_path / launch.name, launch).scenario.document()
+    expected = {
+        "training": {"global_batch_size": 4 * 8 * 2},
+        "plan": {"micro_batch_size": 2},
+    }
+    assert not differences(document, expected)
+    # What DeepSpeed computes where the whole batch is there: 256 / 8 / 4 replicas.
+    whole = NEOX.replace(micro, '"train_batch_size": 256, ')
+    document = imported(
+        tmp_path / "neox.yml", launch._replace(text=whole, variables={})
+    ).scenario.document()
+    expected = {
+        "training": {"global_batch_size": 256},
+        "plan": {"micro_batch_size": 8},
+    }
+    assert not differences(document, expected)
+
+
 def test_a_checkpoint_is_read_without_running_what_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -548,6 +616,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "tensor_model_parallel_size: is no whole number",
     ),
     "NeoX without devices": ("neox.yml", NEOX, "--num-devices"),
+    "NeoX without batches": (
+        "neox.yml",
+        NEOX.replace('"train_micro_batch_size_per_gpu": 4, ', ""),
+        "--set train_micro_batch_size_per_gpu=1 and --num-devices N",
+    ),
     "NeoX without commas": ("neox.yml", NEOX.replace("2, ", "2 "), "is not YAML"),
     "NeoX with a name misspelt": (
         "neox.yml",
@@ -569,6 +642,12 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "llama3.py",
         BRIDGE.replace("parallel_size = 2", "parallel_size = sizes()['tp']"),
         "tensor_model_parallel_size: takes its value from",
+    ),
+    "several recipes that fine-tune": (
+        "llama3.py",
+        NEMO_RECIPE.replace("pretrain_recipe", "finetune_recipe")
+        + "\ndef other_recipe():\n    return finetune_recipe()\n",
+        "--set RECIPE=finetune_recipe",
     ),
     "a recipe without model": (
         "llama3.py",
