@@ -19,9 +19,20 @@ from nestsim.launch.formats.torchtitan.flavors import FLAVORS, REGISTRY
 from nestsim.launch.formats.torchtitan.names import COMMAND, OPTIONS, TOML
 from nestsim.launch.formats.torchtitan.splits import shared_blocks
 from nestsim.launch.formats.torchtitan.writing import write_torchtitan
+from nestsim.launch.job import LaunchJob
+from tests.frameworks.environments import (
+    UnavailableError,
+    built_python,
+    read_environments,
+)
 from tests.nestsim.launch.megatron.test_groups import planned
 from tests.nestsim.launch.test_torchtitan_round_trip import PLANS
-from tests.nestsim.launch.torchtitan_jobs import EXPERTS, small_job, text_of
+from tests.nestsim.launch.torchtitan_jobs import (
+    EXPERTS,
+    read_text,
+    small_job,
+    text_of,
+)
 
 
 def _version() -> str:
@@ -52,10 +63,15 @@ def _parsed_toml(folder: Path, text: str) -> Any:
 def _parsed_command(text: str) -> Any:
     from torchtitan.config import ConfigManager
 
+    return ConfigManager().parse_args(_words(text))
+
+
+def _words(text: str) -> list[str]:
+    """Return the words behind torchtitan's module in a script."""
     script = 'torchrun() { printf "%s\\0" "$@"; }\n' + text
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
     words = done.stdout.decode().split("\0")[:-1]
-    return ConfigManager().parse_args(words[words.index("torchtitan.train") + 1 :])
+    return words[words.index("torchtitan.train") + 1 :]
 
 
 def _option(config: Any, name: str) -> Any:
@@ -256,14 +272,49 @@ def test_functions_of_the_registry_set_what_the_table_says(function: str) -> Non
     assert kind == {"full": "FullAC", "selective": "SelectiveAC"}[mode]
 
 
+def _deepseek() -> LaunchJob:
+    """Return a job that compiles the model, whose function compiles the loss alone."""
+    model = {"name": "deepseek-v3", "sequence_length": 512, "mtp_num_layers": 0}
+    plan = {"tensor_model_parallel_size": 8, "recompute": "full"}
+    return small_job(plan, model=model, software={"tp_comm_overlap": True})
+
+
 @needs_command
 def test_models_whose_function_compiles_the_loss_alone_overlap_tensor_parallelism() -> (
     None
 ):
     """0.3 refuses asynchronous tensor parallelism unless the model is compiled."""
-    model = {"name": "deepseek-v3", "sequence_length": 512, "mtp_num_layers": 0}
-    plan = {"tensor_model_parallel_size": 8, "recompute": "full"}
-    job = small_job(plan, model=model, software={"tp_comm_overlap": True})
-    config = _parsed_command(text_of(write_torchtitan(job), "torchtitan.sh"))
+    config = _parsed_command(text_of(write_torchtitan(_deepseek()), "torchtitan.sh"))
     assert config.compile.enable_async_tensor_parallel
     assert config.compile.components == ["model", "loss"]
+
+
+def test_a_list_of_0_3_is_one_word_with_commas() -> None:
+    text = text_of(write_torchtitan(_deepseek()), "torchtitan.sh")
+    words = _words(text)
+    assert words[words.index("--compile.components") + 1] == "model,loss"
+    note = "Kernels are those of PyTorch without torch.compile."
+    assert note in read_text(text, "torchtitan.sh").assumptions
+    loss = read_text(text.replace("model,loss", "loss"), "torchtitan.sh")
+    assert note not in loss.assumptions
+
+
+PARSE = """
+import sys
+from torchtitan.config import ConfigManager
+compiled = ConfigManager().parse_args(sys.argv[1:]).compile
+print(compiled.enable, compiled.enable_async_tensor_parallel, *compiled.components)
+"""
+
+
+@pytest.mark.slow
+def test_lists_are_read_by_the_parser_of_the_environment() -> None:
+    try:
+        python = built_python(read_environments()["torchtitan-0.3"], build=False)
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    words = _words(text_of(write_torchtitan(_deepseek()), "torchtitan.sh"))
+    command = [str(python), "-W", "ignore", "-c", PARSE, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "True True model loss"

@@ -342,11 +342,12 @@ def _command_options(values: Mapping[str, Any]) -> list[str]:
         elif name == "parallelism.module_fqns_per_model_part":
             words.insert(0, f"--{written} {' '.join(map(_listed, value))}")
         else:
+            # One word with commas: list_str_rule of config/manager.py (0.3.0).
             listed = value if isinstance(value, list) else [value]
-            words.append(" ".join([f"--{written}", *(quoted(f"{v}") for v in listed)]))
+            words.append(f"--{written} {quoted(','.join(map(str, listed)))}")
     if values["compile.enable"] and "compile.components" not in values:
         # Functions of the registry compile the loss alone, where experts are routed.
-        words.insert(0, "--compile.components model loss")
+        words.insert(0, "--compile.components model,loss")
     mode = values["activation_checkpoint.mode"]
     # Options of one of several choices stand behind it.
     return [*words, " ".join([f"activation_checkpoint:{mode}", *behind])]
