@@ -214,6 +214,9 @@ class LaunchRules:
     shards_fill_context: bool = False
     """Whether shards are those of whole groups that share a sequence."""
 
+    shards_several_replicas: bool = False
+    """Whether shards that others have copies of are those of two replicas or more."""
+
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """Recompute modes that stages may have."""
 
@@ -341,6 +344,14 @@ class LaunchRules:
         """Return the ZeRO stages whose shards a part of the replicas may hold."""
         alone = has_experts and self.zero_stages_with_experts is not None
         return () if alone else self.hybrid_sharding
+
+    def shards_over(self, size: int, cp: int) -> bool:
+        """Tell whether so many ranks may hold shards that others have copies of.
+
+        ``cp`` of them share a sequence.
+        """
+        fills = not self.shards_fill_context or size % cp == 0
+        return fills and not (self.shards_several_replicas and size <= cp)
 
     def counted_modes(self, num_stages: int) -> tuple[str, ...]:
         """Return the recompute modes that may be of some blocks of each chunk."""

@@ -286,9 +286,11 @@ def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
             f"{_join_values(groups)} ranks",
             "one size for all stages",
         )
-    elif rules.shards_fill_context and any(size % sizes.cp for _, size in parts):
+    elif not all(rules.shards_over(size, sizes.cp) for _, size in parts):
         sharers = f"groups of {_join_values(groups)} ranks"
-        yield "sharding_group", sharers, f"a multiple of the {sizes.cp} of a sequence"
+        several = " and more than these" if rules.shards_several_replicas else ""
+        expected = f"a multiple of the {sizes.cp} of a sequence{several}"
+        yield "sharding_group", sharers, expected
     elif any(zero not in hybrid for zero, _ in parts):
         zero, group = next(part for part in parts if part[0] not in hybrid)
         yield (

@@ -356,6 +356,21 @@ CASES = {
             None,
         ),
     ],
+    # ParallelismConfig of Accelerate: "Tensor/Context parallelism (tp/cp_size > 1)
+    # cannot be used with pure data parallelism (dp_replicate_size > 1 and dp_shard_size
+    # == 1)". torchtitan shards over dp_shard x cp, whatever dp_shard is.
+    "shards of the ranks of one sequence": [
+        (preset, None, {"cp": cp, "dp": 8 // cp, "zero": 3, "group": group}, {}, rule)
+        for preset, cp, group, rule in (
+            ("fsdp", 2, 2, "sharding_group"),
+            ("fsdp", 4, 4, "sharding_group"),
+            ("fsdp", 2, 4, None),
+            ("fsdp", 2, 8, None),
+            ("fsdp", 8, 8, None),
+            ("torchtitan", 2, 2, None),
+            ("torchtitan", 4, 4, None),
+        )
+    ],
 }
 """What was wrong -> preset, release, plan, facts, and the rule that it breaks."""
 
