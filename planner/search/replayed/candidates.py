@@ -1,7 +1,7 @@
 """The launchable plans of a job: their bounds, and the plans themselves."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
@@ -275,12 +275,12 @@ class LaunchableCandidates:
             self._distinct_kinds(configuration),
             self._relaxed(configuration),
         ):
-            options = len(rates.group_sizes)
+            options = range(len(rates.group_sizes))
             choices = self.choices(configuration, options, shape.schedule)
             if not choices:
                 continue
             columns = choice_columns(choices, self.bounds.hosts)
-            exits = relaxed_exits(self.tiers, configuration, options)
+            exits = relaxed_exits(self.tiers, configuration, len(options))
             for cuts, floor in self._sheaves(configuration, shape, kinds):
                 if floor >= min(least, cutoff):
                     least = min(least, floor)
@@ -342,7 +342,8 @@ class LaunchableCandidates:
                 self.statistics["placements priced alike"] += 1
                 yield known[key]._replace(placement=placement)
                 continue
-            options = len(placed.rates.group_sizes)
+            sizes = placed.rates.group_sizes.tolist()
+            options = self.space.sharding_options(configuration, sizes)
             choices = self.choices(configuration, options, shape.schedule)
             if not choices:
                 continue
@@ -378,7 +379,7 @@ class LaunchableCandidates:
         for index in range(len(self)):
             configuration = self[index]
             for shape in self._shapes(configuration):
-                choices = self.choices(configuration, 1, shape.schedule)
+                choices = self.choices(configuration, (0,), shape.schedule)
                 if not choices:
                     continue
                 rates = self._relaxed(configuration)[0]
@@ -479,11 +480,12 @@ class LaunchableCandidates:
         )
 
     def choices(
-        self, configuration: Configuration, num_options: int, schedule: str = ""
+        self, configuration: Configuration, options: Sequence[int], schedule: str = ""
     ) -> tuple[MemoryChoice, ...]:
         """Return what all stages of a configuration may do about their memory.
 
-        None if nothing of it goes with a schedule; as of `Leaf`.
+        None if nothing of it goes with a schedule; as of `Leaf`. Options are numbers of
+        sharding groups, the whole group first.
         """
         v, pairs = configuration.v, configuration.pairs
         schedule = schedule or schedule_name(v, pairs=pairs)
@@ -491,8 +493,6 @@ class LaunchableCandidates:
         zeros = self.space.zero_stages(configuration.pp, configuration)
         most = 1 if configuration.dp * configuration.cp == 1 else len(zeros)
         hybrid = self.space.hybrid_sharding
-        if self.rules.shards_fill_context and configuration.cp > 1:
-            hybrid = ()
         return tuple(
             MemoryChoice(mode, zero, option, offload, counting)
             for offload in self.space.offloads(configuration.pp)
@@ -503,7 +503,7 @@ class LaunchableCandidates:
             for zero in [
                 zero for zero in zeros if self.rules.keeps_beside(offload, mode, zero)
             ][:most]
-            for option in range(num_options if zero in hybrid else 1)
+            for option in (options if zero in hybrid else options[:1])
         )
 
     def placements(self, configuration: Configuration) -> tuple[Placement, ...]:

@@ -16,7 +16,7 @@ microbatches.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -356,6 +356,17 @@ class LaunchableSpace:
     def hybrid_sharding(self) -> tuple[int, ...]:
         """ZeRO stages whose shards a part of the replicas may hold."""
         return self.rules.hybrid_sharding_of(has_experts=self._has_experts)
+
+    def sharding_options(
+        self, configuration: Configuration, sizes: Sequence[int]
+    ) -> list[int]:
+        """Return the numbers of the sharding groups that the framework has.
+
+        The first of some sizes is that of the whole group.
+        """
+        cp = configuration.cp
+        others = range(1, len(sizes))
+        return [0, *(k for k in others if self.rules.shards_over(int(sizes[k]), cp))]
 
     def recompute_modes(self, v: int) -> list[str]:
         """Return the recompute modes that plans of some chunks may have."""

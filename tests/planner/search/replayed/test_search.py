@@ -10,16 +10,26 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from estimators.training import TrainingSpec
 from planner.cost.choices import MemoryChoice, goes_with
 from planner.cost.pricing import price_plan
+from planner.search.launchable import broken_rules
+from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.candidates import Leaf
 from planner.search.replayed.search import Replays, search_replayed
 from planner.step.plan import COUNTED_MODES, NO_OFFLOAD, Offload, Plan
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.virtual import block_span
 from planner.work import WORK_LIMIT
-from tests.planner.search.replayed.worlds import ROUNDING, World, random_world
+from tests.planner.search.replayed.worlds import (
+    ROUNDING,
+    World,
+    random_world,
+    traced,
+)
 from topologies.accelerators import Host
+from topologies.builders import build_network
+from topologies.specs import FatTreeSpec, LevelSpec
 
 MOST_PLANS = 400
 
@@ -108,6 +118,13 @@ def every_leaf(world):
                             )
 
 
+def has_sharding(world, plan):
+    """Tell whether the framework has the sharding groups of a plan."""
+    facts = LaunchFacts.of(world.workload, world.network.num_devices)
+    broken = {one.rule for one in broken_rules(plan, world.spec.rules, facts)}
+    return "sharding_group" not in broken
+
+
 def counts(world, rules, mode, cut):
     """Return how many blocks of each chunk may be recomputed; None for all."""
     keeps = {"none"} <= {*world.spec.recompute} & {*rules.recompute}
@@ -142,7 +159,8 @@ def whole_of(world: World) -> Whole | None:
     """Replay everything in the space of a job, or return None if it is large."""
     plans = {}
     for plan in every_leaf(world):
-        plans[told_apart(plan)] = plan
+        if has_sharding(world, plan):
+            plans[told_apart(plan)] = plan
         if len(plans) > MOST_PLANS:
             return None
     times = {
@@ -232,6 +250,63 @@ def test_the_answer_is_the_best_of_all_replays(gap):
     assert len(cases) == len(SEEDS)
     for case in cases:
         check_answer(case, gap)
+
+
+def sharing_sequences(preset: str, cp: int) -> World:
+    """Return a job whose ranks share sequences on nodes that are far apart."""
+    network = build_network(
+        FatTreeSpec(
+            levels=(
+                LevelSpec(name="node", fan_out=4, bandwidth=3e11, latency=1e-6),
+                LevelSpec(name="leaf", fan_out=2, bandwidth=2e9, latency=1e-6),
+            )
+        )
+    )
+    world = random_world(59, preset=preset)
+    model = replace(
+        world.workload.graph.spec, num_layers=2, hidden_size=512, sequence_length=512
+    )
+    accelerator = replace(world.workload.accelerator, memory_bytes=80e9)
+    workload = replace(
+        world.workload,
+        graph=traced(model),
+        training=TrainingSpec(global_batch_size=8),
+        accelerator=accelerator,
+        fleet=None,
+    )
+    return world._replace(network=network, workload=workload).spec_with(
+        micro_batch_sizes=(1,),
+        tensor_model_parallel_sizes=(1,),
+        context_parallel_sizes=(cp,),
+        cp_comm_types=("all_gather",),
+        pipeline_model_parallel_sizes=(1,),
+        idle_devices=False,
+    )
+
+
+SHARING = {
+    ("fsdp", 2): {4, 8},
+    ("fsdp", 4): {8},  # Accelerate has no shards of one replica beside others
+    ("torchtitan", 2): {4, 8},
+    ("torchtitan", 4): {4, 8},
+    ("torchtitan", 8): {8},
+}
+"""Preset and context-parallel size -> ranks that may share shards: eight, or those of a
+node."""
+
+
+@pytest.mark.parametrize(("preset", "cp"), SHARING)
+def test_some_replicas_share_shards_with_the_ranks_of_their_sequences(preset, cp):
+    case = whole_of(sharing_sequences(preset, cp))
+    groups = {
+        plan.stages[0].sharding_group_size
+        for plan in case.plans.values()
+        if plan.stages[0].zero_stage
+    }
+    assert groups == SHARING[preset, cp]
+    check_answer(case, 0.0)
+    best = case.plans[min(case.times, key=case.times.__getitem__)]
+    assert best.stages[0].sharding_group_size == min(groups)
 
 
 OFFLOADS = (
