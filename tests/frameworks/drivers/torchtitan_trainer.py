@@ -141,10 +141,10 @@ def rank_groups(dims: Any) -> dict[str, list[int]]:
         del axes["ep"], axes["expert shards"]
     if "etp" not in meshes or dims.ep == 1:
         del axes["etp"]
+    groups = {}
     if "fsdp" not in meshes:
         del axes["shards"]
-        axes |= {"shards": "dp_shard"} if dims.cp == 1 else {}
-    groups = {}
+        groups["shards"] = sharding_ranks(dims)
     for kind, axis in axes.items():
         mesh = dims.get_optional_mesh(axis) if axis in meshes else None
         groups[kind] = [torch.distributed.get_rank()]
@@ -152,6 +152,16 @@ def rank_groups(dims: Any) -> dict[str, list[int]]:
             ranks = torch.distributed.get_process_group_ranks(mesh.get_group())
             groups[kind] = ranks
     return groups
+
+
+def sharding_ranks(dims: Any) -> list[int]:
+    """Return the ranks that share this rank's weights in 0.3: an axis, or several."""
+    storage = import_module("torchtitan.distributed.full_dtensor")
+    mesh, names = storage.resolve_fsdp_mesh(dims)
+    if names is None:
+        return [torch.distributed.get_rank()]
+    ranks: list[int] = mesh[names.shard_names].mesh.flatten().tolist()
+    return ranks
 
 
 @contextmanager

@@ -272,6 +272,8 @@ CASES = {
             {},
             "offload",
         ),
+        # Since 0.3 whatever FSDP2 wraps, shared or not.
+        ("torchtitan", "0.3", {"dp": 8, "offload": Offload(1.0, 1.0, 1.0)}, {}, None),
         # Shards are of whole groups of ranks that share a sequence.
         (
             "torchtitan",
