@@ -123,6 +123,10 @@ class LaunchRules:
     which is 1 without context parallelism: each rank has one part of the front and one
     of the back."""
 
+    sequence_factors_on_tpu: tuple[str, ...] = ()
+    """The same on TPUs, where it is another; ``"ring"`` are the ranks of a sequence,
+    and of a ring the square of its ranks."""
+
     context_parallel: tuple[str, ...] = ()
     """How ranks that share a sequence may share attention, of
     `estimators.grouping.CP_COMM_TYPES`; none if it has no context parallelism."""
@@ -132,6 +136,9 @@ class LaunchRules:
 
     splits_latent_attention: bool = True
     """Whether context parallelism goes with latent attention."""
+
+    exchanges_latent_attention: bool = True
+    """Whether heads of latent attention may be exchanged for tokens."""
 
     context_parallel_alone: bool = False
     """Whether context parallelism excludes tensor and pipeline parallelism."""
@@ -265,11 +272,17 @@ class LaunchRules:
         if not is_tpu(accelerator):
             return self
         ways = self.context_parallel + self.context_parallel_on_tpu
-        return replace(self, context_parallel=ways, context_parallel_on_tpu=())
+        return replace(
+            self,
+            context_parallel=ways,
+            context_parallel_on_tpu=(),
+            sequence_factors=self.sequence_factors_on_tpu or self.sequence_factors,
+        )
 
-    def sequence_unit(self, tp: int, cp: int) -> int:
-        """Return what divides a sequence over so many ranks."""
+    def sequence_unit(self, tp: int, cp: int, ring: int = 1) -> int:
+        """Return what divides a sequence over so many ranks, some of them in a ring."""
         sizes = {"tp": tp, "cp": cp, "2": 2, "2cp": 2 * cp if cp > 1 else 1}
+        sizes["ring"] = math.lcm(cp, ring * ring)
         return math.prod(sizes[name] for name in self.sequence_factors)
 
     def orders_of(self, sizes: Mapping[str, int]) -> tuple[Order, ...]:

@@ -240,7 +240,7 @@ def _sequence(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Bre
         words = "whole sequences", "split sequences"
         now = sizes.sequence_parallel
         yield "sequence_parallelism", words[now], words[not now]
-    unit = rules.sequence_unit(sizes.tp, sizes.cp)
+    unit = rules.sequence_unit(sizes.tp, sizes.cp, sizes.grouping.ring(sizes.cp))
     if facts.sequence_length % unit:
         yield (
             "sequence_length",
@@ -270,6 +270,14 @@ def _context(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Brea
         )
         return
     ranks, groups = grouping.exchanging(cp), max(facts.num_query_groups // tp, 1)
+    if (
+        ranks > 1
+        and facts.has_latent_attention
+        and not rules.exchanges_latent_attention
+    ):
+        found = f"heads of latent attention exchanged by {ranks} ranks"
+        yield "context_parallelism", found, "a ring, or gathered keys and values"
+        return
     copies = rules.copies_exchanged_groups and ranks % groups == 0
     if groups % ranks and not copies:
         yield (

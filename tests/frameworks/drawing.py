@@ -58,7 +58,7 @@ class Draw:
             "name": "drawn",
             "model": model,
             "training": training,
-            "cluster": cluster(world),
+            "cluster": cluster(world, self.of("accelerator")),
             "plan": self.plan(world, blocks, has_experts="experts" in kind),
         }
 
@@ -155,13 +155,13 @@ class Draw:
         return early if split == "early" else early[::-1]
 
 
-def cluster(num_devices: int) -> Tables:
-    """Return the table [cluster] of nodes of eight devices."""
+def cluster(num_devices: int, accelerator: str | None) -> Tables:
+    """Return the table [cluster] of nodes of eight devices, H100 if none are named."""
     node = {"fan_out": 8, "bandwidth": "450 GB/s", "latency": "500 ns"}
     fabric = {"fan_out": 2, "bandwidth": "400 Gbit/s", "latency": "1 us"}
     levels = [{"name": "node", **node}, {"name": "fabric", **fabric}]
     return {
-        "accelerator": "h100-sxm",
+        "accelerator": accelerator or "h100-sxm",
         "num_devices": num_devices,
         "network": {
             "kind": "fat-tree",

@@ -68,6 +68,8 @@ def planned_groups(job: LaunchJob) -> dict[str, Groups]:
     groups = plan_groups(job.plan)
     grid = groups.grid  # stages, replicas, experts, context, tensor
     kinds = {"tp": groups.tensor(), "cp": groups.context(), "dp-cp": groups.dense()}
+    if job.plan.parallel.grouping.a2a:
+        kinds |= {"exchanges": groups.exchanges(), "rings": groups.rings()}
     if job.model.num_moe_experts:
         kinds |= {
             "ep": groups.experts(),

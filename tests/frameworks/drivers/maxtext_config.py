@@ -2,7 +2,8 @@
 
 Called: ``pyconfig.initialize`` with all checks of its types, and
 ``create_device_mesh``; the module that the script starts must be there. Stubbed: the
-devices, which are named and nothing more. Not called: the building of the model.
+devices, which are named and nothing more: JAX takes them in their order, as it does not
+take a torus of TPUs. Not called: the building of the model.
 """
 
 from importlib.util import find_spec
@@ -24,13 +25,15 @@ WORDS = (
 
 AXES = {
     "tp": ("tensor", "tensor_sequence"),
-    "cp": ("context",),
+    "cp": ("context", "context_usp_ulysses"),
+    "exchanges": ("context_usp_ulysses",),
+    "rings": ("context",),
     "dp": ("data", "fsdp", "expert"),
-    "dp-cp": ("data", "fsdp", "expert", "context"),
+    "dp-cp": ("data", "fsdp", "expert", "context", "context_usp_ulysses"),
     "pp": ("stage",),
     "ep": ("expert",),
-    "expert dp": ("data", "fsdp", "context"),
-    "shards": ("fsdp", "context", "expert"),
+    "expert dp": ("data", "fsdp", "context", "context_usp_ulysses"),
+    "shards": ("fsdp", "context", "context_usp_ulysses", "expert"),
 }
 """Kind of group -> axes of the mesh."""
 
@@ -88,7 +91,7 @@ def facts(config: Any, mesh: Any) -> Facts:
         "blocks": blocks,
         "num_microbatches": number,
         "global_batch_size": config.global_batch_size_to_train_on,
-        "context": [KINDS.get(kind, kind)] if sizes["context"] > 1 else [],
+        "context": [KINDS.get(kind, kind)] if len(groups["cp"][0]) > 1 else [],
     }
 
 

@@ -74,7 +74,7 @@ def _plan_cases(job: LaunchJob) -> dict[str, bool]:
         "schedule": pp > 1 and plan.schedule not in known,
         "overlap_moe_expert_parallel_comm": plan.overlap_moe_expert_parallel_comm,
         "cp_comm_type": parallel.context_parallel_size > 1
-        and parallel.cp_comm_type not in {*ways} - {"a2a+p2p"},
+        and parallel.cp_comm_type not in ways,
     }
 
 

@@ -3,7 +3,8 @@
 A slice is what fast links join: a slice of TPUs, or the GPUs of a node. ``ici_..`` are
 the sizes of axes inside, ``dcn_..`` among slices, which are outside of them; each in
 the order data, fsdp, context, tensor, expert, the last innermost, with the stages of a
-pipeline outermost [1]_.
+pipeline outermost [1]_. Of the ranks that share a sequence those that exchange heads
+are inside the rings (``context_usp_ulysses``, 0.2.5).
 
 References
 ----------
@@ -21,6 +22,7 @@ _INNER_FIRST = (
     ("expert", "ep"),
     ("tensor_sequence", "tp"),
     ("tensor", "tp"),
+    ("context_usp_ulysses", "cp"),
     ("context", "cp"),
     ("fsdp", "dp"),
     ("data", "dp"),

@@ -247,7 +247,8 @@ def _sizes(
 ) -> dict[str, Any]:
     """Return sizes and order of ranks."""
     tp = mesh.size("tensor") * mesh.size("tensor_sequence")
-    cp, ep = mesh.size("context"), mesh.size("expert")
+    exchanging, ep = mesh.size("context_usp_ulysses"), mesh.size("expert")
+    cp = mesh.size("context") * exchanging
     plan: dict[str, Any] = {
         "tensor_model_parallel_size": tp,
         "pipeline_model_parallel_size": mesh.size("pipeline"),
@@ -259,7 +260,7 @@ def _sizes(
     if mesh.size("tensor") > 1 and mesh.size("tensor_sequence") > 1:
         assumed.append("All tensor-parallel ranks share sequences, too.")
     if cp > 1:
-        plan["cp_comm_type"] = settings.meaning("context_parallel_strategy")
+        plan |= _context(settings, cp, exchanging)
     factors = list(mesh.factors)
     if ep > 1 and tp * cp > 1:
         assumed.append(
@@ -279,6 +280,28 @@ def _sizes(
         others = [name for name in (*rest, *names) if name != "tp"]
         return {**plan, "order": "-".join(["tp", *others])}
     return {**plan, "placement": " ".join(f"{name}{size}" for name, size in factors)}
+
+
+def _context(settings: TableOptions, cp: int, exchanging: int) -> dict[str, Any]:
+    """Return how ranks share a sequence.
+
+    Raises
+    ------
+    InputError
+        If some exchange heads and others do not, but not as rings of those that do.
+    """
+    strategy = "context_parallel_strategy"
+    kind = settings.meaning(strategy)
+    if kind != "a2a+p2p" and exchanging == 1:
+        return {"cp_comm_type": kind}
+    if kind != "a2a+p2p" or exchanging in (1, cp):
+        raise settings.value(strategy).error(
+            f"does not go with {exchanging} of {cp} ranks that exchange heads",
+            '"usp" with ici_context_parallelism and '
+            "ici_context_usp_ulysses_parallelism above 1, or neither",
+        )
+    sizes = [exchanging, cp // exchanging]
+    return {"cp_comm_type": kind, "hierarchical_context_parallel_sizes": sizes}
 
 
 def _batches(
@@ -346,7 +369,8 @@ def _sharding(
     settings: TableOptions, mesh: AxisMesh, assumed: list[str]
 ) -> dict[str, Any]:
     """Return what is sharded: weights over fsdp, context and expert axes."""
-    group = mesh.size("fsdp") * mesh.size("context") * mesh.size("expert")
+    shared = ("fsdp", "context", "context_usp_ulysses", "expert")
+    group = math.prod(mesh.size(axis) for axis in shared)
     if group == 1:
         return {"zero_stage": int(settings.flag("shard_optimizer_over_data"))}
     plan: dict[str, Any] = {"zero_stage": 3}

@@ -96,6 +96,7 @@ def _mesh(job: LaunchJob) -> AxisMesh:
     plan, stage = job.plan, job.plan.stages[0]
     parallel = plan.parallel
     cp, ep = parallel.context_parallel_size, parallel.placed_expert_size
+    exchanging = parallel.grouping.a2a or 1
     dp = parallel.data_parallel_size // ep
     fsdp = 1
     if stage.zero_stage > 1:
@@ -105,7 +106,8 @@ def _mesh(job: LaunchJob) -> AxisMesh:
     axes = {
         "expert": ep,
         tensor: parallel.tensor_model_parallel_size,
-        "context": cp,
+        "context_usp_ulysses": exchanging,
+        "context": cp // exchanging,
         "fsdp": fsdp,
         "data": dp // fsdp,
         "pipeline": parallel.pipeline_model_parallel_size,
@@ -134,11 +136,28 @@ def _attention(job: LaunchJob) -> dict[str, str]:
     """Return which kernel of attention runs."""
     if job.model.attention_implementation == "plain":
         return {"attention": "dot_product"}
-    fused = job.workload.software.attention_kernel == "fused"
-    parallel = job.plan.parallel
-    if parallel.context_parallel_size > 1 and parallel.cp_comm_type == "a2a":
+    if _context_kernel(job):
         return {"attention": "flash"}
+    fused = job.workload.software.attention_kernel == "fused"
     return {"attention": "cudnn_flash_te" if fused else "autoselected"}
+
+
+def _context_kernel(job: LaunchJob) -> dict[str, bool]:
+    """Return what rings and exchanges of heads are refused without on TPUs.
+
+    ``configs/types.py`` of 0.2.5, lines 3923 to 4017 and 5205 to 5313.
+    """
+    parallel, model = job.plan.parallel, job.model
+    cp, kind = parallel.context_parallel_size, parallel.cp_comm_type
+    if not _is_tpu(job) or cp == 1 or kind == "all_gather":
+        return {}
+    ring = parallel.grouping.ring(cp)
+    named = {"use_tokamax_splash": True}
+    if ring == 1 or ring % 2 or model.mtp_num_layers:
+        named["context_parallel_load_balance"] = False
+    if model.kv_lora_rank:
+        named["packing"] = False
+    return named
 
 
 def model_name(spec: TransformerSpec) -> str | None:
@@ -188,11 +207,7 @@ def _axes(job: LaunchJob, mesh: AxisMesh) -> dict[str, Any]:
     if parallel.context_parallel_size > 1:
         strategy = "context_parallel_strategy"
         named[strategy] = OPTIONS[strategy].word(parallel.cp_comm_type)
-        if parallel.cp_comm_type == "a2a":  # configs/types.py:5264-5313 of 0.2.5
-            named |= {
-                "use_tokamax_splash": True,
-                "context_parallel_load_balance": False,
-            }
+        named |= _context_kernel(job)
     if stage.zero_stage == 1:
         named["shard_optimizer_over_data"] = True
     return named
