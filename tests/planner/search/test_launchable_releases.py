@@ -3,11 +3,15 @@
 Each case names the assertion; `tests.frameworks` runs the frameworks' own code.
 """
 
+from dataclasses import replace
+
 import pytest
 
+from estimators.grouping import CP_COMM_TYPES, Grouping
 from planner.frameworks.framework import FRAMEWORKS
+from planner.search.launchable_sizes import LaunchSizes, size_breaches
 from planner.step.plan import Offload
-from tests.planner.search.test_launchable import broken, chain, made
+from tests.planner.search.test_launchable import FACTS, broken, chain, made
 from topologies.errors import InputError
 
 INSIDE = {"order": "tp-cp-ep-pp-dp"}
@@ -319,6 +323,15 @@ CASES = {
         ("maxtext", None, {"dp": 8, "zero": 1}, {}, None),
         ("maxtext", None, {"cp": 2, "dp": 4}, {}, "zero_stage"),
         ("maxtext", None, {"cp": 2, "dp": 4, "zero": 3}, {}, None),
+        # logical_axis_rules split weights over all of the axis context.
+        ("maxtext", None, {"cp": 2, "dp": 4, "zero": 3, "group": 4}, {}, None),
+        (
+            "maxtext",
+            None,
+            {"cp": 4, "dp": 2, "zero": 3, "group": 2},
+            {},
+            "sharding_group",
+        ),
     ],
     "Megatron FSDP": [
         ("megatron-core", "0.13", {"dp": 8, "zero": 3}, {}, "zero_stage"),
@@ -391,6 +404,19 @@ def test_maxtext_exchanges_heads_on_tpus_alone():
     rules = FRAMEWORKS["maxtext"].rules
     assert not {"a2a", "a2a+p2p"} & {*rules.on("h100-sxm").context_parallel}
     assert {"a2a", "a2a+p2p", "p2p"} < {*rules.on("tpu-v5p").context_parallel}
+
+
+def test_maxtext_exchanges_no_heads_of_latent_attention():
+    # "initially supported only for global causal attention"
+    rules = FRAMEWORKS["maxtext"].rules.on("tpu-v5p")
+    facts = replace(FACTS, has_latent_attention=True, sequence_length=4096)
+    refused = set()
+    for kind in CP_COMM_TYPES:
+        grouping = Grouping(cp_comm_type=kind, a2a=2 if kind == "a2a+p2p" else 0)
+        sizes = LaunchSizes(1, 4, 1, grouping, sequence_parallel=False)
+        if list(size_breaches(sizes, rules, facts)):
+            refused.add(kind)
+    assert refused == {"a2a", "a2a+p2p"}
 
 
 def test_a_release_whose_rules_are_not_known_is_refused():
