@@ -218,8 +218,8 @@ class LaunchRules:
     """Whether such copies go only with shards over all replicas, and with layers that
     no tensor-parallel ranks split."""
 
-    shards_fill_context: bool = False
-    """Whether shards are those of whole groups that share a sequence."""
+    shards_fill: tuple[str, ...] = ()
+    """Dimensions whose ranks share shards as a whole."""
 
     shards_several_replicas: bool = False
     """Whether shards that others have copies of are those of two replicas or more."""
@@ -358,13 +358,17 @@ class LaunchRules:
         alone = has_experts and self.zero_stages_with_experts is not None
         return () if alone else self.hybrid_sharding
 
-    def shards_over(self, size: int, cp: int) -> bool:
+    def shards_over(self, size: int, sizes: Mapping[str, int]) -> bool:
         """Tell whether so many ranks may hold shards that others have copies of.
 
-        ``cp`` of them share a sequence.
+        Sizes are those of the dimensions by their names.
         """
-        fills = not self.shards_fill_context or size % cp == 0
-        return fills and not (self.shards_several_replicas and size <= cp)
+        several = size > sizes["cp"] or not self.shards_several_replicas
+        return several and size % self.shared_as_one(sizes) == 0
+
+    def shared_as_one(self, sizes: Mapping[str, int]) -> int:
+        """Return how many ranks share shards as a whole."""
+        return math.prod(sizes[name] for name in self.shards_fill)
 
     def counted_modes(self, num_stages: int) -> tuple[str, ...]:
         """Return the recompute modes that may be of some blocks of each chunk."""

@@ -286,11 +286,12 @@ def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
             f"{_join_values(groups)} ranks",
             "one size for all stages",
         )
-    elif not all(rules.shards_over(size, sizes.cp) for _, size in parts):
+    elif not all(rules.shards_over(size, sizes.by_name) for _, size in parts):
+        unit = rules.shared_as_one(sizes.by_name)
         sharers = f"groups of {_join_values(groups)} ranks"
         several = " and more than these" if rules.shards_several_replicas else ""
-        expected = f"a multiple of the {sizes.cp} of a sequence{several}"
-        yield "sharding_group", sharers, expected
+        expected = f"a multiple of the {unit} of {' x '.join(rules.shards_fill)}"
+        yield "sharding_group", sharers, f"{expected}{several}"
     elif any(zero not in hybrid for zero, _ in parts):
         zero, group = next(part for part in parts if part[0] not in hybrid)
         yield (

@@ -364,9 +364,12 @@ class LaunchableSpace:
 
         The first of some sizes is that of the whole group.
         """
-        cp = configuration.cp
-        others = range(1, len(sizes))
-        return [0, *(k for k in others if self.rules.shards_over(int(sizes[k]), cp))]
+        names = named_sizes(configuration, configuration.pp)
+        return [
+            option
+            for option, size in enumerate(sizes)
+            if option == 0 or self.rules.shards_over(int(size), names)
+        ]
 
     def recompute_modes(self, v: int) -> list[str]:
         """Return the recompute modes that plans of some chunks may have."""

@@ -4,7 +4,7 @@ Called, of the checkout: ``parse_args``, ``validate_args``,
 ``core_transformer_config_from_args``, ``OptimizerConfig`` of the arguments that have
 its fields' names, as ``training.py`` makes it, ``_initialize_distributed`` on each
 rank, and what ``megatron_launch`` calls. Stubbed: Triton; properties of the GPU, which
-are those of a node of eight H100s; ``torch.compile``.
+are those of a node of eight H100s; ``torch.compile``; the rank before there are groups.
 """
 
 import importlib.machinery
@@ -43,6 +43,10 @@ torch.cuda.current_device = lambda: "cpu"
 torch.cuda.set_device = lambda *_: None
 torch.Tensor.cuda = lambda tensor: tensor
 torch.compile = lambda function=None, **_: function or (lambda later: later)
+ASKED_RANK = torch.distributed.get_rank
+torch.distributed.get_rank = lambda *group: (
+    ASKED_RANK(*group) if torch.distributed.is_initialized() else 0
+)
 
 from answering import Facts, answer_all, launched_words  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig  # noqa: E402

@@ -214,14 +214,22 @@ CASES = {
             None,
         ),
     ],
-    # "sequence parallelism must be used", with core 0.10 to 0.15.
+    # "sequence parallelism must be used", with core 0.8 to 0.15.
     "experts beside whole sequences": [
-        ("megatron-core", release, {"tp": 2, "dp": 4, "ep": 2, "sp": sp}, {}, rule)
-        for release, sp, rule in (
-            ("0.15", False, "experts"),
-            ("0.15", True, None),
-            ("0.16", False, None),
+        (preset, release, {"tp": 2, "dp": 4, "ep": 2, "sp": sp}, {}, rule)
+        for preset, release, sp, rule in (
+            ("megatron-lm", "0.8", False, "experts"),
+            ("megatron-lm", "0.9", False, "experts"),
+            ("megatron-lm", "0.9", True, None),
+            ("megatron-core", "0.15", False, "experts"),
+            ("megatron-core", "0.15", True, None),
+            ("megatron-core", "0.16", False, None),
         )
+    ],
+    # data_parallel_size % num_distributed_optimizer_instances, times cp since 0.11.
+    "instances of Megatron's optimizer": [
+        ("megatron-core", release, {"cp": 4, "dp": 2, "zero": 1, "group": 2}, {}, rule)
+        for release, rule in (("0.10", "sharding_group"), ("0.11", None))
     ],
     # --cpu-offloading-num-layers is an option from core 0.16 on.
     "activations on the host, once": [
@@ -295,6 +303,14 @@ CASES = {
     ],
     # mesh_axes: expert is innermost.
     "MaxText's experts": [
+        ("maxtext", None, {"ep": 4, "dp": 8, "zero": 3, "group": 4}, {}, None),
+        (
+            "maxtext",
+            None,
+            {"ep": 4, "dp": 8, "zero": 3, "group": 2},
+            {},
+            "sharding_group",
+        ),
         ("maxtext", None, {"ep": 2, "dp": 8, "zero": 3}, {}, None),
         ("maxtext", None, {"tp": 2, "ep": 2, "dp": 4, "zero": 3}, {}, "rank_order"),
     ],

@@ -186,11 +186,12 @@ def _sharding_cases(job: LaunchJob) -> dict[str, bool]:
     if isinstance(job.settings.zero_stage, tuple) or dp * cp == 1:
         return {}
     others = parallel.tensor_model_parallel_size * len(job.plan.stages)
+    ep = parallel.expert_model_parallel_size
     zero, group = stage.zero_stage, stage.sharding_group_size
     whole = group % cp == 0 and dp % max(group // cp, 1) == 0
     return {
         "zero_stage: 1": zero == 1,
         "zero_stage: 0 with cp": zero == 0 and cp > 1,
-        "zero_stage: 0 with others": zero == 0 and cp == 1 and others > 1,
+        "zero_stage: 0 with others": zero == 0 and cp == ep == 1 < others,
         "sharding_group_size": bool(zero) and (not whole or group == 1),
     }
