@@ -12,13 +12,12 @@ from nestsim.launch.formats.deepspeed import options as deepspeed
 from nestsim.launch.formats.deepspeed.reading import read_deepspeed
 from nestsim.launch.formats.maxtext import names as maxtext
 from nestsim.launch.formats.maxtext.reading import read_maxtext
-from nestsim.launch.formats.megatron import options as megatron
-from nestsim.launch.formats.megatron.assumed import REFUSED
-from nestsim.launch.formats.megatron.known import SILENT
+from nestsim.launch.formats.megatron.options import BY_NAME, TABLE
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.reading import read_torchtitan
 from nestsim.launch.read import LaunchSource
+from planner.frameworks.options import LaunchOption
 from topologies.errors import InputError
 
 NEEDED = {
@@ -43,22 +42,22 @@ def partition(effects: OptionEffects, given: set[str]) -> bool:
     return len(names) == len(set(names)) and set(names) == given
 
 
-def values_of(draw: random.Random, option: megatron.Option | None) -> str:
-    if option is None or option.kind in (megatron.FLAG, megatron.OFF):
+def values_of(draw: random.Random, option: LaunchOption | None) -> str:
+    if option is None or option.is_flag:
         return ""
-    if option.kind == megatron.WORD:
+    if option.words:
         return draw.choice(sorted(option.words))
-    return "0.5" if option.kind == megatron.REAL else draw.choice(["1", "2", "4"])
+    return "0.5" if isinstance(option.default, float) else draw.choice(["1", "2", "4"])
 
 
 def test_options_of_megatron_stand_in_one_list() -> None:
-    draw, table = random.Random(28), megatron.by_name()
-    names = sorted({*megatron.known_names(), *SILENT, *OWN} - set(REFUSED))
+    draw = random.Random(28)
+    names = sorted({*TABLE.names, *TABLE.silent, *OWN} - TABLE.refused.keys())
     jobs = 0
     for _ in range(200):
         given = dict(NEEDED)
         for name in draw.sample(names, 12):
-            value = values_of(draw, table.get(name))
+            value = values_of(draw, BY_NAME.get(name))
             given[name] = value if name not in NEEDED else given[name]
         words = " ".join(f"--{name} {value}".strip() for name, value in given.items())
         text = f"torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py {words}"
@@ -68,7 +67,7 @@ def test_options_of_megatron_stand_in_one_list() -> None:
             continue
         jobs += 1
         assert partition(job.options, {f"--{name}" for name in given}), words
-        silent = {f"--{name}" for name in SILENT}
+        silent = {f"--{name}" for name in TABLE.silent}
         assert not silent & set(job.options.read) - {"--tokenizer-name-or-path"}, words
         for name in job.options.assumed:
             assert any(name in one for one in job.assumptions), (name, words)

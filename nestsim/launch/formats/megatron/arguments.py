@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.given import GivenOptions
+from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.shell.follow import words_of
 from nestsim.launch.training import TrainingStart, find_training, program_place
@@ -72,7 +72,7 @@ def _trains(words: Sequence[str]) -> bool:
     """Whether a command has options that only training has."""
     names = set(_options(words)) if any("--" in word for word in words) else set()
     sizes = {"num-layers", "encoder-num-layers", "hidden-size", "micro-batch-size"}
-    return len(names & set(known.by_name())) >= _FEWEST and bool(names & sizes)
+    return len(names & known.BY_NAME.keys()) >= _FEWEST and bool(names & sizes)
 
 
 def _program(words: Iterable[str]) -> str:

@@ -19,8 +19,7 @@ from nestsim.launch.formats.megatron.composed import (
     read_tables,
     read_vocabulary,
 )
-from nestsim.launch.formats.megatron.given import GivenOptions
-from nestsim.launch.formats.megatron.known import RETIRED, is_harmless, is_silent
+from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.settings import (
     OptionGroup,
     Options,
@@ -43,13 +42,14 @@ _FINER |= {"moe-flex-dispatcher-backend", "moe-token-dispatcher-type"}
 _FINER |= {"recompute-modules"}
 """Options that say more than the setting that they are read into."""
 
-_READ = frozenset(known.by_name()) | known.COMPOSED
+_READ = known.BY_NAME.keys() | known.COMPOSED
+_RETIRED = frozenset(known.TABLE.facts["retired"].split())
 _DATA = re.compile(r"data-(args-)?path|split-paths")
 
 
 def kept_options(given: GivenOptions) -> dict[str, Any]:
     """Return what of a command no setting holds, as a scenario has it."""
-    held = (_READ - known.CARRIED) & given.ticked
+    held = (_READ - known.TABLE.finer) & given.ticked
     return {
         name: stored_words(words)
         for name, words in given.values.items()
@@ -130,8 +130,7 @@ def has_data(job: LaunchJob) -> bool:
 
 def _unfit(values: Options, name: str) -> str:
     """Return why an option of the script does not come back; empty if it may."""
-    is_known = name in known.known_names() or is_silent(name) or is_harmless(name)
-    if name in RETIRED or not is_known:
+    if name in _RETIRED or not known.is_known(name):
         return "This version of Megatron-LM has no such option."
     if name in TOKENS and "tokenizer-type" in values:
         return "The vocabulary is the model's: made-up tokens have it without padding."

@@ -6,14 +6,13 @@ Megatron-LM's (`options`), and no assumptions; what is one is noted with the opt
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.models.limits import MAX_LAYERS
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.dispatch import read_dispatcher
-from nestsim.launch.formats.megatron.given import GivenOptions
+from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.patterns import (
     hybrid_letters,
     read_layout,
@@ -28,30 +27,13 @@ from topologies.errors import InputError
 _LEGACY = ("DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
 _PADDED_SWIGLU = 64
 _MOST_LETTERS = 100
-_FLASH_ANYWAY = frozenset({"megatron-core", "nemo"})
-
-TOKENIZERS: Mapping[str, int] = MappingProxyType(
-    {
-        # By type, Megatron-LM's and its files' (GPT-2's and BERT's vocabularies).
-        "GPT2BPETokenizer": 50_257,
-        "BertWordPieceLowerCase": 30_522,
-        "BertWordPieceCase": 28_996,
-        "Llama2Tokenizer": 32_000,
-        # By name on the Hugging Face hub: vocab_size of config.json.
-        "deepseek-ai/DeepSeek-V3": 129_280,
-        "unsloth/DeepSeek-V3": 129_280,
-        "Qwen/Qwen3-30B-A3B": 151_936,
-        "Qwen/Qwen3-235B-A22B": 151_936,
-        "mistralai/Mixtral-8x7B-v0.1": 32_000,
-        "mistralai/Mixtral-8x22B-v0.1": 32_000,
-        "meta-llama/Meta-Llama-3-8B": 128_256,
-        "meta-llama/Meta-Llama-3-70B": 128_256,
-    }
-)
+TOKENIZERS: Mapping[str, int] = known.TABLE.facts["tokenizers"]
 """Tokenizer, by type or by name -> entries of its vocabulary."""
 
-DEFAULT_VOCABULARY = 50_257
-"""Entries that are assumed where nothing is known of the tokenizer: GPT-2's."""
+DEFAULT_VOCABULARY: int = known.TABLE.facts["vocabulary"]
+"""Entries that are assumed where nothing is known of the tokenizer."""
+
+_FLASH_ANYWAY = frozenset({"megatron-core", "nemo"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +116,7 @@ def _model(given: GivenOptions, launched: Launched, preset: str) -> dict[str, An
         return _encoder_decoder(given, launched, preset)
     if special == "vit":
         return _vision(given, preset)
-    model: dict[str, Any] = given.table(known.ARCHITECTURE)
+    model: dict[str, Any] = given.part("architecture")
     _need(model, "num_layers", "num-layers")
     _need(model, "hidden_size", "hidden-size")
     _need(model, "num_attention_heads", "num-attention-heads")
@@ -268,7 +250,7 @@ def _windows(given: GivenOptions) -> dict[str, Any]:
 def _experts(given: GivenOptions) -> dict[str, Any]:
     if not given.whole("num-experts"):
         return {}
-    found: dict[str, Any] = given.table(known.EXPERTS)
+    found: dict[str, Any] = given.part("experts")
     freq = given.word("moe-layer-freq")
     if freq:
         marks = read_list(freq, "--moe-layer-freq")
@@ -282,11 +264,11 @@ def _latent(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if model.get("qk_layernorm"):
         given.assume("Norms of latent attention are those of its latents.")
-    return {**given.table(known.LATENT), "qk_layernorm": False}
+    return {**given.part("latent"), "qk_layernorm": False}
 
 
 def _mamba(given: GivenOptions, num_layers: int) -> dict[str, Any]:
-    found: dict[str, Any] = given.table(known.MAMBA)
+    found: dict[str, Any] = given.part("mamba")
     pattern = given.word("hybrid-override-pattern")
     shares = [
         given.real(f"hybrid-{name}-ratio") or 0.0 for name in ("attention", "mlp")
@@ -327,7 +309,7 @@ def _bert(given: GivenOptions, model: dict[str, Any]) -> dict[str, Any]:
 def _encoder_decoder(
     given: GivenOptions, launched: Launched, preset: str
 ) -> dict[str, Any]:
-    model = given.table(known.ARCHITECTURE)
+    model = given.part("architecture")
     _need(model, "num_layers", "encoder-num-layers")
     _need(model, "hidden_size", "hidden-size")
     _need(model, "num_attention_heads", "num-attention-heads")
@@ -354,7 +336,7 @@ def _encoder_decoder(
 
 
 def _vision(given: GivenOptions, preset: str) -> dict[str, Any]:
-    model = given.table(known.ARCHITECTURE)
+    model = given.part("architecture")
     for name in ("num_layers", "hidden_size", "num_attention_heads"):
         _need(model, name, name.replace("_", "-"))
     sizes = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
@@ -371,10 +353,10 @@ def _vision(given: GivenOptions, preset: str) -> dict[str, Any]:
 
 
 def _training(given: GivenOptions, launched: Launched) -> dict[str, Any]:
-    training: dict[str, Any] = given.table(known.TRAINING)
+    training: dict[str, Any] = given.part("training")
     if "global_batch_size" not in training:
         # validate_args: one microbatch on each replica.
-        sizes = given.table(known.PARALLEL)
+        sizes = given.part("parallel")
         replicas = _replicas(sizes, launched.num_devices)
         training["global_batch_size"] = int(str(sizes.get("micro_batch_size", 1))) * (
             replicas or 1
@@ -408,11 +390,11 @@ def _narrow(given: GivenOptions) -> str:
         return "nvfp4"
     if not given.any_of("fp8-format", "fp8-hybrid", "fp8-e4m3"):
         return ""
-    return given.choice("fp8-recipe", known.NARROW_RECIPES, "fp8")
+    return str(given.meaning("fp8-recipe", "fp8"))
 
 
 def _software(given: GivenOptions, preset: str) -> dict[str, Any]:
-    software: dict[str, Any] = {"preset": preset, **given.table(known.OVERLAPS)}
+    software: dict[str, Any] = {"preset": preset, **given.part("overlaps")}
     backend = given.word("attention-backend", "auto")
     if backend in ("flash", "fused"):
         software["attention_kernel"] = backend
@@ -453,7 +435,7 @@ def _replicas(sizes: Mapping[str, object], num_devices: int | None) -> int | Non
 def _plan(
     given: GivenOptions, launched: Launched, model: Mapping[str, Any]
 ) -> dict[str, Any]:
-    plan: dict[str, Any] = given.table(known.PARALLEL)
+    plan: dict[str, Any] = given.part("parallel")
     _need(plan, "micro_batch_size", "micro-batch-size")
     for name in plan:
         if name.endswith("parallel_size"):
@@ -488,7 +470,8 @@ def _splits_experts(plan: Mapping[str, Any]) -> bool:
 def _context(given: GivenOptions, plan: Mapping[str, Any]) -> dict[str, Any]:
     if plan["context_parallel_size"] == 1:
         return {}
-    kinds = {known.COMM_TYPES.get(word, word) for word in given.words("cp-comm-type")}
+    words = known.TABLE.options["cp-comm-type"].words
+    kinds = {words.get(word, word) for word in given.words("cp-comm-type")}
     if "ds-sequence-parallel-size" in given:
         kinds = {"a2a"}
     if len(kinds) > 1:
@@ -602,10 +585,7 @@ def _granularity(given: GivenOptions) -> tuple[str, str]:
 def _sharding(given: GivenOptions, ranks: int | None) -> dict[str, Any]:
     stage = int(given.flag("use-distributed-optimizer"))
     if given.any_of("use-megatron-fsdp", "use-custom-fsdp"):
-        strategy = given.word("data-parallel-sharding-strategy", "no_shard")
-        words = {name: name for name in known.SHARDING}
-        chosen = given.choice("data-parallel-sharding-strategy", words, strategy)
-        stage = known.SHARDING[chosen]
+        stage = given.meaning("data-parallel-sharding-strategy", 0)
     if given.any_of("use-torch-fsdp2"):
         stage = 2 if given.any_of("torch-fsdp2-no-reshard-after-forward") else 3
     if given.any_of("deepspeed"):

@@ -6,10 +6,9 @@ ranks of an expert group; ``alltoall`` sends a token to each of its experts; ``f
 which is DeepEP or HybridEP, sends it once to each node that has experts for it.
 """
 
-from nestsim.launch.formats.megatron.given import GivenOptions
+from nestsim.launch.formats.megatron.options import GivenOptions
 from planner.frameworks.framework import PRESETS
 
-_KINDS = ("allgather", "alltoall", "alltoall_seq", "flex")
 _ONCE = ("deepep", "hybridep")
 _NAME = "moe-token-dispatcher-type"
 
@@ -31,7 +30,7 @@ def read_dispatcher(given: GivenOptions, preset: str) -> dict[str, str]:
     """
     if not given.whole("num-experts"):
         return {}
-    kind = given.choice(_NAME, {one: one for one in _KINDS}, "allgather")
+    kind = given.meaning(_NAME, "allgather")
     if not given.flag("moe-grouped-gemm"):
         given.assume("Products of experts are grouped.")
     if (given.whole("expert-model-parallel-size") or 1) == 1:

@@ -7,7 +7,6 @@ job is a gap. So nothing is dropped silently, whoever forgets an option.
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -16,7 +15,7 @@ from estimators.models.limits import MODULE_FAMILY
 from estimators.models.spec import TransformerSpec
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
-from nestsim.launch.formats.megatron.given import GivenOptions
+from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.settings import (
     Values,
     launch_rules,
@@ -46,6 +45,11 @@ _OF_THE_FRAMEWORK = frozenset({"gradient_copies", "casts_gradients"})
 _ALL_DECODERS = frozenset({"family", "whole_because"})
 """What of the model says how it is built here."""
 
+REASONS: Mapping[str, str] = {
+    name.rpartition(".")[2]: reason for name, reason in known.TABLE.gaps.items()
+}
+"""What cannot be said -> why, and what the launch does."""
+
 _REFUSED_AT_START = frozenset(
     {
         "microbatches",
@@ -56,44 +60,6 @@ _REFUSED_AT_START = frozenset(
     }
 )
 """Rules of `planner.frameworks.rules` that no option is missing for."""
-
-REASONS: Mapping[str, str] = MappingProxyType(
-    {
-        "schedule": "Megatron-LM has 1F1B, interleaved where stages have chunks, and "
-        "its combined form that hides all-to-alls; one of these runs.",
-        "num_microbatches": "Megatron-LM takes full microbatches only: choose a "
-        "global batch that they divide.",
-        "recompute": "All stages recompute alike: the launch recomputes as the stage "
-        "that keeps least.",
-        "recompute_num_layers": "--recompute-num-layers is one number for all stages, "
-        "and goes with full recompute only.",
-        "zero_stage": "The sharding is one for the job: the launch has the highest.",
-        "sharding_group_size": "Instances of the distributed optimizer are as many in "
-        "all stages: the launch has the smallest groups.",
-        "zero_hpz_partition_size": "Megatron-LM keeps no second copy of sharded "
-        "weights inside a node.",
-        "offload_weights": "Megatron-LM has no option that keeps weights on the host.",
-        "offload_gradients": "Megatron-LM has no option that keeps gradients on the "
-        "host.",
-        "offload_optimizer": "--optimizer-offload-fraction is one for all stages: the "
-        "launch has the largest.",
-        "offload_activations": "--cpu-offloading-num-layers keeps whole layers, "
-        "without a pipeline and without recompute; the launch keeps none.",
-        "gradient_algorithm": "NCCL chooses its algorithm call by call; NCCL_ALGO "
-        "would bind all collectives alike.",
-        "tensor_algorithm": "NCCL chooses its algorithm call by call; NCCL_ALGO would "
-        "bind all collectives alike.",
-        "layout": "This program of Megatron-LM shares its blocks out evenly.",
-        "moe_dispatch_precision": "The dispatcher sends tokens in the precision of the "
-        "model.",
-        "weights_in_fp32": "Weights are kept in 16 bits beside a master copy.",
-        "gather_precision": "Weights travel as they are kept.",
-        "reduce_precision": "Gradients travel as they are accumulated.",
-        "vocab_size": "Megatron-LM pads the vocabulary by itself.",
-        "mamba_chunk_size": "The chunk of Mamba-2's scan is that of its kernel, 128.",
-    }
-)
-"""What cannot be said -> why, and what the launch does."""
 
 
 def find_gaps(job: LaunchJob, values: Mapping[str, Values]) -> tuple[LaunchGap, ...]:
@@ -282,7 +248,7 @@ def _stage_gaps(plan: Plan, read: Plan) -> Iterator[LaunchGap]:
 def _savings(stage: Stage) -> dict[str, Any]:
     """Return what a stage holds and saves, by the names of settings."""
     return {
-        "layout": stage.chunks,
+        "pipeline_model_parallel_layout": stage.chunks,
         "recompute": stage.recompute,
         "recompute_num_layers": stage.recompute_num_layers,
         "zero_stage": stage.zero_stage,
@@ -300,12 +266,11 @@ def _overlap_gaps(job: LaunchJob, software: Mapping[str, Any]) -> Iterator[Launc
         "tp_comm_overlap": settings.tensor_model_parallel_size > 1,
         "overlap_p2p_comm": settings.virtual_pipeline_model_parallel_size > 1,
     }
-    for option in known.OVERLAPS:
-        if matters[option.setting]:
-            asked = getattr(execution, option.setting)
-            yield from _differing(
-                option.setting, asked, software.get(option.setting, option.default)
-            )
+    for option in known.TABLE.part("overlaps"):
+        name = option.key
+        if matters[name]:
+            has = software.get(name, option.default)
+            yield from _differing(name, getattr(execution, name), has)
 
 
 def _saving_gaps(job: LaunchJob) -> Iterator[LaunchGap]:

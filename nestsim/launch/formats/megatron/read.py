@@ -12,8 +12,7 @@ from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.arguments import TrainingCommand, find_command
 from nestsim.launch.formats.megatron.carried import kept_options
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
-from nestsim.launch.formats.megatron.given import GivenOptions
-from nestsim.launch.formats.megatron.options import MAMBA_SPEC
+from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.settings import model_options, script_of
 from nestsim.launch.read import ImportedJob, LaunchSource
 
@@ -77,8 +76,8 @@ def options_job(
         given.values = {**kept, **given.values}
         launched = replace(launched, script=script_of(spec))
     given.check()
-    spec_words = given.given_words("spec") or MAMBA_SPEC
-    if spec_words != MAMBA_SPEC:
+    spec_words = given.given_words("spec") or ()
+    if spec_words and list(spec_words) != known.TABLE.facts["mamba_spec"]:
         given.assume("--spec: Layers are those that the options spell out.")
     tables = read_tables(given, launched)
     if spec is not None:

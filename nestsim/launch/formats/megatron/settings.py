@@ -13,7 +13,6 @@ from estimators.layers.recompute_modules import ATTENTION_CORE
 from estimators.models.library.mamba import HYBRID_KINDS
 from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.options import Option
 from nestsim.launch.formats.megatron.patterns import write_layout, write_list
 from nestsim.launch.job import LaunchJob
 from planner.frameworks.framework import FRAMEWORKS
@@ -26,6 +25,9 @@ Values = tuple[str, ...]
 
 Options = dict[str, Values]
 """Options without their dashes, in order."""
+
+_NARROW: Mapping[str, Mapping[str, str]] = known.TABLE.facts["narrow"]
+"""Format of products with weights -> its options."""
 
 MODE_STRENGTH = ("none", "selective", "full", "stage")
 """Recompute modes, from keeping most to keeping least."""
@@ -108,31 +110,18 @@ def strongest(modes: tuple[str, ...]) -> str:
     return max(modes, key=MODE_STRENGTH.index)
 
 
-def _written(
-    options: tuple[Option, ...], source: object
-) -> Iterator[tuple[str, Values]]:
-    """Yield the options of a table whose setting is not Megatron-LM's default."""
-    for option in options:
-        value = getattr(source, option.setting, None)
-        if value is not None and (option.always or value != option.default):
-            yield from _one(option, value)
-
-
-def _one(option: Option, value: object) -> Iterator[tuple[str, Values]]:
-    """Yield an option for a value that is not its default, if it has words for it."""
-    if option.kind in (known.FLAG, known.OFF):
-        if bool(value) == (option.kind == known.FLAG):
-            yield option.name, ()
-    elif option.kind == known.WORD:
-        words = [theirs for theirs, ours in option.words.items() if ours == value]
-        if words:
-            yield option.name, (words[0],)
-    elif value or option.kind == known.REAL:
-        yield option.name, (f"{value}",)
+def _written(part: str, source: object) -> Iterator[tuple[str, Values]]:
+    """Yield the options of a part whose setting is not Megatron-LM's default."""
+    for option in known.TABLE.part(part):
+        value = getattr(source, option.key, None)
+        if value is not None and (option.always or value != option.usual):
+            words = option.written(value)
+            if words is not None:
+                yield option.name, words
 
 
 def _architecture(model: TransformerSpec) -> Options:
-    options = dict(_written(known.ARCHITECTURE, model))
+    options = dict(_written("architecture", model))
     if model.family == "t5":
         del options["num-layers"], options["seq-length"]
         options |= _encoder_decoder(model)
@@ -205,7 +194,7 @@ def _windows(model: TransformerSpec) -> Options:
 def _experts(model: TransformerSpec) -> Options:
     if not model.num_moe_experts:
         return {}
-    options = dict(_written(known.EXPERTS, model))
+    options = dict(_written("experts", model))
     marks = [int("experts" in kind.split("+")) for kind in model.block_pattern]
     if marks and not all(marks) and model.family != "mamba":
         options["moe-layer-freq"] = (f"({write_list(marks)})",)
@@ -243,8 +232,8 @@ def _latent(model: TransformerSpec) -> Options:
     if not model.kv_lora_rank:
         return {}
     options: Options = {"multi-latent-attention": (), "qk-layernorm": ()}
-    for option in known.LATENT:
-        if value := getattr(model, option.setting):
+    for option in known.TABLE.part("latent"):
+        if value := getattr(model, option.key):
             options[option.name] = (str(value),)
     return options
 
@@ -254,15 +243,16 @@ def _mamba(model: TransformerSpec) -> Options:
         return {}
     letters = {kind: letter for letter, kind in HYBRID_KINDS.items()}
     kinds = "".join(letters.get(kind, "?") for kind in model.block_pattern)
-    options: Options = {"spec": known.MAMBA_SPEC, "is-hybrid-model": ()}
+    spec = tuple(known.TABLE.facts["mamba_spec"])
+    options: Options = {"spec": spec, "is-hybrid-model": ()}
     if "?" not in kinds:
         options["hybrid-override-pattern"] = (kinds,)
-    return options | dict(_written(known.MAMBA, model))
+    return options | dict(_written("mamba", model))
 
 
 def _parallel(job: LaunchJob) -> Options:
     plan = job.settings
-    options = dict(_written(known.PARALLEL, plan))
+    options = dict(_written("parallel", plan))
     if plan.context_parallel_size > 1:
         options["cp-comm-type"] = (plan.cp_comm_type,)
     if plan.hierarchical_context_parallel_sizes:
@@ -328,7 +318,7 @@ def _layout(job: LaunchJob) -> Options:
 
 
 def _training(job: LaunchJob) -> Options:
-    options = dict(_written(known.TRAINING, job.training))
+    options = dict(_written("training", job.training))
     states = ("main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
     if any(name in options for name in states):
         options["use-precision-aware-optimizer"] = ()
@@ -348,7 +338,7 @@ def _precision(job: LaunchJob) -> Options:
         options["grad-reduce-in-bf16"] = ()
     elif training.precision != "fp32" and wide:
         options["accumulate-allreduce-grads-in-fp32"] = ()
-    for name, value in known.NARROW.get(training.matmul_precision, ()):
+    for name, value in _NARROW.get(training.matmul_precision, {}).items():
         options[name] = (value,)
     return options
 
@@ -388,10 +378,10 @@ def _sharding(job: LaunchJob) -> Options:
         return {}
     options: Options = {"use-distributed-optimizer": ()}
     if stage > 1:
-        words = {number: word for word, number in known.SHARDING.items()}
+        strategy = known.TABLE.options["data-parallel-sharding-strategy"]
         options |= {
             "use-megatron-fsdp": (),
-            "data-parallel-sharding-strategy": (words[stage],),
+            strategy.name: (strategy.word(stage),),
             "no-gradient-accumulation-fusion": (),
             "ckpt-format": ("fsdp_dtensor",),
         }
@@ -424,7 +414,7 @@ def _offload(job: LaunchJob) -> Options:
 
 def _overlaps(job: LaunchJob) -> Options:
     execution, plan = job.workload.execution, job.settings
-    options = dict(_written(known.OVERLAPS, execution))
+    options = dict(_written("overlaps", execution))
     if plan.virtual_pipeline_model_parallel_size == 1:
         options.pop("no-overlap-p2p-communication", None)
     if not plan.sequence_parallel or plan.tensor_model_parallel_size == 1:

@@ -23,7 +23,7 @@ from nestsim.launch.ranks import RANK_MAP, rank_map
 from nestsim.launch.training import CHECK_COMMAND, check_lines
 from nestsim.launch.written import LaunchFiles
 
-VERSION = "Megatron Core 0.16"
+VERSION: str = known.TABLE.facts["release"]
 """Version whose options are written."""
 
 SCRIPT = "launch.sh"

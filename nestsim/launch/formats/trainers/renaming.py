@@ -18,8 +18,7 @@ import tomli
 from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.composed import Launched
-from nestsim.launch.formats.megatron.given import GivenOptions
-from nestsim.launch.formats.megatron.known import SILENT, is_harmless
+from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.read import enough_devices, options_job
 from nestsim.launch.formats.trainers.trees import inner, needed_model, plain_value
 from nestsim.launch.read import ImportedJob, LaunchSource
@@ -81,17 +80,18 @@ class Renaming:
     def leaves_out(self, name: str, option: str) -> bool:
         """Whether a name, an option if it were one, makes no difference."""
         pattern = "|".join(map(re.escape, self.silent.split())).replace(r"\*", r"\w*")
-        silent = name in self.assumed or is_harmless(option)
+        silent = name in self.assumed or known.TABLE.is_harmless(option)
         return silent or re.fullmatch(pattern, name) is not None
 
 
 def _renamings() -> dict[str, Renaming]:
     path = resources.files(__package__) / "names.toml"
     tables = tomli.loads(path.read_text("utf-8"))
-    for option in known.by_name().values():
-        if option.core:
-            table = "off" if option.kind == known.OFF else "names"
-            tables[CORE][table][option.core] = option.name
+    for option in known.BY_NAME.values():
+        if option.attribute:
+            is_off = option.is_flag and not option.words[""]
+            table = "off" if is_off else "names"
+            tables[CORE][table][option.attribute] = option.name
     return {name: Renaming(**table) for name, table in tables.items()}
 
 
@@ -182,7 +182,7 @@ def _attributes(
 ) -> tuple[Values, dict[str, str]]:
     """Return the attributes that a tree sets, and what they are called there."""
     values, names = dict(renaming.usual), {}
-    matters = {name.replace("-", "_") for name in (*known.by_name(), *known.COMPOSED)}
+    matters = {name.replace("-", "_") for name in (*known.BY_NAME, *known.COMPOSED)}
     matters |= {*renaming.assumed, *renaming.usual}
     for part in renaming.parts:
         path = part.lstrip("?")
@@ -218,7 +218,7 @@ def _options(
     values: Values, names: Mapping[str, str], renaming: Renaming
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, str], list[str]]:
     """Return the options that attributes are, their names there, and unknown ones."""
-    core, listed = RENAMINGS[CORE], {*known.known_names(), *SILENT}
+    core, listed = RENAMINGS[CORE], known.TABLE.names | known.TABLE.silent
     options: dict[str, tuple[str, ...]] = {}
     words: dict[str, str] = {}
     unknown = []
@@ -261,8 +261,8 @@ def _option(name: str, value: Any, listed: Collection[str]) -> tuple[str, Any]:
     off = next((one for one in offs if one in listed), "")
     if name in core.off or (off and option not in listed):
         return off, value is False or value == 0
-    kinds = known.by_name()
-    is_flag = option in kinds and kinds[option].kind == known.FLAG
+    flag = known.BY_NAME.get(option)
+    is_flag = flag is not None and flag.is_flag and flag.words[""]
     return option, bool(value) if is_flag and value in (0, 1) else value
 
 

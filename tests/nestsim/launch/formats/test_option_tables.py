@@ -5,6 +5,8 @@ from dataclasses import fields
 import pytest
 
 from estimators.models.spec import TransformerSpec
+from nestsim.scenario import model
+from nestsim.scenario.base import Table
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import TrainingTable
 from nestsim.scenario.software import SoftwareTable
@@ -15,10 +17,16 @@ SETTINGS = {
     "plan": set(PlanTable.model_fields),
     "training": set(TrainingTable.model_fields),
     "software": set(SoftwareTable.model_fields),
-    "model": {field.name for field in fields(TransformerSpec)} | {"attention"},
+    "model": {field.name for field in fields(TransformerSpec)}
+    | {
+        name
+        for kind in vars(model).values()
+        if isinstance(kind, type) and issubclass(kind, Table)
+        for name in kind.model_fields
+    },
     "cluster": {"accelerator", "num_devices"},
 }
-TABLES = ("torchtitan", "maxtext")
+TABLES = ("torchtitan", "maxtext", "megatron")
 
 
 def unknown_settings(settings: str) -> list[str]:
@@ -56,8 +64,11 @@ def test_settings_that_cannot_be_said_are_those_of_a_scenario() -> None:
 @pytest.mark.parametrize("framework", TABLES)
 def test_an_option_stands_in_one_place_and_words_come_back(framework: str) -> None:
     table = option_table(framework)
-    assert table.name in PRESETS
-    assert not table.options.keys() & (table.assumed.keys() | table.silent)
+    assert table.name in {*PRESETS, "megatron"}
+    others = [*table.assumed, *table.refused]
+    assert len(others) == len(set(others))
+    assert not table.options.keys() & {*others, *table.silent}
+    assert not table.refused.keys() & table.silent
     assert table.finer <= table.options.keys()
     for name, option in table.options.items():
         for meaning in option.words.values():

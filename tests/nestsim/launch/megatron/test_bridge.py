@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from nestsim.launch.formats.megatron.bridge import (
-    FIELDS,
     RECIPE,
     write_megatron_bridge,
 )
+from nestsim.launch.formats.megatron.options import TABLE
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.formats.megatron.write import SCRIPT
 from nestsim.launch.job import LaunchJob
@@ -125,8 +125,8 @@ def test_fields_are_those_of_megatron_bridge(field: str) -> None:
 
 
 def test_fields_of_options_are_known() -> None:
-    for places in FIELDS.values():
-        for path, _ in places:
+    for places in TABLE.facts["bridge"].values():
+        for path in places:
             section, _, name = path.partition(".")
             assert name in KNOWN[section], path
 

@@ -18,8 +18,6 @@ from torch.nn import functional
 
 from estimators.grouping import Grouping
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.assumed import ASSUMED, REFUSED
-from nestsim.launch.formats.megatron.known import SILENT
 from nestsim.launch.formats.megatron.patterns import (
     hybrid_letters,
     read_layout,
@@ -31,6 +29,7 @@ from nestsim.launch.formats.megatron.settings import job_options
 from nestsim.launch.job import LaunchJob
 from nestsim.scenario.load import Scenario
 from planner.cost.groups import StageGroups
+from planner.frameworks.options import LaunchOption
 from planner.search.placements import Extents, whole_dimensions
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 from topologies.errors import InputError
@@ -128,16 +127,15 @@ def configure(job: LaunchJob) -> tuple[Any, Any, Any]:
     """Return megatron-core's configurations of a job."""
     values = values_of(job)
     transformer = composed(values)
-    by_name = known.by_name()
     classes = (MLATransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
     names = [{one.name for one in fields(kind)} for kind in classes]
     given_fields: list[dict[str, Any]] = [transformer, {}, {}]
     for name, words in values.items():
-        option = by_name.get(name)
+        option = known.BY_NAME.get(name)
         if option is None or name in OF_TRAINING:
             continue
         value = value_of(option, words)
-        field = option.core or name.replace("-", "_")
+        field = option.attribute or name.replace("-", "_")
         holders = [n for n, one in enumerate(names) if field in one]
         assert holders, name
         for holder in holders:
@@ -183,14 +181,12 @@ def configure(job: LaunchJob) -> tuple[Any, Any, Any]:
         )
 
 
-def value_of(option: known.Option, words: tuple[str, ...]) -> object:
-    if option.kind == known.FLAG:
-        return True
-    if option.kind == known.OFF:
-        return False
-    if option.kind == known.WORD:
+def value_of(option: LaunchOption, words: tuple[str, ...]) -> object:
+    if option.is_flag:
+        return option.words[""]
+    if option.words:
         return words[0]
-    return int(words[0]) if option.kind == known.WHOLE else float(words[0])
+    return float(words[0]) if isinstance(option.default, float) else int(words[0])
 
 
 def blocks_of(config: Any) -> tuple[int, ...]:
@@ -292,24 +288,9 @@ def test_configurations_of_core_accept_every_kind_of_model(
 def test_fields_of_options_are_those_of_core() -> None:
     classes = (MLATransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
     names = {one.name for kind in classes for one in fields(kind)}
-    for group in known.TABLES.values():
-        for option in group:
-            field = option.core or option.name.replace("-", "_")
-            assert field in names or option.name in OF_TRAINING, option.name
-
-
-def test_an_option_is_known_in_one_place() -> None:
-    places = [
-        set(known.by_name()) - {"encoder-num-layers", "encoder-seq-length"},
-        set(known.COMPOSED),
-        set(ASSUMED),
-        set(REFUSED),
-        set(SILENT),
-    ]
-    assert known.CARRIED <= known.COMPOSED
-    for index, place in enumerate(places):
-        for other in places[index + 1 :]:
-            assert place & other == set()
+    for option in known.BY_NAME.values():
+        field = option.attribute or option.name.replace("-", "_")
+        assert field in names or option.name in OF_TRAINING, option.name
 
 
 SIZES = st.tuples(*[st.sampled_from([1, 2, 3, 4])] * 4).filter(

@@ -10,7 +10,7 @@ import pytest
 from estimators.models.library.catalog import load_model, model_names
 from nestsim.launch.formats.megatron.composed import Launched, read_model
 from nestsim.launch.formats.megatron.gaps import model_gaps
-from nestsim.launch.formats.megatron.given import GivenOptions
+from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.formats.megatron.settings import model_options, script_of
 from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
@@ -83,8 +83,7 @@ def test_every_published_plan_comes_back(name: str) -> None:
 
 MADE_OF = {
     "order": "placement",
-    "num_layers_per_pipeline_stage": "layout",
-    "pipeline_model_parallel_layout": "layout",
+    "num_layers_per_pipeline_stage": "pipeline_model_parallel_layout",
 }
 """Field -> what a gap of it is called."""
 

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.arguments import find_command
-from nestsim.launch.formats.megatron.assumed import ASSUMED
-from nestsim.launch.formats.megatron.known import RETIRED, SILENT
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
 from nestsim.launch.job import LaunchJob
@@ -55,7 +53,9 @@ TOKENS = [
     {"vocab-size": "51200"},
     {},
 ]
-OTHERS = sorted((SILENT | frozenset(ASSUMED)) - {*OF_MODELS, "vocab-file"})
+OTHERS = sorted(
+    (known.TABLE.silent | known.TABLE.assumed.keys()) - {*OF_MODELS, "vocab-file"}
+)
 
 SCRIPTS = st.builds(
     lambda tokens, experts, of_models, others, tp: {
@@ -143,12 +143,12 @@ def test_what_a_script_says_comes_back_or_is_named(options: dict[str, str]) -> N
     assert copy.training == scenario.training
     assert LaunchJob.of(copy).plan == LaunchJob.of(scenario).plan
     assert again["software"] == tables["software"]
-    held = (frozenset(known.by_name()) | known.COMPOSED) - known.CARRIED
+    held = (known.BY_NAME.keys() | known.COMPOSED) - known.TABLE.finer
     kept = tables.get("launch", {}).get("options", {})
     back = again["launch"]["options"]
     lost = {name for name in kept if back.get(name) != kept[name]}
     assert {f"--{name}" for name in lost - {"vocab-size"}} <= named
-    lost -= RETIRED | {"vocab-size"}
+    lost -= {*known.TABLE.facts["retired"].split(), "vocab-size"}
     if "tokenizer-type" in first:
         assert lost == set()
     else:  # what made-up tokens have instead

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.launch.formats.megatron.known import SILENT
-from nestsim.launch.formats.megatron.options import known_names
+from nestsim.launch.formats.megatron.options import TABLE
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.shell.follow import follow_script
@@ -270,7 +269,7 @@ def test_any_size_is_a_job_or_one_refusal(size: str) -> None:
         "seq-length": "64",
         "micro-batch-size": "1",
     }
-    names = sorted({*known_names(), *SILENT})
+    names = sorted(TABLE.names | TABLE.silent)
     for name in names:
         options = needed | {
             "num-layers-per-virtual-pipeline-stage": "1",
