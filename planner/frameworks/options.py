@@ -70,6 +70,11 @@ class LaunchOption:
         return self.setting.rpartition(".")[2]
 
     @property
+    def table(self) -> str:
+        """Table of the setting."""
+        return self.setting.partition(".")[0]
+
+    @property
     def usual(self) -> Any:
         """Value of the setting where the framework is silent; None as in `default`."""
         default = self.default
@@ -93,13 +98,13 @@ class LaunchOption:
     def written(self, value: Any) -> tuple[str, ...] | None:
         """Return what a command has behind the option; None if it cannot say a value.
 
-        A number of 0 is said of fractions alone: of others it is nothing to be asked.
+        A number of 0 is nothing to ask for, unless the framework has a default.
         """
         if self.words and value not in self.words.values():
             return None
         if self.is_flag:
             return ()
-        is_said = self.words or value or isinstance(self.default, float)
+        is_said = value or self.words or self.default is not None
         return (f"{self.word(value)}",) if is_said else None
 
 
@@ -157,6 +162,17 @@ class OptionTable:
     def part(self, name: str) -> tuple[LaunchOption, ...]:
         """Return the options of a part, in the order of the table."""
         return tuple(one for one in self.options.values() if one.part == name)
+
+    def saying(self, setting: str, value: Any) -> dict[str, tuple[str, ...]]:
+        """Return the option that says a value of a setting, and the words behind it.
+
+        The first one in the table; nothing if none does.
+        """
+        for option in self.options.values():
+            words = option.written(value) if option.setting == setting else None
+            if words is not None:
+                return {option.name: words}
+        return {}
 
     def plain(self, table: str) -> Mapping[str, LaunchOption]:
         """Return the options that are nothing but one setting of a table each."""

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from nestsim.launch.formats.deepspeed import known as deepspeed
-from nestsim.launch.formats.deepspeed import options as words
+from nestsim.launch.formats.deepspeed import config as deepspeed
+from nestsim.launch.formats.deepspeed.script import TABLE
 from nestsim.launch.formats.maxtext import names as maxtext
 from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.writing import SCRIPT_FILE, TOML_FILE
@@ -247,18 +247,15 @@ DEEPSPEED = {
     "deepspeed": "",
     "deepspeed_config": "ds.json",
 }
-KEYS = sorted(
-    {
-        *deepspeed.WITHOUT_EFFECT,
-        *(f"zero_optimization.{one}" for one in deepspeed.ZERO_WITHOUT_EFFECT),
-    }
-    - {"compile"}
+KEYS = sorted(deepspeed.TABLE.silent - {"compile"})
+WORDS = sorted(
+    {name for name in TABLE.silent if name[-1] != "*"} | TABLE.assumed.keys()
 )
 
 
 @given(
     others=st.dictionaries(
-        st.sampled_from(sorted(words.WITHOUT_EFFECT | words.ASSUMED.keys())),
+        st.sampled_from(WORDS),
         st.just("") | SHELL_WORDS,
         max_size=12,
     ),

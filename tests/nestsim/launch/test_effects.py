@@ -8,8 +8,8 @@ import pytest
 
 import nestsim
 from nestsim.launch.effects import OptionEffects
-from nestsim.launch.formats.deepspeed import options as deepspeed
 from nestsim.launch.formats.deepspeed.reading import read_deepspeed
+from nestsim.launch.formats.deepspeed.script import TABLE as DEEPSPEED
 from nestsim.launch.formats.maxtext import names as maxtext
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.formats.megatron.options import BY_NAME, TABLE
@@ -205,7 +205,10 @@ def test_options_of_deepspeed_stand_in_one_list(tmp_path: Path) -> None:
         *("activation_checkpointing.partition_activations", "optimizer.params"),
         *("activation_checkpointing.profile", "optimizer.type", "steps_per_print"),
     }
-    names = sorted({*deepspeed.WITHOUT_EFFECT, *deepspeed.ASSUMED})
+    names = sorted(
+        {name for name in DEEPSPEED.silent if name[-1] != "*"}
+        | DEEPSPEED.assumed.keys()
+    )
     for _ in range(20):
         given = {name: NEEDED[name] for name in NEEDED if name != "global-batch-size"}
         given |= dict.fromkeys(draw.sample(names, 8), "1")
@@ -216,7 +219,7 @@ def test_options_of_deepspeed_stand_in_one_list(tmp_path: Path) -> None:
         job = read_deepspeed(LaunchSource(path=file, text=text))
         assert partition(job.options, {f"--{name}" for name in given} | keys), words
         assert set(job.options.assumed) >= {
-            f"--{name}" for name in set(given) & set(deepspeed.ASSUMED)
+            f"--{name}" for name in set(given) & DEEPSPEED.assumed.keys()
         }
     assert "activation_checkpointing.partition_activations" in job.options.assumed
     assert "activation_checkpointing.profile" in job.options.without_effect

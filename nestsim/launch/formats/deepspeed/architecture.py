@@ -8,53 +8,17 @@ from pydantic import ValidationError
 
 from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
 from estimators.models.spec import DENSE_BLOCK, EXPERT_BLOCK, TransformerSpec
-from nestsim.launch.formats.deepspeed.options import flag_of, option_of
-from nestsim.launch.formats.deepspeed.script import TrainerOptions
+from nestsim.launch.formats.deepspeed.script import TABLE, TrainerOptions
 from nestsim.scenario.model import HuggingFaceModel, LibraryModel, SpelledOutModel
 from topologies.errors import InputError
 
-GPT2_VOCABULARY = 50257
+GPT2_VOCABULARY: int = TABLE.facts["gpt2_vocabulary"]
 """Entries of GPT-2's vocabulary, that of ``--tokenizer-type GPT2BPETokenizer``."""
 
-LLAMA_VOCABULARY = 32000
+LLAMA_VOCABULARY: int = TABLE.facts["llama_vocabulary"]
 """Entries of the vocabulary of Llama and Llama 2."""
 
-DROPOUT = 0.1
-"""``--hidden-dropout`` and ``--attention-dropout`` of Megatron-DeepSpeed."""
-
-EXPERT_INTERVAL = 2
-"""``--expert-interval`` of Megatron-DeepSpeed."""
-
-_POSITIONS = {
-    "absolute": "learned",
-    "learned": "learned",
-    "alibi": "alibi",
-    "rotary": "rope",
-    "rope": "rope",
-}
-"""``--position-embedding-type`` of BigScience's fork -> ours."""
-
-_POSITION_WORDS: Mapping[str, dict[str, tuple[str, ...]]] = {
-    "alibi": {"position-embedding-type": ("alibi",)},
-    "none": {"no-position-embedding": ()},
-}
-"""Our way to tell positions apart -> its options, unless it is a flag's value."""
-
 _NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "sequence_length")
-
-_ALWAYS = (
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "num_attention_heads",
-    "sequence_length",
-    "max_position_embeddings",
-    "vocab_size",
-    "normalization",
-    "hidden_dropout",
-    "attention_dropout",
-)
-"""Settings that are always written."""
 
 
 def architecture(options: TrainerOptions, assumptions: list[str]) -> dict[str, Any]:
@@ -71,21 +35,11 @@ def architecture(options: TrainerOptions, assumptions: list[str]) -> dict[str, A
             where="--model",
             expected="a name that `nestsim models` lists, or a config.json",
         )
-    table: dict[str, Any] = {
-        "attention": "plain",
-        "gated_linear_unit": False,
-        "normalization": "layernorm",
-        "position_embedding_type": "learned",
-        "tie_word_embeddings": True,
-        "add_bias_linear": True,
-        "hidden_dropout": DROPOUT,
-        "attention_dropout": DROPOUT,
-        **options.model,
-    }
-    for name in _NEEDED:
-        if name not in table:
+    table: dict[str, Any] = {**TABLE.facts["model"], **options.model}
+    for option in TABLE.part("model"):
+        if option.key in _NEEDED and option.key not in table:
             raise InputError(
-                "is missing", where=f"--{option_of(name)}", expected="a whole number"
+                "is missing", where=f"--{option.name}", expected="a whole number"
             )
     launch = options.launch
     _set_positions(table, launch)
@@ -106,14 +60,15 @@ def _set_positions(table: dict[str, Any], launch: Mapping[str, Any]) -> None:
     """Say how positions are told apart; rotary ones are asked for by themselves."""
     named = launch.get("position_embedding_type")
     if named is not None:
-        if named not in _POSITIONS:
+        words = TABLE.options["position-embedding-type"].words
+        if named not in words:
             raise InputError(
                 "is not one of the known values",
                 where="--position-embedding-type",
                 got=named,
-                expected=", ".join(_POSITIONS),
+                expected=", ".join(words),
             )
-        table["position_embedding_type"] = _POSITIONS[named]
+        table["position_embedding_type"] = words[named]
         return
     if launch.get("no_position_embedding"):
         rotary = table["position_embedding_type"] == "rope"
@@ -151,7 +106,7 @@ def _add_experts(table: dict[str, Any], launch: Mapping[str, Any]) -> None:
         table.pop("moe_router_topk", None)
         return
     table.setdefault("moe_router_topk", 1)
-    every = launch.get("expert_interval", EXPERT_INTERVAL)
+    every = launch.get("expert_interval", TABLE.options["expert-interval"].default)
     blocks = table["num_layers"]
     if not 1 <= every <= blocks <= MAX_LAYERS:
         raise InputError(
@@ -201,28 +156,21 @@ def ties_of(table: Mapping[str, Any], folder: Path) -> bool:
 
 def model_words(spec: TransformerSpec) -> dict[str, tuple[str, ...]]:
     """Return the options of an architecture, as far as there are any."""
-    values: dict[str, object] = {name: getattr(spec, name) for name in _ALWAYS}
-    if spec.num_query_groups != spec.num_attention_heads:
-        values["num_query_groups"] = spec.num_query_groups
-    if spec.kv_channels * spec.num_attention_heads != spec.hidden_size:
-        values["kv_channels"] = spec.kv_channels
-    if spec.position_embedding_type == "rope" and spec.rotary_percent != 1.0:
-        values["rotary_percent"] = spec.rotary_percent
-    words: dict[str, tuple[str, ...]] = {
-        option_of(name): (str(value),) for name, value in values.items()
+    left_out = {
+        "num_query_groups": spec.num_query_groups == spec.num_attention_heads,
+        "kv_channels": spec.kv_channels * spec.num_attention_heads == spec.hidden_size,
+        "rotary_percent": spec.position_embedding_type != "rope"
+        or spec.rotary_percent == 1.0,
     }
-    flags = {
-        "gated_linear_unit": spec.gated_linear_unit,
-        "activation_func": spec.activation_func,
-        "tie_word_embeddings": spec.tie_word_embeddings,
-        "add_bias_linear": spec.add_bias_linear,
-        "embedding_layernorm": spec.embedding_layernorm,
-        "attention": spec.attention_implementation,
-        "position_embedding_type": spec.position_embedding_type,
-    }
-    found = (flag_of(setting, value) for setting, value in flags.items())
-    words |= {flag: () for flag in found if flag is not None}
-    words |= _POSITION_WORDS.get(spec.position_embedding_type, {})
+    words: dict[str, tuple[str, ...]] = {}
+    for key in dict.fromkeys(option.key for option in TABLE.part("model")):
+        name = "attention_implementation" if key == "attention" else key
+        if not left_out.get(key):
+            words |= TABLE.saying(f"model.{key}", getattr(spec, name))
+    if spec.position_embedding_type == "alibi":
+        words["position-embedding-type"] = ("alibi",)
+    elif spec.position_embedding_type == "none":
+        words["no-position-embedding"] = ()
     return words | (_expert_words(spec) if spec.num_moe_experts else {})
 
 
@@ -242,8 +190,8 @@ def _expert_words(spec: TransformerSpec) -> dict[str, tuple[str, ...]]:
         1,
     )
     return {
-        option_of("num_moe_experts"): (str(spec.num_moe_experts),),
-        option_of("moe_router_topk"): (str(spec.moe_router_topk),),
-        option_of("expert_interval"): (str(interval),),
+        **TABLE.saying("model.num_moe_experts", spec.num_moe_experts),
+        **TABLE.saying("model.moe_router_topk", spec.moe_router_topk),
+        **TABLE.saying("launch.expert_interval", interval),
         "disable-moe-token-dropping": (),
     }

@@ -14,11 +14,9 @@ from nestsim.launch.carried import (
     leaves,
     words_of_option,
 )
-from nestsim.launch.formats.deepspeed.config import AUTO, KEYS
-from nestsim.launch.formats.deepspeed.known import CHANGES, FINER, WITHOUT_EFFECT
-from nestsim.launch.formats.deepspeed.options import FINER as FINER_WORDS
-from nestsim.launch.formats.deepspeed.options import FORMAT, is_option
-from nestsim.launch.formats.deepspeed.script import Words
+from nestsim.launch.formats.deepspeed.config import AUTO, is_key
+from nestsim.launch.formats.deepspeed.config import TABLE as KEYS
+from nestsim.launch.formats.deepspeed.script import FORMAT, TABLE, Words
 from nestsim.launch.formats.deepspeed.tables import JSON, TRAINER
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
@@ -56,7 +54,7 @@ def of_import(
         own,
         carried,
         reads=lambda options: reads(*_parted(options)),
-        matter=own.keys() | FINER_WORDS | {f"{JSON}{name}" for name in FINER},
+        matter=own.keys() | TABLE.finer | {f"{JSON}{name}" for name in KEYS.finer},
         refusal=lambda name: _refusal(name, carried[name], own),
         shown=_shown,
     )
@@ -87,9 +85,8 @@ def _refusal(name: str, value: Any, own: Mapping[str, Any]) -> str:
 
 def _is_known(name: str) -> bool:
     if name.startswith(JSON):
-        key = name.removeprefix(JSON).split(".")[0]
-        return key in KEYS | WITHOUT_EFFECT | CHANGES.keys() or key.startswith("_")
-    return is_option(name)
+        return is_key(name.removeprefix(JSON).split(".")[0])
+    return name in TABLE.options or name in TABLE.assumed or TABLE.is_silent(name)
 
 
 def _shown(name: str, value: Any) -> tuple[str, Any]:

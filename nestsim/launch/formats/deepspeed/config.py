@@ -7,23 +7,20 @@ of earlier releases. Where the file is silent, that release's defaults hold: the
 the format's, not assumptions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from nestsim.launch.effects import OptionEffects
-from nestsim.launch.formats.deepspeed.known import (
-    ASSUMED,
-    CHANGES,
-    FINER,
-    WITHOUT_EFFECT,
-    ZERO_WITHOUT_EFFECT,
-)
 from nestsim.scenario.errors import nearest
+from planner.frameworks.options import option_table
 from topologies.errors import InputError
 from topologies.input_file import Value
 
-VERSION = "0.19.8"
+TABLE = option_table("deepspeed", "keys")
+"""Keys of the JSON, those of tables with the table's name in front."""
+
+VERSION: str = option_table("deepspeed").facts["release"]
 """Release of DeepSpeed whose keys are written."""
 
 MOST = 1_000_000_000
@@ -32,46 +29,11 @@ MOST = 1_000_000_000
 AUTO = "auto"
 """What the Hugging Face trainer puts its own value in place of."""
 
-PREFETCH = 50_000_000
-"""Elements that ZeRO-3 fetches ahead by default, ``stage3_prefetch_bucket_size``."""
-
-ZERO_KEYS = frozenset(
-    {
-        *("stage", "overlap_comm", "offload_optimizer", "offload_param"),
-        *("cpu_offload", "cpu_offload_param", "stage3_prefetch_bucket_size"),
-        *("mics_shard_size", "zero_hpz_partition_size"),
-        *("zero_quantized_weights", "zero_quantized_gradients"),
-    }
-)
-"""Keys of ``zero_optimization`` that are read."""
-
-KEYS = frozenset(
-    {
-        *("train_batch_size", "train_micro_batch_size_per_gpu"),
-        *("gradient_accumulation_steps", "zero_optimization", "bf16", "bfloat16"),
-        *("fp16", "data_types", "communication_data_type", "optimizer"),
-        *("activation_checkpointing", "tensor_parallel", "pipeline"),
-        *("sequence_parallel_size", "expert_parallel", "torch_autocast"),
-    }
-)
-"""Keys that are read."""
-
-OPTIMIZERS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam"), "adam"
-    ),
-    **dict.fromkeys(("onebitadam", "zerooneadam"), "adam"),
-    "sgd": "sgd",
-    "muon": "muon",
-}
-"""Type of an optimizer in small letters -> our name."""
+_OPTIONS = TABLE.options
+_PREFETCH = "zero_optimization.stage3_prefetch_bucket_size"
 
 _SECTIONS = (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"))
 """Tables that turn a number format on, and the format."""
-
-_PRECISIONS = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
-"""Number format of accumulated gradients -> ``training.gradient_precision``, which
-tells 32 from 16 bits."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,7 +86,7 @@ class ConfigFacts:
 
     def kept(self) -> dict[str, Any]:
         """Return the keys that no setting holds, with their values."""
-        held = self.ticked - {*self.ignored, *self.replaced, *FINER}
+        held = self.ticked - {*self.ignored, *self.replaced, *TABLE.finer}
         return {name: one for name, one in self.leaves.items() if name not in held}
 
 
@@ -141,16 +103,10 @@ def zero_json(
     table: dict[str, Any] = {"stage": stage}
     if stage == 0:
         return table
-    table |= {
-        "overlap_comm": overlaps,
-        "contiguous_gradients": True,
-        "reduce_scatter": True,
-        "reduce_bucket_size": 500_000_000,
-        "allgather_partitions": True,
-        "allgather_bucket_size": 500_000_000,
-    }
+    table |= {"overlap_comm": overlaps, **option_table("deepspeed").facts["zero"]}
     if stage == 3:
-        table["stage3_prefetch_bucket_size"] = PREFETCH if prefetches else 0
+        ahead = _OPTIONS[_PREFETCH].default if prefetches else 0
+        table["stage3_prefetch_bucket_size"] = ahead
         if second_copies > 1:
             table["zero_hpz_partition_size"] = second_copies
     if optimizer_on_host:
@@ -207,18 +163,7 @@ def read_config(raw: object) -> ConfigFacts:
     """
     facts = ConfigFacts()
     config = Value(_Ticked.of(raw, "", facts))
-    for name, value in config.items():
-        if name in CHANGES and value.raw not in (False, None, {}):
-            raise value.error(f"is about {CHANGES[name]}", "a configuration without it")
-        if name in WITHOUT_EFFECT or name in CHANGES or name.startswith("_"):
-            facts.ignored.append(name)
-        elif name not in KEYS:
-            raise InputError(
-                "is no key of DeepSpeed's",
-                where=name,
-                expected=f"the keys of DeepSpeed {VERSION}",
-                hint=nearest(name, sorted(KEYS | WITHOUT_EFFECT)),
-            )
+    _sort_keys(config, "", facts)
     facts.train_batch = _size(config, "train_batch_size", facts)
     facts.micro_batch = _size(config, "train_micro_batch_size_per_gpu", facts)
     facts.accumulation = _size(config, "gradient_accumulation_steps", facts)
@@ -229,10 +174,47 @@ def read_config(raw: object) -> ConfigFacts:
     _read_checkpointing(config, facts)
     _read_sizes(config, facts)
     for name, value in facts.leaves.items():
-        if name in ASSUMED and value not in (ASSUMED[name][0], AUTO, None):
+        usual, taken = TABLE.assumed.get(name, (value, ""))
+        if value not in (usual, AUTO, None):
             facts.replaced.append(name)
-            facts.assumptions.append(f"{name}: {ASSUMED[name][1]}")
+            facts.assumptions.append(f"{name}: {taken}")
     return facts
+
+
+def is_key(name: str) -> bool:
+    """Whether DeepSpeed has a key, whatever stands in its table."""
+    return name in {*_inside(_OPTIONS, ""), *_inside(TABLE.silent, "")} or (
+        name in TABLE.refused or name.startswith("_")
+    )
+
+
+def _inside(names: Iterable[str], outer: str) -> set[str]:
+    """Return the keys of a table, of all names the parts behind the table's."""
+    return {
+        name.removeprefix(outer).partition(".")[0]
+        for name in names
+        if name.startswith(outer)
+    }
+
+
+def _sort_keys(table: Value, outer: str, facts: ConfigFacts) -> None:
+    """Note keys without effect of a table; refuse what is none or no plan has."""
+    known, silent = _inside(_OPTIONS, outer), _inside(TABLE.silent, outer) - {""}
+    for name, value in table.items():
+        changes = TABLE.refused.get(f"{outer}{name}")
+        if changes and value.raw not in (False, None, {}):
+            raise value.error(f"is about {changes}", "a configuration without it")
+        if name in known:
+            continue
+        if name in silent or changes or (not outer and name.startswith("_")):
+            facts.ignored.append(value.where)
+            continue
+        raise InputError(
+            "is no key of DeepSpeed's",
+            where=value.where,
+            expected=f"the keys of DeepSpeed {VERSION}",
+            hint=nearest(name, sorted(known | silent)),
+        )
 
 
 def _size(table: Value, name: str, facts: ConfigFacts) -> int | None:
@@ -284,12 +266,12 @@ def _read_precision(config: Value, facts: ConfigFacts) -> None:
     for table in _tables(config, "data_types"):
         summed = table.get("grad_accum_dtype", None)
         if summed.raw is not None:
-            facts.training["gradient_precision"] = _known(summed, _PRECISIONS)
+            facts.training["gradient_precision"] = _known(
+                summed, "data_types.grad_accum_dtype"
+            )
     wire = config.get("communication_data_type", None)
     if wire.raw is not None:
-        facts.training["reduce_precision"] = _known(
-            wire, {one: one for one in ("fp32", "bf16", "fp16")}
-        )
+        facts.training["reduce_precision"] = _known(wire, "communication_data_type")
 
 
 def _is_on(table: Value, precision: str, facts: ConfigFacts) -> bool:
@@ -306,8 +288,9 @@ def _is_on(table: Value, precision: str, facts: ConfigFacts) -> bool:
     return enabled.flag()
 
 
-def _known(value: Value, known: Mapping[str, str]) -> str:
-    text = value.text().lower()
+def _known(value: Value, name: str) -> Any:
+    """Return what a word stands for as the value of a key."""
+    text, known = value.text().lower(), _OPTIONS[name].words
     if text not in known:
         raise value.error("is not one of the known values", ", ".join(known))
     return known[text]
@@ -317,20 +300,11 @@ def _read_zero(zero: Value, facts: ConfigFacts) -> None:
     if isinstance(zero.raw, bool):  # the oldest form
         facts.zero_stage = int(zero.raw)
         return
-    for name, value in zero.items():
-        if name in ZERO_WITHOUT_EFFECT:
-            facts.ignored.append(value.where)
-        elif name not in ZERO_KEYS:
-            raise InputError(
-                "is no key of DeepSpeed's",
-                where=value.where,
-                expected=f"the keys of DeepSpeed {VERSION}",
-                hint=nearest(name, sorted(ZERO_KEYS | ZERO_WITHOUT_EFFECT)),
-            )
+    _sort_keys(zero, "zero_optimization.", facts)
     stage = zero.get("stage", 0).whole(least=0, most=3)
     facts.zero_stage = stage
     overlaps = stage > 0 and _flag(zero, "overlap_comm", default=stage == 3)
-    ahead = zero.get("stage3_prefetch_bucket_size", PREFETCH)
+    ahead = zero.get("stage3_prefetch_bucket_size", _OPTIONS[_PREFETCH].default)
     fetches = ahead.raw == AUTO or ahead.number() > 0
     facts.software["overlap_grad_reduce"] = overlaps
     facts.software["overlap_param_gather"] = stage == 3 and fetches
@@ -380,8 +354,8 @@ def _read_offload(zero: Value, facts: ConfigFacts) -> None:
 
 def _read_optimizer(config: Value, facts: ConfigFacts) -> None:
     for table in _tables(config, "optimizer"):
-        kind = table.get("type", "Adam")
-        facts.training["optimizer"] = _known(kind, OPTIMIZERS)
+        kind = table.get("type", _OPTIONS["optimizer.type"].default)
+        facts.training["optimizer"] = _known(kind, "optimizer.type")
         if "params" in table.table():
             facts.ignored.append(f"{table.where}.params")
 

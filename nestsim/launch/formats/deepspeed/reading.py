@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from nestsim.launch.carried import launch_table
-from nestsim.launch.formats.deepspeed.options import FORMAT
 from nestsim.launch.formats.deepspeed.script import (
+    FORMAT,
     TrainerOptions,
     option_words,
     read_options,

@@ -1,4 +1,7 @@
-"""Options that a script is started with, sorted by what they stand for."""
+"""Options that a script is started with, sorted by what they stand for.
+
+They have hyphens here; scripts may write underscores.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,10 +10,19 @@ from typing import Any
 
 from nestsim.launch.carried import stored_words
 from nestsim.launch.effects import OptionEffects
-from nestsim.launch.formats.deepspeed import options as known
 from nestsim.launch.shell.marks import known_word, readable, without_unknown
 from nestsim.scenario.errors import nearest
+from planner.frameworks.options import LaunchOption, option_table
 from topologies.errors import InputError
+
+FORMAT = "deepspeed"
+"""Name of the format that the options are of."""
+
+TABLE = option_table("deepspeed")
+"""Options of Megatron-DeepSpeed."""
+
+TRAINERS = option_table("deepspeed", "trainer")
+"""Options of other trainers."""
 
 _YES = frozenset({"", "true", "True", "1", "yes"})
 _NO = frozenset({"false", "False", "0", "no"})
@@ -54,7 +66,7 @@ class TrainerOptions:
         return {
             name: stored_words(words)
             for name, words in self.words.items()
-            if f"--{name}" in others or (self.is_megatron and name in known.FINER)
+            if f"--{name}" in others or (self.is_megatron and name in TABLE.finer)
         }
 
 
@@ -104,59 +116,56 @@ def read_options(words: Words) -> TrainerOptions:
 def _read_megatron(
     read: TrainerOptions, name: str, where: str, values: Sequence[str]
 ) -> None:
-    if name in known.REFUSED:
+    if name in TABLE.refused:
         raise InputError(
-            f"is about {known.REFUSED[name]}, which plans here do not have",
+            f"is about {TABLE.refused[name]}, which plans here do not have",
             where=where,
             expected="a script without it",
         )
-    if name in known.FLAGS:
-        flag = known.FLAGS[name]
-        getattr(read, flag.table)[flag.setting] = flag.value
-    elif name in known.VALUES:
-        option = known.VALUES[name]
-        getattr(read, option.table)[option.setting] = _value(option.kind, where, values)
-    elif name in {"tokenizer-type", "pad-vocab-size-to"} and values:
+    option = TABLE.options.get(name)
+    if option is not None and option.part != "tokens":
+        value = option.words[""] if option.is_flag else _value(option, where, values)
+        getattr(read, option.table)[option.key] = value
+    elif option is not None and values:
         read.launch[name] = readable(values[0])
-    elif name in known.ASSUMED:
-        read.replaced[where] = f"{where}: {known.ASSUMED[name]}"
-    elif name in known.WITHOUT_EFFECT or name.startswith(known.WITHOUT_EFFECT_PREFIXES):
+    elif name in TABLE.assumed:
+        read.replaced[where] = f"{where}: {TABLE.assumed[name][1]}"
+    elif option is not None or TABLE.is_silent(name):
         read.ignored.append(where)
     else:
-        names = sorted({*known.VALUES, *known.FLAGS, *known.WITHOUT_EFFECT})
+        known = sorted(TABLE.options.keys() | TABLE.silent)
         raise InputError(
             "is no option of Megatron-DeepSpeed that is known here",
             where=where,
             expected="an option of its megatron/arguments.py",
-            hint=nearest(where, [f"--{name}" for name in names]),
+            hint=nearest(where, [f"--{name}" for name in known if name[-1] != "*"]),
         )
 
 
 def _read_trainer(
     read: TrainerOptions, name: str, where: str, values: Sequence[str]
 ) -> None:
-    option = known.TRAINER_VALUES.get(name)
+    option = TRAINERS.options.get(name)
     if option is None:
         _leave_out(read, name, where, values)
         return
-    if option.kind is not bool:
-        if values or option.setting != "config":
-            getattr(read, option.table)[option.setting] = _value(
-                option.kind, where, values
-            )
+    table = getattr(read, option.table)
+    if option.default is not False:
+        if values or option.key != "config":
+            table[option.key] = _value(option, where, values)
         return
     is_on = _yes(where, values)
-    if option.setting in {"bf16", "fp16"}:
-        read.training |= {"precision": option.setting} if is_on else {}
-    else:
-        read.launch[option.setting] = is_on
+    if not option.words:
+        table[option.key] = is_on
+    elif is_on:
+        table[option.key] = option.words["yes"]
 
 
 def _leave_out(
     read: TrainerOptions, name: str, where: str, values: Sequence[str]
 ) -> None:
     """Note an option that nothing here stands for, and what is taken instead."""
-    for words, sentence in known.TRAINER_ASSUMED.items():
+    for words, sentence in TRAINERS.facts["instead"].items():
         if re.search(words, name) and not {*values[:1]} & _NO:
             read.replaced[where] = f"{where}: {sentence}"
             return
@@ -172,7 +181,7 @@ def _yes(where: str, values: Sequence[str]) -> bool:
     raise InputError("is neither on nor off", where=where, got=text, expected="True")
 
 
-def _value(kind: type, where: str, values: Sequence[str]) -> Any:
+def _value(option: LaunchOption, where: str, values: Sequence[str]) -> Any:
     """Return the value of an option; all of several must be the same."""
     texts = {text.strip() for text in values} - {""}
     if len(texts) > 1:  # a variable that nothing sets is no word for a shell
@@ -188,10 +197,11 @@ def _value(kind: type, where: str, values: Sequence[str]) -> Any:
     # A file may be called by a name that only the running shell knows.
     if where != _CONFIG:
         text = known_word(text, where)
-    if kind is str:
+    if isinstance(option.default, str):
         return text
     try:
-        number = kind(text.replace("_", "")) if kind is int else kind(text)
+        is_whole = not isinstance(option.default, float)
+        number = int(text.replace("_", "")) if is_whole else float(text)
     except ValueError:
         raise InputError(
             "is no number", where=where, got=text[:60], expected="a number"

@@ -18,8 +18,7 @@ from nestsim.launch.formats.deepspeed.architecture import (
     ties_of,
 )
 from nestsim.launch.formats.deepspeed.config import ConfigFacts, read_config
-from nestsim.launch.formats.deepspeed.script import TrainerOptions
-from nestsim.launch.formats.deepspeed.split import BLOCKS, METHODS, shared_blocks
+from nestsim.launch.formats.deepspeed.script import TABLE, TrainerOptions
 from nestsim.launch.ranks import placement_settings
 from planner.plans.spec import DEFAULT_ORDER
 from planner.search.placements import Extents
@@ -29,7 +28,7 @@ from topologies.errors import InputError
 PRESET = "deepspeed"
 """Preset of what is read."""
 
-ALGORITHMS: Mapping[str, str] = {"ring": "Ring", "double-binary-tree": "Tree"}
+ALGORITHMS: Mapping[str, str] = TABLE.facts["algorithms"]
 """Our name of an algorithm -> NCCL's, in the environment variable ``NCCL_ALGO``."""
 
 JSON, TRAINER = "json.", "trainer."
@@ -45,17 +44,21 @@ _NOTHING_AGAIN = (
     "trainer, gradient_checkpointing)."
 )
 
-TRAINER_MICRO_BATCH = 8
-"""``per_device_train_batch_size`` of the Hugging Face trainer (transformers 5,
-``training_args.py``)."""
+TRAINER_MICRO_BATCH: int = TABLE.facts["trainer_micro_batch"]
+"""``per_device_train_batch_size`` of the Hugging Face trainer."""
 
-SIZES = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-)
+SIZES = tuple(option.key for option in TABLE.part("sizes"))
 """Settings of [plan] that are options with a size."""
+
+
+BLOCKS = "type:transformer"
+"""Blocks count; what Megatron-DeepSpeed asks for."""
+
+ENDS = "type:transformer|embedding"
+"""Embeddings count as a block, too; BigScience's ``--pp-partition-method``."""
+
+METHODS = (BLOCKS, ENDS)
+"""Ways to share out the blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +398,39 @@ def _add_layout(
     counts = shared_blocks(blocks, pp, method, tied=tied)
     if len(set(counts)) > 1:
         plan["pipeline_model_parallel_layout"] = list(counts)
+
+
+def shared_blocks(
+    num_blocks: int, num_stages: int, method: str, *, tied: bool
+) -> tuple[int, ...]:
+    """Return the blocks of each stage.
+
+    ``PipelineModule`` gives weight 1 to the layers whose class matches a type, 0 to all
+    others, and parts them as evenly as it can: the first parts have one more
+    (``deepspeed/runtime/utils.py``, ``partition_balanced``, 0.19.8).
+
+    Parameters
+    ----------
+    num_blocks, num_stages
+        Blocks of the model, stages of the pipeline.
+    method
+        One of `METHODS`.
+    tied
+        Whether the head is a second embedding; it counts then under `ENDS`.
+
+    Examples
+    --------
+    >>> shared_blocks(10, 4, BLOCKS, tied=True)
+    (3, 3, 2, 2)
+    >>> shared_blocks(10, 4, ENDS, tied=True)
+    (2, 3, 3, 2)
+    """
+    leads, trails = (1, int(tied)) if method == ENDS else (0, 0)
+    least, more = divmod(num_blocks + leads + trails, num_stages)
+    counts = [least + (stage < more) for stage in range(num_stages)]
+    counts[0] -= leads
+    counts[-1] -= trails
+    return tuple(counts)
 
 
 def _placement(devices: IntArray | None, plan: Mapping[str, Any]) -> dict[str, str]:

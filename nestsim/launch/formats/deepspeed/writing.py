@@ -17,15 +17,15 @@ from nestsim.launch.formats.deepspeed.architecture import model_words
 from nestsim.launch.formats.deepspeed.carried import merged, of_import
 from nestsim.launch.formats.deepspeed.config import VERSION, zero_json
 from nestsim.launch.formats.deepspeed.differences import differences
-from nestsim.launch.formats.deepspeed.options import FORMAT, flag_of, option_of
-from nestsim.launch.formats.deepspeed.script import Words, read_options
-from nestsim.launch.formats.deepspeed.split import METHODS, shared_blocks
+from nestsim.launch.formats.deepspeed.script import FORMAT, TABLE, Words, read_options
 from nestsim.launch.formats.deepspeed.tables import (
     ALGORITHMS,
+    METHODS,
     SIZES,
     DeepSpeedLaunch,
     LaunchTables,
     launch_tables,
+    shared_blocks,
 )
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
@@ -47,28 +47,6 @@ HOSTS = "hostfile"
 
 WORKER = "worker.sh"
 """Name of the script that gives each process its rank."""
-
-_YOURS: Mapping[str, str] = {
-    "data-path": '    --data-path "$DATA_PATH"',
-    "tokenizer-type": "    --tokenizer-type NullTokenizer # stands for yours: "
-    "--vocab-size below",
-    "lr": "    --lr 1e-4",
-    "train-iters": "    --train-iters 1000",
-}
-"""What users say for themselves -> what stands for it."""
-
-_FILLERS: Mapping[str, Any] = {
-    "gradient_clipping": 1.0,
-    "steps_per_print": 10,
-    "wall_clock_breakdown": False,
-}
-"""Keys that an import would say, if they were to be there."""
-
-_INSTEAD: Mapping[str, tuple[str, ...]] = {
-    "data-path": ("train-data-path", "train-weighted-split-paths"),
-    "train-iters": ("train-samples", "train-tokens"),
-}
-"""Other options that say it."""
 
 _MODES = ("none", "selective", "full", "stage")
 """Recompute modes, the later the less is kept."""
@@ -195,7 +173,7 @@ def _config(job: LaunchJob) -> dict[str, Any]:
         "train_batch_size": micro * steps * parallel.data_parallel_size,
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": steps,
-        **({} if carried_options(job, FORMAT) else _FILLERS),
+        **({} if carried_options(job, FORMAT) else TABLE.facts["fillers"]),
         "zero_optimization": zero_json(
             _zero_stage(plan),
             overlaps=execution.overlap_grad_reduce,
@@ -248,7 +226,7 @@ def _groups(job: LaunchJob) -> tuple[_WordGroup, ...]:
             "ZERO",
             "ZeRO and the host, as in the JSON.",
             {
-                option_of("zero_stage"): (str(_zero_stage(plan)),),
+                **TABLE.saying("launch.zero_stage", _zero_stage(plan)),
                 **(
                     {"cpu-optimizer": ()}
                     if _most(plan.offload_optimizer) and _zero_stage(plan)
@@ -265,20 +243,18 @@ def _parallel(job: LaunchJob) -> Words:
     for setting in SIZES:
         size = getattr(plan, setting)
         if size > 1 or setting.startswith(("tensor", "pipeline")):
-            words[option_of(setting)] = (str(size),)
+            words |= TABLE.saying(f"plan.{setting}", size)
     if plan.pipeline_model_parallel_size == 1:
-        words["no-pipeline-parallel"] = ()
+        words |= TABLE.saying("launch.no_pipeline", True)
     # DeepSpeed's sequence parallelism and Megatron's exclude each other.
     if plan.sequence_parallel and plan.context_parallel_size == 1:
-        words[str(flag_of("sequence_parallel", True))] = ()
-    flag = flag_of("schedule", plan.schedule)
-    if flag is not None:
-        words[flag] = ()
+        words |= TABLE.saying("plan.sequence_parallel", True)
+    words |= TABLE.saying("plan.schedule", plan.schedule)
     if job.model.num_moe_experts and plan.tensor_model_parallel_size > 1:
-        words[str(flag_of("expert_tensor", True))] = ()
+        words |= TABLE.saying("launch.expert_tensor", True)
     method = _partition_method(job)
     if method != METHODS[0]:
-        words[option_of("partition_method")] = (method,)
+        words |= TABLE.saying("launch.partition_method", method)
     return words
 
 
@@ -298,24 +274,19 @@ def _batch(job: LaunchJob) -> Words:
     dp = job.plan.parallel.data_parallel_size
     micro, steps = job.settings.micro_batch_size, job.plan.num_microbatches
     words = {
-        option_of("micro_batch_size"): (str(micro),),
-        option_of("global_batch_size"): (str(micro * steps * dp),),
+        **TABLE.saying("plan.micro_batch_size", micro),
+        **TABLE.saying("training.global_batch_size", micro * steps * dp),
     }
     if job.training.optimizer in {"adam", "sgd"}:
-        words[option_of("optimizer")] = (job.training.optimizer,)
+        words |= TABLE.saying("training.optimizer", job.training.optimizer)
     return words
 
 
 def _formats(training: TrainingSpec) -> Words:
-    words: dict[str, Sequence[str]] = {}
-    flag = flag_of("precision", training.precision)
-    if flag is not None:
-        words[flag] = ()
+    words = TABLE.saying("training.precision", training.precision)
     if training.matmul_precision == "fp8":
-        words |= {
-            str(flag_of("matmul_precision", "fp8")): (),
-            "transformer-impl": ("transformer_engine",),
-        }
+        words |= TABLE.saying("training.matmul_precision", "fp8")
+        words["transformer-impl"] = ("transformer_engine",)
     return words
 
 
@@ -324,16 +295,16 @@ def _recompute(plan: PlanSpec) -> Words:
     if mode == "none":
         return {}
     if mode == "selective":
-        return {option_of("recompute_granularity"): ("selective",)}
+        return {"recompute-granularity": ("selective",)}
     if count is not None and plan.pipeline_model_parallel_size == 1:
         return {
-            option_of("recompute_granularity"): ("full",),
-            option_of("recompute_method"): ("block",),
-            option_of("recompute_num_layers"): (str(_most(count)),),
+            "recompute-granularity": ("full",),
+            "recompute-method": ("block",),
+            "recompute-num-layers": (str(_most(count)),),
         }
     words: dict[str, Sequence[str]] = {
         "checkpoint-activations": (),
-        option_of("checkpoint_num_layers"): ("1",),
+        "checkpoint-num-layers": ("1",),
         "deepspeed-activation-checkpointing": (),
     }
     if _most(plan.offload_activations) == 1.0:
@@ -367,9 +338,9 @@ def _script(
     nodes = job.network.num_devices // job.devices_per_node
     words = {name for group in groups for name in group.words}
     yours = {
-        name: line
-        for name, line in _YOURS.items()
-        if not words & {name, *_INSTEAD.get(name, ())}
+        name: f"    {stand_in['line']}"
+        for name, stand_in in TABLE.facts["yours"].items()
+        if words.isdisjoint(stand_in["options"])
     }
     lines = [
         "#!/usr/bin/env bash",
@@ -420,16 +391,5 @@ def _plain(name: str) -> str:
 
 def _worker(num_ranks: int, devices_per_node: int) -> str:
     """Return a script that starts a process under the rank of its device."""
-    return f"""#!/usr/bin/env bash
-# The launcher numbers processes by host and slot; {RANK_MAP} has the rank of each.
-node=$((RANK / {devices_per_node}))
-device=$((RANK % {devices_per_node}))
-rank=$(sed -n "s/,$node,$device\\$//p" {RANK_MAP})
-if [ -z "$rank" ]; then
-    exit 0 # this device has no work
-fi
-# One visible device each: Megatron takes that of number rank % devices.
-CUDA_VISIBLE_DEVICES=$(echo "$CUDA_VISIBLE_DEVICES" | cut -d , -f "$((LOCAL_RANK + 1))")
-export CUDA_VISIBLE_DEVICES RANK=$rank LOCAL_RANK=0 WORLD_SIZE={num_ranks}
-exec "$@"
-"""
+    text: str = TABLE.facts["templates"]["worker"]
+    return text.format(ranks=RANK_MAP, per_node=devices_per_node, count=num_ranks)
