@@ -161,7 +161,7 @@ class OptionTable:
 
     def part(self, name: str) -> tuple[LaunchOption, ...]:
         """Return the options of a part, in the order of the table."""
-        return tuple(one for one in self.options.values() if one.part == name)
+        return tuple(option for option in self.options.values() if option.part == name)
 
     def saying(self, setting: str, value: Any) -> dict[str, tuple[str, ...]]:
         """Return the option that says a value of a setting, and the words behind it.
@@ -230,15 +230,15 @@ def _by_name(sentences: Mapping[str, str]) -> Mapping[str, str]:
 
 def _options(entries: Mapping[str, Any], part: str) -> list[LaunchOption]:
     """Return options as their table has them: choices are those of its words."""
-    found: list[LaunchOption] = []
+    options: list[LaunchOption] = []
     for names, entry in entries.items():
         if "setting" not in entry:
-            found += _options(entry, names)
+            options += _options(entry, names)
             continue
         values = {"choices": tuple(entry.get("words", ())), **entry, "part": part}
         values |= {name: tuple(values[name]) for name in _LISTS & values.keys()}
-        found += [LaunchOption(name=name, **values) for name in names.split()]
-    return found
+        options += [LaunchOption(name=name, **values) for name in names.split()]
+    return options
 
 
 _LISTS = frozenset(

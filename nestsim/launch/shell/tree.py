@@ -52,12 +52,12 @@ _CLOSES = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}", "i
 
 
 def _same_length(by: str) -> Callable[[re.Match[str]], str]:
-    return lambda found: by * len(found[0])
+    return lambda match: by * len(match[0])
 
 
-def _as_default(found: re.Match[str]) -> str:
+def _as_default(match: re.Match[str]) -> str:
     """Return ``${..`` with any operator as one with a plain word as its default."""
-    return found[1] + "-" + "x" * (len(found[2]) - 1) + found[3].translate(_IN_BODY)
+    return match[1] + "-" + "x" * (len(match[2]) - 1) + match[3].translate(_IN_BODY)
 
 
 _SHAPES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
@@ -82,7 +82,7 @@ _SHAPES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
         r"(:?[-=?+]|/[/#%]?|%%?|##?|\^\^?|,,?|:)([^}\"'$`\\\n]*)",
         _as_default,
     ),
-    (r"(?<=\(\()[^;\n\"'`]+(?=\)\))", lambda found: found[0].replace(",", "+")),
+    (r"(?<=\(\()[^;\n\"'`]+(?=\)\))", lambda match: match[0].replace(",", "+")),
 )
 """What is written as something plainer."""
 
@@ -112,9 +112,9 @@ class Script:
                 got=f"{len(text):,} letters",
                 expected=f"at most {MOST_LETTERS:,}",
             )
-        self.text = _PLACEHOLDER.sub(lambda found: unknown(found[0]), text)
+        self.text = _PLACEHOLDER.sub(lambda match: unknown(match[0]), text)
         self.first = line
-        self.breaks = [found.start() for found in re.finditer("\n", self.text)]
+        self.breaks = [match.start() for match in re.finditer("\n", self.text)]
         self.documents: dict[int, tuple[str, bool]] = {}
         """Place of ``<`` -> a here-document, and whether it is expanded."""
 
@@ -122,41 +122,41 @@ class Script:
         for pattern, by in _SHAPES:
             shape = re.sub(pattern, by, shape, flags=re.MULTILINE)
         if is_document:
-            inner = _COMMANDS.sub(lambda found: found[1] or "'", shape[3:-1])
+            inner = _COMMANDS.sub(lambda match: match[1] or "'", shape[3:-1])
             shape = f': "{inner}"'
         self._parse(shape)
         place = len(shape) if is_document else 0
-        while found := _DOCUMENT.search(self.shape, place):
-            place = found.end()
+        while match := _DOCUMENT.search(self.shape, place):
+            place = match.end()
             token = self.root.descendant_for_byte_range(
-                found.start(), found.start() + 2
+                match.start(), match.start() + 2
             )
             around = token and token.type in ("<<", "<<-") and token.parent
             if around and around.type in ("heredoc_redirect", "ERROR"):
-                self._take_document(found)
+                self._take_document(match)
 
     def _parse(self, shape: str) -> None:
         self.shape = shape
         self.root = tree_sitter.Parser(_GRAMMAR).parse(shape.encode()).root_node
 
-    def _take_document(self, found: re.Match[str]) -> None:
+    def _take_document(self, match: re.Match[str]) -> None:
         """Keep a here-document, and read on as if its text were blank."""
-        written = self.text[found.start(2) : found.end(2)]
+        written = self.text[match.start(2) : match.end(2)]
         delimiter = re.sub(r"[\\'\"]", "", written)
-        begin = self.shape.find("\n", found.end())
+        begin = self.shape.find("\n", match.end())
         begin = end = begin if begin >= 0 else len(self.shape)
         lines: list[str] = []
         for written_line in self.text[begin + 1 :].split("\n"):
             end += 1 + len(written_line)
-            line = written_line.lstrip("\t") if found[1] else written_line
+            line = written_line.lstrip("\t") if match[1] else written_line
             if line.rstrip("\r") == delimiter or end >= len(self.shape):
                 break
             lines.append(line + "\n")
         end = min(end, len(self.shape))
-        self.documents[found.start()] = "".join(lines), delimiter == written
-        operator = "<".ljust(2 + len(found[1]))
-        behind = self.shape[found.start() + len(operator) : begin]
-        before = self.shape[: found.start()]
+        self.documents[match.start()] = "".join(lines), delimiter == written
+        operator = "<".ljust(2 + len(match[1]))
+        behind = self.shape[match.start() + len(operator) : begin]
+        before = self.shape[: match.start()]
         blank = " " * (end - begin)
         self._parse(before + operator + behind + blank + self.shape[end:])
 
@@ -217,14 +217,14 @@ class Span:
     def tokens(self) -> Iterator["Token"]:
         """Yield its words, and where they stand behind a redirection."""
         operator, place, is_new_line = "", 0, False
-        for found in _TOKEN.finditer(self.outline()):
-            is_new_line = is_new_line or "\n" in (found["blank"] or "").replace(
+        for match in _TOKEN.finditer(self.outline()):
+            is_new_line = is_new_line or "\n" in (match["blank"] or "").replace(
                 "\\\n", ""
             )
-            if found["operator"]:
-                operator, place = found[0], self.start + found.end() - 1
-            elif not found["blank"]:
-                yield Token(self.part(*found.span()), operator, place, is_new_line)
+            if match["operator"]:
+                operator, place = match[0], self.start + match.end() - 1
+            elif not match["blank"]:
+                yield Token(self.part(*match.span()), operator, place, is_new_line)
                 operator, is_new_line = "", False
 
     def words(self) -> list["Span"]:
@@ -241,15 +241,15 @@ class Span:
 
     def assignment(self) -> "Assignment | None":
         """Return the variable that it sets; None if it sets none."""
-        found = _ASSIGNED.match(self.text)
-        if found is None:
+        match = _ASSIGNED.match(self.text)
+        if match is None:
             return None
-        value = self.part(found.end(), self.end - self.start)
-        index = None if found[2] is None else self.part(*found.span(2))
+        value = self.part(match.end(), self.end - self.start)
+        index = None if match[2] is None else self.part(*match.span(2))
         items = None
         if value.text[:1] == "(":
             items = tuple(value.part(1, len(value.text) - 1).words())
-        return Assignment(found[1], index, value, items, bool(found[3]))
+        return Assignment(match[1], index, value, items, bool(match[3]))
 
 
 class Token(NamedTuple):

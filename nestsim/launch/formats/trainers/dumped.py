@@ -99,7 +99,9 @@ def stored_arguments(path: Path) -> str | None:
         return None
     try:
         with zipfile.ZipFile(path) as archive:
-            name = next(one for one in archive.namelist() if one.endswith("data.pkl"))
+            name = next(
+                name for name in archive.namelist() if name.endswith("data.pkl")
+            )
             with archive.open(name) as stored:
                 content = stored.read(_MOST_PICKLED)
             document = _PlainUnpickler(io.BytesIO(content)).load()
@@ -131,7 +133,7 @@ class _Empty(dict[Any, Any]):
 _STAND_INS: dict[tuple[str, str], Any] = {
     ("argparse", "Namespace"): Namespace,
     ("megatron.core.transformer.enums", "AttnBackend"): _BACKENDS.__getitem__,
-    **{("torch", one): f"torch.{one}" for one in ("float32", "float16", "bfloat16")},
+    **{("torch", name): f"torch.{name}" for name in ("float32", "float16", "bfloat16")},
 }
 """Module and name of what a checkpoint has -> what it is here."""
 

@@ -157,7 +157,7 @@ def _start(source: LaunchSource, trainer: str) -> TrainingStart:
     """Return the command that starts a trainer."""
     (mark,) = RENAMINGS[trainer].marks
     start = find_training(
-        source, lambda words: any(re.match(mark, one) for one in words)
+        source, lambda words: any(re.match(mark, word) for word in words)
     )
     if start is None:
         unset = dict.fromkeys(_UNSET.findall(source.text))

@@ -241,7 +241,7 @@ def _options(
             for table in (renaming, core)
             for called in (name, there)
         ):
-            close = [one.replace("-", "_") for one in (*listed, *renaming.names)]
+            close = [text.replace("-", "_") for text in (*listed, *renaming.names)]
             if renaming.preset and (hint := get_close_matches(there, close, 1, _CLOSE)):
                 raise InputError(
                     "is no setting that is known, and may change the plan",
@@ -258,7 +258,7 @@ def _option(name: str, value: Any, listed: Collection[str]) -> tuple[str, Any]:
     core = RENAMINGS[CORE]
     option = core.names.get(name, name).replace("_", "-")
     offs = (core.off.get(name, ""), f"no-{option}", f"disable-{option}")
-    off = next((one for one in offs if one in listed), "")
+    off = next((text for text in offs if text in listed), "")
     if name in core.off or (off and option not in listed):
         return off, value is False or value == 0
     flag = known.BY_NAME.get(option)

@@ -271,6 +271,17 @@ MAXTEXT = "\n".join(
     )
 )
 
+
+def plan_of(tp: int, dp: int, **others: Any) -> dict[str, Any]:
+    """Return a table [plan] of two sizes and other settings."""
+    return {"tensor_model_parallel_size": tp, "data_parallel_size": dp, **others}
+
+
+def llama3(length: int) -> dict[str, Any]:
+    """Return a table [model] of Llama 3 8B on sequences of a length."""
+    return {"name": "llama3-8b", "sequence_length": length}
+
+
 LAUNCHES: dict[str, Launch] = {
     "printed arguments": Launch("log.out", printed(ARGUMENTS), RESOLVED),
     "a namespace": Launch("args.txt", f"{argparse.Namespace(**ARGUMENTS)}", RESOLVED),
@@ -290,13 +301,9 @@ LAUNCHES: dict[str, Launch] = {
             },
             "training": {"precision": "fp16", "global_batch_size": 4 * 8 * 4},
             "software": {"preset": "deepspeed", "attention_kernel": "flash"},
-            "plan": {
-                "tensor_model_parallel_size": 2,
-                "pipeline_model_parallel_size": 2,
-                "data_parallel_size": 4,
-                "zero_stage": 1,
-                "recompute": "full",
-            },
+            "plan": plan_of(
+                2, 4, pipeline_model_parallel_size=2, zero_stage=1, recompute="full"
+            ),
         },
         num_devices=16,
     ),
@@ -320,15 +327,10 @@ LAUNCHES: dict[str, Launch] = {
         "recipe.py",
         NEMO_RECIPE,
         {
-            "model": {"name": "llama3-8b", "sequence_length": 8192},
+            "model": llama3(8192),
             "training": {"global_batch_size": 64, "gradient_precision": "bf16"},
             "software": {"tp_comm_overlap": True, "overlap_grad_reduce": True},
-            "plan": {
-                "tensor_model_parallel_size": 4,
-                "pipeline_model_parallel_size": 2,
-                "data_parallel_size": 4,
-                "zero_stage": 1,
-            },
+            "plan": plan_of(4, 4, pipeline_model_parallel_size=2, zero_stage=1),
         },
         variables={"num_nodes": "4", "sequence_parallel": "true"},
     ),
@@ -336,27 +338,18 @@ LAUNCHES: dict[str, Launch] = {
         "llama3.py",
         BRIDGE,
         {
-            "model": {"name": "llama3-8b", "sequence_length": 4096},
+            "model": llama3(4096),
             "training": {"global_batch_size": 128, "matmul_precision": "fp8"},
-            "plan": {
-                "tensor_model_parallel_size": 2,
-                "data_parallel_size": 8,
-                "zero_stage": 1,
-            },
+            "plan": plan_of(2, 8, zero_stage=1),
         },
     ),
     "Primus": Launch(
         "exp.yaml",
         PRIMUS,
         {
-            "model": {"name": "llama3-8b", "sequence_length": 4096},
+            "model": llama3(4096),
             "training": {"global_batch_size": 64, "gradient_precision": "fp32"},
-            "plan": {
-                "micro_batch_size": 2,
-                "tensor_model_parallel_size": 4,
-                "data_parallel_size": 4,
-                "zero_stage": 1,
-            },
+            "plan": plan_of(4, 4, micro_batch_size=2, zero_stage=1),
         },
         num_devices=16,
         variables={"PRIMUS_TP": "4"},
@@ -367,13 +360,9 @@ LAUNCHES: dict[str, Launch] = {
         {
             "model": {"num_layers": 8, "sequence_length": 8192, "vocab_size": 32000},
             "training": {"global_batch_size": 256, "gradient_precision": "fp32"},
-            "plan": {
-                "tensor_model_parallel_size": 2,
-                "context_parallel_size": 2,
-                "data_parallel_size": 4,
-                "zero_stage": 1,
-                "recompute": "full",
-            },
+            "plan": plan_of(
+                2, 4, context_parallel_size=2, zero_stage=1, recompute="full"
+            ),
         },
     ),
     "verl": Launch(
@@ -382,41 +371,32 @@ LAUNCHES: dict[str, Launch] = {
         {
             "model": {"name": "qwen2.5-7b", "sequence_length": 4096},
             "training": {"global_batch_size": 256, "gradient_precision": "fp32"},
-            "plan": {
-                "micro_batch_size": 2,
-                "tensor_model_parallel_size": 2,
-                "pipeline_model_parallel_size": 2,
-                "data_parallel_size": 4,
-                "sequence_parallel": True,
-                "recompute": "full",
-            },
+            "plan": plan_of(
+                2,
+                4,
+                micro_batch_size=2,
+                pipeline_model_parallel_size=2,
+                sequence_parallel=True,
+                recompute="full",
+            ),
         },
     ),
     "a log of torchtitan": Launch(
         "titan.log",
         TITAN.replace("\n", "\n[rank0]:"),
         {
-            "model": {"name": "llama3-8b", "sequence_length": 8192},
+            "model": llama3(8192),
             "training": {"global_batch_size": 32},
-            "plan": {
-                "tensor_model_parallel_size": 2,
-                "data_parallel_size": 8,
-                "zero_stage": 3,
-                "recompute": "full",
-            },
+            "plan": plan_of(2, 8, zero_stage=3, recompute="full"),
         },
     ),
     "a log of MaxText": Launch(
         "maxtext.log",
         MAXTEXT,
         {
-            "model": {"name": "llama3-8b", "sequence_length": 4096},
+            "model": llama3(4096),
             "training": {"global_batch_size": 32, "optimizer": "adam"},
-            "plan": {
-                "tensor_model_parallel_size": 2,
-                "data_parallel_size": 8,
-                "zero_stage": 3,
-            },
+            "plan": plan_of(2, 8, zero_stage=3),
         },
         num_devices=16,
     ),
