@@ -9,14 +9,31 @@ says, the formats know.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Any, TypeVar
 
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.shell.marks import readable
 from nestsim.launch.written import LaunchGap
+from topologies.errors import InputError
 
 V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionGroup:
+    """Options that belong together."""
+
+    name: str = ""
+    """Name of the shell variable that holds them."""
+
+    comment: str
+    """What they are, in a line."""
+
+    options: Mapping[str, Any]
+    """The options."""
+
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """Names of options that a scenario has."""
@@ -64,6 +81,36 @@ def carried_options(job: LaunchJob, format_name: str) -> Mapping[str, Any] | Non
     return launch.options
 
 
+def with_imported(
+    groups: Iterable[OptionGroup], back: Mapping[str, Any], *, name: str, file: str
+) -> tuple[OptionGroup, ...]:
+    """Return groups of options with those of an import, where they stand or behind.
+
+    Parameters
+    ----------
+    groups
+        What is written for a plan.
+    back
+        What comes back.
+    name, file
+        Name of the group behind, and what was imported, in a word.
+    """
+    rest = dict(back)
+    kept = [
+        replace(
+            group, options={key: rest.pop(key, v) for key, v in group.options.items()}
+        )
+        for group in groups
+    ]
+    comment = f"As the {file} had them that was imported."
+    return (*kept, OptionGroup(name=name, comment=comment, options=rest))
+
+
+def joined(groups: Iterable[OptionGroup]) -> dict[str, Any]:
+    """Return the options of all groups."""
+    return {name: one for group in groups for name, one in group.options.items()}
+
+
 def brought_back(
     own: Mapping[str, V],
     carried: Mapping[str, V],
@@ -82,7 +129,8 @@ def brought_back(
     carried
         Those that a scenario has of its import.
     reads
-        What options are read as: one comes back if that stays what it is without.
+        What options are read as, or an `InputError` of those that cannot be read: one
+        comes back if that stays what it is without.
     matter
         Options that may be read; all others come back whatever they say.
     refusal
@@ -119,13 +167,20 @@ def _unnoticed(
     matter: Collection[str],
 ) -> dict[str, V]:
     """Return those of some options with which a launch is read as without."""
+
+    def read(options: dict[str, V]) -> Any:
+        try:
+            return reads(options)
+        except InputError:
+            return None
+
     asked = {name: value for name, value in others.items() if name in matter}
-    if not asked or reads({**own, **asked}) == (plain := reads(dict(own))):
+    if not asked or read({**own, **asked}) == (plain := read(dict(own))):
         return dict(others)
     lost, so_far = set(), dict(own)
     for name, value in asked.items():
         tried = {**so_far, name: value}
-        if reads(tried) == plain:
+        if read(tried) == plain:
             so_far = tried
         else:
             lost.add(name)

@@ -7,12 +7,18 @@ topology.py``); with Ulysses the ranks that share a sequence stand between
 devices, a rank map tells each process its rank.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from estimators.training import TrainingSpec
-from nestsim.launch.carried import carried_options, quoted, taken_outside
+from nestsim.launch.carried import (
+    OptionGroup,
+    carried_options,
+    joined,
+    quoted,
+    taken_outside,
+    with_imported,
+)
 from nestsim.launch.formats.deepspeed.architecture import model_words
 from nestsim.launch.formats.deepspeed.carried import merged, of_import
 from nestsim.launch.formats.deepspeed.config import VERSION, zero_json
@@ -35,7 +41,6 @@ from nestsim.report.json import dump_json
 from planner.plans.checks import AUTO
 from planner.plans.spec import DEFAULT_ORDER, PlanSpec
 from planner.search.placements import name_parts
-from topologies.errors import InputError
 
 T = TypeVar("T", str, int, float)
 
@@ -50,15 +55,6 @@ WORKER = "worker.sh"
 
 _MODES = ("none", "selective", "full", "stage")
 """Recompute modes, the later the less is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class _WordGroup:
-    """Options that belong together."""
-
-    name: str
-    comment: str
-    words: Words
 
 
 def write_deepspeed(job: LaunchJob) -> LaunchFiles:
@@ -81,9 +77,12 @@ def write_deepspeed(job: LaunchJob) -> LaunchFiles:
             )
         )
 
-    words = {name: value for group in groups for name, value in group.words.items()}
-    back, keys, changes = of_import(job, words, config, _tables(read))
-    groups, config = _with_import(groups, back), merged(config, keys)
+    words = joined(groups)
+    back, keys, changes = of_import(
+        job, words, config, lambda *both: read(*both).by_name()
+    )
+    groups = with_imported(groups, back, name="SCRIPT", file="script")
+    config = merged(config, keys)
     words |= back
     files = {
         "launch.sh": _script(job, groups, environment, mapped=not in_order),
@@ -100,32 +99,6 @@ def write_deepspeed(job: LaunchJob) -> LaunchFiles:
         gaps=(*differences(job, read(words, config)), *changes),
         notes=_notes(words, in_order),
     )
-
-
-def _tables(read: Callable[[Words, Mapping[str, Any]], LaunchTables]) -> Any:
-    """Return what reads options, and says None of those that cannot be read."""
-
-    def tables(words: Words, config: Mapping[str, Any]) -> Any:
-        try:
-            return read(words, config).by_name()
-        except InputError:
-            return None
-
-    return tables
-
-
-def _with_import(groups: tuple[_WordGroup, ...], back: Words) -> tuple[_WordGroup, ...]:
-    """Return groups of options with those of an import, where they stand or behind."""
-    rest = dict(back)
-    own = tuple(
-        replace(
-            group,
-            words={name: rest.pop(name, words) for name, words in group.words.items()},
-        )
-        for group in groups
-    )
-    script = _WordGroup("SCRIPT", "As the script had them that was imported.", rest)
-    return (*own, script)
 
 
 def _notes(words: Words, in_order: bool) -> tuple[str, ...]:
@@ -211,30 +184,29 @@ def _environment(job: LaunchJob) -> dict[str, str]:
     return variables
 
 
-def _groups(job: LaunchJob) -> tuple[_WordGroup, ...]:
+def _groups(job: LaunchJob) -> tuple[OptionGroup, ...]:
     """Return the options of the script, group by group."""
     plan = job.settings
-    return (
-        _WordGroup("MODEL", "The model.", model_words(job.model)),
-        _WordGroup("PARALLEL", "How ranks share the work.", _parallel(job)),
-        _WordGroup("BATCH", "The batch, as in the JSON.", _batch(job)),
-        _WordGroup(
-            "PRECISION", "Number formats, as in the JSON.", _formats(job.training)
-        ),
-        _WordGroup("RECOMPUTE", "What is computed again.", _recompute(plan)),
-        _WordGroup(
-            "ZERO",
-            "ZeRO and the host, as in the JSON.",
-            {
-                **TABLE.saying("launch.zero_stage", _zero_stage(plan)),
-                **(
-                    {"cpu-optimizer": ()}
-                    if _most(plan.offload_optimizer) and _zero_stage(plan)
-                    else {}
-                ),
-            },
-        ),
+    groups = (
+        ("MODEL", "The model.", model_words(job.model)),
+        ("PARALLEL", "How ranks share the work.", _parallel(job)),
+        ("BATCH", "The batch, as in the JSON.", _batch(job)),
+        ("PRECISION", "Number formats, as in the JSON.", _formats(job.training)),
+        ("RECOMPUTE", "What is computed again.", _recompute(plan)),
+        ("ZERO", "ZeRO and the host, as in the JSON.", _zero(plan)),
     )
+    return tuple(
+        OptionGroup(name=name, comment=comment, options=options)
+        for name, comment, options in groups
+    )
+
+
+def _zero(plan: PlanSpec) -> Words:
+    stage = _zero_stage(plan)
+    words = TABLE.saying("launch.zero_stage", stage)
+    if _most(plan.offload_optimizer) and stage:
+        words |= TABLE.saying("launch.cpu_optimizer", True)
+    return words
 
 
 def _parallel(job: LaunchJob) -> Words:
@@ -330,13 +302,13 @@ def _hosts(job: LaunchJob) -> str:
 
 def _script(
     job: LaunchJob,
-    groups: Sequence[_WordGroup],
+    groups: Sequence[OptionGroup],
     environment: Mapping[str, str],
     *,
     mapped: bool,
 ) -> str:
     nodes = job.network.num_devices // job.devices_per_node
-    words = {name for group in groups for name in group.words}
+    words = {name for group in groups for name in group.options}
     yours = {
         name: f"    {stand_in['line']}"
         for name, stand_in in TABLE.facts["yours"].items()
@@ -357,16 +329,16 @@ def _script(
         *(f"export {name}={value}" for name, value in environment.items()),
     ]
     for group in groups:
-        if group.words:
+        if group.options:
             lines += ["", f"# {group.comment}", f"{group.name}=("]
-            lines += [f"    {_option(*item)}" for item in group.words.items()]
+            lines += [f"    {_option(*item)}" for item in group.options.items()]
             lines.append(")")
     launcher = f"deepspeed --hostfile {HOSTS} --num_nodes {nodes}"
     launcher += f" --num_gpus {job.devices_per_node}"
     if mapped:
         launcher += f" --no_python --no_local_rank bash {WORKER} python -u"
     # One variable less than what a shell may hold in a line.
-    names = [group.name for group in groups if group.words]
+    names = [group.name for group in groups if group.options]
     checked = [name for name in ("PARALLEL", "BATCH") if name in names]
     arrays = " ".join(f'"${{{name}[@]}}"' for name in checked)
     lines += [

@@ -1,16 +1,20 @@
 """Plans as configurations of MaxText: a YAML file on ``base.yml``, and its start."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from estimators.models.spec import TransformerSpec
 from nestsim.launch.carried import (
+    OptionGroup,
     brought_back,
     carried_options,
+    joined,
     quoted,
     variables_of,
+    with_imported,
 )
 from nestsim.launch.formats.likeness import is_published
 from nestsim.launch.formats.maxtext.gaps import find_gaps
@@ -31,7 +35,6 @@ from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.written import LaunchFiles, LaunchGap
 from planner.frameworks.rules import is_tpu
-from topologies.errors import InputError
 
 YAML_FILE = "maxtext.yml"
 """What people look at."""
@@ -57,28 +60,34 @@ _YOURS = {"run_name": "${RUN_NAME}", "base_output_directory": "${OUTPUT_PATH}"}
 def write_maxtext(job: LaunchJob) -> LaunchFiles:
     """Write a plan for MaxText."""
     mesh = _mesh(job)
-    groups = {
-        "The model.": _model_options(job) | _attention(job),
-        "Sequences of a step; a device's part may be less than one.": _batches(job),
-        "Number formats and optimizer.": _training(job),
-        "Axes inside a slice, which on GPUs is a node (ici), and among slices (dcn).": (
-            _axes(job, mesh)
-        ),
-        "The pipeline; stages come round again after each chunk.": _pipeline(job),
-        "What is computed again, and what the host keeps.": _recompute(job),
-    }
+    groups = [
+        OptionGroup(comment=comment, options=options)
+        for comment, options in (
+            ("The model.", _model_options(job) | _attention(job)),
+            (
+                "Sequences of a step; a device's part may be less than one.",
+                _batches(job),
+            ),
+            ("Number formats and optimizer.", _training(job)),
+            (
+                "Axes inside a slice, which on GPUs is a node (ici), and among slices "
+                "(dcn).",
+                _axes(job, mesh),
+            ),
+            (
+                "The pipeline; stages come round again after each chunk.",
+                _pipeline(job),
+            ),
+            ("What is computed again, and what the host keeps.", _recompute(job)),
+        )
+    ]
     gaps = [*find_gaps(job, mesh, model_name(job.model))]
-    own = {name: one for values in groups.values() for name, one in values.items()}
-    back, changes = _of_import(job, own)
+    back, changes = _of_import(job, joined(groups))
     command = _YOURS | {name: one for name, one in back.items() if _in_command(one)}
     command = {name: one for name, one in command.items() if back.get(name, one) == one}
-    groups = {
-        comment: {name: back.pop(name, one) for name, one in values.items()}
-        for comment, values in groups.items()
-    }
-    groups["As the configuration had them that was imported."] = {
-        name: one for name, one in back.items() if not _in_command(one)
-    }
+    *groups, rest = with_imported(groups, back, name="", file="configuration")
+    in_file = {name: v for name, v in rest.options.items() if not _in_command(v)}
+    groups.append(replace(rest, options=in_file))
     gaps += changes
     return LaunchFiles(
         files={YAML_FILE: _yaml(job, groups), SCRIPT_FILE: _script(job, command)},
@@ -254,16 +263,16 @@ def _recompute(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def _yaml(job: LaunchJob, groups: Mapping[str, Mapping[str, Any]]) -> str:
+def _yaml(job: LaunchJob, groups: Sequence[OptionGroup]) -> str:
     """Return the options as YAML, with a word on each group."""
     lines = [
         f"# {job.scenario.name}: MaxText, {VERSION}.".replace("\n", " "),
         'base_config: "base.yml"',
     ]
-    for comment, values in groups.items():
-        if values:
-            lines += ["", f"# {comment}"]
-            lines += [_yaml_line(name, value) for name, value in values.items()]
+    for group in groups:
+        if group.options:
+            lines += ["", f"# {group.comment}"]
+            lines += [_yaml_line(*option) for option in group.options.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -339,14 +348,11 @@ def _yaml_line(name: str, value: Any) -> str:
 
 
 def _read(job: LaunchJob, values: Mapping[str, Any]) -> Any:
-    """Return what options are read as, and None if they cannot be read."""
+    """Return what options are read as."""
     text = "\n".join(_yaml_line(name, value) for name, value in values.items())
     count = job.plan.parallel.num_devices
-    try:
-        read = read_maxtext(
-            LaunchSource(path=Path("read.yml"), text=text, num_devices=count)
-        )
-    except InputError:
-        return None
+    read = read_maxtext(
+        LaunchSource(path=Path("read.yml"), text=text, num_devices=count)
+    )
     tables = {name: one for name, one in read.tables.items() if name != "launch"}
     return tables, read.num_devices, read.devices_per_node

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nestsim.launch.carried import joined
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.carried import script_options
 from nestsim.launch.formats.megatron.gaps import find_gaps
@@ -108,9 +109,7 @@ class _BridgeRecipe:
 
 def write_megatron_bridge(job: LaunchJob) -> LaunchFiles:
     """Write a plan as a recipe of Megatron Bridge, and the script that starts it."""
-    own = {
-        name: one for group in job_options(job) for name, one in group.options.items()
-    }
+    own = joined(job_options(job))
     script = {name: one for name, one in (script_options(job) or {}).items() if one}
     fields = set(_FACTS["scripts"].split())
     values = {name: one for name, one in script.items() if name in fields} | own

@@ -4,13 +4,15 @@
 """
 
 import re
-from dataclasses import replace
 from typing import Any
 
 from nestsim.launch.carried import (
+    OptionGroup,
     brought_back,
     carried_options,
+    joined,
     stored_words,
+    with_imported,
     words_of_option,
 )
 from nestsim.launch.formats.megatron import options as known
@@ -20,11 +22,7 @@ from nestsim.launch.formats.megatron.composed import (
     read_vocabulary,
 )
 from nestsim.launch.formats.megatron.options import GivenOptions
-from nestsim.launch.formats.megatron.settings import (
-    OptionGroup,
-    Options,
-    script_of,
-)
+from nestsim.launch.formats.megatron.settings import Options, script_of
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
 from topologies.errors import InputError
@@ -83,7 +81,7 @@ def with_script(
     script = script_options(job)
     if script is None:
         return groups, ()
-    values = {name: one for group in groups for name, one in group.options.items()}
+    values = joined(groups)
     if "tokenizer-type" not in script:  # the vocabulary is the model's, and no more
         script.pop("vocab-size", None)
     back, gaps = brought_back(
@@ -94,18 +92,8 @@ def with_script(
         refusal=lambda name: _unfit(values, name),
         shown=lambda name, words: (f"--{name}", " ".join(words) or True),
     )
-    own = tuple(
-        replace(
-            group,
-            options={
-                name: back.pop(name, words) for name, words in group.options.items()
-            },
-        )
-        for group in groups
-    )
-    comment = "As the script had them that was imported."
-    rest = OptionGroup(name="SCRIPT_ARGS", comment=comment, options=back)
-    return ((*own, rest) if back else own), tuple(gaps)
+    *own, rest = with_imported(groups, back, name="SCRIPT_ARGS", file="script")
+    return (*own, *([rest] if rest.options else [])), tuple(gaps)
 
 
 def has_tokens(job: LaunchJob) -> bool:
@@ -141,16 +129,13 @@ def _unfit(values: Options, name: str) -> str:
 
 
 def _read(job: LaunchJob, values: Options) -> Any:
-    """Return what options are read as; None if they cannot be read."""
+    """Return what options are read as."""
     launched = Launched(
         script=script_of(job.model),
         num_devices=job.plan.parallel.num_devices,
         vocab_size=job.model.vocab_size,
     )
-    try:
-        tables = read_tables(GivenOptions(values=values), launched)
-    except InputError:
-        return None
+    tables = read_tables(GivenOptions(values=values), launched)
     # Which kernel of attention runs is not said by options of ours.
     tables["software"].pop("attention_kernel", None)
     return tables

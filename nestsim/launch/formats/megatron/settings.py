@@ -7,11 +7,11 @@ back and tells what is missing.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from estimators.layers.recompute_modules import ATTENTION_CORE
 from estimators.models.library.mamba import HYBRID_KINDS
 from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
+from nestsim.launch.carried import OptionGroup
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.patterns import write_layout, write_list
 from nestsim.launch.job import LaunchJob
@@ -31,20 +31,6 @@ _NARROW: Mapping[str, Mapping[str, str]] = known.TABLE.facts["narrow"]
 
 MODE_STRENGTH = ("none", "selective", "full", "stage")
 """Recompute modes, from keeping most to keeping least."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionGroup:
-    """Options that belong together."""
-
-    name: str
-    """Name of the shell variable that holds them."""
-
-    comment: str
-    """What they are, in a line."""
-
-    options: Mapping[str, Values]
-    """The options."""
 
 
 def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:

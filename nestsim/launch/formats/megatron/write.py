@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nestsim.launch.carried import quoted, taken_outside
+from nestsim.launch.carried import OptionGroup, joined, quoted, taken_outside
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.carried import (
     has_data,
@@ -12,7 +12,6 @@ from nestsim.launch.formats.megatron.carried import (
 )
 from nestsim.launch.formats.megatron.gaps import find_gaps
 from nestsim.launch.formats.megatron.settings import (
-    OptionGroup,
     Options,
     job_options,
     rank_order,
@@ -33,7 +32,7 @@ SCRIPT = "launch.sh"
 def write_megatron(job: LaunchJob) -> LaunchFiles:
     """Write a plan as a script around torchrun, and a rank map where one is needed."""
     groups, changes = with_script(job, (*job_options(job), *_yours(job)))
-    values = {name: one for group in groups for name, one in group.options.items()}
+    values = joined(groups)
     mapped = needs_rank_map(job)
     files: dict[str, str | bytes] = {
         SCRIPT: "\n".join(_lines(job, groups, mapped=mapped)) + "\n"
@@ -107,7 +106,7 @@ def _notes(job: LaunchJob, values: Mapping[str, Sequence[str]]) -> Iterator[str]
 def _lines(
     job: LaunchJob, groups: Sequence[OptionGroup], *, mapped: bool
 ) -> Iterator[str]:
-    values = {name: one for group in groups for name, one in group.options.items()}
+    values = joined(groups)
     yield "#!/bin/bash"
     title = "".join(c if c.isprintable() else "?" for c in job.scenario.name)
     yield f"# {title}"

@@ -22,7 +22,6 @@ from nestsim.launch.formats.torchtitan.reading import TitanDegrees, tables_of
 from nestsim.launch.formats.torchtitan.sources import TitanOptions
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
-from topologies.errors import InputError
 from topologies.input_file import Value
 
 
@@ -80,7 +79,7 @@ def _unknown_now(name: str) -> str:
 
 
 def _tables(job: LaunchJob, values: Mapping[str, Any], function: str | None) -> Any:
-    """Return what options are read as, and None if they cannot be read."""
+    """Return what options are read as."""
     options = TitanOptions(
         table=TABLE,
         values={
@@ -88,8 +87,5 @@ def _tables(job: LaunchJob, values: Mapping[str, Any], function: str | None) -> 
         },
         function=function,
     )
-    try:
-        sizes = TitanDegrees.of(options, None)
-        return tables_of(options, sizes, job.num_blocks, [])
-    except InputError:
-        return None
+    sizes = TitanDegrees.of(options, None)
+    return tables_of(options, sizes, job.num_blocks, [])
