@@ -106,6 +106,17 @@ def with_imported(
     return (*kept, OptionGroup(name=name, comment=comment, options=rest))
 
 
+def option_text(name: str, words: Sequence[str]) -> str:
+    """Return an option as it stands in a command."""
+    return " ".join((f"--{name}", *map(quoted, words)))
+
+
+def array_text(group: OptionGroup) -> str:
+    """Return a group as an array of a shell, with its comment."""
+    lines = [f"    {option_text(*option)}" for option in group.options.items()]
+    return "\n".join([f"# {group.comment}", f"{group.name}=(", *lines, ")"]) + "\n"
+
+
 def joined(groups: Iterable[OptionGroup]) -> dict[str, Any]:
     """Return the options of all groups."""
     return {name: one for group in groups for name, one in group.options.items()}

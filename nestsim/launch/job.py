@@ -156,6 +156,12 @@ class LaunchJob:
         parts = len(self.plan.stages) * self.plan.virtual_pipeline_model_parallel_size
         return (self.num_blocks // parts,) * parts
 
+    @property
+    def title(self) -> str:
+        """Name of the scenario in one line of letters that can be printed."""
+        name = self.scenario.name
+        return "".join(letter if letter.isprintable() else "?" for letter in name)
+
     def devices_of_ranks(self, order: str) -> IntArray:
         """Return the device that each rank must run on, shape ``(ranks,)``.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from textwrap import indent
 from types import MappingProxyType
 
 from nestsim.launch.read import MOST_DEVICES, LaunchSource
@@ -165,14 +166,13 @@ def find_training(
     )
 
 
-def check_lines(command: Sequence[str], stop: str = "") -> Iterator[str]:
-    """Yield what checks a launch where the check is beside the script, and stops it."""
-    yield "# Nothing starts unless ranks are grouped as the plan was priced."
-    yield 'HERE=$(dirname "$0")'
-    yield f'if [ -f "$HERE/{CHECK}" ]; then'
-    *lines, last = command
-    yield from (f"    {line}" for line in [*lines, last + stop])
-    yield "fi"
+def check_text(command: str, stop: str = "") -> str:
+    """Return what checks a launch, and stops it, where the check is beside it."""
+    return (
+        "# Nothing starts unless ranks are grouped as the plan was priced.\n"
+        f'HERE=$(dirname "$0")\nif [ -f "$HERE/{CHECK}" ]; then\n'
+        f"{indent(command + stop, '    ')}\nfi"
+    )
 
 
 def _checks(words: Sequence[str]) -> bool:

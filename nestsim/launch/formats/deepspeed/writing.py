@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from estimators.training import TrainingSpec
 from nestsim.launch.carried import (
     OptionGroup,
+    array_text,
     carried_options,
     joined,
-    quoted,
     taken_outside,
     with_imported,
 )
@@ -35,7 +35,7 @@ from nestsim.launch.formats.deepspeed.tables import (
 )
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
-from nestsim.launch.training import CHECK_COMMAND, check_lines
+from nestsim.launch.training import CHECK_COMMAND, check_text
 from nestsim.launch.written import LaunchFiles
 from nestsim.report.json import dump_json
 from planner.plans.checks import AUTO
@@ -308,57 +308,35 @@ def _script(
     mapped: bool,
 ) -> str:
     nodes = job.network.num_devices // job.devices_per_node
-    words = {name for group in groups for name in group.options}
-    yours = {
-        name: f"    {stand_in['line']}"
-        for name, stand_in in TABLE.facts["yours"].items()
-        if words.isdisjoint(stand_in["options"])
-    }
-    lines = [
-        "#!/usr/bin/env bash",
-        f"# {_plain(job.scenario.name)}: a plan for DeepSpeed {VERSION} with "
-        "Megatron-DeepSpeed.",
-        "set -euo pipefail",
-        'cd "$(dirname "$0")"',
-        "",
-        "# Yours: code, data, tokenizer, learning rate.",
-        "MEGATRON_DEEPSPEED=${MEGATRON_DEEPSPEED:-/path/to/Megatron-DeepSpeed}",
-        *(["DATA_PATH=${DATA_PATH:-/path/to/data}"] if "data-path" in yours else []),
-        *(["YOURS=(", *yours.values(), ")"] if yours else []),
-        "",
-        *(f"export {name}={value}" for name, value in environment.items()),
+    yours = [
+        f"    {stand_in['line']}"
+        for stand_in in TABLE.facts["yours"].values()
+        if joined(groups).keys().isdisjoint(stand_in["options"])
     ]
-    for group in groups:
-        if group.options:
-            lines += ["", f"# {group.comment}", f"{group.name}=("]
-            lines += [f"    {_option(*item)}" for item in group.options.items()]
-            lines.append(")")
+    data = [line for line in yours if "DATA_PATH" in line]
     launcher = f"deepspeed --hostfile {HOSTS} --num_nodes {nodes}"
     launcher += f" --num_gpus {job.devices_per_node}"
     if mapped:
         launcher += f" --no_python --no_local_rank bash {WORKER} python -u"
-    # One variable less than what a shell may hold in a line.
-    names = [group.name for group in groups if group.options]
-    checked = [name for name in ("PARALLEL", "BATCH") if name in names]
-    arrays = " ".join(f'"${{{name}[@]}}"' for name in checked)
-    lines += [
-        "",
-        *check_lines([f"{launcher} \\", f"    {CHECK_COMMAND} {arrays}"]),
-        f"{launcher} \\",
-        '    "$MEGATRON_DEEPSPEED/pretrain_gpt.py" \\',
-        *(f'    "${{{name}[@]}}" \\' for name in [*names, *["YOURS"] * bool(yours)]),
-        f"    --deepspeed --deepspeed_config {CONFIG}",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _option(name: str, values: Sequence[str]) -> str:
-    return " ".join((f"--{name}", *map(quoted, values)))
-
-
-def _plain(name: str) -> str:
-    return "".join(sign if sign.isprintable() else "?" for sign in name)
+    written = [group for group in groups if group.options]
+    arrays = {group.name: f'"${{{group.name}[@]}}"' for group in written}
+    checked = [arrays[name] for name in ("PARALLEL", "BATCH") if name in arrays]
+    arguments = [*arrays.values(), *['"${YOURS[@]}"'] * bool(yours)]
+    check = f"{launcher} \\\n    {' '.join([CHECK_COMMAND, *checked])}"
+    text: str = TABLE.facts["templates"]["script"]
+    return text.format(
+        title=job.title,
+        release=VERSION,
+        data="DATA_PATH=${DATA_PATH:-/path/to/data}\n" if data else "",
+        yours="\n".join(["YOURS=(", *yours, ")\n"]) if yours else "",
+        environment="".join(f"export {n}={v}\n" for n, v in environment.items()),
+        arrays="\n".join(map(array_text, written)),
+        check=check_text(check),
+        launcher=launcher,
+        # One variable less than what a shell may hold in a line.
+        arguments="".join(f"    {name} \\\n" for name in arguments),
+        config=CONFIG,
+    )
 
 
 def _worker(num_ranks: int, devices_per_node: int) -> str:

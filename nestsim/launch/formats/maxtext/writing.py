@@ -287,27 +287,14 @@ def _script(job: LaunchJob, command: Mapping[str, str]) -> str:
         Options that stand in the command.
     """
     taken = variables_of(list(command.values()))
-    flags = "--xla_gpu_enable_latency_hiding_scheduler=true"
-    environment = f'export XLA_FLAGS="{flags} $XLA_FLAGS"'
-    if _is_tpu(job):
-        flags = "--xla_enable_async_all_gather=true"
-        environment = f'export LIBTPU_INIT_ARGS="{flags} $LIBTPU_INIT_ARGS"'
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            f"# {job.scenario.name}: MaxText.".replace("\n", " "),
-            f"# Runs on each host; {' and '.join(taken)} are yours."
-            if taken
-            else "# Runs on each host.",
-            "set -e",
-            "# Collectives go on behind compute.",
-            environment,
-            " \\\n    ".join(
-                [f"python3 -m {PROGRAM} {YAML_FILE}"]
-                + [f"{name}={quoted(value)}" for name, value in command.items()]
-            ),
-            "",
-        ]
+    words = [f"{name}={quoted(value)}" for name, value in command.items()]
+    templates = TABLE.facts["templates"]
+    text: str = templates["script"]
+    return text.format(
+        title=job.scenario.name.replace("\n", " "),
+        yours=f"; {' and '.join(taken)} are yours." if taken else ".",
+        environment=templates["tpu" if _is_tpu(job) else "gpu"],
+        start=" \\\n    ".join([f"python3 -m {PROGRAM} {YAML_FILE}", *words]),
     )
 
 

@@ -20,12 +20,10 @@ from nestsim.launch.formats.megatron.patterns import read_list
 from nestsim.launch.formats.megatron.settings import Values, job_options
 from nestsim.launch.formats.megatron.write import (
     SCRIPT,
-    environment_lines,
-    mapped_lines,
     mapped_ranks,
     needs_rank_map,
-    size_lines,
-    torchrun_lines,
+    start_text,
+    surroundings,
 )
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP
@@ -215,7 +213,6 @@ _NEW = {
 def _recipe_text(job: LaunchJob, recipe: _BridgeRecipe) -> str:
     """Return the recipe: sections that are made anew, then fields of the others."""
     module, provider = _provider(job)
-    title = "".join(c if c.isprintable() else "?" for c in job.scenario.name)
     model = recipe.sections["model"]
     imports = [
         line
@@ -236,7 +233,7 @@ def _recipe_text(job: LaunchJob, recipe: _BridgeRecipe) -> str:
             lines += [f"cfg.{section}.{name} = {one}" for name, one in fields.items()]
     text: str = _FACTS["recipe"]
     return text.format(
-        title=title.replace("\\", "/").replace('"', "'"),
+        title=job.title.replace("\\", "/").replace('"', "'"),
         version=VERSION,
         imports="".join(f"{line}\n" for line in imports),
         module=module,
@@ -249,13 +246,10 @@ def _recipe_text(job: LaunchJob, recipe: _BridgeRecipe) -> str:
 
 def _script_text(job: LaunchJob, values: Mapping[str, Values], *, mapped: bool) -> str:
     """Return the script that starts the recipe."""
-    start = mapped_lines(job, RECIPE, ()) if mapped else torchrun_lines(RECIPE, ())
-    sizes = size_lines(job, mapped=mapped)
     text: str = _FACTS["script"]
     return text.format(
         recipe=RECIPE,
         version=VERSION,
-        lines="".join(
-            f"{line}\n" for line in (*environment_lines(values, job), *sizes, *start)
-        ),
+        surroundings=surroundings(values, job, mapped=mapped),
+        start=start_text(job, RECIPE, (), mapped=mapped),
     )

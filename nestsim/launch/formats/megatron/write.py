@@ -1,8 +1,9 @@
 """A launch script of Megatron-LM: complete, commented, ready but for the data."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import indent
 
-from nestsim.launch.carried import OptionGroup, joined, quoted, taken_outside
+from nestsim.launch.carried import OptionGroup, array_text, joined, taken_outside
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.carried import (
     has_data,
@@ -19,7 +20,7 @@ from nestsim.launch.formats.megatron.settings import (
 )
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
-from nestsim.launch.training import CHECK_COMMAND, check_lines
+from nestsim.launch.training import CHECK_COMMAND, check_text
 from nestsim.launch.written import LaunchFiles
 
 VERSION: str = known.TABLE.facts["release"]
@@ -34,9 +35,7 @@ def write_megatron(job: LaunchJob) -> LaunchFiles:
     groups, changes = with_script(job, (*job_options(job), *_yours(job)))
     values = joined(groups)
     mapped = needs_rank_map(job)
-    files: dict[str, str | bytes] = {
-        SCRIPT: "\n".join(_lines(job, groups, mapped=mapped)) + "\n"
-    }
+    files: dict[str, str | bytes] = {SCRIPT: _script(job, groups, mapped=mapped)}
     if mapped:
         files[RANK_MAP] = mapped_ranks(job)
     return LaunchFiles(
@@ -103,28 +102,15 @@ def _notes(job: LaunchJob, values: Mapping[str, Sequence[str]]) -> Iterator[str]
         yield f"{RANK_MAP} says on which node and device each rank runs."
 
 
-def _lines(
-    job: LaunchJob, groups: Sequence[OptionGroup], *, mapped: bool
-) -> Iterator[str]:
-    values = joined(groups)
-    yield "#!/bin/bash"
-    title = "".join(c if c.isprintable() else "?" for c in job.scenario.name)
-    yield f"# {title}"
-    yield "#"
-    yield f"# {VERSION}, from the root of Megatron-LM: start this on every node, with"
-    yield "# NODE_RANK (0, 1, ..) and MASTER_ADDR (the first node) set."
-    yield "set -euo pipefail"
-    yield ""
-    yield from environment_lines(values, job)
-    yield from size_lines(job, mapped=mapped)
-    for group in groups:
-        yield from _group(group.name, group.comment, group.options)
+def _script(job: LaunchJob, groups: Sequence[OptionGroup], *, mapped: bool) -> str:
     names = [group.name for group in groups]
-    program = script_of(job.model)
-    if mapped:
-        yield from mapped_lines(job, program, names)
-    else:
-        yield from torchrun_lines(program, names)
+    return _TEMPLATES["script"].format(
+        title=job.title,
+        version=VERSION,
+        surroundings=surroundings(joined(groups), job, mapped=mapped),
+        arrays="\n".join(map(array_text, groups)),
+        start=start_text(job, script_of(job.model), names, mapped=mapped),
+    )
 
 
 def _yours(job: LaunchJob) -> Iterator[OptionGroup]:
@@ -176,105 +162,53 @@ def made_up_tokens(size: int) -> Options:
     }
 
 
-def environment_lines(
-    values: Mapping[str, Sequence[str]], job: LaunchJob
-) -> Iterator[str]:
-    """Yield the environment that the options ask for, with its reason."""
+def surroundings(
+    values: Mapping[str, Sequence[str]], job: LaunchJob, *, mapped: bool
+) -> str:
+    """Return the environment that options ask for, and how nodes find each other."""
     number, why = environment(values, job)
-    yield f"# {why[0].upper()}{why[1:].rstrip('.')}."
-    if number:
-        yield f"export CUDA_DEVICE_MAX_CONNECTIONS={number}"
-    else:
-        yield "unset CUDA_DEVICE_MAX_CONNECTIONS"
-    yield ""
-
-
-def size_lines(job: LaunchJob, *, mapped: bool) -> Iterator[str]:
-    """Yield how many nodes and devices there are, and how they find each other."""
+    variable = "CUDA_DEVICE_MAX_CONNECTIONS"
     world, node = job.plan.parallel.num_devices, job.devices_per_node
-    parallel = job.plan.parallel.sizes()
     per_node = min(world, node)
-    nodes = -(-world // per_node) if not mapped else _mapped_nodes(job)
-    yield (
-        f"# {world:,} devices = tensor {parallel.tp} x context {parallel.cp} x "
-        f"pipeline {parallel.pp} x data {parallel.dp}."
+    nodes = -(-world // per_node)
+    if mapped:
+        nodes = int(job.devices_of_ranks(known.USUAL_ORDER).max()) // node + 1
+    return _TEMPLATES["surroundings"].format(
+        why=f"{why[0].upper()}{why[1:].rstrip('.')}.",
+        connections=f"export {variable}={number}" if number else f"unset {variable}",
+        world=world,
+        sizes=job.plan.parallel.sizes(),
+        nodes=nodes,
+        per_node=per_node,
     )
-    yield f"NUM_NODES={nodes}"
-    yield f"GPUS_PER_NODE={per_node}"
-    yield "NODE_RANK=${NODE_RANK:-0}"
-    yield "MASTER_ADDR=${MASTER_ADDR:-localhost}"
-    yield "MASTER_PORT=${MASTER_PORT:-6000}"
-    yield ""
 
 
-def _mapped_nodes(job: LaunchJob) -> int:
-    devices = job.devices_of_ranks(known.USUAL_ORDER)
-    return int(devices.max()) // job.devices_per_node + 1
+def start_text(
+    job: LaunchJob, program: str, names: Sequence[str], *, mapped: bool
+) -> str:
+    """Return the start of a program on every node, with arrays of arguments.
 
-
-def _group(
-    name: str, comment: str, options: Mapping[str, Sequence[str]]
-) -> Iterator[str]:
-    yield f"# {comment}"
-    yield f"{name}=("
-    yield from (f"    {text}" for text in _written(options))
-    yield ")"
-    yield ""
-
-
-def _written(options: Mapping[str, Sequence[str]]) -> Iterable[str]:
-    for name, words in options.items():
-        yield " ".join((f"--{name}", *map(quoted, words)))
-
-
-def torchrun_lines(program: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield the start of a program on every node, with arrays of arguments.
-
-    In front of it that of the check, where that is beside the script.
+    In front of it that of the check, where that is beside the script; with a map of
+    ranks a function that starts one rank, and a loop over those of this node.
     """
-    start = (
-        "torchrun \\",
-        '    --nnodes "$NUM_NODES" --nproc_per_node "$GPUS_PER_NODE" \\',
-        '    --node_rank "$NODE_RANK" \\',
-        '    --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \\',
+    arrays = {name: f'"${{{name}[@]}}"' for name in names}
+    checked = [CHECK_COMMAND, *(arrays[name] for name in names if name in _CHECKED)]
+    if mapped:
+        check = " \\\n    ".join(["python -u", *checked])
+        return _TEMPLATES["mapped"].format(
+            check=indent(check_text(check, stop=" || return"), "    "),
+            program=" \\\n        ".join([program, *arrays.values()]),
+            ranks=RANK_MAP,
+            world=job.plan.parallel.num_devices,
+        )
+    check, start = (
+        _TEMPLATES["torchrun"].format(program=" \\\n    ".join(words))
+        for words in (checked, [program, *arrays.values()])
     )
-    checked = [name for name in names if name in _CHECKED]
-    yield from check_lines([*start, *_program(CHECK_COMMAND, checked)])
-    yield from start
-    yield from _program(program, names)
+    return f"{check_text(check)}\n{start}\n"
 
+
+_TEMPLATES: Mapping[str, str] = known.TABLE.facts["templates"]
 
 _CHECKED = ("PARALLEL_ARGS", "BATCH_ARGS")
 """Options that the check of a launch takes."""
-
-
-def _program(program: str, names: Sequence[str]) -> Iterator[str]:
-    yield f"    {program}" + (" \\" if names else "")
-    yield from _arguments(names, "    ")
-
-
-def _arguments(names: Sequence[str], indent: str) -> Iterator[str]:
-    for index, name in enumerate(names):
-        last = index == len(names) - 1
-        yield f'{indent}"${{{name}[@]}}"' + ("" if last else " \\")
-
-
-def mapped_lines(job: LaunchJob, program: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield a function that starts one rank, and a loop over those of this node."""
-    world = job.plan.parallel.num_devices
-    yield "# One rank, in the environment that torch.distributed reads."
-    yield "start_rank() {"
-    checked = [name for name in names if name in _CHECKED]
-    check = ["python -u \\", *_program(CHECK_COMMAND, checked)]
-    yield from (f"    {line}" for line in check_lines(check, stop=" || return"))
-    yield f"    python -u {program}" + (" \\" if names else "")
-    yield from _arguments(names, "        ")
-    yield "}"
-    yield ""
-    yield f"# The ranks that {RANK_MAP} has on this node, each on its device."
-    yield f"export MASTER_ADDR MASTER_PORT WORLD_SIZE={world}"
-    yield "while IFS=, read -r rank node device; do"
-    yield '    if [ "$node" != "$NODE_RANK" ]; then continue; fi'
-    yield "    RANK=$rank LOCAL_RANK=$device start_rank &"
-    yield f'done < <(tail -n +2 "$(dirname "$0")/{RANK_MAP}")'
-    yield "wait"

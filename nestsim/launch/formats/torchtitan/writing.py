@@ -7,7 +7,7 @@ files are that table in two spellings. What has no option is a gap.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nestsim.launch.carried import quoted, words_of_option
+from nestsim.launch.carried import option_text, words_of_option
 from nestsim.launch.formats.torchtitan.carried import elsewhere, of_version
 from nestsim.launch.formats.torchtitan.flavors import (
     REGISTRY,
@@ -47,7 +47,7 @@ from nestsim.launch.formats.torchtitan.splits import module_names, weights_of
 from nestsim.launch.formats.usual import written_plain
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
-from nestsim.launch.training import CHECK, CHECK_COMMAND, check_lines
+from nestsim.launch.training import CHECK, CHECK_COMMAND, check_text
 from nestsim.launch.written import LaunchFiles
 from nestsim.scenario.editing import toml_text
 from planner.plans.spec import DEFAULT_ORDER
@@ -264,16 +264,17 @@ def _toml(job: LaunchJob, values: Mapping[str, Any]) -> str:
     """Return the options as TOML, with a word on each table."""
     own = flavor_of(job.model) is None and has_arguments(job.model)
     program = TRAIN_FILE if own else "-m torchtitan.train"
-    lines = [
-        f"# {job.scenario.name}: torchtitan {TOML_VERSION}.".replace("\n", " "),
-        "#",
-        f"# On each node, {CHECK} in front of it:",
-        "#",
-        f"#     {' '.join(_torchrun(job))} {CHECK} groups.json {TOML_FILE} && \\",
-        f"#     {_ENVIRONMENT} \\",
-        f"#     {' '.join(_torchrun(job))} {program} \\",
-        f"#         --job.config_file={TOML_FILE}",
-    ]
+    text: str = TABLE.facts["templates"]["toml"]
+    heading = text.format(
+        title=job.scenario.name.replace("\n", " "),
+        version=TOML_VERSION,
+        check=CHECK,
+        start=" ".join(_torchrun(job)),
+        file=TOML_FILE,
+        environment=_ENVIRONMENT,
+        program=program,
+    )
+    lines = [heading]
     tables: dict[str, list[str]] = {}
     for name, value in values.items():
         if name not in OPTIONS or OPTIONS[name].since == TOML:
@@ -298,29 +299,20 @@ def _script(job: LaunchJob, flavor: Flavor | None, values: Mapping[str, Any]) ->
     start = " ".join(_torchrun(job))
     *options, mode = _command_options(values)
     sizes = [word for word in options if word.startswith("--parallelism.")]
-    array = '"${PARALLELISM[@]}"'
-    words = [
-        f"{start} -m torchtitan.train",
-        f"--module {module} --config {function}",
-        *(word for word in options if word not in sizes),
-        array,
-        mode,
-    ]
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            f"# {job.scenario.name}: torchtitan {COMMAND_VERSION}.".replace("\n", " "),
-            "# Runs on each node; data, tokenizer and checkpoints are yours to add.",
-            "set -e",
-            f"export {_ENVIRONMENT}",
-            *(['export PYTHONPATH="$PWD:$PYTHONPATH"'] * (own is not None)),
-            "PARALLELISM=(",
-            *(f"    {word}" for word in sizes),
-            ")",
-            *check_lines([f"{start} {CHECK_COMMAND} {array}"]),
-            " \\\n    ".join(words),
-            "",
-        ]
+    others = [word for word in options if word not in sizes]
+    text: str = TABLE.facts["templates"]["script"]
+    return text.format(
+        title=job.scenario.name.replace("\n", " "),
+        version=COMMAND_VERSION,
+        environment=_ENVIRONMENT,
+        path='export PYTHONPATH="$PWD:$PYTHONPATH"\n' if own else "",
+        sizes="".join(f"    {word}\n" for word in sizes),
+        check=check_text(f'{start} {CHECK_COMMAND} "${{PARALLELISM[@]}}"'),
+        start=start,
+        module=module,
+        function=function,
+        others="".join(f"    {word} \\\n" for word in others),
+        mode=mode,
     )
 
 
@@ -330,7 +322,7 @@ def _command_options(values: Mapping[str, Any]) -> list[str]:
     behind: list[str] = []
     for name, value in values.items():
         if name not in OPTIONS:
-            text = " ".join([f"--{name}", *map(quoted, words_of_option(value))])
+            text = option_text(name, words_of_option(value))
             (behind if name.startswith(_CHOSEN) else words).append(text)
             continue
         written = command_names().get(name, "")
@@ -344,7 +336,7 @@ def _command_options(values: Mapping[str, Any]) -> list[str]:
         else:
             # One word with commas: list_str_rule of config/manager.py (0.3.0).
             listed = value if isinstance(value, list) else [value]
-            words.append(f"--{written} {quoted(','.join(map(str, listed)))}")
+            words.append(option_text(written, [",".join(map(str, listed))]))
     if values["compile.enable"] and "compile.components" not in values:
         # Functions of the registry compile the loss alone, where experts are routed.
         words.insert(0, "--compile.components model,loss")
