@@ -27,6 +27,7 @@ from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.written import LaunchFiles
 from nestsim.scenario.errors import nearest, one_of
+from planner.frameworks.framework import FRAMEWORKS
 from topologies.errors import InputError
 
 
@@ -72,21 +73,7 @@ WITHOUT_OPTIONS = frozenset({"plan", "chakra"})
 """Formats that start no training: nothing is lost that they have no options for."""
 
 PRESET_FORMATS: Mapping[str, str] = MappingProxyType(
-    {
-        "ideal": "megatron",
-        "megatron-lm": "megatron",
-        "megatron-core": "megatron",
-        "nemo": "megatron-bridge",
-        "aceso": "megatron",
-        "internevo": "megatron",
-        "deepspeed": "deepspeed",
-        "mist": "megatron",
-        "fsdp": "torchtitan",
-        "llm-foundry": "torchtitan",
-        "torchtitan": "torchtitan",
-        "ddp": "torchtitan",
-        "maxtext": "maxtext",
-    }
+    {name: framework.launched_as for name, framework in FRAMEWORKS.items()}
 )
 """``software.preset`` -> the format in which its plans are launched: its framework's
 own, or the nearest that is written. Aceso and Mist stand on Megatron-LM, InternEvo has

@@ -97,6 +97,9 @@ class Framework:
     title: str
     """What sentences call it, without its release."""
 
+    launched_as: str
+    """Format in which its plans are launched, its own or the nearest there is."""
+
     release: str = ""
     """Release that holds unless a scenario names another; empty if it has none."""
 
@@ -199,6 +202,7 @@ def _framework(name: str, tables: Mapping[str, Mapping[str, Any]]) -> Framework:
     return Framework(
         name=name,
         title=of_rules["framework"],
+        launched_as=table["launched_as"],
         release=of_rules.get("release", ""),
         releases=tuple(of_rules.get("releases", ())),
         preset=preset,

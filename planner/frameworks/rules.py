@@ -9,38 +9,21 @@ asks for, release by release, and where its code says so.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import resources
 from itertools import permutations
-from types import MappingProxyType
+
+import tomli
 
 from planner.frameworks.splits import EVEN
 from planner.step.plan import Offload
 from planner.step.schedules import SCHEDULES
 
-RULES: Mapping[str, str] = MappingProxyType(
-    {
-        "global_batch": "replicas x micro-batch size x microbatches is the batch",
-        "idle_devices": "all devices have work, unless idle ones are asked for",
-        "rank_order": "devices are numbered by nesting whole dimensions, tp innermost",
-        "pipeline": "a pipeline only where the framework has one",
-        "schedule": "a schedule that the framework has",
-        "microbatches": "microbatches in a number that the schedule can deal out",
-        "split": "blocks shared out over stages and chunks as the framework does it",
-        "tensor_parallelism": "tp divides the heads, and goes with the query groups",
-        "sequence_parallelism": "sequence parallelism only with tensor parallelism",
-        "sequence_length": "a sequence that its ranks divide as the framework does it",
-        "context_parallelism": "context-parallel ranks share attention in a way that "
-        "the framework has",
-        "expert_parallelism": "ep divides the experts, and the ranks that the "
-        "framework spreads them over",
-        "experts": "experts in a precision and with biases that the framework has",
-        "expert_overlap": "all-to-alls of experts behind another microbatch only where "
-        "the framework hides them there",
-        "zero_stage": "one ZeRO stage for the job, one that the framework has",
-        "sharding_group": "one sharding group for the job, one that the framework has",
-        "recompute": "one recompute mode for the job, one that the framework has",
-        "offload": "the same fractions on all hosts, of what the framework can keep",
-    }
-)
+_FILE = resources.files("planner") / "frameworks" / "words.toml"
+
+WORDS: Mapping[str, Mapping[str, str]] = tomli.loads(_FILE.read_text(encoding="utf-8"))
+"""Field of `LaunchRules`, in part -> its values in sentences."""
+
+RULES: Mapping[str, str] = WORDS["rules"]
 """Name of a rule -> what it asks for. Every `LaunchRules` has a source for each."""
 
 INTERLEAVED = "interleaved"

@@ -114,16 +114,3 @@ SPLIT_CHECKS = MappingProxyType[str, Callable[[Sequence[int], int], bool]](
     }
 )
 """Kind of split -> whether ``c`` and ``p`` are of that kind."""
-
-SPLIT_WORDS = MappingProxyType(
-    {
-        EVEN: "the same number in each",
-        ENDS: "others in the first and the last stage only",
-        ACCOUNTED: "the same with embedding and loss counted as blocks",
-        EARLY: "what is left over on the first stages, one block each",
-        LATE: "what is left over on the last stages of each round, one block each",
-        BALANCED: "numbers that differ by one at most",
-        LAYOUT: "any",
-    }
-)
-"""Kind of split -> its name in a sentence."""

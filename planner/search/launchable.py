@@ -16,8 +16,8 @@ from typing import TypeVar
 import numpy as np
 
 from planner.cost.pricing import device_grid
-from planner.frameworks.rules import ANY_ORDER, LaunchRules, Order
-from planner.frameworks.splits import SPLIT_CHECKS, SPLIT_WORDS
+from planner.frameworks.rules import ANY_ORDER, WORDS, LaunchRules, Order
+from planner.frameworks.splits import SPLIT_CHECKS
 from planner.search.device_kinds import DeviceOrder
 from planner.search.launchable_sizes import (
     Breaches,
@@ -219,7 +219,7 @@ def block_counts(plan: Plan, is_block: Sequence[bool]) -> tuple[int, ...]:
 def _splits(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     counts, pp = block_counts(plan, facts.is_block), len(plan.stages)
     least = 0 if rules.empty_ends else 1
-    expected = " or ".join(SPLIT_WORDS[kind] for kind in rules.splits)
+    expected = " or ".join(WORDS["splits"][kind] for kind in rules.splits)
     found = f"{_shorten_list(counts)} blocks on the virtual stages"
     ends = (counts[0], counts[-1])
     if min(ends) < least or min(counts[1:-1], default=1) < 1:

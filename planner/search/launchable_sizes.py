@@ -6,7 +6,6 @@ sizes of a plan.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple
 
 from estimators.grouping import Grouping
@@ -18,6 +17,7 @@ from planner.frameworks.rules import (
     PART,
     TENSOR,
     WHOLE,
+    WORDS,
     LaunchRules,
     Order,
 )
@@ -251,12 +251,12 @@ def _sequence(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Bre
 
 def _context(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     tp, cp, grouping = sizes.tp, sizes.cp, sizes.grouping
-    kinds = rules.context_parallel
+    kinds, words = rules.context_parallel, WORDS["context_parallel"]
     if cp > 1 and grouping.cp_comm_type not in kinds:
         yield (
             "context_parallelism",
-            f"{CONTEXT_WORDS[grouping.cp_comm_type]} of {cp} context-parallel ranks",
-            " or ".join(CONTEXT_WORDS[kind] for kind in kinds) if kinds else "1 rank",
+            f"{words[grouping.cp_comm_type]} of {cp} context-parallel ranks",
+            " or ".join(words[kind] for kind in kinds) if kinds else "1 rank",
         )
         return
     if cp > 1 and facts.has_latent_attention and not rules.splits_latent_attention:
@@ -287,17 +287,6 @@ def _context(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Brea
         )
 
 
-CONTEXT_WORDS = MappingProxyType(
-    {
-        "p2p": "a ring",
-        "all_gather": "gathered keys and values",
-        "a2a": "exchanged heads (Ulysses)",
-        "a2a+p2p": "rings of exchanged heads",
-    }
-)
-"""Kind of context parallelism -> its name in a sentence."""
-
-
 def _experts(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     ep, etp = sizes.ep, sizes.grouping.etp
     if ep > 1 and facts.precision == "fp16" and not rules.experts_in_fp16:
@@ -324,12 +313,13 @@ def _experts(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Brea
 
 def _spread(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     experts, ep = facts.num_moe_experts, sizes.ep
+    words = WORDS["expert_tensor_parallel"]
     counts_anew, folds = not facts.experts_within_data, sizes.grouping.folds
     if sizes.tp > 1 and split_kind(sizes) not in rules.expert_tensor_parallel:
         yield (
             "expert_parallelism",
             f"each expert on {sizes.etp} of {sizes.tp} ranks",
-            " or ".join(SPLIT_OF[kind] for kind in rules.expert_tensor_parallel),
+            " or ".join(words[kind] for kind in rules.expert_tensor_parallel),
         )
     elif not experts or experts % ep:
         yield "expert_parallelism", f"{experts} experts on {ep} ranks", "a divisor"
@@ -347,13 +337,3 @@ def split_kind(sizes: LaunchSizes) -> str:
     if sizes.etp == sizes.tp:
         return TENSOR
     return WHOLE if sizes.etp == 1 else PART
-
-
-SPLIT_OF = MappingProxyType(
-    {
-        TENSOR: "all tensor-parallel ranks",
-        PART: "a part of them",
-        WHOLE: "1 rank",
-    }
-)
-"""How experts are split -> in a sentence."""

@@ -4,79 +4,36 @@ A message is a sequence of fields, each a number and a wire type in one varint, 
 varint or a length and that many bytes (protobuf.dev, "Encoding"). A trace is a sequence
 of messages, each behind its length: the metadata, then the nodes.
 
-Numbers of fields and values are those of MLCommons Chakra, ``schema/protobuf/
-et_def.proto`` (commit 6dc63e1, the schema 0.0.4 and later); names of attributes those
-that ASTRA-sim's feeder reads (``astra-sim/workload/Workload.cc``, astra-sim/chakra
-``src/feeder/et_feeder_node.cpp``).
+Numbers of fields and values, and names of attributes, are in ``schema.toml``.
 """
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from importlib import resources
 
-SCHEMA = "0.0.4"
+import tomli
+
+_FACTS = tomli.loads((resources.files(__package__) / "schema.toml").read_text("utf-8"))
+
+SCHEMA: str = _FACTS["schema"]
 """Version of the schema, in a trace's metadata."""
 
-NODE_FIELDS: Mapping[str, int] = MappingProxyType(
-    {
-        "id": 1,
-        "name": 2,
-        "type": 3,
-        "ctrl_deps": 4,
-        "data_deps": 5,
-        "duration_micros": 7,
-        "attr": 10,
-    }
-)
+NODE_FIELDS: Mapping[str, int] = _FACTS["node_fields"]
 """Field of the message Node -> its number."""
 
-ATTRIBUTE_FIELDS: Mapping[str, int] = MappingProxyType(
-    {
-        "name": 1,
-        "int32_val": 7,
-        "int64_val": 9,
-        "uint64_val": 13,
-        "bool_val": 27,
-        "string_val": 29,
-    }
-)
+ATTRIBUTE_FIELDS: Mapping[str, int] = _FACTS["attribute_fields"]
 """Field of the message AttributeProto -> its number."""
 
-NODE_TYPES: Mapping[str, int] = MappingProxyType(
-    {
-        "load": 2,
-        "store": 3,
-        "compute": 4,
-        "send": 5,
-        "receive": 6,
-        "collective": 7,
-    }
-)
+NODE_TYPES: Mapping[str, int] = _FACTS["node_types"]
 """What a node does -> value of the enumeration NodeType."""
 
-COLLECTIVES: Mapping[str, int] = MappingProxyType(
-    {
-        "all_reduce": 0,
-        "all_gather": 2,
-        "all_to_all": 6,
-        "combine": 6,
-        "reduce_scatter": 7,
-    }
-)
+COLLECTIVES: Mapping[str, int] = _FACTS["collectives"]
 """Our name of a collective -> value of the enumeration CollectiveCommType."""
 
-ATTRIBUTES: Mapping[str, str] = MappingProxyType(
-    {
-        "is_cpu_op": "bool_val",
-        "comm_type": "int64_val",
-        "comm_size": "int64_val",
-        "comm_src": "int32_val",
-        "comm_dst": "int32_val",
-        "comm_tag": "int32_val",
-        "pg_name": "string_val",
-        "tensor_size": "uint64_val",
-    }
-)
+ATTRIBUTES: Mapping[str, str] = _FACTS["attributes"]
 """Name of an attribute -> field of its value."""
+
+GAPS: Mapping[str, str] = _FACTS["gaps"]
+"""Setting -> why it is not in a trace."""
 
 _VARINT, _LENGTH = 0, 2
 

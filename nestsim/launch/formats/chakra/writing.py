@@ -194,50 +194,28 @@ def _traffic(
 def _gaps(
     job: LaunchJob, priced: PricedPlan, work: PipelineWork
 ) -> Iterator[LaunchGap]:
-    for name in ("gradient_algorithm", "tensor_algorithm"):
-        yield LaunchGap(
-            setting=name,
-            value=getattr(job.plan, name),
-            reason="a trace names collectives; the simulator that reads it chooses "
-            "their algorithms.",
-        )
-    if work.layers is None and any(
-        LEDGER[one.zero_stage].sent_at(*PASSES) for one in job.plan.stages
-    ):
-        yield LaunchGap(
-            setting="zero_stage",
-            value=job.plan.stages[0].zero_stage,
-            reason="what passes gather and reduce is in the time of their compute, "
-            'as simulation.granularity = "stage" asks.',
-        )
-    execution = job.workload.execution
-    if execution.overlap_grad_reduce or execution.overlap_param_gather:
-        yield LaunchGap(
-            setting="software.overlap_grad_reduce",
-            value=execution.overlap_grad_reduce,
-            reason="what is sent once in a step is one collective, behind the last "
-            "pass or in front of the first one, not bucket by bucket beside them.",
-        )
-    if any(any(stage.step_transfers) for stage in priced.stages):
-        yield LaunchGap(
-            setting="offload_optimizer",
-            value=job.plan.stages[0].offload.optimizer,
-            reason="what devices exchange with their hosts around the optimizer step "
-            "is left out.",
-        )
-    if job.scenario.groups:
-        yield LaunchGap(
-            setting="cluster.groups",
-            value="several accelerators",
-            reason="the compute of a trace is that of cluster.accelerator.",
-        )
+    plan, execution = job.plan, job.workload.execution
+    overlaps = execution.overlap_grad_reduce
     fleet = device_fleet(job.scenario, job.network.num_devices)
-    if fleet is not None and (fleet.factors() > 1.0).any():
-        yield LaunchGap(
-            setting="cluster.degraded",
-            value="slow devices",
-            reason="the compute of a trace is that of devices that are not slow.",
-        )
+    in_passes = any(LEDGER[one.zero_stage].sent_at(*PASSES) for one in plan.stages)
+    transfers = any(any(stage.step_transfers) for stage in priced.stages)
+    is_slow = fleet is not None and bool((fleet.factors() > 1.0).any())
+    cases: dict[str, tuple[bool, object]] = {
+        "gradient_algorithm": (True, plan.gradient_algorithm),
+        "tensor_algorithm": (True, plan.tensor_algorithm),
+        "zero_stage": (work.layers is None and in_passes, plan.stages[0].zero_stage),
+        "software.overlap_grad_reduce": (
+            overlaps or execution.overlap_param_gather,
+            overlaps,
+        ),
+        "offload_optimizer": (transfers, plan.stages[0].offload.optimizer),
+        "cluster.groups": (bool(job.scenario.groups), "several accelerators"),
+        "cluster.degraded": (is_slow, "slow devices"),
+    }
+    for setting, (lacks, value) in cases.items():
+        if lacks:
+            reason = wire.GAPS[setting]
+            yield LaunchGap(setting=setting, value=value, reason=reason)
 
 
 def _notes(job: LaunchJob, work: PipelineWork) -> tuple[str, ...]:
