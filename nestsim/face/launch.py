@@ -14,7 +14,7 @@ from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario
 from nestsim.face.report import Contents, FolderReport, Report
 from nestsim.launch.formats.trainers.dumped import stored_arguments
 from nestsim.launch.groups import group_files
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.onto.merging import changed_launch
 from nestsim.launch.read import ImportedScenario, LaunchSource, imported_scenario
 from nestsim.launch.registry import (
@@ -24,7 +24,6 @@ from nestsim.launch.registry import (
     find_reader,
     find_writer,
 )
-from nestsim.launch.written import LaunchFiles, LaunchGap
 from nestsim.page.parts import Snippet
 from nestsim.report.destination import writer_of
 from nestsim.report.frames import frame_of

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Any, TypeVar
 
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.launch.shell.marks import readable
-from nestsim.launch.written import LaunchGap
 from topologies.errors import InputError
 
 V = TypeVar("V")

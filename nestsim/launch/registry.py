@@ -1,19 +1,19 @@
 """Formats of launch configurations by name: which are written, which are read."""
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
+from typing import Any
 
 from nestsim.launch.formats.chakra.writing import write_chakra
 from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
-from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
 from nestsim.launch.formats.maxtext.reading import is_maxtext, read_maxtext
 from nestsim.launch.formats.maxtext.writing import write_maxtext
 from nestsim.launch.formats.megatron.bridge import write_megatron_bridge
 from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
 from nestsim.launch.formats.megatron.write import write_megatron
-from nestsim.launch.formats.plan import write_plan
 from nestsim.launch.formats.torchtitan.names import COMMAND_FORMAT, TOML_FORMAT
 from nestsim.launch.formats.torchtitan.reading import (
     is_torchtitan,
@@ -23,12 +23,70 @@ from nestsim.launch.formats.torchtitan.writing import write_torchtitan
 from nestsim.launch.formats.trainers.dumped import read_dump
 from nestsim.launch.formats.trainers.reading import TRAINERS
 from nestsim.launch.formats.trainers.renaming import CORE, RENAMINGS
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource
-from nestsim.launch.written import LaunchFiles
+from nestsim.report.json import dump_json
+from nestsim.scenario.editing import toml_text
 from nestsim.scenario.errors import nearest, one_of
 from planner.frameworks.framework import FRAMEWORKS
+from planner.plans.spec import PlanSpec
 from topologies.errors import InputError
+
+
+def write_plan(job: LaunchJob) -> LaunchFiles:
+    """Write a plan for `nestsim simulate`: nothing is left out."""
+    return LaunchFiles(
+        files={
+            "plan.toml": toml_text({"plan": plan_table(job.settings)}),
+            "plan.json": dump_json(job.plan.to_json()),
+        }
+    )
+
+
+def plan_table(settings: PlanSpec) -> dict[str, Any]:
+    """Return the table [plan] of settings.
+
+    What a preset would decide is always written; of the rest, what is not its default.
+    """
+    decided = {"micro_batch_size", "sequence_parallel", "recompute", "zero_stage"}
+    defaults = {one.name: one.default for one in fields(settings)}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(settings).items()
+        if value is not None and (name in decided or value != defaults[name])
+    }
+
+
+ASSUMED_BATCH = 512
+"""Sequences of an optimizer step that are assumed."""
+
+
+def is_huggingface(source: LaunchSource) -> bool:
+    """Whether a file looks like the configuration of a model of the hub."""
+    try:
+        content = json.loads(source.text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and "model_type" in content
+
+
+def read_huggingface(source: LaunchSource) -> ImportedJob:
+    """Read a model; the job and its plan are left to the user and the search."""
+    return ImportedJob(
+        name=source.path.resolve().parent.name or source.path.stem,
+        tables={
+            "model": {"config": str(source.path.resolve())},
+            "training": {"global_batch_size": ASSUMED_BATCH},
+            "software": {"preset": "megatron-core"},
+        },
+        num_devices=source.num_devices,
+        assumptions=(
+            f"A step takes {ASSUMED_BATCH} sequences of the longest length that the "
+            "model allows.",
+            "The framework is Megatron Core.",
+            "There is no plan: `nestsim run` searches one.",
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nestsim.launch.effects import OptionEffects
+from nestsim.launch.read import OptionEffects
 from planner.frameworks.options import OptionTable
 from topologies.input_file import Value
 

@@ -1,13 +1,17 @@
-"""What frameworks train with whatever a plan asks for, and where a plan differs."""
+"""What frameworks train with whatever a plan asks for, and where a plan differs.
 
-from collections.abc import Iterable, Iterator, Mapping
+Frameworks have models by name, and Llamas of any size: which models are alike is here,
+too.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+from estimators.models.library.catalog import load_model
 from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
-from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import LaunchGap
+from nestsim.launch.job import LaunchGap, LaunchJob
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import OptionTable
 from planner.plans.spec import DEFAULT_ORDER
@@ -185,3 +189,72 @@ def expert_group_gaps(job: LaunchJob, framework: str) -> Iterator[LaunchGap]:
             reason=f"{framework} spreads experts over all ranks of a stage, the plan "
             "over data-parallel ranks alone.",
         )
+
+
+_SOME_LLAMA = "llama3-8b"
+
+_SIZES = frozenset(
+    {
+        *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads"),
+        *("num_query_groups", "vocab_size", "sequence_length", "kv_channels"),
+        *("max_position_embeddings", "attention_implementation"),
+    }
+)
+
+_OF_TRAINING = frozenset(
+    {
+        *("sequence_length", "max_position_embeddings", "attention_implementation"),
+        "mtp_num_layers",
+    }
+)
+"""What a job may have otherwise than the library, with the same weights otherwise."""
+
+
+def decoder_family(model: Mapping[str, Any]) -> str:
+    """Return the family of a decoder of Megatron's that a table [model] spells out."""
+    if "num_moe_experts" in model:
+        return "mixtral"
+    rms = model["normalization"] == "rmsnorm"
+    return "llama" if rms and model["gated_linear_unit"] else "gpt"
+
+
+def gated_width(hidden_size: int) -> int:
+    """Return the width of a SwiGLU that Megatron takes where nothing says it.
+
+    Two thirds of four times the model's, in steps of 64 (``validate_args`` of
+    ``megatron/training/arguments.py``).
+    """
+    return int(4 * hidden_size * 2 / 3 / 64) * 64
+
+
+def is_published(spec: TransformerSpec, name: str) -> bool:
+    """Whether a model is one of the library but for how it is trained.
+
+    Its length of sequences, its kernel of attention, and layers that predict further
+    ahead may be others.
+    """
+    return _differ_in(spec, load_model(name), _OF_TRAINING)
+
+
+def is_llama(spec: TransformerSpec, *, tied: bool = False) -> bool:
+    """Whether a model differs from Llama 3 in its sizes only.
+
+    Parameters
+    ----------
+    spec
+        The model.
+    tied
+        Whether the output layer may share the word embedding's weight.
+    """
+    others = _SIZES | ({"tie_word_embeddings"} if tied else set())
+    return _differ_in(spec, load_model(_SOME_LLAMA), others)
+
+
+def _differ_in(
+    spec: TransformerSpec, known: TransformerSpec, names: Collection[str]
+) -> bool:
+    """Whether two models are alike in all but some fields."""
+    return all(
+        field.name in names or getattr(spec, field.name) == getattr(known, field.name)
+        for field in fields(spec)
+    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.onto.kinds import (
     OptionText,
     first_like,
@@ -38,7 +38,6 @@ from nestsim.launch.ranks import RANK_MAP
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import READERS, WRITERS, LaunchReader, find_reader
 from nestsim.launch.shell.follow import follow_script
-from nestsim.launch.written import LaunchFiles, LaunchGap
 from nestsim.report.json import dump_json
 from nestsim.scenario.load import Scenario
 from planner.plans.build import build_plan

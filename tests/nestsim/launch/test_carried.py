@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 
 from nestsim.launch.formats.deepspeed import config as deepspeed
 from nestsim.launch.formats.deepspeed.script import TABLE
-from nestsim.launch.formats.maxtext import names as maxtext
+from nestsim.launch.formats.maxtext import sources as maxtext
 from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.writing import SCRIPT_FILE, TOML_FILE
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import READERS, WRITERS
-from nestsim.launch.written import LaunchFiles
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.load import Scenario
 

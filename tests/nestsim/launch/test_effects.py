@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 import nestsim
-from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.deepspeed.reading import read_deepspeed
 from nestsim.launch.formats.deepspeed.script import TABLE as DEEPSPEED
-from nestsim.launch.formats.maxtext import names as maxtext
+from nestsim.launch.formats.maxtext import sources as maxtext
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.formats.megatron.options import BY_NAME, TABLE
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.reading import read_torchtitan
-from nestsim.launch.read import LaunchSource
+from nestsim.launch.read import LaunchSource, OptionEffects
 from planner.frameworks.options import LaunchOption
 from topologies.errors import InputError
 

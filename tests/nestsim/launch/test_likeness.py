@@ -3,10 +3,10 @@
 import pytest
 
 from estimators.models.library.catalog import load_model, model_names
-from nestsim.launch.formats.likeness import is_llama, is_published
-from nestsim.launch.formats.maxtext.names import MODELS
+from nestsim.launch.formats.maxtext.sources import MODELS
 from nestsim.launch.formats.maxtext.writing import model_name
-from nestsim.launch.formats.torchtitan.flavors import FLAVORS, flavor_of
+from nestsim.launch.formats.torchtitan.names import FLAVORS, flavor_of
+from nestsim.launch.formats.usual import is_llama, is_published
 
 
 @pytest.mark.parametrize("name", model_names())

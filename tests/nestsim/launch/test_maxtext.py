@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.models.library.catalog import load_model
-from nestsim.launch.formats.maxtext.names import MODELS, OPTIONS, TABLE
 from nestsim.launch.formats.maxtext.reading import read_maxtext
+from nestsim.launch.formats.maxtext.sources import MODELS, OPTIONS, TABLE
 from nestsim.launch.formats.maxtext.writing import SCRIPT_FILE, YAML_FILE, write_maxtext
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import find_reader
-from nestsim.launch.written import LaunchFiles
 from planner.plans.spec import PlanSpec
 from tests.nestsim.launch.test_torchtitan_round_trip import OTHERS
 from tests.nestsim.launch.torchtitan_jobs import (

@@ -15,8 +15,13 @@ from typing import Any
 import pytest
 
 from estimators.models.library.catalog import load_model
-from nestsim.launch.formats.torchtitan.flavors import FLAVORS, REGISTRY
-from nestsim.launch.formats.torchtitan.names import COMMAND, OPTIONS, TOML
+from nestsim.launch.formats.torchtitan.names import (
+    COMMAND,
+    FLAVORS,
+    OPTIONS,
+    REGISTRY,
+    TOML,
+)
 from nestsim.launch.formats.torchtitan.splits import shared_blocks
 from nestsim.launch.formats.torchtitan.writing import write_torchtitan
 from nestsim.launch.job import LaunchJob

@@ -15,9 +15,8 @@ from nestsim.launch.formats.torchtitan.writing import (
     TOML_FILE,
     write_torchtitan,
 )
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.ranks import RANK_MAP
-from nestsim.launch.written import LaunchFiles
 from nestsim.scenario.load import Scenario
 from planner.plans.spec import PlanSpec
 from tests.nestsim.launch.torchtitan_jobs import (

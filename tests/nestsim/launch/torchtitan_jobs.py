@@ -6,9 +6,8 @@ from typing import Any
 
 from nestsim.launch.formats.torchtitan.reading import read_torchtitan
 from nestsim.launch.formats.torchtitan.writing import SCRIPT_FILE, TOML_FILE
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
-from nestsim.launch.written import LaunchFiles
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.load import Scenario
 

@@ -14,8 +14,7 @@ from nestsim.cluster import device_fleet
 from nestsim.evaluate import Evaluator
 from nestsim.launch.formats.chakra import wire
 from nestsim.launch.formats.chakra.program import TraceNode, TraceProgram, numbered
-from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import LaunchFiles, LaunchGap
+from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.lowering.lower import stage_collectives
 from nestsim.report.json import dump_json
 from nestsim.simulator.work import PipelineWork

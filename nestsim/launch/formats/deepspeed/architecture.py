@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
 from estimators.models.spec import DENSE_BLOCK, EXPERT_BLOCK, TransformerSpec
 from nestsim.launch.formats.deepspeed.script import TABLE, TrainerOptions
+from nestsim.launch.formats.usual import decoder_family, gated_width
 from nestsim.scenario.model import HuggingFaceModel, LibraryModel, SpelledOutModel
 from topologies.errors import InputError
 
@@ -44,16 +45,12 @@ def architecture(options: TrainerOptions, assumptions: list[str]) -> dict[str, A
     launch = options.launch
     _set_positions(table, launch)
     if table["gated_linear_unit"] and "ffn_hidden_size" not in table:
-        # megatron/arguments.py, validate_args: a multiple of 64.
-        table["ffn_hidden_size"] = int(4 * table["hidden_size"] * 2 / 3 / 64) * 64
+        table["ffn_hidden_size"] = gated_width(table["hidden_size"])
     _add_vocabulary(table, launch, assumptions)
     _add_experts(table, launch)
     if table["position_embedding_type"] != "learned":
         table.pop("max_position_embeddings", None)
-    is_llama = table["gated_linear_unit"] and table["normalization"] == "rmsnorm"
-    family = "llama" if is_llama else "gpt"
-    table["family"] = "mixtral" if "num_moe_experts" in table else family
-    return table
+    return {**table, "family": decoder_family(table)}
 
 
 def _set_positions(table: dict[str, Any], launch: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from nestsim.launch.effects import OptionEffects
+from nestsim.launch.read import OptionEffects
 from nestsim.scenario.errors import nearest
 from planner.frameworks.options import option_table
 from topologies.errors import InputError
@@ -26,7 +26,7 @@ VERSION: str = option_table("deepspeed").facts["release"]
 MOST = 1_000_000_000
 """Largest size that is read."""
 
-AUTO = "auto"
+TRAINER_DECIDES = "auto"
 """What the Hugging Face trainer puts its own value in place of."""
 
 _OPTIONS = TABLE.options
@@ -175,7 +175,7 @@ def read_config(raw: object) -> ConfigFacts:
     _read_sizes(config, facts)
     for name, value in facts.leaves.items():
         usual, taken = TABLE.assumed.get(name, (value, ""))
-        if value not in (usual, AUTO, None):
+        if value not in (usual, TRAINER_DECIDES, None):
             facts.replaced.append(name)
             facts.assumptions.append(f"{name}: {taken}")
     return facts
@@ -221,7 +221,7 @@ def _size(table: Value, name: str, facts: ConfigFacts) -> int | None:
     value = table.get(name, None)
     if value.raw is None:
         return None
-    if value.raw == AUTO:
+    if value.raw == TRAINER_DECIDES:
         facts.automatic.append(value.where)
         return None
     return value.whole(least=1, most=MOST)
@@ -230,7 +230,7 @@ def _size(table: Value, name: str, facts: ConfigFacts) -> int | None:
 def _flag(table: Value, name: str, default: bool) -> bool:
     """Return yes or no; what the trainer decides is the default."""
     value = table.get(name, default)
-    return default if value.raw in (AUTO, None) else value.flag()
+    return default if value.raw in (TRAINER_DECIDES, None) else value.flag()
 
 
 def _tables(table: Value, name: str) -> Iterator[Value]:
@@ -277,7 +277,7 @@ def _read_precision(config: Value, facts: ConfigFacts) -> None:
 def _is_on(table: Value, precision: str, facts: ConfigFacts) -> bool:
     """Return whether a number format is on; note it if that is left to the trainer."""
     enabled = table.get("enabled", False)
-    if enabled.raw == AUTO:
+    if enabled.raw == TRAINER_DECIDES:
         facts.automatic.append(enabled.where)
         return False
     name = f"{precision}_master_weights_and_grads"
@@ -305,7 +305,7 @@ def _read_zero(zero: Value, facts: ConfigFacts) -> None:
     facts.zero_stage = stage
     overlaps = stage > 0 and _flag(zero, "overlap_comm", default=stage == 3)
     ahead = zero.get("stage3_prefetch_bucket_size", _OPTIONS[_PREFETCH].default)
-    fetches = ahead.raw == AUTO or ahead.number() > 0
+    fetches = ahead.raw == TRAINER_DECIDES or ahead.number() > 0
     facts.software["overlap_grad_reduce"] = overlaps
     facts.software["overlap_param_gather"] = stage == 3 and fetches
     _read_offload(zero, facts)
@@ -382,8 +382,8 @@ def _read_sizes(config: Value, facts: ConfigFacts) -> None:
         if tensor > 0:
             facts.sizes["tensor_model_parallel_size"] = tensor
     for table in _tables(config, "pipeline"):
-        stages = table.get("stages", AUTO)
-        if stages.raw != AUTO:
+        stages = table.get("stages", TRAINER_DECIDES)
+        if stages.raw != TRAINER_DECIDES:
             facts.sizes["pipeline_model_parallel_size"] = stages.whole(
                 least=1, most=MOST
             )

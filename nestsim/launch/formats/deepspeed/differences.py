@@ -11,9 +11,8 @@ from nestsim.launch.formats.deepspeed.architecture import built_model
 from nestsim.launch.formats.deepspeed.script import TABLE
 from nestsim.launch.formats.deepspeed.tables import PRESET, LaunchTables
 from nestsim.launch.formats.usual import expert_group_gaps
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.launch.ranks import RANK_MAP
-from nestsim.launch.written import LaunchGap
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import TrainingTable
 from nestsim.scenario.software import SoftwareTable

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nestsim.launch.carried import stored_words
-from nestsim.launch.effects import OptionEffects
+from nestsim.launch.read import OptionEffects
 from nestsim.launch.shell.marks import known_word, readable, without_unknown
 from nestsim.scenario.errors import nearest
 from planner.frameworks.options import LaunchOption, option_table

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from estimators.grouping import Grouping
-from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.deepspeed.architecture import (
     architecture,
     num_blocks_of,
@@ -20,6 +19,7 @@ from nestsim.launch.formats.deepspeed.architecture import (
 from nestsim.launch.formats.deepspeed.config import ConfigFacts, read_config
 from nestsim.launch.formats.deepspeed.script import TABLE, TrainerOptions
 from nestsim.launch.ranks import placement_settings
+from nestsim.launch.read import OptionEffects
 from planner.plans.spec import DEFAULT_ORDER
 from planner.search.placements import Extents
 from topologies.arrays import IntArray

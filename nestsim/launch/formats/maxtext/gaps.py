@@ -3,17 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
-from nestsim.launch.formats.likeness import is_llama
 from nestsim.launch.formats.maxtext.mesh import AxisMesh, placed_factors
-from nestsim.launch.formats.maxtext.names import OPTIONS, TABLE, blocks_of_layer
+from nestsim.launch.formats.maxtext.sources import OPTIONS, TABLE, blocks_of_layer
 from nestsim.launch.formats.usual import (
+    is_llama,
     order_cases,
     sizes_in_words,
     stated_gaps,
     training_gaps,
 )
-from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import LaunchGap
+from nestsim.launch.job import LaunchGap, LaunchJob
 from planner.frameworks.framework import FRAMEWORKS
 from planner.search.placements import name_parts
 from planner.step.plan import Offload

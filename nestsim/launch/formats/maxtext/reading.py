@@ -7,7 +7,7 @@ from estimators.models.library.catalog import load_model
 from nestsim.launch.carried import launch_table
 from nestsim.launch.formats.given import TableOptions
 from nestsim.launch.formats.maxtext.mesh import AxisMesh
-from nestsim.launch.formats.maxtext.names import (
+from nestsim.launch.formats.maxtext.sources import (
     AXES,
     BUILT,
     FORMAT,
@@ -16,8 +16,9 @@ from nestsim.launch.formats.maxtext.names import (
     REMAT_TENSORS,
     TABLE,
     blocks_of_layer,
+    is_maxtext,
+    read_settings,
 )
-from nestsim.launch.formats.maxtext.sources import is_maxtext, read_settings
 from nestsim.launch.read import DEFAULT_NODE, ImportedJob, LaunchSource
 from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import DIMENSIONS

@@ -5,16 +5,17 @@ A YAML file with the files that it builds on, or a script that starts
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nestsim.launch.carried import with_variables
 from nestsim.launch.formats.given import TableOptions
-from nestsim.launch.formats.maxtext.names import BUILT, OPTIONS, TABLE
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.shell.marks import known_word
 from nestsim.launch.training import find_training
 from nestsim.scenario.errors import nearest
+from planner.frameworks.options import option_table
 from topologies.errors import InputError
 from topologies.input_file import Value, read_text
 from topologies.readers.yaml_text import parse_yaml
@@ -31,6 +32,42 @@ _PRINTED = re.compile(r"\bConfig param (\w+): (.*)")
 """A line of a log (``configs/pyconfig.py``)."""
 _MEMBER = re.compile(r"[A-Z]\w+\.([A-Z][A-Z0-9_]*)")
 _OWN = frozenset({"per_device_batch_size", "max_target_length", "remat_policy"})
+
+
+FORMAT = "maxtext"
+"""Name of the format that the options are of."""
+
+BUILT = "base_config"
+"""Names the file that a file builds on."""
+
+TABLE = option_table("maxtext")
+"""Its options."""
+
+OPTIONS = TABLE.options
+"""Name -> option."""
+
+VERSION: str = TABLE.facts["release"]
+"""What the names were taken from."""
+
+AXES: tuple[str, ...] = tuple(TABLE.facts["axes"])
+"""Axes of the mesh, each with a size among the devices of a slice (``ici_..``) and one
+among slices (``dcn_..``)."""
+
+OTHER_AXES: tuple[str, ...] = tuple(TABLE.facts["other_axes"])
+"""Axes that no plan has."""
+
+REMAT_TENSORS = tuple(name for name, one in OPTIONS.items() if one.default == "remat")
+"""Results of a block that ``remat_policy: custom`` tells apart."""
+
+MODELS: Mapping[str, str] = TABLE.facts["models"]
+"""``model_name`` -> name in the model library."""
+
+
+def blocks_of_layer(name: str | None) -> int:
+    """Return how many blocks a layer of one of MaxText's models is."""
+    sizes: Mapping[str, int] = TABLE.facts["blocks_of_layer"]
+    named = (size for start, size in sizes.items() if (name or "").startswith(start))
+    return next(named, 1)
 
 
 def is_maxtext(source: LaunchSource) -> bool:

@@ -16,10 +16,10 @@ from nestsim.launch.carried import (
     variables_of,
     with_imported,
 )
-from nestsim.launch.formats.likeness import is_published
 from nestsim.launch.formats.maxtext.gaps import find_gaps
 from nestsim.launch.formats.maxtext.mesh import AxisMesh, mesh_of, placed_factors
-from nestsim.launch.formats.maxtext.names import (
+from nestsim.launch.formats.maxtext.reading import read_maxtext
+from nestsim.launch.formats.maxtext.sources import (
     BUILT,
     FORMAT,
     MODELS,
@@ -29,11 +29,9 @@ from nestsim.launch.formats.maxtext.names import (
     VERSION,
     blocks_of_layer,
 )
-from nestsim.launch.formats.maxtext.reading import read_maxtext
-from nestsim.launch.formats.usual import written_plain
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.formats.usual import is_published, written_plain
+from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.read import LaunchSource
-from nestsim.launch.written import LaunchFiles, LaunchGap
 from planner.frameworks.rules import is_tpu
 
 YAML_FILE = "maxtext.yml"

@@ -25,9 +25,8 @@ from nestsim.launch.formats.megatron.write import (
     start_text,
     surroundings,
 )
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.ranks import RANK_MAP
-from nestsim.launch.written import LaunchFiles, LaunchGap
 from planner.frameworks.options import LaunchOption
 
 RECIPE = "recipe.py"

@@ -23,8 +23,7 @@ from nestsim.launch.formats.megatron.composed import (
 )
 from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.settings import Options, script_of
-from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import LaunchGap
+from nestsim.launch.job import LaunchGap, LaunchJob
 from topologies.errors import InputError
 
 TOKENS = frozenset(

@@ -11,7 +11,6 @@ from typing import Any
 from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.models.limits import MAX_LAYERS
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.dispatch import read_dispatcher
 from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.patterns import (
     hybrid_letters,
@@ -19,13 +18,14 @@ from nestsim.launch.formats.megatron.patterns import (
     read_list,
     write_list,
 )
+from nestsim.launch.formats.usual import decoder_family, gated_width
 from nestsim.scenario.base import Table
 from nestsim.scenario.model import SpelledOutModel
 from nestsim.scenario.search import TrainingTable
+from planner.frameworks.framework import PRESETS
 from topologies.errors import InputError
 
 _LEGACY = ("DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
-_PADDED_SWIGLU = 64
 _MOST_LETTERS = 100
 TOKENIZERS: Mapping[str, int] = known.TABLE.facts["tokenizers"]
 """Tokenizer, by type or by name -> entries of its vocabulary."""
@@ -117,10 +117,7 @@ def _model(given: GivenOptions, launched: Launched, preset: str) -> dict[str, An
     if special == "vit":
         return _vision(given, preset)
     model: dict[str, Any] = given.part("architecture")
-    _need(model, "num_layers", "num-layers")
-    _need(model, "hidden_size", "hidden-size")
-    _need(model, "num_attention_heads", "num-attention-heads")
-    _need(model, "sequence_length", "seq-length")
+    _need(model, "num-layers", "hidden-size", "num-attention-heads", "seq-length")
     model["vocab_size"] = read_vocabulary(given, launched)
     model |= _activation(given, model)
     model |= _positions(given, model)
@@ -131,31 +128,24 @@ def _model(given: GivenOptions, launched: Launched, preset: str) -> dict[str, An
     model["attention"] = _attention(given, preset)
     if special == "mamba":
         model |= _mamba(given, _num_blocks(model))
-    family = special or _decoder_family(model)
+    family = special or decoder_family(model)
     if family == "bert":
         model = _bert(given, model)
     return {"family": family, **model}
 
 
-def _decoder_family(model: Mapping[str, Any]) -> str:
-    if "num_moe_experts" in model:
-        return "mixtral"
-    rms = model["normalization"] == "rmsnorm"
-    return "llama" if rms and model["gated_linear_unit"] else "gpt"
-
-
-def _need(table: Mapping[str, Any], setting: str, option: str) -> None:
-    """Refuse a command without a size, or with one that is none."""
-    if setting not in table:
-        raise InputError(
-            "is missing",
-            where=f"--{option}",
-            expected="a model of Megatron-LM, or --model NAME or CONFIG.JSON",
-        )
-    if int(table[setting]) < 1:
-        raise InputError(
-            "must be at least 1", where=f"--{option}", got=table[setting], expected="1"
-        )
+def _need(table: Mapping[str, Any], *options: str) -> None:
+    """Refuse a command without one of some sizes, or with one that is none."""
+    for option in options:
+        size, where = table.get(known.BY_NAME[option].key), f"--{option}"
+        if size is None:
+            raise InputError(
+                "is missing",
+                where=where,
+                expected="a model of Megatron-LM, or --model NAME or CONFIG.JSON",
+            )
+        if int(size) < 1:
+            raise InputError("must be at least 1", where=where, got=size, expected="1")
 
 
 def read_vocabulary(given: GivenOptions, launched: Launched) -> int:
@@ -196,11 +186,7 @@ def _activation(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]
     if given.flag("swiglu"):
         found: dict[str, Any] = {"gated_linear_unit": True}
         if "ffn_hidden_size" not in model:
-            hidden = model["hidden_size"]
-            # validate_args: two thirds of four times the width, in steps of 64.
-            found["ffn_hidden_size"] = (
-                int(4 * hidden * 2 / 3 / _PADDED_SWIGLU) * _PADDED_SWIGLU
-            )
+            found["ffn_hidden_size"] = gated_width(model["hidden_size"])
         return found
     if given.flag("squared-relu"):
         return {"gated_linear_unit": False, "activation_func": "squared_relu"}
@@ -310,10 +296,8 @@ def _encoder_decoder(
     given: GivenOptions, launched: Launched, preset: str
 ) -> dict[str, Any]:
     model = given.part("architecture")
-    _need(model, "num_layers", "encoder-num-layers")
-    _need(model, "hidden_size", "hidden-size")
-    _need(model, "num_attention_heads", "num-attention-heads")
-    _need(model, "sequence_length", "seq-length")
+    sizes = ("encoder-num-layers", "hidden-size", "num-attention-heads", "seq-length")
+    _need(model, *sizes)
     if model["position_embedding_type"] != "relative" or model["add_bias_linear"]:
         given.assume(
             "The T5 has its published RMSNorm, relative positions and no biases."
@@ -337,8 +321,7 @@ def _encoder_decoder(
 
 def _vision(given: GivenOptions, preset: str) -> dict[str, Any]:
     model = given.part("architecture")
-    for name in ("num_layers", "hidden_size", "num_attention_heads"):
-        _need(model, name, name.replace("_", "-"))
+    _need(model, "num-layers", "hidden-size", "num-attention-heads")
     sizes = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
     alike = (*sizes, "hidden_dropout", "attention_dropout")
     # Defaults of arguments.py.
@@ -400,13 +383,48 @@ def _software(given: GivenOptions, preset: str) -> dict[str, Any]:
         software["attention_kernel"] = backend
     elif given.any_of(*known.FLASH):
         software["attention_kernel"] = "flash"
-    software |= _recomputed_modules(given) | read_dispatcher(given, preset)
+    software |= _recomputed_modules(given) | _dispatcher(given, preset)
     graphs = given.word("cuda-graph-impl", "none") != "none"
     if graphs and given.word("cuda-graph-scope", "full") == "full_iteration":
         software["cuda_graphs"] = True
     elif graphs:
         given.assume("Kernels are launched one by one; graphs of layers are left out.")
     return software
+
+
+_ONCE = ("deepep", "hybridep")
+_NAME = "moe-token-dispatcher-type"
+
+
+def _dispatcher(given: GivenOptions, preset: str) -> dict[str, str]:
+    """Return how tokens travel to experts, where that is not as the preset has it.
+
+    ``allgather``, the default, hands all tokens to all ranks of an expert group;
+    ``alltoall`` sends a token to each of its experts; ``flex``, DeepEP or HybridEP,
+    once to each node that has experts for it (``core/transformer/moe``).
+    """
+    if not given.whole("num-experts"):
+        return {}
+    kind = given.meaning(_NAME, "allgather")
+    if not given.flag("moe-grouped-gemm"):
+        given.assume("Products of experts are grouped.")
+    if (given.whole("expert-model-parallel-size") or 1) == 1:
+        return {}
+    if kind == "allgather":
+        begin = f"--{_NAME}: " if _NAME in given else ""
+        given.assume(
+            f"{begin}A token is sent to each of its experts; Megatron-LM's allgather, "
+            "its default, hands all tokens to all ranks of an expert group."
+        )
+    backend = given.word("moe-flex-dispatcher-backend", "deepep")
+    if kind == "flex" and backend not in _ONCE:
+        given.assume(f"--moe-flex-dispatcher-backend: {backend} sends as DeepEP does.")
+    if given.flag("moe-enable-deepep") and kind != "flex":
+        given.assume("--moe-enable-deepep: Of the dispatchers flex alone has DeepEP.")
+    taken = "flex" if kind == "flex" else "alltoall"
+    if (taken == "flex") == PRESETS[preset].sends_tokens_once:
+        return {}
+    return {"moe_token_dispatcher_type": taken}
 
 
 def _recomputed_modules(given: GivenOptions) -> dict[str, Any]:
@@ -436,10 +454,10 @@ def _plan(
     given: GivenOptions, launched: Launched, model: Mapping[str, Any]
 ) -> dict[str, Any]:
     plan: dict[str, Any] = given.part("parallel")
-    _need(plan, "micro_batch_size", "micro-batch-size")
+    _need(plan, "micro-batch-size")
     for name in plan:
         if name.endswith("parallel_size"):
-            _need(plan, name, name.replace("_", "-"))
+            _need(plan, name.replace("_", "-"))
     plan = {
         name: value
         for name, value in plan.items()

@@ -23,8 +23,7 @@ from nestsim.launch.formats.megatron.settings import (
     script_of,
 )
 from nestsim.launch.formats.usual import expert_group_gaps
-from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import LaunchGap
+from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.scenario.model import WHICH_MODEL, AnyModel
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import TrainingTable

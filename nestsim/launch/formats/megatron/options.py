@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nestsim.launch.effects import OptionEffects
+from nestsim.launch.read import OptionEffects
 from nestsim.launch.shell.marks import known_word, readable
 from nestsim.scenario.errors import nearest, one_of
 from planner.frameworks.options import LaunchOption, option_table

@@ -18,10 +18,9 @@ from nestsim.launch.formats.megatron.settings import (
     rank_order,
     script_of,
 )
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
 from nestsim.launch.training import CHECK_COMMAND, check_text
-from nestsim.launch.written import LaunchFiles
 
 VERSION: str = known.TABLE.facts["release"]
 """Version whose options are written."""

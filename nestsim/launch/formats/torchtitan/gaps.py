@@ -5,7 +5,6 @@ from types import MappingProxyType
 from typing import Any
 
 from nestsim.launch.carried import carried_options
-from nestsim.launch.formats.torchtitan.flavors import Flavor
 from nestsim.launch.formats.torchtitan.names import (
     COMMAND_VERSION,
     CONVERTERS,
@@ -15,6 +14,7 @@ from nestsim.launch.formats.torchtitan.names import (
     TABLE,
     TOML_FORMAT,
     TOML_VERSION,
+    Flavor,
 )
 from nestsim.launch.formats.torchtitan.snippets import has_arguments
 from nestsim.launch.formats.torchtitan.splits import blocks_again
@@ -24,8 +24,7 @@ from nestsim.launch.formats.usual import (
     stated_gaps,
     training_gaps,
 )
-from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import LaunchGap
+from nestsim.launch.job import LaunchGap, LaunchJob
 from planner.plans.spec import DEFAULT_ORDER
 from planner.step.plan import Offload
 

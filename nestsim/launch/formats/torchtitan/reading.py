@@ -11,21 +11,19 @@ from typing import Any, NamedTuple
 
 from estimators.models.library.catalog import load_model
 from nestsim.launch.carried import launch_table
-from nestsim.launch.formats.torchtitan.flavors import (
-    DEBUG_MODEL,
-    REGISTRY,
-    function_model,
-    library_name,
-    split_function,
-)
 from nestsim.launch.formats.torchtitan.names import (
     COMMAND_FORMAT,
     CONVERTERS,
+    DEBUG_MODEL,
     EVERY_NTH,
     OPTIONS,
+    REGISTRY,
     SCHEDULE,
     TABLE,
     TOML_FORMAT,
+    function_model,
+    library_name,
+    split_function,
 )
 from nestsim.launch.formats.torchtitan.snippets import flavor_table
 from nestsim.launch.formats.torchtitan.sources import (

@@ -17,9 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from estimators.models.spec import TransformerSpec
-from nestsim.launch.formats.likeness import is_llama
-from nestsim.launch.formats.torchtitan.flavors import REGISTRY, Flavor, split_function
-from nestsim.launch.formats.torchtitan.names import TABLE
+from nestsim.launch.formats.torchtitan.names import (
+    REGISTRY,
+    TABLE,
+    Flavor,
+    split_function,
+)
+from nestsim.launch.formats.usual import is_llama
 
 TRAIN_FILE = "torchtitan_train.py"
 """Starts 0.2 with a flavor of its own."""

@@ -12,9 +12,9 @@ from typing import Any
 
 from nestsim.launch.carried import leaves, stored_words
 from nestsim.launch.formats.given import TableOptions
-from nestsim.launch.formats.torchtitan.flavors import REGISTRY
 from nestsim.launch.formats.torchtitan.names import (
     OPTIONS,
+    REGISTRY,
     TABLE,
     command_names,
     is_silent,

@@ -4,16 +4,14 @@ What the plan says goes into one table of options under the names of 0.2.2; the 
 files are that table in two spellings. What has no option is a gap.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nestsim.launch.carried import option_text, words_of_option
-from nestsim.launch.formats.torchtitan.carried import elsewhere, of_version
-from nestsim.launch.formats.torchtitan.flavors import (
-    REGISTRY,
-    Flavor,
-    flavor_of,
-    function_name,
+from nestsim.launch.carried import (
+    brought_back,
+    carried_options,
+    option_text,
+    words_of_option,
 )
 from nestsim.launch.formats.torchtitan.gaps import (
     every_nth,
@@ -27,13 +25,20 @@ from nestsim.launch.formats.torchtitan.names import (
     CONVERTERS,
     EVERY_NTH,
     OPTIONS,
+    REGISTRY,
     SCHEDULE,
     TABLE,
     TOML,
     TOML_FORMAT,
+    TOML_NAMES,
     TOML_VERSION,
+    Flavor,
     command_names,
+    flavor_of,
+    function_name,
+    is_silent,
 )
+from nestsim.launch.formats.torchtitan.reading import TitanDegrees, tables_of
 from nestsim.launch.formats.torchtitan.snippets import (
     CONFIG_FILE,
     TRAIN_FILE,
@@ -43,14 +48,15 @@ from nestsim.launch.formats.torchtitan.snippets import (
     has_arguments,
     train_file,
 )
+from nestsim.launch.formats.torchtitan.sources import TitanOptions
 from nestsim.launch.formats.torchtitan.splits import module_names, weights_of
 from nestsim.launch.formats.usual import written_plain
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
 from nestsim.launch.training import CHECK, CHECK_COMMAND, check_text
-from nestsim.launch.written import LaunchFiles
 from nestsim.scenario.editing import toml_text
 from planner.plans.spec import DEFAULT_ORDER
+from topologies.input_file import Value
 
 TOML_FILE = "torchtitan.toml"
 """What people look at."""
@@ -348,3 +354,69 @@ def _command_options(values: Mapping[str, Any]) -> list[str]:
 def _listed(names: Sequence[str]) -> str:
     """Return the modules of a part; the head has another name since 0.3."""
     return ",".join("lm_head" if name == "output" else name for name in names)
+
+
+def of_version(
+    job: LaunchJob, values: Mapping[str, Any], format_name: str
+) -> tuple[dict[str, Any], list[LaunchGap]]:
+    """Return what of an imported configuration comes back, and what is changed of it.
+
+    Parameters
+    ----------
+    job
+        The job.
+    values
+        What is written for its plan.
+    format_name
+        `TOML_FORMAT` or `COMMAND_FORMAT`, the one that is written.
+    """
+    is_toml = format_name == TOML_FORMAT
+    return brought_back(
+        values,
+        carried_options(job, format_name) or {},
+        reads=lambda options: _tables(job, options, None if is_toml else ""),
+        matter=OPTIONS.keys(),
+        refusal=_unknown if is_toml else _unknown_now,
+        shown=lambda name, value: (name if is_toml else f"--{name}", value),
+    )
+
+
+def elsewhere(job: LaunchJob) -> Iterator[LaunchGap]:
+    """Yield what one of the two versions is told and the other is not."""
+    for name, version, other in (
+        (TOML_FORMAT, TOML_VERSION, COMMAND_VERSION),
+        (COMMAND_FORMAT, COMMAND_VERSION, TOML_VERSION),
+    ):
+        options = carried_options(job, name)
+        if options:
+            yield LaunchGap(
+                setting="launch.options",
+                value=", ".join(options),
+                reason=f"They are of torchtitan {version}, and do not come along to "
+                f"{other}: give there what matters to the model that is trained.",
+            )
+
+
+def _unknown(name: str) -> str:
+    if name in TOML_NAMES or name in OPTIONS:
+        return ""
+    return f"torchtitan {TOML_VERSION} has no such option."
+
+
+def _unknown_now(name: str) -> str:
+    if name in OPTIONS or is_silent(name):
+        return ""
+    return f"torchtitan {COMMAND_VERSION} has no such option."
+
+
+def _tables(job: LaunchJob, values: Mapping[str, Any], function: str | None) -> Any:
+    """Return what options are read as."""
+    options = TitanOptions(
+        table=TABLE,
+        values={
+            name: Value(one, name) for name, one in values.items() if name in OPTIONS
+        },
+        function=function,
+    )
+    sizes = TitanDegrees.of(options, None)
+    return tables_of(options, sizes, job.num_blocks, [])

@@ -15,13 +15,12 @@ from typing import Any
 
 import tomli
 
-from nestsim.launch.effects import OptionEffects
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.composed import Launched
 from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.read import enough_devices, options_job
 from nestsim.launch.formats.trainers.trees import inner, needed_model, plain_value
-from nestsim.launch.read import ImportedJob, LaunchSource
+from nestsim.launch.read import ImportedJob, LaunchSource, OptionEffects
 from nestsim.launch.shell import marks
 from topologies.errors import InputError
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.launch.formats.plan import write_plan
+from nestsim.launch.registry import write_plan
 from nestsim.scenario.plan import PlanTable
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import build_plan

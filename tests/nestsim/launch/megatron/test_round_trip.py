@@ -14,10 +14,9 @@ from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.formats.megatron.settings import model_options, script_of
 from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.ranks import RANK_MAP
 from nestsim.launch.read import ImportedJob, LaunchSource
-from nestsim.launch.written import LaunchFiles
 from nestsim.scenario.load import Scenario
 from planner.plans.spec import PlanSpec
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario

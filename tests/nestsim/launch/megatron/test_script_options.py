@@ -9,12 +9,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.arguments import find_command
-from nestsim.launch.formats.megatron.read import read_megatron
+from nestsim.launch.formats.megatron.read import find_command, read_megatron
 from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import LaunchSource, imported_scenario
-from nestsim.launch.written import LaunchFiles
 from nestsim.scenario.load import Scenario
 from tests.nestsim.launch.megatron.small import small_scenario
 
