@@ -48,7 +48,6 @@ _IN_BODY = str.maketrans("|;[]<>()&*?!~# \t+,:=%/^@{", "x" * 25)
 _CLOSERS = {"$(": ")", "${": "}", "$((": "))", "((": "))", "(": ")", "{": "}"}
 _CLOSERS |= {"if": "fi", "case": "esac", "do": "done", "[[": "]]", "<(": ")"}
 _CLOSERS |= {"for": "done", "while": "done", "until": "done", '"': '"', "`": "`"}
-_CLOSES = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}", "in"})
 
 
 def _same_length(by: str) -> Callable[[re.Match[str]], str]:

@@ -43,14 +43,6 @@ SCRIPT_FILE = "maxtext.sh"
 PROGRAM = "maxtext.trainers.pre_train.train"
 """What trains (maxtext 0.2.5, ``maxtext/trainers/pre_train/train.py``)."""
 
-_NOTES = (
-    "Output folder, data, tokenizer, checkpoints and learning rate are yours to fill "
-    "in, where nothing that was imported says them.",
-    f"Names are those of MaxText's {VERSION}.",
-    "JAX lays the axes out on a torus of TPUs by itself.",
-)
-
-
 _YOURS = {"run_name": "${RUN_NAME}", "base_output_directory": "${OUTPUT_PATH}"}
 """What users say for themselves."""
 
@@ -90,7 +82,7 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
     return LaunchFiles(
         files={YAML_FILE: _yaml(job, groups), SCRIPT_FILE: _script(job, command)},
         gaps=tuple(gaps),
-        notes=_NOTES,
+        notes=tuple(TABLE.facts["notes"]),
     )
 
 

@@ -1,7 +1,6 @@
 """What a plan, its training and its software say and torchtitan has no words for."""
 
-from collections.abc import Iterator
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nestsim.launch.carried import carried_options
@@ -47,17 +46,7 @@ def every_nth(job: LaunchJob) -> str:
     return named if named in fitting else next(iter(fitting), "")
 
 
-_LACKING = MappingProxyType(
-    {
-        COMMAND_VERSION: (
-            "cp_comm_type: p2p",
-            "overlap_moe_expert_parallel_comm: DualPipeV",
-            "expert_tensor_parallel_size: split as the rest",
-            "recompute_num_layers: every n-th",
-        ),
-        TOML_VERSION: ("sequence_parallel", "zero_stage: 0 with others"),
-    }
-)
+_LACKING: Mapping[str, Sequence[str]] = TABLE.facts["lacking"]
 """Version -> cases of the table's gaps that are those of this one alone."""
 
 

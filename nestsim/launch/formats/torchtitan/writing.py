@@ -65,20 +65,6 @@ SCRIPT_FILE = "torchtitan.sh"
 """Starts 0.3."""
 
 
-_NOTES = (
-    "Data, tokenizer, checkpoints, learning rate and number of steps are yours to fill "
-    "in, where nothing that was imported says them.",
-    f"{TOML_FILE} is read by torchtitan {TOML_VERSION}, {SCRIPT_FILE} starts "
-    f"{COMMAND_VERSION}, which reads no TOML: one of the two is enough.",
-    "The options were checked against these versions; others may name them otherwise.",
-)
-
-_OWN_FLAVOR = (
-    "The flavor of its own has the base of rotary positions and the epsilon of norms "
-    "that torchtitan takes where nothing says otherwise: give the model's own."
-)
-
-
 def write_torchtitan(job: LaunchJob) -> LaunchFiles:
     """Write a plan for torchtitan 0.2 (TOML) and 0.3 (command line)."""
     flavor = flavor_of(job.model)
@@ -102,12 +88,15 @@ def write_torchtitan(job: LaunchJob) -> LaunchFiles:
     if not job.is_in_order(DEFAULT_ORDER):
         devices = job.devices_of_ranks(DEFAULT_ORDER)
         files[RANK_MAP] = rank_map(devices, job.devices_per_node)
-    own = (_OWN_FLAVOR,) if TRAIN_FILE in files else ()
     differing = [str(gap) for gap in find_gaps(job, flavor, of_other=True)]
     other = SCRIPT_FILE if version_of(job) == TOML_VERSION else TOML_FILE
-    less = (f"{other} is not quite the plan: {'; '.join(differing)}",)
-    notes = (*_NOTES, *own, *(less if differing else ()))
-    return LaunchFiles(files=files, gaps=tuple(gaps), notes=notes)
+    cases = {"own_flavor": TRAIN_FILE in files, "differing": bool(differing)}
+    notes = (
+        note.format(file=other, differing="; ".join(differing))
+        for case, note in TABLE.facts["notes"].items()
+        if cases.get(case, True)
+    )
+    return LaunchFiles(files=files, gaps=tuple(gaps), notes=tuple(notes))
 
 
 def _options(job: LaunchJob) -> dict[str, Any]:
