@@ -16,9 +16,8 @@ from pathlib import Path
 
 from estimators.models.spec import TransformerSpec
 from nestsim.evaluate import Evaluator, build_job
-from nestsim.launch.job import LaunchJob
+from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.launch.registry import PRESET_FORMATS, WRITERS
-from nestsim.launch.written import LaunchGap
 from nestsim.scenario.load import scenario_of
 from tests.regret.scenarios import Drawn, draw
 from topologies.input_file import parse_toml
