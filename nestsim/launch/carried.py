@@ -118,7 +118,7 @@ def array_text(group: OptionGroup) -> str:
 
 def joined(groups: Iterable[OptionGroup]) -> dict[str, Any]:
     """Return the options of all groups."""
-    return {name: one for group in groups for name, one in group.options.items()}
+    return {name: value for group in groups for name, value in group.options.items()}
 
 
 def brought_back(

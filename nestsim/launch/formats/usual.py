@@ -210,6 +210,11 @@ _OF_TRAINING = frozenset(
 """What a job may have otherwise than the library, with the same weights otherwise."""
 
 
+def strongest(modes: Iterable[str]) -> str:
+    """Return the recompute mode that keeps least."""
+    return max(modes, key=("none", "selective", "full", "stage").index)
+
+
 def decoder_family(model: Mapping[str, Any]) -> str:
     """Return the family of a decoder of Megatron's that a table [model] spells out."""
     if "num_moe_experts" in model:

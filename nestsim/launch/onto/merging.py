@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from nestsim.launch.formats.megatron.carried import TOKENS
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.onto.kinds import (
     OptionText,
@@ -51,14 +52,6 @@ from topologies.network import Network
 
 MAX_FILE = 4_000_000
 """Longest launch file that is changed [byte]."""
-
-_TOKENS = frozenset(
-    {
-        *("tokenizer-type", "tokenizer-model", "vocab-size", "padded-vocab-size"),
-        *("pad-vocab-size-to", "make-vocab-size-divisible-by"),
-    }
-)
-"""Options that stay whatever a plan asks for: made-up tokens stand for them."""
 
 _TOGETHER = re.compile(
     r"recompute|activations?.checkpoint|checkpoint-(?:activations|num)|remat|fp[48]-"
@@ -272,7 +265,8 @@ class _Merge:
         script = isinstance(editor, ScriptText)
         now = editor.options()
         new = {hyphenated(k) if script else k: v for k, v in options.items()}
-        skipped = _TOKENS | LAUNCHER if script else frozenset[str]()
+        # Made-up tokens stand for those of users, which stay.
+        skipped = TOKENS | LAUNCHER if script else frozenset[str]()
         changes = {k: v for k, v in new.items() if k not in now or now[k] != v}
         changes |= {
             k: None for k in now if k not in new and (not script or k in self.trained)

@@ -196,7 +196,7 @@ def _gaps(
     plan, execution = job.plan, job.workload.execution
     overlaps = execution.overlap_grad_reduce
     fleet = device_fleet(job.scenario, job.network.num_devices)
-    in_passes = any(LEDGER[one.zero_stage].sent_at(*PASSES) for one in plan.stages)
+    in_passes = any(LEDGER[stage.zero_stage].sent_at(*PASSES) for stage in plan.stages)
     transfers = any(any(stage.step_transfers) for stage in priced.stages)
     is_slow = fleet is not None and bool((fleet.factors() > 1.0).any())
     cases: dict[str, tuple[bool, object]] = {

@@ -43,6 +43,7 @@ from nestsim.launch.formats.deepspeed.tables import (
     launch_tables,
     shared_blocks,
 )
+from nestsim.launch.formats.usual import strongest
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
 from nestsim.launch.training import CHECK_COMMAND, check_text
@@ -61,9 +62,6 @@ HOSTS = "hostfile"
 
 WORKER = "worker.sh"
 """Name of the script that gives each process its rank."""
-
-_MODES = ("none", "selective", "full", "stage")
-"""Recompute modes, the later the less is kept."""
 
 
 def write_deepspeed(job: LaunchJob) -> LaunchFiles:
@@ -136,9 +134,8 @@ def _most(value: T | tuple[T, ...]) -> T:
 
 def _mode(plan: PlanSpec) -> str:
     """Return the recompute mode that saves most of those that stages have."""
-    modes = set(plan.recompute_by_stage())
-    strongest = max(modes, key=_MODES.index)
-    return "full" if strongest == "stage" else strongest
+    mode = strongest(plan.recompute_by_stage())
+    return "full" if mode == "stage" else mode
 
 
 def _zero_stage(plan: PlanSpec) -> int:

@@ -82,7 +82,7 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
     return LaunchFiles(
         files={YAML_FILE: _yaml(job, groups), SCRIPT_FILE: _script(job, command)},
         gaps=tuple(gaps),
-        notes=tuple(TABLE.facts["notes"]),
+        notes=tuple(note.format(release=VERSION) for note in TABLE.facts["notes"]),
     )
 
 

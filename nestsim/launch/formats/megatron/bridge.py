@@ -106,10 +106,10 @@ class _BridgeRecipe:
 
 def write_megatron_bridge(job: LaunchJob) -> LaunchFiles:
     """Write a plan as a recipe of Megatron Bridge, and the script that starts it."""
-    own = joined(job_options(job))
+    options = joined(job_options(job))
     script = {name: one for name, one in (script_options(job) or {}).items() if one}
     fields = set(_FACTS["scripts"].split())
-    values = {name: one for name, one in script.items() if name in fields} | own
+    values = {name: one for name, one in script.items() if name in fields} | options
     recipe = _recipe(job, values)
     mapped = needs_rank_map(job)
     files: dict[str, str | bytes] = {

@@ -91,8 +91,8 @@ def with_script(
         refusal=lambda name: _unfit(values, name),
         shown=lambda name, words: (f"--{name}", " ".join(words) or True),
     )
-    *own, rest = with_imported(groups, back, name="SCRIPT_ARGS", file="script")
-    return (*own, *([rest] if rest.options else [])), tuple(gaps)
+    *kept, rest = with_imported(groups, back, name="SCRIPT_ARGS", file="script")
+    return (*kept, *([rest] if rest.options else [])), tuple(gaps)
 
 
 def has_tokens(job: LaunchJob) -> bool:

@@ -14,6 +14,7 @@ from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
 from nestsim.launch.carried import OptionGroup
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.patterns import write_layout, write_list
+from nestsim.launch.formats.usual import strongest
 from nestsim.launch.job import LaunchJob
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LaunchRules
@@ -28,9 +29,6 @@ Options = dict[str, Values]
 
 _NARROW: Mapping[str, Mapping[str, str]] = known.TABLE.facts["narrow"]
 """Format of products with weights -> its options."""
-
-MODE_STRENGTH = ("none", "selective", "full", "stage")
-"""Recompute modes, from keeping most to keeping least."""
 
 
 def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:
@@ -89,11 +87,6 @@ def rank_order(job: LaunchJob) -> str | None:
     if possible and job.is_in_order(known.PP_INSIDE_ORDER):
         return known.PP_INSIDE_ORDER
     return None
-
-
-def strongest(modes: tuple[str, ...]) -> str:
-    """Return the recompute mode that keeps least."""
-    return max(modes, key=MODE_STRENGTH.index)
 
 
 def _written(part: str, source: object) -> Iterator[tuple[str, Values]]:

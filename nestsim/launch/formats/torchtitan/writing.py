@@ -91,8 +91,16 @@ def write_torchtitan(job: LaunchJob) -> LaunchFiles:
     differing = [str(gap) for gap in find_gaps(job, flavor, of_other=True)]
     other = SCRIPT_FILE if version_of(job) == TOML_VERSION else TOML_FILE
     cases = {"own_flavor": TRAIN_FILE in files, "differing": bool(differing)}
+    named = {
+        "toml": TOML_FILE,
+        "toml_version": TOML_VERSION,
+        "script": SCRIPT_FILE,
+        "version": COMMAND_VERSION,
+        "file": other,
+        "differing": "; ".join(differing),
+    }
     notes = (
-        note.format(file=other, differing="; ".join(differing))
+        note.format(**named)
         for case, note in TABLE.facts["notes"].items()
         if cases.get(case, True)
     )

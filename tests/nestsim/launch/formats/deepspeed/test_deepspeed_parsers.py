@@ -156,7 +156,7 @@ def test_only_known_names_are_written(job):
     config = json.loads(files["ds_config.json"])
     assert [name for name in config if not is_key(name)] == []
     zero = set(config["zero_optimization"])
-    assert {f"zero_optimization.{one}" for one in zero} <= {
+    assert {f"zero_optimization.{name}" for name in zero} <= {
         *TABLE.options,
         *TABLE.silent,
     }
