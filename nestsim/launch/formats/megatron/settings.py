@@ -18,7 +18,7 @@ from nestsim.launch.formats.usual import strongest
 from nestsim.launch.job import LaunchJob
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LaunchRules
-from planner.frameworks.splits import LAYOUT, counted_ends
+from planner.frameworks.splits import LAYOUT, counted_ends, has_other_ends
 from planner.step.schedules.language import round_length
 
 Values = tuple[str, ...]
@@ -265,28 +265,30 @@ def _layout(job: LaunchJob) -> Options:
 
     A release without layouts may count the ends of the chain as blocks.
     """
-    plan = job.settings
+    plan, pp = job.settings, len(job.plan.stages)
     v = plan.virtual_pipeline_model_parallel_size
     blocks = job.blocks_by_virtual_stage()
+    chunks: Options = {}
+    if v > 1:
+        chunks = {"num-virtual-stages-per-pipeline-rank": (str(v),)}
     if len(set(blocks)) == 1:
-        return {"num-virtual-stages-per-pipeline-rank": (str(v),)} if v > 1 else {}
+        return chunks
     if job.model.has_mamba or job.model.has_decoder:
         return {}  # their blocks are shared out evenly
-    if v == 1 and len(set(blocks[1:-1])) <= 1 and 0 not in blocks:
+    has_layouts = LAYOUT in launch_rules(job).splits
+    plain = 0 not in blocks and not (v > 1 and has_layouts)
+    if plain and has_other_ends(blocks, pp):
         # Of two stages the first one says it; with both, 0.12 divides by the rest.
         middle = blocks[1]
-        return {
-            name: (str(count),)
+        return chunks | {
+            name: (str(v * count),)
             for name, count in (
                 ("decoder-first-pipeline-num-layers", blocks[0]),
                 ("decoder-last-pipeline-num-layers", blocks[-1]),
             )
             if count != middle
         }
-    if LAYOUT not in launch_rules(job).splits and (ends := counted_ends(blocks)):
-        chunks: Options = (
-            {"num-virtual-stages-per-pipeline-rank": (str(v),)} if v > 1 else {}
-        )
+    if not has_layouts and (ends := counted_ends(blocks)):
         names: Options = {f"account-for-{end}-in-pipeline-split": () for end in ends}
         return chunks | names
     return {
