@@ -44,8 +44,8 @@ torch.cuda.set_device = lambda *_: None
 torch.Tensor.cuda = lambda tensor: tensor
 torch.compile = lambda function=None, **_: function or (lambda later: later)
 ASKED_RANK = torch.distributed.get_rank
-torch.distributed.get_rank = lambda *group: (
-    ASKED_RANK(*group) if torch.distributed.is_initialized() else 0
+torch.distributed.get_rank = lambda group=None: (
+    ASKED_RANK(group) if torch.distributed.is_initialized() else 0
 )
 
 from answering import Facts, answer_all, launched_words  # noqa: E402
