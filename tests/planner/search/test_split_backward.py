@@ -30,15 +30,16 @@ def test_weight_gradients_leave_the_backward_pass():
     assert (last.forward_time, last.backward_time) == (2, 4 - 2)
     assert (first.weight_gradient_time, last.weight_gradient_time) == (3, 2)
     assert [stage.chunk_times for stage in priced.stages] == [
-        ((5, 7, 3, 0, 0),),
-        ((2, 2, 2, 0, 0),),
+        ((5, 7, 3, 0, 0, 0),),
+        ((2, 2, 2, 0, 0, 0),),
     ]
     joined = price_plan(TREE, workload(), plan([[[0]], [[4]]], (2,), m=8)).stages
     for one, other in zip(priced.stages, joined, strict=True):
         assert one.parts == other.parts
         assert one.work_time == other.work_time == sum(one.parts.values())
         assert other.weight_gradient_time == 0
-        assert other.chunk_times[0] == (one.forward_time, other.backward_time, 0, 0, 0)
+        both = one.forward_time, other.backward_time
+        assert other.chunk_times[0] == (*both, 0, 0, 0, 0)
 
 
 def test_the_price_is_the_timeline_and_its_terms_add_up():
