@@ -34,9 +34,9 @@ from nestsim.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.infeasibility import explain_infeasibility
-from planner.planners import PLANNERS
-from planner.planners.manual import manual_plans
-from planner.planners.protocol import PlannerOutcome, PlannerSettings, fits
+from planner.rivals import PLANNERS
+from planner.rivals.manual import manual_plans
+from planner.rivals.protocol import PlannerOutcome, PlannerSettings, fits
 from planner.search.launchable import BrokenRule, broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.search import Replays
@@ -273,7 +273,7 @@ class Evaluator:
         Parameters
         ----------
         planner
-            A name of `planner.planners.PLANNERS`.
+            A name of `planner.rivals.PLANNERS`.
         settings
             Seeds, budgets and the like.
         starts

@@ -28,9 +28,9 @@ from planner.explain.request import Request
 from planner.frameworks.framework import FRAMEWORKS
 from planner.memory.account import MemoryJob, MemoryLimits
 from planner.memory.thrift import least_memory
-from planner.planners.protocol import PlannerOutcome
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.checks import check_plan
+from planner.rivals.protocol import PlannerOutcome
 from planner.search.thriftiest import fullest_stage
 from planner.step.execution import Workload
 from planner.step.plan import Plan

@@ -23,7 +23,7 @@ def plan_instance(path: Path, *, score: bool, as_json: bool, quiet: bool) -> int
         Show no progress.
     """
     from nestsim.cli.console.output import working
-    from planner.nest_artifact import read_instance, score_baselines, solve
+    from planner.rivals.nest_artifact import read_instance, score_baselines, solve
     from topologies.errors import naming
 
     instance = read_instance(path)

@@ -19,8 +19,8 @@ from nestsim.evaluate import build_job
 from nestsim.scenario.load import Scenario
 from nestsim.store import Outcome, Point, Row, Store, content_key
 from nestsim.sweep.runner import run_sweep
-from planner.planners import PLANNERS
-from planner.planners.protocol import PlannerSettings
+from planner.rivals import PLANNERS
+from planner.rivals.protocol import PlannerSettings
 from planner.work import Progress
 from topologies.errors import InputError
 from topologies.link_file import link_file_bytes

@@ -16,7 +16,7 @@ from nestsim.results import Candidate
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import SweepSpec
 from planner.cost.objective import largest_term
-from planner.planners.protocol import PlannerSettings
+from planner.rivals.protocol import PlannerSettings
 from planner.work import Progress
 from topologies.errors import InputError
 from topologies.network import Network
@@ -82,7 +82,7 @@ def measured(
     scenario
         As `for_comparison` returns it.
     planner
-        A name of `planner.planners.PLANNERS`.
+        A name of `planner.rivals.PLANNERS`.
     settings
         Seeds, budgets and the like.
     progress

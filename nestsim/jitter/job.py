@@ -28,7 +28,7 @@ from nestsim.simulator.work import PipelineWork
 from nestsim.store import Point, Row, content_key
 from nestsim.sweep.runner import run_sweep
 from planner.cost.objective import PricedPlan
-from planner.planners.protocol import PlannerOutcome
+from planner.rivals.protocol import PlannerOutcome
 from planner.step.plan import Plan
 from planner.work import Progress, Spent
 from topologies.arrays import FloatArray

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from nestsim.report.tables import add_row, facts, new_table
 from nestsim.report.wording import number, plural, size_of_limit
-from planner.nest_artifact.costs import ArtifactStageCost, PricedSplit
-from planner.nest_artifact.instance import NestInstance
-from planner.nest_artifact.solver import WHY, NestSolution, Score, ScoredBaseline
+from planner.rivals.nest_artifact.costs import ArtifactStageCost, PricedSplit
+from planner.rivals.nest_artifact.instance import NestInstance
+from planner.rivals.nest_artifact.solver import WHY, NestSolution, Score, ScoredBaseline
 from topologies.units import format_duration
 
 

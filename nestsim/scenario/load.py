@@ -41,8 +41,8 @@ from nestsim.scenario.settings import (
 )
 from nestsim.scenario.table import ScenarioTable
 from planner.frameworks.framework import FRAMEWORKS
-from planner.planners.protocol import PlannerSettings
 from planner.plans.spec import PlanSpec
+from planner.rivals.protocol import PlannerSettings
 from planner.search.space import SearchSpec
 from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator, Host
@@ -146,7 +146,7 @@ class Scenario:
     none."""
 
     planner: str = "nest"
-    """A name of `planner.planners.PLANNERS`."""
+    """A name of `planner.rivals.PLANNERS`."""
 
     planner_settings: PlannerSettings = field(default_factory=PlannerSettings)
     """What planners are told beside `search`."""

@@ -10,8 +10,8 @@ from nestsim.scenario.base import Count, Distinct, Duration, NameChoice, Table
 from planner.cost.choices import goes_with
 from planner.frameworks.framework import FRAMEWORKS, IDEAL_PRESET, Preset
 from planner.frameworks.rules import LaunchRules
-from planner.planners.protocol import PlannerSettings
 from planner.plans.spec import PlanSpec
+from planner.rivals.protocol import PlannerSettings
 from planner.search.space import OBJECTIVES, SearchSpec
 from planner.step.plan import NO_OFFLOAD, Offload
 from planner.step.schedules import SCHEDULES

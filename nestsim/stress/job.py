@@ -42,7 +42,7 @@ from nestsim.stress.thresholds import (
 )
 from nestsim.sweep.executors.protocol import Executor
 from nestsim.sweep.runner import SweepResult, run_sweep
-from planner.planners import PLANNERS
+from planner.rivals import PLANNERS
 from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.builders import build_network

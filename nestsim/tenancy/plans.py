@@ -17,8 +17,8 @@ from nestsim.simulator.work import PipelineWork
 from nestsim.tenancy.scenario import Tenant
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
-from planner.planners.protocol import fits
 from planner.plans.build import build_plan
+from planner.rivals.protocol import fits
 from planner.step.execution import Workload
 from planner.step.fleet import Fleet
 from planner.step.plan import Plan

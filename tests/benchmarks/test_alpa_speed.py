@@ -6,8 +6,8 @@ import pytest
 
 from estimators.tracing.trace import trace_model
 from nestsim.scenario.load import load_scenario
-from planner.planners.alpa import Alpa
-from planner.planners.protocol import PlannerSettings
+from planner.rivals.alpa import Alpa
+from planner.rivals.protocol import PlannerSettings
 from planner.step.execution import Workload
 from topologies.builders import build_network
 

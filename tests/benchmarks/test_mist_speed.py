@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.planner.planners.mist.golden import needs_golden
-from tests.planner.planners.mist.test_tuner import l4_tuner
+from tests.planner.rivals.mist.golden import needs_golden
+from tests.planner.rivals.mist.test_tuner import l4_tuner
 
 
 @needs_golden

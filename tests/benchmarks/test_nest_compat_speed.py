@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.nest_artifact import read_instance, solve
+from planner.rivals.nest_artifact import read_instance, solve
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "nest-instances"
 FILES = sorted(DATA.glob("*/*.json"))

@@ -14,7 +14,7 @@ from tests.fuzz.formats import Tree, dump
 from tests.fuzz.mutations import Place, mutated_bytes, mutated_trees
 from tests.fuzz.network_files import LOG, network_file_cases
 from tests.fuzz.scenarios import CONFIG, SCENARIO, SHIPPED, World, worlds
-from tests.planner.nest_artifact.nest_cases import instances
+from tests.planner.rivals.nest_artifact.nest_cases import instances
 
 PLAN = "plan.json"
 MEASUREMENTS = "measurements.csv"

@@ -17,7 +17,7 @@ from nestsim.report.text import print_job
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.jittered import jittered_replay
 from nestsim.simulator.noise import Delay, Jitter, Noise
-from planner.planners.protocol import PlannerSettings
+from planner.rivals.protocol import PlannerSettings
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 LARGE = "deepseek_v3_2048_h800"

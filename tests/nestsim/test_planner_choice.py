@@ -13,8 +13,8 @@ from nestsim.job import plan_job, run_job
 from nestsim.report.json import dump_json, plan_json
 from nestsim.scenario import load_scenario
 from nestsim.scenario.table import scenario_schema
-from planner.planners import PLANNERS
-from planner.planners.protocol import STARTS, PlannerSettings
+from planner.rivals import PLANNERS
+from planner.rivals.protocol import STARTS, PlannerSettings
 from topologies.errors import InputError
 
 SHIPPED = Path(__file__).parents[2] / "scenarios" / "gpt3_1.3b_8_a100.toml"

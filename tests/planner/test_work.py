@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.planners import PLANNERS
-from planner.planners.protocol import PlannerOutcome, PlannerSettings
+from planner.rivals import PLANNERS
+from planner.rivals.protocol import PlannerOutcome, PlannerSettings
 from planner.search.best_first import FIRST_OPENING, LEFT, SearchResult, search
 from planner.search.candidates import CandidateSet
 from planner.search.space import SearchSpec
@@ -23,7 +23,7 @@ from planner.work import (
     stopped_sentence,
 )
 from tests.planner.instances import instances
-from tests.planner.planners.examples import small_job
+from tests.planner.rivals.examples import small_job
 from tests.planner.search.test_infeasibility import AMPLE, eight_devices, tiny_job
 from topologies import InputError
 
@@ -103,7 +103,7 @@ def test_whatever_the_limit_there_is_a_plan(name):
 
 
 def test_phaze_stops_once_one_of_its_plans_fits(monkeypatch):
-    monkeypatch.setattr("planner.planners.phaze.FIRST_OPENING", 2)
+    monkeypatch.setattr("planner.rivals.phaze.FIRST_OPENING", 2)
     spec = SearchSpec(work_limit=1)
     stopped = PLANNERS["phaze"].find(*small_job(), spec, QUICK)
     whole = PLANNERS["phaze"].find(*small_job(), SearchSpec(), QUICK)

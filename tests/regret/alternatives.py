@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.frameworks.framework import FRAMEWORKS
-from planner.planners.manual import manual_plans
-from planner.planners.protocol import fits
+from planner.rivals.manual import manual_plans
+from planner.rivals.protocol import fits
 from planner.search.best_first import search
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts

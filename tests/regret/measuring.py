@@ -14,7 +14,7 @@ from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario, scenario_of
 from nestsim.simulator.replay import replay
 from planner.cost.pricing import price_plan
-from planner.planners.protocol import PlannerOutcome
+from planner.rivals.protocol import PlannerOutcome
 from planner.step.execution import Workload
 from planner.step.plan import Plan
 from tests.regret.alternatives import (

@@ -12,7 +12,7 @@ import pytest
 from nestsim.evaluate import Evaluator, build_job
 from nestsim.scenario.load import scenario_of
 from planner.frameworks.framework import FRAMEWORKS
-from planner.planners.manual import manual_plans
+from planner.rivals.manual import manual_plans
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from tests.regret.__main__ import page_table

@@ -8,7 +8,7 @@ import pytest
 
 from nestsim.compare.job import CompareSettings, compare_job
 from nestsim.scenario import load_scenario
-from planner.nest_artifact import read_instance, score_baselines, solve
+from planner.rivals.nest_artifact import read_instance, score_baselines, solve
 
 pytestmark = pytest.mark.slow
 

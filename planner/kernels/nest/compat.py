@@ -3,8 +3,8 @@
 Letters: ``N`` nodes, ``L`` network levels, ``K`` devices, ``a`` devices of a stage,
 ``s`` position of a stage counted from the end (the last is 1), ``S`` stages, ``d``
 replicas, ``B`` microbatches. An interval ``[i, j)`` holds nodes ``i`` to ``j - 1``.
-`planner.nest_artifact.costs` has the model in words; sums here run in its order, so
-that both give the same bits.
+`planner.rivals.nest_artifact.costs` has the model in words; sums here run in its order,
+so that both give the same bits.
 
 Every stage takes ``a`` devices and the last one is placed first, so the level of the
 link between positions ``s`` and ``s + 1`` is data, ``link[s]``::

@@ -2,8 +2,8 @@
 
 Letters: ``N`` nodes, ``E`` edges, ``L`` network levels. An interval ``[i, j)`` holds
 nodes ``i`` to ``j - 1``; tables have shape ``(N, N + 1)``.
-`planner.nest_artifact.costs` has the model in words; sums here run in its order, so
-that both give the same bits.
+`planner.rivals.nest_artifact.costs` has the model in words; sums here run in its order,
+so that both give the same bits.
 """
 
 from typing import NamedTuple

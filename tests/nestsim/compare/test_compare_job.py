@@ -25,7 +25,7 @@ from nestsim.evaluate import build_job
 from nestsim.job import simulate_job
 from nestsim.store import Store
 from planner.cost.pricing import price_plan
-from planner.planners import PLANNERS
+from planner.rivals import PLANNERS
 from planner.work import TIME_LIMIT, WORK_LIMIT
 from tests.nestsim.compare.small import load
 from topologies.errors import InputError

@@ -14,7 +14,7 @@ from nestsim.simulator.replay import ReplaySettings, replay
 from nestsim.verdict import contention_by_level
 from planner.cost.pricing import price_plan
 from planner.frameworks.framework import PRESETS
-from planner.planners.manual import propose
+from planner.rivals.manual import propose
 from planner.search.best_first import search
 from planner.search.space import divisors
 from planner.step.execution import Execution

@@ -22,7 +22,7 @@ from nestsim.report.explain import explain_json, print_explanation
 from nestsim.report.figures.data import memory_title
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.explain.request import Request
-from planner.planners.protocol import fits
+from planner.rivals.protocol import fits
 from topologies import InputError
 from topologies.accelerators import load_accelerator
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.planners.protocol import fits
+from planner.rivals.protocol import fits
 from planner.search.device_kinds import group_speeds, kind_speeds
 from planner.step.fleet import DeviceKind, Fleet
 from tests.planner.fleets import on_random_fleet, slow_fleet
 from tests.planner.instances import instances
-from tests.planner.planners.test_planners import found_by, relaxed, times
+from tests.planner.rivals.test_planners import found_by, relaxed, times
 from topologies.accelerators import load_accelerator
 
 

@@ -1,5 +1,0 @@
-"""Alpa: shardings by an integer program, stages by a dynamic program over submeshes."""
-
-from planner.planners.alpa.planner import Alpa
-
-__all__ = ["Alpa"]
