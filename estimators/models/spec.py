@@ -13,8 +13,11 @@ from estimators.models.limits import (
     check_values,
     require_divides,
 )
-from estimators.models.mixtures import check_experts
-from estimators.models.special_checks import check_latent, check_special
+from estimators.models.special_checks import (
+    check_experts,
+    check_latent,
+    check_special,
+)
 from topologies.errors import InputError
 
 DENSE_BLOCK = "attention+dense"
@@ -481,7 +484,7 @@ def with_one_of_each(spec: TransformerSpec) -> TransformerSpec:
 
 
 def with_windows(
-    spec: TransformerSpec, window_size: int, skip_freq: int = 0
+    spec: TransformerSpec, window_size: int, skip_freq: int | Sequence[int] = 0
 ) -> TransformerSpec:
     """Return the same model with sliding windows.
 
@@ -493,33 +496,20 @@ def with_windows(
         Tokens that a token attends to, itself included.
     skip_freq
         Every which block sees all tokens (Megatron's ``window_attn_skip_freq``), 2 for
-        every second one; 0 for none of them.
+        every second one; 0 for none of them. Or a 1 for each block with a window and a
+        0 for each that sees all tokens.
     """
-    numbers = range(1, spec.num_layers + 1)
-    full = [skip_freq > 0 and number % skip_freq == 0 for number in numbers]
-    return with_windowed_blocks(spec, window_size, [not one for one in full])
-
-
-def with_windowed_blocks(
-    spec: TransformerSpec, window_size: int, windowed: Sequence[bool]
-) -> TransformerSpec:
-    """Return the same model with sliding windows in some blocks.
-
-    Parameters
-    ----------
-    spec
-        A model without windows.
-    window_size
-        Tokens that a token attends to, itself included.
-    windowed
-        Which blocks have a window.
-    """
+    if isinstance(skip_freq, int):
+        numbers = range(1, spec.num_layers + 1)
+        windowed = [not skip_freq or number % skip_freq > 0 for number in numbers]
+    else:
+        windowed = [mark == 1 for mark in skip_freq]
     if not any(windowed):
         return spec
     kinds = spec.block_pattern or (*spec.block_kinds.values(),) * spec.num_layers
     pattern = tuple(
-        kind.replace("attention", "window") if one else kind
-        for kind, one in zip(kinds, windowed, strict=True)
+        kind.replace("attention", "window") if has_window else kind
+        for kind, has_window in zip(kinds, windowed, strict=True)
     )
     return replace(spec, window_size=window_size, block_pattern=pattern)
 

@@ -85,23 +85,24 @@ def models(as_json: Json = False) -> None:
     """
     import typer
 
-    from estimators.models.library.catalog import LIBRARY
+    from estimators.models.library.catalog import model_names, published_model
 
+    library = {name: published_model(name) for name in model_names()}
     if as_json:
         from dataclasses import asdict
 
         from nestsim.report.json import dump_json
 
-        library = {
+        facts = {
             name: {**asdict(model.spec), "source": model.source}
-            for name, model in LIBRARY.items()
+            for name, model in library.items()
         }
-        typer.echo(dump_json(library), nl=False)
+        typer.echo(dump_json(facts), nl=False)
         return
     from nestsim.cli.console.output import print_table
 
     rows = []
-    for name, (spec, _) in LIBRARY.items():
+    for name, (spec, _) in library.items():
         experts = f"{spec.num_moe_experts}, top {spec.moe_router_topk}"
         sizes = (
             spec.num_layers,

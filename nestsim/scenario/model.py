@@ -4,23 +4,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from estimators.models.huggingface.load import load_huggingface
 from estimators.models.library.catalog import load_model, model_names
-from estimators.models.library.mamba import HYBRID_KINDS, hybrid_pattern
 from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
 from estimators.models.spec import (
     TransformerSpec,
     with_num_layers,
-    with_windows,
     without_padding,
 )
+from estimators.models.words import build_spec
 from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.architectures.encoder_decoder import EncoderDecoderModel
-from nestsim.scenario.architectures.experts import pattern_by_frequency
 from nestsim.scenario.architectures.sizes import (
     Attention,
     Depths,
@@ -33,33 +31,6 @@ from nestsim.scenario.architectures.vision import VisionModel
 from nestsim.scenario.base import Argument, Table, Text, input_file
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
-
-_LLAMA: Mapping[str, object] = MappingProxyType(
-    {
-        "gated_linear_unit": True,
-        "normalization": "rmsnorm",
-        "position_embedding_type": "rope",
-        "tie_word_embeddings": False,
-        "add_bias_linear": False,
-    }
-)
-
-FAMILY_DEFAULTS: Mapping[str, Mapping[str, object]] = MappingProxyType(
-    {
-        "gpt": {},
-        "llama": _LLAMA,
-        "mixtral": _LLAMA,
-        "mamba": {
-            "activation_func": "squared_relu",
-            "normalization": "rmsnorm",
-            "position_embedding_type": "none",
-            "tie_word_embeddings": False,
-            "add_bias_linear": False,
-        },
-        "bert": {"causal": False, "num_token_types": 2},
-    }
-)
-"""Family -> what its published models have, where the scenario is silent."""
 
 
 class LibraryModel(Table):
@@ -384,50 +355,10 @@ class SpelledOutModel(Table):
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
-        given: dict[str, Any] = dict(FAMILY_DEFAULTS[self.family])
-        left_out = {"attention", "mean_sequence_length", "hybrid_override_pattern"}
-        left_out |= {"moe_layer_freq", "window_size", "window_attn_skip_freq"}
-        given |= self.model_dump(exclude_none=True, exclude=left_out)
-        pattern = self._block_pattern() or pattern_by_frequency(
-            self.moe_layer_freq, self.num_layers
-        )
-        if pattern:
-            given["block_pattern"] = pattern
-        spec = TransformerSpec(**given, attention_implementation=self.attention)
-        if self.window_size is not None:
-            spec = with_windows(spec, self.window_size, self.window_attn_skip_freq)
-        elif self.window_attn_skip_freq:
-            raise InputError(
-                "belongs to sliding windows",
-                where="window_attn_skip_freq",
-                got=self.window_attn_skip_freq,
-                expected="0, or window_size beside it",
-            )
+        left_out = {"attention", "mean_sequence_length"}
+        words = self.model_dump(exclude_none=True, exclude=left_out)
+        spec = build_spec({**words, "attention_implementation": self.attention})
         return _adapted(spec, None, self.mean_sequence_length)
-
-    def _block_pattern(self) -> tuple[str, ...]:
-        """Return the kind of each block of a hybrid."""
-        letters = self.hybrid_override_pattern
-        if self.family != "mamba":
-            if letters is None:
-                return ()
-            raise InputError(
-                "belongs to hybrids of Mamba-2",
-                where="hybrid_override_pattern",
-                got=letters,
-                expected='family = "mamba" beside it, or to be left out',
-            )
-        if letters is None:
-            return ("mamba",) * self.num_layers
-        if len(letters) != self.num_layers or set(letters) - set(HYBRID_KINDS):
-            raise InputError(
-                "is not one letter for each block",
-                where="hybrid_override_pattern",
-                got=letters,
-                expected=f"num_layers = {self.num_layers} letters of "
-                + ", ".join(f'"{letter}"' for letter in HYBRID_KINDS),
-            )
-        return hybrid_pattern(letters)
 
 
 class ModuleModel(Table):

@@ -1,9 +1,10 @@
 """A Hugging Face ``config.json`` whose look-ups explain themselves."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from estimators.models.spec import TransformerSpec
 from topologies.errors import InputError, Problems
@@ -12,35 +13,76 @@ from topologies.input_file import read_json
 MAX_FILE = 1_000_000
 """Longest file that is read as a configuration, which has some kB [byte]."""
 
-_WHOLE = "a positive whole number, e.g. 32"
 _EXPECTED = "a config.json of the Hugging Face hub"
+_MISSING = object()
 
-GELUS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
-"""Names of GELU and its approximations."""
+
+class _ValueKind(NamedTuple):
+    """What a value can be."""
+
+    matches: Callable[[Any], bool]
+    """Whether a value that the JSON parser returned is of the kind."""
+
+    problem: str
+    """What is wrong with a value that is not."""
+
+    expected: str
+    """What the value should be, with an example."""
+
+    usual: Any
+    """Value where a file has none; None if it must have one."""
+
+    stand_in: Any
+    """What stands for a wrong value until the file is refused."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+_SIZE = "a positive whole number, e.g. 32"
+_NUMBER = "a number, e.g. 0.1"
+_TEXT = 'a text in quotes, e.g. "llama"'
+
+_KINDS: Mapping[type, _ValueKind] = MappingProxyType(
+    {
+        int: _ValueKind(_is_size, "not a positive whole number", _SIZE, None, 1),
+        float: _ValueKind(_is_number, "not a number", _NUMBER, 0.0, 0.0),
+        bool: _ValueKind(
+            lambda value: isinstance(value, bool),
+            "not a truth value",
+            "true or false",
+            usual=False,
+            stand_in=False,
+        ),
+        str: _ValueKind(
+            lambda value: isinstance(value, str), "not a text", _TEXT, None, ""
+        ),
+    }
+)
 
 
 class ConfigFile:
-    """A parsed file whose look-ups explain themselves."""
+    """A parsed file whose look-ups explain themselves.
+
+    A key with dots is that of an object inside the file. A wrong value is noted, and
+    something of its kind stands for it until the file is refused.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
         self.problems = Problems()
-
-    def _value(self, key: str, default: Any, expected: str) -> Any:
-        value = self.values.get(key)
-        if value is not None:
-            return value
-        if default is None:
-            raise InputError("key is missing", where=key, expected=expected)
-        return default
 
     def read(
         self, reader: "Callable[[ConfigFile], TransformerSpec]"
     ) -> TransformerSpec:
         """Return what a reader makes of the file, or raise all that is wrong with it.
 
-        A wrong value is noted and stands for 1, nothing or no; what else that makes
-        wrong is not told.
+        What else a wrong value makes wrong is not told.
         """
         try:
             spec = reader(self)
@@ -49,11 +91,6 @@ class ConfigFile:
             raise
         self.problems.refuse()
         return spec
-
-    def spelled(self, *keys: str) -> str:
-        """Return the first of some names of a key that the file has, else the first."""
-        given = [key for key in keys if self.values.get(key) is not None]
-        return given[0] if given else keys[0]
 
     def inside(
         self, key: str, reader: "Callable[[ConfigFile], TransformerSpec]"
@@ -78,84 +115,75 @@ class ConfigFile:
         except InputError as error:
             raise error.at(key) from None
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """Return a positive whole number; without a default it must be there."""
-        with self.problems.noted():
-            value = self._value(key, default, _WHOLE)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(
-                    "not a positive whole number",
-                    where=key,
-                    got=value,
-                    expected=_WHOLE,
-                )
-            return value
-        return 1
+    def find(self, key: str, default: Any = None) -> Any:
+        """Return what stands under a key, or the default if there is no such key."""
+        value: Any = self.values
+        for name in key.split("."):
+            value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
+        return default if value is _MISSING else value
 
-    def count(self, key: str, default: int) -> int:
-        """Return a whole number that may be 0, as it is where the file has null."""
-        value = self.values.get(key, default)
-        is_zero = isinstance(value, int) and not isinstance(value, bool) and value == 0
-        return 0 if value is None or is_zero else self.integer(key, default)
+    def spelled(self, *keys: str) -> str:
+        """Return the first of some names of a key that the file has, else the first."""
+        return next((key for key in keys if self.find(key) is not None), keys[0])
 
-    def indices(self, key: str) -> tuple[int, ...]:
+    def value(
+        self, kind: type, key: str, default: Any = None, *, may_be_zero: bool = False
+    ) -> Any:
+        """Return a value of some kind.
+
+        Parameters
+        ----------
+        kind
+            `int` for a positive whole number, `float`, `bool` or `str`.
+        key
+            Its key.
+        default
+            Value where there is none, or it is null. Without a default, numbers are 0
+            and truth values false; whole numbers and texts must be there.
+        may_be_zero
+            Whether 0 is a value, and null stands for it.
+        """
+        rules = _KINDS[kind]
+        value = self.find(key, _MISSING)
+        if may_be_zero and (value is None or (value == 0 and value is not False)):
+            return kind(0)
+        if value is None or value is _MISSING:
+            value = rules.usual if default is None else default
+            if value is not None:
+                return value
+            self.refuse("key is missing", key, None, rules.expected)
+        elif not rules.matches(value):
+            self.refuse(rules.problem, key, value, rules.expected)
+        else:
+            return kind(value)
+        return rules.stand_in
+
+    def marks(self, key: str) -> tuple[int, ...]:
         """Return a list of whole numbers; none where there is no list."""
-        expected = "a list of whole numbers, e.g. [0, 1]"
-        with self.problems.noted():
-            value = self._value(key, [], expected)
-            if not isinstance(value, list) or not all(
-                isinstance(item, int) and not isinstance(item, bool) for item in value
-            ):
-                raise InputError(
-                    "not a list of whole numbers",
-                    where=key,
-                    got=value,
-                    expected=expected,
-                )
+        value = self.find(key)
+        if value is None:
+            return ()
+        if isinstance(value, list) and all(type(item) is int for item in value):
             return tuple(value)
+        expected = "a list of whole numbers, e.g. [0, 1]"
+        self.refuse("not a list of whole numbers", key, value, expected)
         return ()
 
-    def number(self, key: str, default: float) -> float:
-        """Return a number."""
-        with self.problems.noted():
-            value = self._value(key, default, "a number, e.g. 0.1")
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InputError(
-                    "not a number", where=key, got=value, expected="a number, e.g. 0.1"
-                )
-            return float(value)
-        return 0.0
+    def require(self, key: str, allowed: Sequence[Any]) -> bool:
+        """Refuse a value that is not allowed; return whether it is, or is not there."""
+        value = self.find(key, allowed[0])
+        known = value in allowed
+        if not known:
+            expected = " or ".join(json.dumps(choice) for choice in allowed)
+            self.refuse("value is not supported", key, value, expected)
+        return known
 
-    def flag(self, key: str, *, default: bool) -> bool:
-        """Return a truth value."""
-        with self.problems.noted():
-            value = self._value(key, default, "true or false")
-            if not isinstance(value, bool):
-                raise InputError(
-                    "not a truth value", where=key, got=value, expected="true or false"
-                )
-            return value
-        return default
-
-    def text(self, key: str, default: str | None) -> str:
-        """Return a text; without a default it must be there."""
-        expected = 'a text in quotes, e.g. "llama"'
-        value = self._value(key, default, expected)
-        if not isinstance(value, str):
-            raise InputError("not a text", where=key, got=value, expected=expected)
-        return value
-
-    def require(self, key: str, *, default: Any, allowed: tuple[Any, ...]) -> None:
-        """Refuse a key that changes the model in a way that is not modelled."""
-        value = self.values.get(key, default)
-        with self.problems.noted():
-            if value not in allowed:
-                raise InputError(
-                    "value is not supported",
-                    where=key,
-                    got=value,
-                    expected=" or ".join(json.dumps(choice) for choice in allowed),
-                )
+    def refuse(self, problem: str, key: str, value: Any, expected: str) -> None:
+        """Note what is wrong with a key, once."""
+        if key not in {error.where for error in self.problems.errors}:
+            self.problems.errors.append(
+                InputError(problem, where=key, got=value, expected=expected)
+            )
 
 
 def read_config(file: Path) -> ConfigFile:

@@ -5,106 +5,22 @@ not change sizes or work (initialisation, token ids, rotary scaling) are ignored
 that would, and that the modules here cannot express, are refused.
 """
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
-from estimators.models.huggingface.bert import read_bert
 from estimators.models.huggingface.config_file import ConfigFile, read_config
-from estimators.models.huggingface.experts import (
-    read_deepseek_v2,
-    read_deepseek_v3,
-    read_glm4_moe,
-    read_gpt_oss,
-    read_llama4,
-    read_llama4_text,
-    read_qwen2_moe,
-    read_qwen3_moe,
+from estimators.models.huggingface.key_maps import (
+    key_map,
+    model_types,
+    nearest_type,
+    read_spec,
 )
-from estimators.models.huggingface.gemma import (
-    read_gemma,
-    read_gemma2,
-    read_gemma3,
-    read_gemma3_text,
-)
-from estimators.models.huggingface.gpt import read_gpt2, read_gpt_neox
-from estimators.models.huggingface.gpt_like import (
-    read_bloom,
-    read_falcon,
-    read_gpt_bigcode,
-    read_mpt,
-    read_nemotron,
-    read_opt,
-    read_starcoder2,
-)
-from estimators.models.huggingface.kinship import nearest_type
-from estimators.models.huggingface.llama import read_llama, read_mistral, read_mixtral
-from estimators.models.huggingface.llama_like import (
-    read_cohere,
-    read_glm,
-    read_glm4,
-    read_olmo,
-    read_olmo2,
-    read_olmo3,
-    read_phi3,
-    read_qwen2,
-    read_qwen3,
-    read_stablelm,
-)
-from estimators.models.huggingface.mamba import read_mamba2, read_nemotron_h
-from estimators.models.huggingface.t5 import read_t5
-from estimators.models.huggingface.vit import left_out, read_vit
 from estimators.models.spec import TransformerSpec, with_sequence_length
 from topologies.errors import InputError
 from topologies.input_file import file_in
 from topologies.notices import notices
 
-READERS: Mapping[str, Callable[[ConfigFile], TransformerSpec]] = MappingProxyType(
-    {
-        "llama": read_llama,
-        "mistral": read_mistral,
-        "mixtral": read_mixtral,
-        "deepseek_v2": read_deepseek_v2,
-        "deepseek_v3": read_deepseek_v3,
-        "kimi_k2": read_deepseek_v3,
-        "qwen2_moe": read_qwen2_moe,
-        "qwen3_moe": read_qwen3_moe,
-        "gpt_oss": read_gpt_oss,
-        "glm4_moe": read_glm4_moe,
-        "llama4": read_llama4,
-        "llama4_text": read_llama4_text,
-        "qwen2": read_qwen2,
-        "qwen3": read_qwen3,
-        "gemma": read_gemma,
-        "gemma2": read_gemma2,
-        "gemma3": read_gemma3,
-        "gemma3_text": read_gemma3_text,
-        "phi3": read_phi3,
-        "olmo": read_olmo,
-        "olmo2": read_olmo2,
-        "olmo3": read_olmo3,
-        "glm": read_glm,
-        "glm4": read_glm4,
-        "stablelm": read_stablelm,
-        "cohere": read_cohere,
-        "gpt2": read_gpt2,
-        "gpt_neox": read_gpt_neox,
-        "gpt_bigcode": read_gpt_bigcode,
-        "bloom": read_bloom,
-        "falcon": read_falcon,
-        "mpt": read_mpt,
-        "opt": read_opt,
-        "starcoder2": read_starcoder2,
-        "nemotron": read_nemotron,
-        "bert": read_bert,
-        "nemotron_h": read_nemotron_h,
-        "mamba2": read_mamba2,
-        "t5": read_t5,
-        "mt5": read_t5,
-        "vit": read_vit,
-    }
-)
-"""``model_type`` -> what reads it."""
+_MOST = 10**6
+"""Largest size of a tower that is counted."""
 
 
 def load_huggingface(
@@ -129,17 +45,18 @@ def load_huggingface(
     file = file_in(path, "config.json")
     try:
         config = read_config(file)
-        model_type = config.text("model_type", None)
-        if model_type not in READERS:
+        model_type = config.value(str, "model_type")
+        config.problems.refuse()
+        if model_type not in model_types():
             raise InputError(
                 "model type is not supported",
                 where="model_type",
                 got=model_type,
-                expected="one of " + ", ".join(READERS),
+                expected="one of " + ", ".join(model_types()),
                 hint=_hint(model_type),
             )
-        spec = config.read(READERS[model_type])
-        if sentence := left_out(config):
+        spec = read_spec(config, key_map(model_type))
+        if sentence := _left_out(config):
             notices().remark(f"note: {file.name}: {sentence}")
         if sequence_length is not None:
             spec = with_sequence_length(spec, sequence_length)
@@ -156,11 +73,32 @@ def parts_left_out(path: Path) -> str:
     InputError
         If the file cannot be read or is not JSON.
     """
-    return left_out(read_config(file_in(path, "config.json")))
+    return _left_out(read_config(file_in(path, "config.json")))
 
 
 def _hint(model_type: str) -> str:
     """Say what comes nearest to a type that is not read."""
-    near = nearest_type(model_type, READERS)
+    near = nearest_type(model_type)
     start = f'the nearest that is read is "{near}": ' if near else ""
     return f"{start}spell the architecture out under [model], with its family and sizes"
+
+
+def _left_out(config: ConfigFile) -> str:
+    """Return what of a configuration no model here has, as a sentence; else nothing.
+
+    Of models that see pictures the text model alone is read. The blocks of a tower are
+    those of a ViT: ``4 h^2 + 2 h f`` weights, ``9 h + f`` biases and norms.
+    """
+    tower = config.values.get("vision_config")
+    if not isinstance(tower, dict):
+        return ""
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size")
+    sizes = [tower.get(name) for name in names]
+    if not all(isinstance(size, int) and 0 < size < _MOST for size in sizes):
+        return "The vision tower (vision_config) is left out, and what pictures cost."
+    layers, h, f = (int(size or 0) for size in sizes)
+    weights = layers * (4 * h * h + 2 * h * f + 9 * h + f)
+    return (
+        f"The vision tower (vision_config: {layers} blocks, {weights / 1e6:,.0f} "
+        "million parameters in them) is left out, and what pictures cost."
+    )

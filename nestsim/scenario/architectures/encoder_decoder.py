@@ -5,7 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from estimators.models.spec import TransformerSpec, encoder_decoder_pattern
+from estimators.models.spec import TransformerSpec
+from estimators.models.words import build_spec
 from nestsim.scenario.architectures.sizes import (
     Attention,
     NumLayers,
@@ -76,27 +77,11 @@ class EncoderDecoderModel(Table):
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
-        encoder = self.encoder_num_layers
-        decoder = self.decoder_num_layers or encoder
-        tied, gated = self.tie_word_embeddings, self.gated_linear_unit
-        return TransformerSpec(
-            family="t5",
-            num_layers=encoder + decoder,
-            block_pattern=encoder_decoder_pattern(encoder, decoder),
-            hidden_size=self.hidden_size,
-            num_attention_heads=self.num_attention_heads,
-            vocab_size=self.vocab_size,
-            sequence_length=self.sequence_length,
-            decoder_sequence_length=self.decoder_sequence_length or 0,
-            ffn_hidden_size=self.ffn_hidden_size or 0,
-            kv_channels=self.kv_channels or 0,
-            gated_linear_unit=gated,
-            activation_func="gelu" if gated else "relu",
-            normalization="rmsnorm",
-            position_embedding_type="relative",
-            tie_word_embeddings=not gated if tied is None else tied,
-            add_bias_linear=False,
-            hidden_dropout=self.hidden_dropout,
-            attention_dropout=self.attention_dropout,
-            attention_implementation=self.attention,
-        )
+        gated = self.gated_linear_unit
+        words = {
+            "activation_func": "gelu" if gated else "relu",
+            "tie_word_embeddings": not gated,
+            "attention_implementation": self.attention,
+        }
+        given = self.model_dump(exclude_none=True, exclude={"attention"})
+        return build_spec(words | given)

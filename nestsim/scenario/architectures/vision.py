@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from estimators.models.spec import TransformerSpec
+from estimators.models.words import build_spec
 from nestsim.scenario.architectures.sizes import (
     Attention,
     NumLayers,
@@ -60,19 +61,6 @@ class VisionModel(Table):
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
-        return TransformerSpec(
-            family="vit",
-            num_layers=self.num_layers,
-            hidden_size=self.hidden_size,
-            num_attention_heads=self.num_attention_heads,
-            vocab_size=self.num_classes,
-            sequence_length=(self.image_size // self.patch_size) ** 2 + 1,
-            image_size=self.image_size,
-            patch_size=self.patch_size,
-            ffn_hidden_size=self.ffn_hidden_size or 0,
-            causal=False,
-            tie_word_embeddings=False,
-            hidden_dropout=self.hidden_dropout,
-            attention_dropout=self.attention_dropout,
-            attention_implementation=self.attention,
-        )
+        words = self.model_dump(exclude_none=True, exclude={"attention", "num_classes"})
+        words |= {"vocab_size": self.num_classes}
+        return build_spec({**words, "attention_implementation": self.attention})

@@ -13,8 +13,8 @@ from estimators.layers.work import Degrees
 from estimators.models.experts import MoELayer, TopK
 from estimators.models.families import build_layers, example_inputs
 from estimators.models.library.catalog import load_model
-from estimators.models.mixtures import dense_at_first, every_nth, expert_pattern
 from estimators.models.spec import TransformerSpec
+from estimators.models.words import build_spec, pattern_by_frequency
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
 from tests.estimators.whole_models import build_model
@@ -23,7 +23,7 @@ from topologies.errors import InputError
 SMALL = TransformerSpec(
     family="mixtral",
     num_layers=3,
-    block_pattern=dense_at_first(3, 1),
+    block_pattern=pattern_by_frequency([0, 1, 1], 3),
     hidden_size=32,
     num_attention_heads=4,
     vocab_size=101,
@@ -39,6 +39,17 @@ SMALL = TransformerSpec(
     moe_router_topk=2,
     moe_shared_expert_intermediate_size=24,
 )
+
+SIZES = {
+    "family": "mixtral",
+    "num_layers": 3,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "vocab_size": 101,
+    "sequence_length": 16,
+    "num_moe_experts": 8,
+    "moe_router_topk": 2,
+}
 
 
 def scales(rows: int, columns: int) -> int:
@@ -111,12 +122,31 @@ def test_deepseek_v3_activates_its_published_parameters() -> None:
     assert used / 1e9 == pytest.approx(37.6, abs=0.1)
 
 
-def test_patterns_say_which_blocks_have_experts() -> None:
-    assert dense_at_first(3, 1) == ("attention+dense", *["attention+experts"] * 2)
-    assert dense_at_first(3, 0) == ()
-    assert every_nth(4, 2) == ("attention+dense", "attention+experts") * 2
-    mixed = expert_pattern(2, lambda _: True, lambda i: ["window", "attention"][i])
-    assert mixed == ("window+experts", "attention+experts")
+def test_patterns_say_which_blocks_have_experts_and_windows() -> None:
+    words = {**SIZES, "moe_layer_freq": "[0]+[1]*2"}
+    experts = ("attention+dense", *["attention+experts"] * 2)
+    assert build_spec(words).block_pattern == experts
+    assert build_spec({**words, "moe_layer_freq": [1, 1, 1]}).block_pattern == ()
+    words |= {"window_size": 4, "window_attn_skip_freq": [0, 1, 0]}
+    windows = ("attention+dense", "window+experts", "attention+experts")
+    assert build_spec(words).block_pattern == windows
+
+
+@pytest.mark.parametrize(
+    ("freq", "chunk", "mixers"),
+    [
+        (2, 8, ("chunked", "unturned", "chunked")),
+        ([1, 0, 0], 8, ("unturned", "chunked", "chunked")),
+        ([1, 0, 0], 0, ("unturned", "attention", "attention")),
+        ([0, 0, 0], 0, ()),
+    ],
+)
+def test_blocks_without_positions_stand_between_those_of_chunks(
+    freq: int | list[int], chunk: int, mixers: tuple[str, ...]
+) -> None:
+    words = {**SIZES, "no_rope_freq": freq, "attention_chunk_size": chunk}
+    pattern = tuple(f"{mixer}+experts" for mixer in mixers)
+    assert build_spec(words).block_pattern == pattern
 
 
 # Routers.

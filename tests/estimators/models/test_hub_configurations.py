@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from estimators.models.huggingface.kinship import nearest_type
-from estimators.models.huggingface.load import READERS, load_huggingface
+from estimators.models.huggingface.key_maps import nearest_type
+from estimators.models.huggingface.load import load_huggingface
 from estimators.models.library.catalog import load_model
 from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
@@ -288,7 +288,7 @@ def test_keys_of_an_object_are_named_with_it(tmp_path: Path) -> None:
 def test_a_type_that_is_not_read_gets_the_nearest(
     tmp_path: Path, model_type: str, near: str
 ) -> None:
-    found = nearest_type(model_type, READERS)
+    found = nearest_type(model_type)
     assert found.startswith(near)
     assert bool(found) == bool(near)
     file = write(tmp_path, {"model_type": model_type})
@@ -313,7 +313,7 @@ def test_what_is_called_nearest_has_as_many_parameters_in_transformers(
             config.layer_types = config.layer_types[:2]
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(config)
-        near = nearest_type(model_type, READERS)
+        near = nearest_type(model_type)
         file = write(tmp_path, config.to_dict() | {"model_type": near})
         ours = trace_model(load_huggingface(file)).num_parameters
         error = ours / model.num_parameters() - 1.0

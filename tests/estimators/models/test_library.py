@@ -2,7 +2,7 @@
 
 import pytest
 
-from estimators.models.library.catalog import LIBRARY
+from estimators.models.library.catalog import published_model
 from estimators.tracing.trace import trace_model
 
 PUBLISHED_PARAMETERS = {
@@ -87,7 +87,7 @@ OTHERS = {
 
 def counted(name: str) -> int:
     """Return the parameters of a model of the library."""
-    return trace_model(LIBRARY[name].spec).num_parameters
+    return trace_model(published_model(name).spec).num_parameters
 
 
 @pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
@@ -97,7 +97,7 @@ def test_models_have_their_published_parameters(name: str) -> None:
 
 @pytest.mark.parametrize("name", STORED_WITH_A_COPY)
 def test_a_tied_output_layer_counts_once(name: str) -> None:
-    spec = LIBRARY[name].spec
+    spec = published_model(name).spec
     copy = spec.vocab_size * spec.hidden_size
     assert spec.tie_word_embeddings
     assert counted(name) + copy == STORED_WITH_A_COPY[name]
@@ -105,7 +105,7 @@ def test_a_tied_output_layer_counts_once(name: str) -> None:
 
 @pytest.mark.parametrize("name", STORED_WITH_EYES)
 def test_text_parts_are_what_the_eyes_leave(name: str) -> None:
-    width = LIBRARY[name].spec.hidden_size
+    width = published_model(name).spec.hidden_size
     eyes = 416_866_032 + 1152 + 1152 * width
     assert counted(name) + eyes == STORED_WITH_EYES[name]
 
@@ -120,11 +120,11 @@ def test_others_are_as_large_as_transformers_makes_them(name: str) -> None:
 
 def test_windows_alternate_as_published() -> None:
     """Gemma 2: from the first block on, every second; Gemma 3: five of six."""
-    second = LIBRARY["gemma2-9b"].spec
+    second = published_model("gemma2-9b").spec
     assert [kind == "window+dense" for kind in second.block_pattern] == [
         True,
         False,
     ] * 21
-    third = LIBRARY["gemma3-27b"].spec
+    third = published_model("gemma3-27b").spec
     full = [i for i, kind in enumerate(third.block_pattern) if kind != "window+dense"]
     assert full == list(range(5, 62, 6))

@@ -15,13 +15,13 @@ from estimators.layers.work import Degrees, LayerWork
 from estimators.models.architectures.mamba import MambaMixer
 from estimators.models.families import block_inputs, build_layers, example_inputs
 from estimators.models.library.catalog import load_model
-from estimators.models.library.mamba import hybrid_pattern
 from estimators.models.spec import (
     TransformerSpec,
     encoder_decoder_pattern,
     with_num_layers,
     with_sequence_length,
 )
+from estimators.models.words import hybrid_pattern
 from estimators.tracing.graph import LayerGraph, TracedOperator
 from estimators.tracing.trace import trace_model
 from topologies.errors import InputError

@@ -8,7 +8,7 @@ import pytest
 
 from estimators.models.huggingface.load import load_huggingface
 from estimators.models.library.catalog import load_model
-from estimators.models.library.mamba import hybrid_pattern
+from estimators.models.words import hybrid_pattern
 from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
 
@@ -119,6 +119,8 @@ def test_a_multilingual_t5_is_read_like_a_t5(tmp_path: Path) -> None:
         (T5, {"feed_forward_proj": "gated-tanh"}, "feed_forward_proj"),
         (T5, {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets"),
         (VIT, {"qkv_bias": False}, "qkv_bias"),
+        (T5, {"num_layers": 10**12}, "num_layers"),
+        (T5, {"num_decoder_layers": 10**12}, "num_layers"),
         (VIT, {"patch_size": 15}, "patch_size"),
         (VIT, {"num_channels": 1}, "num_channels"),
     ],

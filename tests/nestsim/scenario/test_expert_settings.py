@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from estimators.models.words import pattern_by_frequency
 from nestsim.job import run_job
 from nestsim.scenario import load_scenario
-from nestsim.scenario.architectures.experts import pattern_by_frequency
 from topologies.errors import InputError
 
 SMALL = """
