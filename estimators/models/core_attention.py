@@ -83,7 +83,7 @@ class FlashAttention(nn.Module):
     def _written_out(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Compute what a fused kernel with such scores does, which torch has not."""
         key, value = (
-            one.repeat_interleave(self.heads_per_group, 1) for one in (key, value)
+            heads.repeat_interleave(self.heads_per_group, 1) for heads in (key, value)
         )
         products = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
         scores = self.rules.applied(products)

@@ -214,14 +214,14 @@ def _marks(text: str) -> list[int]:
     """Return the list that a text of repeated lists stands for."""
     marks: list[int] = []
     for term in text.replace(" ", "").strip("()").split("+"):
-        found = _TERM.fullmatch(term)
-        if found is None or len(marks) > MAX_LAYERS:
+        match = _TERM.fullmatch(term)
+        if match is None or len(marks) > MAX_LAYERS:
             raise InputError(
                 "is no sum of repeated lists of 0 and 1",
                 where="moe_layer_freq",
                 got=text,
                 expected=_EXAMPLES,
             )
-        times = min(int(found[2] or 1), MAX_LAYERS)
-        marks += [int(mark) for mark in found[1].split(",")] * times
+        times = min(int(match[2] or 1), MAX_LAYERS)
+        marks += [int(mark) for mark in match[1].split(",")] * times
     return marks

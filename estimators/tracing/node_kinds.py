@@ -1,85 +1,32 @@
-"""What the nodes of a user's traced module do, told from their names.
+"""What the nodes of a user's traced module do, by their names.
 
-A function, a tensor's method and a module of torch that do the same have one name here,
-and names that cost the same one kind. What has no kind is refused: nothing is priced by
-a guess.
+A function, a tensor's method and a module of torch that do the same have one name in
+``node_kinds.toml``, and names that cost the same one kind. What has no kind is refused:
+nothing is priced by a guess.
 """
 
 import operator
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from importlib import resources
 
+import tomli
 from torch import Tensor, fx, nn
 
 from estimators.tracing.shaped_tracer import value_of
 from topologies.errors import InputError
 
-_MODULES: Mapping[type[nn.Module], str] = MappingProxyType(
-    {
-        nn.Linear: "linear",
-        nn.Embedding: "embedding",
-        nn.LayerNorm: "layer_norm",
-        nn.RMSNorm: "rms_norm",
-        nn.GELU: "gelu",
-        nn.SiLU: "silu",
-        nn.ReLU: "relu",
-        nn.LeakyReLU: "leaky_relu",
-        nn.ELU: "elu",
-        nn.Mish: "mish",
-        nn.Softplus: "softplus",
-        nn.Hardswish: "hardswish",
-        nn.Tanh: "tanh",
-        nn.Sigmoid: "sigmoid",
-        nn.Softmax: "softmax",
-        nn.Dropout: "dropout",
-        nn.Identity: "identity",
-        nn.Flatten: "flatten",
-        nn.CrossEntropyLoss: "cross_entropy",
-    }
-)
+_FILE = resources.files("estimators") / "tracing" / "node_kinds.toml"
+_TABLES = tomli.loads(_FILE.read_text(encoding="utf-8"))
+
+_MODULES: Mapping[type[nn.Module], str] = {
+    getattr(nn, module): name for module, name in _TABLES["modules"].items()
+}
 """Module of torch -> name of the function that does the same."""
 
-_KINDS: Mapping[str, str] = MappingProxyType(
-    {
-        "linear": "linear",
-        "matmul": "matmul",
-        "bmm": "matmul",
-        "scaled_dot_product_attention": "attention",
-        "embedding": "embedding",
-        "cross_entropy": "cross entropy",
-        "dropout": "dropout",
-        "softmax": "softmax",
-        "getitem": "part",
-        **dict.fromkeys(("chunk", "split", "tensor_split", "unbind"), "parts"),
-        **dict.fromkeys(("layer_norm", "rms_norm"), "norm"),
-        **dict.fromkeys(
-            ("view", "reshape", "flatten", "unflatten", "transpose", "permute"), "view"
-        ),
-        **dict.fromkeys(("contiguous", "unsqueeze", "squeeze", "expand"), "view"),
-        **dict.fromkeys(("expand_as", "view_as", "reshape_as", "to"), "view"),
-        **dict.fromkeys(("type_as", "type", "float", "half", "bfloat16"), "view"),
-        **dict.fromkeys(("detach", "clone", "identity", "getattr"), "view"),
-        **dict.fromkeys(("swapaxes", "movedim", "t"), "view"),
-        **dict.fromkeys(("view_as_real", "view_as_complex"), "view"),
-        **dict.fromkeys(("repeat", "repeat_interleave"), "repeat"),
-        **dict.fromkeys(("cat", "concat", "stack"), "join"),
-        **dict.fromkeys(("add", "sub", "neg", "masked_fill", "where"), "add"),
-        **dict.fromkeys(("tril", "triu", "clamp", "clip"), "add"),
-        **dict.fromkeys(("mul", "multiply", "div", "truediv"), "multiply"),
-        **dict.fromkeys(("gelu", "silu", "relu", "leaky_relu", "elu"), "activation"),
-        **dict.fromkeys(("mish", "softplus", "hardswish", "square"), "activation"),
-        **dict.fromkeys(("pow", "log", "abs"), "activation"),
-        **dict.fromkeys(("tanh", "sigmoid", "exp", "sqrt", "rsqrt"), "function"),
-        **dict.fromkeys(("mean", "sum", "var"), "reduction"),
-    }
-)
-"""Name of a function -> its kind.
-
-Kinds are those of traced operators, or: ``"view"`` (costs nothing; casts are taken to
-be part of what reads them), ``"part"`` and ``"parts"`` of a tensor, ``"join"``,
-``"function"`` (an activation that keeps its result), ``"reduction"`` (over the last
-dimension).
-"""
+_KINDS: Mapping[str, str] = {
+    name: kind for kind, names in _TABLES["kinds"].items() for name in names
+}
+"""Name of a function -> its kind."""
 
 
 def kind_of(node: fx.Node, root: nn.Module) -> str:
@@ -122,7 +69,7 @@ def path_of(node: fx.Node) -> str:
 
 def live_inputs(node: fx.Node, live: frozenset[fx.Node | None]) -> list[fx.Node]:
     """Return the nodes that a node reads and that depend on what the model is given."""
-    return [one for one in node.all_input_nodes if one in live]
+    return [source for source in node.all_input_nodes if source in live]
 
 
 def live_nodes(graph: fx.Graph) -> frozenset[fx.Node]:
@@ -138,8 +85,10 @@ def live_nodes(graph: fx.Graph) -> frozenset[fx.Node]:
 def is_counted(node: fx.Node) -> bool:
     """Return whether a node results in numbers of activations, not in ids or masks."""
     value = value_of(node)
-    one = value[0] if isinstance(value, tuple | list) else value
-    return isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex())
+    first = value[0] if isinstance(value, tuple | list) else value
+    return isinstance(first, Tensor) and (
+        first.is_floating_point() or first.is_complex()
+    )
 
 
 def has_parameter(node: fx.Node) -> bool:

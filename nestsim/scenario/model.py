@@ -86,7 +86,7 @@ class LibraryModel(Table):
 
 
 class HuggingFaceModel(Table):
-    """A Hugging Face config.json, of a type that is read; the others are told."""
+    """A Hugging Face config.json of a type that is read; errors list these types."""
 
     config: Text = Field(examples=["config.json"])
     """A Hugging Face config.json, relative to the scenario's folder. Nothing is

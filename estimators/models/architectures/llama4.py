@@ -42,7 +42,9 @@ class ChunkedFlashAttention(FlashAttention):
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return the context: (batch, heads, sequence, head)."""
         batch, heads, tokens, size = query.shape
-        context = super().forward(*(self._folded(one) for one in (query, key, value)))
+        context = super().forward(
+            *(self._folded(heads) for heads in (query, key, value))
+        )
         chunks = context.view(batch, -1, heads, self.chunk, size).transpose(1, 2)
         return chunks.reshape(batch, heads, tokens, size)
 

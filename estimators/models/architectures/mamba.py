@@ -81,7 +81,7 @@ class ChunkedScan(nn.Module):
         """Return a map for each head: (batch, sequence, heads, state)."""
         shared = self.num_heads // self.num_groups
         shape = (*flat[0].shape[:2], self.num_groups, self.state_dim)
-        return [one.reshape(shape).repeat_interleave(shared, 2) for one in flat]
+        return [part.reshape(shape).repeat_interleave(shared, 2) for part in flat]
 
     def _scan(self, values: Tensor, step: Tensor, maps: list[Tensor]) -> Tensor:
         """Return what the state gives out: (batch, sequence, heads, head).
@@ -95,8 +95,8 @@ class ChunkedScan(nn.Module):
         results = []
         for x, dt, b, c in zip(
             *(
-                torch.split(one, self.chunk_size, 1)
-                for one in (values, step, inward, outward)
+                torch.split(part, self.chunk_size, 1)
+                for part in (values, step, inward, outward)
             ),
             strict=True,
         ):

@@ -82,7 +82,7 @@ class ConfigFile:
     ) -> TransformerSpec:
         """Return what a reader makes of the file, or raise all that is wrong with it.
 
-        What else a wrong value makes wrong is not told.
+        Mistakes that only follow from a wrong value are not listed.
         """
         try:
             spec = reader(self)
