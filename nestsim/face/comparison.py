@@ -23,6 +23,7 @@ from nestsim.compare.job import (
 )
 from nestsim.compare.record import Comparison
 from nestsim.compare.text import print_comparison
+from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -32,7 +33,6 @@ from nestsim.face.calls import (
 )
 from nestsim.face.report import Contents, PagedReport
 from nestsim.page.kinds.comparison import comparison_page
-from nestsim.page.parts import Page
 from nestsim.report.destination import ResultsFolder
 from nestsim.report.frames import frame_of
 from nestsim.report.json import plain_values
@@ -99,7 +99,7 @@ class CompareReport(PagedReport):
             unhashed=(TIMES,),
         )
 
-    def page(self) -> Page:
+    def document(self) -> Document:
         """Return what ``page.html`` shows."""
         return comparison_page(self.to_dict())
 

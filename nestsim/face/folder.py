@@ -1,26 +1,31 @@
 """Folders of results: what they hold, as a page to look at."""
 
+import hashlib
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from nestsim.document.html import page_html
+from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, calling
 from nestsim.face.launch import launch_snippets
-from nestsim.page.document import page_html
-from nestsim.page.kinds.stored import stored_page
-from nestsim.page.parts import Page
 from nestsim.page.run import result_page
 from nestsim.page.stored import stored_run
-from nestsim.report.destination import replace_file, writer_of
+from nestsim.registry import STORED, StoredFeature
+from nestsim.report.destination import MANIFEST, replace_file, writer_of
 from nestsim.report.json import reported_candidate
 from topologies.errors import InputError
+from topologies.input_file import Value, decode, parse_json, read_file
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportPage:
     """A page about a folder of results."""
 
-    page: Page
+    page: Document
     """What it shows."""
 
     notices: tuple[str, ...] = ()
@@ -73,7 +78,7 @@ def report_page(
         from them.
     """
     place = Path(folder)
-    stored = stored_page(place)
+    stored = stored_document(place)
     if stored is not None:
         if scenario is not None:
             raise InputError(
@@ -92,3 +97,69 @@ def report_page(
         )
     page = result_page(found.result, found.rows, snippets)
     return ReportPage(page=page, notices=tuple(call.notices))
+
+
+_EXPECTED = "a folder of results that nestsim wrote"
+
+_LONGEST = 1 << 28
+"""No file of a folder of results is longer [byte]."""
+
+
+def stored_document(folder: Path) -> Document | None:
+    """Return what a folder of results says; None if they may be a run's.
+
+    Nothing is computed anew: the folder's own file holds all that the document says.
+    Its hash in the manifest says that it is the one that was written.
+
+    Raises
+    ------
+    InputError
+        If the folder has no manifest, or its results are not as they were written.
+    """
+    manifest = folder / MANIFEST
+    with _in(manifest):
+        hashes = Value(_parsed(_content(manifest))).get("files", {}).table()
+    for marker, feature in STORED.items():
+        if marker in hashes:
+            return _checked(feature, folder / feature.record, hashes)
+    return None
+
+
+def _checked(feature: StoredFeature, file: Path, hashes: Mapping[str, Any]) -> Document:
+    """Return what a file says, which must be the one that was written."""
+    with _in(file):
+        content = _content(file)
+    if hashlib.sha256(content).hexdigest() != hashes.get(feature.record):
+        raise InputError(
+            "is not as it was written",
+            where=str(file),
+            expected=f"the file whose hash {MANIFEST} has",
+            hint="run the command again",
+        )
+    try:
+        return feature.document(_parsed(content))
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise InputError(
+            "was written by another version of nestsim",
+            where=str(file),
+            got=f"{type(error).__name__}: {error}",
+            expected="results of this version",
+            hint="run the command again",
+        ) from None
+
+
+def _content(file: Path) -> bytes:
+    return read_file(file, expected=_EXPECTED, most_bytes=_LONGEST)
+
+
+def _parsed(content: bytes) -> Any:
+    return parse_json(decode(content), expected=_EXPECTED)
+
+
+@contextmanager
+def _in(file: Path) -> Iterator[None]:
+    """Name a file in what is wrong with it."""
+    try:
+        yield
+    except InputError as error:
+        raise error.at(str(file), ": ") from None

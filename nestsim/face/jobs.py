@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nestsim.assertions import Checked, check_assertions, exit_status
 from nestsim.cost.run import RunCost
+from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -16,7 +17,6 @@ from nestsim.face.calls import (
 )
 from nestsim.face.report import Contents, PagedReport, Report
 from nestsim.job import explain_job, plan_job, run_job, simulate_job
-from nestsim.page.parts import Page
 from nestsim.page.run import result_page
 from nestsim.report.cost import cost_cells
 from nestsim.report.explain import (
@@ -137,7 +137,7 @@ class JobReport(PagedReport):
             },
         )
 
-    def page(self) -> Page:
+    def document(self) -> Document:
         """Return what ``page.html`` shows."""
         best, rows = self.best, result_json(self.result).get("candidates", ())
         if best is None:

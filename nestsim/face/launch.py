@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.parts import Snippet
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, FolderReport, Report
 from nestsim.launch.formats.trainers.dumped import stored_arguments
@@ -24,7 +25,6 @@ from nestsim.launch.registry import (
     find_reader,
     find_writer,
 )
-from nestsim.page.parts import Snippet
 from nestsim.report.destination import writer_of
 from nestsim.report.frames import frame_of
 from nestsim.scenario.load import Scenario, load_scenario

@@ -23,6 +23,7 @@ from nestsim.compare.networks.job import (
 )
 from nestsim.compare.networks.record import Equal, NetworkComparison
 from nestsim.compare.networks.text import leaders_label, print_networks
+from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -32,7 +33,6 @@ from nestsim.face.calls import (
 )
 from nestsim.face.report import Contents, PagedReport
 from nestsim.page.kinds.networks import networks_page
-from nestsim.page.parts import Page
 from nestsim.report.destination import ResultsFolder
 from nestsim.report.frames import frame_of
 from nestsim.report.json import plain_values
@@ -103,7 +103,7 @@ class NetworksReport(PagedReport):
             unhashed=(TIMES,),
         )
 
-    def page(self) -> Page:
+    def document(self) -> Document:
         """Return what ``page.html`` shows."""
         return networks_page(self.to_dict())
 

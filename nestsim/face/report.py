@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.html import write_page
+from nestsim.document.parts import Document
 from nestsim.notebook import fact_text, html_of, html_table
-from nestsim.page.document import write_page
-from nestsim.page.parts import Page
 from nestsim.progress import shown_progress
 from nestsim.report.destination import (
     ResultsFolder,
@@ -236,7 +236,7 @@ class PagedReport(FolderReport):
     """What a job found that can be looked at on one page."""
 
     @abstractmethod
-    def page(self) -> Page:
+    def document(self) -> Document:
         """Return what ``page.html`` shows."""
 
     def save_page(self, path: "str | os.PathLike[str]") -> None:
@@ -254,4 +254,4 @@ class PagedReport(FolderReport):
         return {PAGE: self._write_page}
 
     def _write_page(self, path: Path) -> None:
-        write_page(self.page(), path)
+        write_page(self.document(), path)

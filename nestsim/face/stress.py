@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -15,7 +16,6 @@ from nestsim.face.calls import (
 )
 from nestsim.face.report import Contents, PagedReport
 from nestsim.page.kinds.stress import stress_page
-from nestsim.page.parts import Page
 from nestsim.report.destination import writer_of
 from nestsim.report.frames import csv_of, frame_of
 from nestsim.report.json import plain_values
@@ -91,7 +91,7 @@ class StressReport(PagedReport):
             },
         )
 
-    def page(self) -> Page:
+    def document(self) -> Document:
         """Return what ``page.html`` shows."""
         return stress_page(self.to_dict())
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -15,7 +16,6 @@ from nestsim.face.calls import (
 )
 from nestsim.face.report import Contents, PagedReport
 from nestsim.page.kinds.sweep import sweep_page
-from nestsim.page.parts import Page
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import SWEPT
 from nestsim.sweep.axes import Axis, axis
@@ -88,7 +88,7 @@ class SweepReport(PagedReport):
             },
         )
 
-    def page(self) -> Page:
+    def document(self) -> Document:
         """Return what ``page.html`` shows."""
         return sweep_page(self.to_dict())
 

@@ -1,1 +1,1 @@
-"""Results as one HTML file: parts, figures, and what each kind of result shows."""
+"""What runs say: timeline, devices, links, memory and causes of a replayed plan."""

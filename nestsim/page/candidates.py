@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from nestsim.page.parts import Cell, DataTable
+from nestsim.document.parts import Cell, DataTable
 from nestsim.report.wording import difference, signed_percent
 from topologies.units import format_duration, format_size
 

@@ -3,9 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nestsim.page.drawing import Drawing, drawing, plain_field, rounded, rows_of
-from nestsim.page.paints import fill
-from nestsim.page.parts import DataTable, PageFigure, Swatch
+from nestsim.document.paints import Swatch, fill
+from nestsim.document.parts import DataTable, FigureBlock
+from nestsim.document.vega.drawing import (
+    Drawing,
+    drawing,
+    plain_field,
+    rounded,
+    rows_of,
+)
 from nestsim.page.tables import data_table
 from nestsim.report.figures.data import (
     WaterfallStep,
@@ -32,7 +38,7 @@ Painted = tuple[WaterfallStep, str]
 """A bar and the name of its paint."""
 
 
-def planned_figure(candidate: "Candidate") -> PageFigure:
+def planned_figure(candidate: "Candidate") -> FigureBlock:
     """Return the planned time by cause, with the simulated time below it."""
     planned = candidate.planned.iteration_time
     simulated = candidate.simulated.iteration_time
@@ -42,7 +48,7 @@ def planned_figure(candidate: "Candidate") -> PageFigure:
         (WaterfallStep("simulated", 0.0, simulated), "simulated"),
     ]
     largest = max(waterfall(candidate), key=lambda step: step.length)
-    return PageFigure(
+    return FigureBlock(
         name="planned",
         title=f"Planned: {format_duration(planned)}, most of it {largest.name}",
         about="Bars of the causes of the planned time, one after the other, and below "
@@ -57,7 +63,7 @@ def planned_figure(candidate: "Candidate") -> PageFigure:
     )
 
 
-def gap_figure(candidate: "Candidate") -> PageFigure | None:
+def gap_figure(candidate: "Candidate") -> FigureBlock | None:
     """Return simulated minus planned time by cause; None where they do not differ."""
     steps = gap_steps(candidate)
     if not steps:
@@ -66,7 +72,7 @@ def gap_figure(candidate: "Candidate") -> PageFigure | None:
     bars = [
         (step, "longer" if step.length > 0 else "shorter") for step in (*steps, total)
     ]
-    return PageFigure(
+    return FigureBlock(
         name="gap",
         title=gap_title(candidate),
         about="Bars of what makes the replay longer or shorter than the plan.",

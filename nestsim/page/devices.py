@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nestsim.page.drawing import Drawing, drawing, plain_field, rows_of
-from nestsim.page.paints import line_colour
-from nestsim.page.parts import PageFigure
+from nestsim.document.paints import line_colour
+from nestsim.document.parts import FigureBlock
+from nestsim.document.vega.drawing import Drawing, drawing, plain_field, rows_of
 from nestsim.page.tables import data_table
 from nestsim.report.tables import stage_table
 from nestsim.report.wording import device_ranges, plural
@@ -94,7 +94,7 @@ class AlikeBoxes(NamedTuple):
 
 def devices_figure(
     candidate: "Candidate", network: Network, layer_names: Sequence[str]
-) -> PageFigure:
+) -> FigureBlock:
     """Return which stage and replica each device works for."""
     plan = candidate.priced.plan
     boxes = boxes_of(network)
@@ -108,7 +108,7 @@ def devices_figure(
         rest += f" The first {len(drawn):,} of {len(alike):,} boxes."
     one_stage = len(plan.stages) == 1
     numbers = "replica" if one_stage else "stage"
-    return PageFigure(
+    return FigureBlock(
         name="devices",
         title=f"{plural(len(plan.stages), 'stage')} and "
         f"{plural(len(plan.stages[0].devices), 'replica')} on "

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nestsim.page.drawing import (
+from nestsim.document.paints import Swatch, line_colour, line_dash
+from nestsim.document.parts import DataTable, FigureBlock
+from nestsim.document.vega.drawing import (
     AXIS_ROOM,
     TITLED_AXIS_ROOM,
     Drawing,
@@ -14,8 +16,6 @@ from nestsim.page.drawing import (
     window_axis,
     window_params,
 )
-from nestsim.page.paints import line_colour, line_dash
-from nestsim.page.parts import DataTable, PageFigure, Swatch
 from nestsim.page.tables import data_table
 from nestsim.report.figures.data import (
     LinkRows,
@@ -38,14 +38,14 @@ _MEANS = 170
 """Height of the lines of levels [pixel]."""
 
 
-def link_figures(candidate: "Candidate", network: Network) -> tuple[PageFigure, ...]:
+def link_figures(candidate: "Candidate", network: Network) -> tuple[FigureBlock, ...]:
     """Return the figures of link use; none if nothing was sent."""
     replay = candidate.replay
     rows = link_rows(replay, network)
     if not rows.names:
         return ()
     return (
-        PageFigure(
+        FigureBlock(
             name="links",
             title=links_title(replay, network),
             about="Rows of links, the outermost level on top; the stronger the colour, "
@@ -60,10 +60,10 @@ def link_figures(candidate: "Candidate", network: Network) -> tuple[PageFigure, 
     )
 
 
-def _means_figure(levels: LinkRows) -> PageFigure:
+def _means_figure(levels: LinkRows) -> FigureBlock:
     mean = levels.utilisation.mean(axis=1)
     hottest = int(np.argmax(mean))
-    return PageFigure(
+    return FigureBlock(
         name="levels",
         title=f"Links of level {levels.names[hottest]} are used most: to "
         f"{percent(float(mean[hottest]))} on average",

@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from nestsim.page.drawing import (
+from nestsim.document.paints import Swatch, fill, line_colour, line_dash, part_paint
+from nestsim.document.parts import DataTable, FigureBlock
+from nestsim.document.vega.drawing import (
     TITLED_AXIS_ROOM,
     Drawing,
     drawing,
@@ -12,8 +14,6 @@ from nestsim.page.drawing import (
     window_axis,
     window_params,
 )
-from nestsim.page.paints import fill, line_colour, line_dash, part_paint
-from nestsim.page.parts import DataTable, PageFigure, Swatch
 from nestsim.page.tables import data_table
 from nestsim.report.figures.data import (
     fullest_stage,
@@ -47,7 +47,7 @@ _BAR, _LEAST_BARS = 26, 78
 
 def memory_lines(
     candidate: "Candidate", memory: float, usable_memory: float
-) -> PageFigure:
+) -> FigureBlock:
     """Return what a device of each stage holds over the step.
 
     Parameters
@@ -67,7 +67,7 @@ def memory_lines(
         for place, stage in enumerate(named)
     ]
     rest = f"Thin and grey: {plural(others, 'other stage')}." if others else ""
-    return PageFigure(
+    return FigureBlock(
         name="memory",
         title=memory_title(candidate, usable_memory),
         about="Lines of the memory that a device of each stage holds over the step, "
@@ -82,12 +82,12 @@ def memory_lines(
 
 def memory_bars(
     candidate: "Candidate", memory: float, usable_memory: float
-) -> PageFigure:
+) -> FigureBlock:
     """Return what each stage's peak is made of; parameters as `memory_lines`."""
     replay = candidate.replay
     parts = memory_parts(replay)
     largest = max(parts, key=lambda name: float(parts[name].max()), default="nothing")
-    return PageFigure(
+    return FigureBlock(
         name="memory-parts",
         title=f"The largest part of a peak is {largest}",
         about="Bars of what the memory of each stage consists of at its peak.",

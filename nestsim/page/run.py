@@ -3,23 +3,23 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nestsim.page.candidates import candidates_table
-from nestsim.page.causes import gap_figure, planned_figure
-from nestsim.page.devices import devices_figure
-from nestsim.page.drawing import rounded
-from nestsim.page.links import link_figures
-from nestsim.page.memory import memory_bars, memory_lines
-from nestsim.page.parts import (
+from nestsim.document.parts import (
     Block,
+    Document,
     FactList,
     Headline,
     KeyFigure,
-    Page,
-    PageSection,
+    Section,
     Sentences,
     Snippet,
     TimeWindow,
 )
+from nestsim.document.vega.drawing import rounded
+from nestsim.page.candidates import candidates_table
+from nestsim.page.causes import gap_figure, planned_figure
+from nestsim.page.devices import devices_figure
+from nestsim.page.links import link_figures
+from nestsim.page.memory import memory_bars, memory_lines
 from nestsim.page.tables import data_table
 from nestsim.page.timeline import timeline_figure
 from nestsim.report.assumptions import assumptions_rows
@@ -68,7 +68,7 @@ def result_page(
     result: "ReplayedResult",
     rows: Sequence[Mapping[str, Any]] = (),
     snippets: Sequence[Snippet] = (),
-) -> Page:
+) -> Document:
     """Return the page of a replayed plan.
 
     Parameters
@@ -82,13 +82,13 @@ def result_page(
     """
     best = reported_candidate(result)
     if best is None:
-        return Page(
+        return Document(
             subject=result.scenario_name,
             doing=result.kind,
             headline=_no_plan(result),
             sections=(*_basis(result), *_search(result, None)),
         )
-    return Page(
+    return Document(
         subject=result.scenario_name,
         doing=result.kind,
         headline=_headline(result, best),
@@ -157,7 +157,7 @@ def _headline(result: "ReplayedResult", best: "Candidate") -> Headline:
     )
 
 
-def _plan(result: "ReplayedResult", best: "Candidate") -> PageSection:
+def _plan(result: "ReplayedResult", best: "Candidate") -> Section:
     network = result.network
     blocks: list[Block] = [
         FactList(rows=plan_facts(best.priced, network, best.rank)),
@@ -170,14 +170,14 @@ def _plan(result: "ReplayedResult", best: "Candidate") -> PageSection:
     if best.broken_rules:
         blocks.insert(1, FactList(rows=broken_rules_facts(best)))
         blocks.insert(1, Sentences(sentences=(f"{broken_rules_title(result)}:",)))
-    return PageSection(name="plan", title="Plan", blocks=tuple(blocks))
+    return Section(name="plan", title="Plan", blocks=tuple(blocks))
 
 
-def _step(result: "ReplayedResult", best: "Candidate") -> PageSection:
+def _step(result: "ReplayedResult", best: "Candidate") -> Section:
     memory = result.device_memory, result.usable_memory
     links = link_figures(best, result.network)
     silence = () if links else (Sentences(sentences=("No link carried anything.",)),)
-    return PageSection(
+    return Section(
         name="step",
         title="One step",
         blocks=(
@@ -204,12 +204,12 @@ def step_window(replay: "Replay") -> TimeWindow:
     )
 
 
-def _gap(result: "ReplayedResult", best: "Candidate") -> PageSection:
+def _gap(result: "ReplayedResult", best: "Candidate") -> Section:
     sentence = gap_sentence(best.verdict.gap, best.planned.iteration_time)
     gap = gap_figure(best)
     same = "The replay takes as long as planned: nothing differs beyond rounding."
     words = tuple(filter(None, (sentence, "" if gap else same)))
-    return PageSection(
+    return Section(
         name="gap",
         title="Planned beside simulated",
         blocks=(
@@ -226,30 +226,28 @@ def _gap(result: "ReplayedResult", best: "Candidate") -> PageSection:
 
 def _candidates(
     rows: Sequence[Mapping[str, Any]], best: "Candidate"
-) -> tuple[PageSection, ...]:
+) -> tuple[Section, ...]:
     if not rows:
         return ()
     table = candidates_table(rows, best.rank)
-    return (PageSection(name="candidates", title="Candidates", blocks=(table,)),)
+    return (Section(name="candidates", title="Candidates", blocks=(table,)),)
 
 
-def _launch(snippets: Sequence[Snippet]) -> tuple[PageSection, ...]:
+def _launch(snippets: Sequence[Snippet]) -> tuple[Section, ...]:
     if not snippets:
         return ()
-    return (PageSection(name="launch", title="Launch it", blocks=tuple(snippets)),)
+    return (Section(name="launch", title="Launch it", blocks=tuple(snippets)),)
 
 
-def _basis(result: "ReplayedResult") -> tuple[PageSection, ...]:
+def _basis(result: "ReplayedResult") -> tuple[Section, ...]:
     rows = FactList(rows=assumptions_rows(result.assumptions))
-    return (
-        PageSection(name="assumptions", title="What this rests on", blocks=(rows,)),
-    )
+    return (Section(name="assumptions", title="What this rests on", blocks=(rows,)),)
 
 
-def _details(result: "ReplayedResult", best: "Candidate") -> PageSection:
+def _details(result: "ReplayedResult", best: "Candidate") -> Section:
     plan, replay = best.priced.plan, best.replay
     causes = iteration_causes(replay, plan.schedule, plan.num_microbatches)
-    return PageSection(
+    return Section(
         name="details",
         title="Details of the replay",
         folded=True,
@@ -276,10 +274,8 @@ def _traffic(replay: "Replay", network: Network) -> list[Block]:
     ]
 
 
-def _search(
-    result: "ReplayedResult", best: "Candidate | None"
-) -> tuple[PageSection, ...]:
+def _search(result: "ReplayedResult", best: "Candidate | None") -> tuple[Section, ...]:
     if result.kind != "run":
         return ()
     rows = FactList(rows=search_facts(result, best))
-    return (PageSection(name="search", title="Search", folded=True, blocks=(rows,)),)
+    return (Section(name="search", title="Search", folded=True, blocks=(rows,)),)

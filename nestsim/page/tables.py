@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from nestsim.page.parts import DataTable
+from nestsim.document.parts import DataTable
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.page.drawing import (
+from nestsim.document.paints import Swatch, fill
+from nestsim.document.parts import DataTable, FigureBlock
+from nestsim.document.vega.drawing import (
     AXIS_ROOM,
     Drawing,
     drawing,
@@ -20,8 +22,6 @@ from nestsim.page.drawing import (
     window_axis,
     window_params,
 )
-from nestsim.page.paints import fill
-from nestsim.page.parts import DataTable, PageFigure, Swatch
 from nestsim.page.tables import data_table
 from nestsim.report.figures.data import (
     BAR_KINDS,
@@ -64,7 +64,7 @@ _STAGE, _LEAST = 46, 110
 """Height of a stage, and of the smallest figure [pixel]."""
 
 
-def timeline_figure(candidate: "Candidate") -> PageFigure:
+def timeline_figure(candidate: "Candidate") -> FigureBlock:
     """Return the timeline of the first replica."""
     replay = candidate.replay
     num_stages = len(replay.memory)
@@ -80,7 +80,7 @@ def timeline_figure(candidate: "Candidate") -> PageFigure:
     kept = np.isin(every.stage, stages)
     bars, counts = picked(every, kept), counts[kept]
     present = [kind for kind in np.unique(bars.kind).tolist() if kind < MIXED]
-    return PageFigure(
+    return FigureBlock(
         name="timeline",
         title=timeline_title(replay),
         about="Timeline of replica 0: for each pipeline stage a row of passes, and "

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, PagedReport
 from nestsim.goodput.figure import draw_goodput
@@ -14,7 +15,6 @@ from nestsim.goodput.record import goodput_json, seed_rows
 from nestsim.goodput.report import print_goodput
 from nestsim.goodput.results import GoodputResult
 from nestsim.page.kinds.goodput import goodput_page
-from nestsim.page.parts import Page
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import frame_of
 from nestsim.report.json import dump_json
@@ -86,7 +86,7 @@ class GoodputReport(PagedReport):
         facts = {"scenario": result.scenario_name, **self.scenario.module_facts()}
         return Contents(writers=writers, manifest=facts)
 
-    def page(self) -> Page:
+    def document(self) -> Document:
         """Return what ``page.html`` shows."""
         return goodput_page(self.to_dict())
 

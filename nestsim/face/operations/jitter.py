@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, PagedReport
 from nestsim.jitter.figure import draw_jitter
@@ -12,7 +13,6 @@ from nestsim.jitter.job import JitterResult, jitter_job
 from nestsim.jitter.record import jitter_json, run_rows, scale_rows
 from nestsim.jitter.report import print_jitter
 from nestsim.page.kinds.jitter import jitter_page
-from nestsim.page.parts import Page
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import csv_of, frame_of
 from nestsim.report.wording import plan_label
@@ -83,7 +83,7 @@ class JitterReport(PagedReport):
         facts = {"scenario": result.scenario_name, **self.scenario.module_facts()}
         return Contents(writers={**writers, **self.page_writers()}, manifest=facts)
 
-    def page(self) -> Page:
+    def document(self) -> Document:
         """Return what ``page.html`` shows."""
         return jitter_page(self.to_dict())
 

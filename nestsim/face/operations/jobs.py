@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, calling
 from nestsim.face.report import Contents, PagedReport
 from nestsim.page.kinds.jobs import jobs_page
-from nestsim.page.parts import Page
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import frame_of
 from nestsim.tenancy.figure import draw_jobs
@@ -83,7 +83,7 @@ class TenancyReport(PagedReport):
             manifest={"scenario": result.name},
         )
 
-    def page(self) -> Page:
+    def document(self) -> Document:
         """Return what ``page.html`` shows."""
         return jobs_page(self.to_dict())
 

@@ -3,19 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nestsim.page.kinds.bars import BarsOfGroup, GroupedBar, grouped_bars
-from nestsim.page.parts import (
+from nestsim.document.figures import BarGroups, BarsOfGroup, GroupedBar
+from nestsim.document.paints import Swatch
+from nestsim.document.parts import (
     Block,
     Cell,
     DataTable,
+    Document,
     FactList,
+    FigureBlock,
     Headline,
     KeyFigure,
-    Page,
-    PageFigure,
-    PageSection,
+    Section,
     Sentences,
-    Swatch,
 )
 from nestsim.report.figures.palette import DISTINCT
 from nestsim.report.wording import number, plan_label, plural
@@ -36,7 +36,7 @@ _FAIR = (
 """What makes the comparison fair."""
 
 
-def comparison_page(data: Mapping[str, Any]) -> Page:
+def comparison_page(data: Mapping[str, Any]) -> Document:
     """Return the page of a comparison.
 
     Parameters
@@ -47,23 +47,21 @@ def comparison_page(data: Mapping[str, Any]) -> Page:
     groups: Sequence[Group] = data["groups"]
     alone = len(groups) == 1
     names = {name: f"series-{k % len(DISTINCT)}" for k, name in _numbered(data)}
-    return Page(
+    return Document(
         subject=groups[0]["scenario"] if alone else plural(len(groups), "scenario"),
         doing="compare",
         headline=_headline(data),
         sections=(
-            PageSection(
+            Section(
                 name="throughput",
                 title="Throughput",
                 blocks=(_figure(data, names),),
             ),
-            PageSection(
+            Section(
                 name="planners", title="Planners", blocks=(_table(data, alone=alone),)
             ),
-            PageSection(
-                name="why", title="Who is ahead, and why", blocks=_words(groups)
-            ),
-            PageSection(
+            Section(name="why", title="Who is ahead, and why", blocks=_words(groups)),
+            Section(
                 name="basis",
                 title="What this rests on",
                 blocks=(Sentences(sentences=_FAIR), *_sight(groups)),
@@ -117,16 +115,16 @@ def _key_figures(group: Group) -> tuple[KeyFigure, ...]:
     )
 
 
-def _figure(data: Mapping[str, Any], paints: Mapping[str, str]) -> PageFigure:
+def _figure(data: Mapping[str, Any], paints: Mapping[str, str]) -> FigureBlock:
     groups: Sequence[Group] = data["groups"]
     base = data["base"]
-    return PageFigure(
+    return FigureBlock(
         name="throughput",
         title=data["headline"],
         about=f"Bars of each planner's throughput in the replay relative to {base}, by "
         "scenario; a line across a bar is what was planned.",
-        drawing=grouped_bars(
-            [
+        drawing=BarGroups(
+            groups=tuple(
                 BarsOfGroup(
                     group["scenario"] if len(groups) > 1 else "",
                     tuple(
@@ -134,8 +132,8 @@ def _figure(data: Mapping[str, Any], paints: Mapping[str, str]) -> PageFigure:
                     ),
                 )
                 for group in groups
-            ],
-            f"throughput, {base} = 1",
+            ),
+            across=f"throughput, {base} = 1",
         ),
         table=_ratios(groups, base),
         legend=tuple(Swatch(name=name, paint=paint) for name, paint in paints.items()),

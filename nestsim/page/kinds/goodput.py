@@ -4,26 +4,26 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nestsim.page.kinds.curves import (
+from nestsim.document.figures import (
     CurveMarks,
     CurvePoint,
+    Curves,
     DrawnCurve,
-    curves_drawing,
-    curves_legend,
+    StackedBar,
+    StackPart,
+    Stacks,
 )
-from nestsim.page.kinds.stacks import StackedBar, StackPart, stacked_bars
-from nestsim.page.parts import (
+from nestsim.document.parts import (
     Block,
     Cell,
     DataTable,
+    Document,
     FactList,
+    FigureBlock,
     Headline,
     KeyFigure,
-    Page,
-    PageFigure,
-    PageSection,
+    Section,
     Sentences,
-    Swatch,
 )
 from nestsim.report.wording import amount, long_time, number, percent, token_unit
 
@@ -43,7 +43,7 @@ _PAINTS = {
 _NAMES = {"young_s": "Young 1974", "daly_s": "Daly 2006", "best_s": "best"}
 
 
-def goodput_page(data: Mapping[str, Any]) -> Page:
+def goodput_page(data: Mapping[str, Any]) -> Document:
     """Return the page of training through failures.
 
     Parameters
@@ -51,28 +51,24 @@ def goodput_page(data: Mapping[str, Any]) -> Page:
     data
         As ``goodput.json`` has it.
     """
-    sections: tuple[PageSection, ...] = ()
+    sections: tuple[Section, ...] = ()
     if "goodput" in data:
         sections = (
-            PageSection(
-                name="time", title="Where the time goes", blocks=(_causes(data),)
-            ),
-            PageSection(
+            Section(name="time", title="Where the time goes", blocks=(_causes(data),)),
+            Section(
                 name="intervals",
                 title="How often to write checkpoints",
                 blocks=_intervals(data),
             ),
-            PageSection(
-                name="tokens", title="Tokens over time", blocks=(_tokens(data),)
-            ),
-            PageSection(name="failures", title="What fails", blocks=_failures(data)),
-            PageSection(
+            Section(name="tokens", title="Tokens over time", blocks=(_tokens(data),)),
+            Section(name="failures", title="What fails", blocks=_failures(data)),
+            Section(
                 name="basis",
                 title="What is assumed",
                 blocks=(FactList(rows=data["facts"]),),
             ),
         )
-    return Page(
+    return Document(
         subject=data["scenario"],
         doing="goodput",
         headline=_headline(data),
@@ -114,7 +110,7 @@ def _headline(data: Mapping[str, Any]) -> Headline:
     )
 
 
-def _causes(data: Mapping[str, Any]) -> PageFigure:
+def _causes(data: Mapping[str, Any]) -> FigureBlock:
     """Return what takes time from the training, as one bar."""
     shares: Mapping[str, Mapping[str, float]] = data["shares"]
     lost = {name: shares[name]["mean"] for name in _PAINTS if shares[name]["mean"]}
@@ -123,26 +119,24 @@ def _causes(data: Mapping[str, Any]) -> PageFigure:
         (name, _share(band["mean"]), _share(band["p5"]), _share(band["p95"]))
         for name, band in shares.items()
     )
-    return PageFigure(
+    return FigureBlock(
         name="causes",
         title=f"{percent(total)} of the time is not kept as training",
         about="A bar of the shares of the time that failures, checkpoints and stops "
         "take.",
-        drawing=stacked_bars(
-            [
+        drawing=Stacks(
+            bars=(
                 StackedBar(
                     "loss",
                     tuple(
-                        StackPart(100.0 * share, _PAINTS[name], _tip(name, share))
+                        StackPart(name, 100.0 * share, _PAINTS[name], _tip(name, share))
                         for name, share in lost.items()
                     ),
                     percent(total),
-                )
-            ],
-            "share of the time [%]",
-            70,
+                ),
+            ),
+            across="share of the time [%]",
         ),
-        legend=tuple(Swatch(name=name, paint=_PAINTS[name]) for name in lost),
         table=DataTable(
             caption="Shares of the time over the runs",
             columns=("Part", "Mean", "p5", "p95"),
@@ -195,14 +189,15 @@ def _intervals(data: Mapping[str, Any]) -> tuple[Block, ...]:
     ]
     words = ", ".join(f"{name} {value:.3g} min" for name, value in named.items())
     return (
-        PageFigure(
+        FigureBlock(
             name="intervals",
             title="Too often and too seldom both cost",
             about="Curves of the share of the time that is not kept as training, over "
             "the training between two checkpoints.",
-            drawing=curves_drawing(
-                curves,
-                ("training between two checkpoints [min]", "not kept as training [%]"),
+            drawing=Curves(
+                curves=tuple(curves),
+                across="training between two checkpoints [min]",
+                up="not kept as training [%]",
                 names={
                     _minutes(one["interval_s"]): f"{one['interval_s'] / 60.0:.2g}"
                     for one in simulated
@@ -218,7 +213,6 @@ def _intervals(data: Mapping[str, Any]) -> tuple[Block, ...]:
                     )
                 ),
             ),
-            legend=curves_legend(curves),
             note=f"Dotted: {words}.",
             table=DataTable(
                 caption="Goodput over intervals",
@@ -250,7 +244,7 @@ def _point(interval: float, share: float, name: str) -> CurvePoint:
     return CurvePoint(minutes, 100.0 * (1.0 - share), tip)
 
 
-def _tokens(data: Mapping[str, Any]) -> PageFigure:
+def _tokens(data: Mapping[str, Any]) -> FigureBlock:
     """Return tokens over time: without failures, and percentiles of the runs."""
     over, each = data["tokens_over_time"], data["healthy"]["tokens_per_day"]
     scale, unit = token_unit(over["p95"][-1])
@@ -277,16 +271,16 @@ def _tokens(data: Mapping[str, Any]) -> PageFigure:
         )
         for name in lines
     ]
-    return PageFigure(
+    return FigureBlock(
         name="tokens",
         title=f"{amount(over['p50'][-1])} tokens in the end",
         about="Curves of tokens over time without failures and in the runs.",
-        drawing=curves_drawing(
-            curves,
-            ("time [d]", f"tokens [{unit}]"),
+        drawing=Curves(
+            curves=tuple(curves),
+            across="time [d]",
+            up=f"tokens [{unit}]",
             names={days[place]: f"{days[place]:.{digits}f}" for place in kept},
         ),
-        legend=curves_legend(curves),
         table=DataTable(
             caption=f"Tokens over time [{unit}]",
             columns=("Day", *lines),

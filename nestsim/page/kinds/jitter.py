@@ -3,23 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nestsim.page.kinds.curves import (
+from nestsim.document.figures import (
     CurveMarks,
     CurvePoint,
+    Curves,
     DrawnCurve,
-    curves_drawing,
-    curves_legend,
 )
-from nestsim.page.parts import (
+from nestsim.document.parts import (
     Block,
     Cell,
     DataTable,
+    Document,
     FactList,
+    FigureBlock,
     Headline,
     KeyFigure,
-    Page,
-    PageFigure,
-    PageSection,
+    Section,
     Sentences,
 )
 from nestsim.report.wording import number, signed_percent
@@ -29,7 +28,7 @@ _MOST_POINTS = 200
 """Steps of a curve; of more, evenly many are drawn."""
 
 
-def jitter_page(data: Mapping[str, Any]) -> Page:
+def jitter_page(data: Mapping[str, Any]) -> Document:
     """Return the page of jitter.
 
     Parameters
@@ -38,15 +37,15 @@ def jitter_page(data: Mapping[str, Any]) -> Page:
         As ``jitter.json`` has it.
     """
     sections = (
-        PageSection(name="steps", title="Time of a step", blocks=_steps(data)),
-        PageSection(name="scale", title="What scale does", blocks=_scale(data)),
-        PageSection(
+        Section(name="steps", title="Time of a step", blocks=_steps(data)),
+        Section(name="scale", title="What scale does", blocks=_scale(data)),
+        Section(
             name="assumed",
             title="What differs from step to step",
             blocks=(FactList(rows=data["jitter_in_words"]),),
         ),
     )
-    return Page(
+    return Document(
         subject=data["scenario"],
         doing="jitter",
         headline=_headline(data),
@@ -103,13 +102,14 @@ def _steps(data: Mapping[str, Any]) -> tuple[Block, ...]:
     )
     note = "Dotted: without jitter, and " + ", ".join(quantiles)
     return (
-        PageFigure(
+        FigureBlock(
             name="steps",
             title=f"{len(times):,} steps: which share takes at most how long",
             about="A rising curve of the share of steps over the time of a step.",
-            drawing=curves_drawing(
-                [curve],
-                ("time of a step [s]", "steps that take at most so long [%]"),
+            drawing=Curves(
+                curves=(curve,),
+                across="time of a step [s]",
+                up="steps that take at most so long [%]",
                 round_ticks=True,
                 marks=marks,
             ),
@@ -183,13 +183,14 @@ def _scale(data: Mapping[str, Any]) -> tuple[Block, ...]:
         )
     ]
     return (
-        PageFigure(
+        FigureBlock(
             name="scale",
             title="What jitter costs the same plan on other numbers of replicas",
             about="Curves of the mean loss over the replicas: closed form, simulation.",
-            drawing=curves_drawing(
-                curves,
-                ("data-parallel replicas", "longer than without jitter [%]"),
+            drawing=Curves(
+                curves=tuple(curves),
+                across="data-parallel replicas",
+                up="longer than without jitter [%]",
                 logarithmic=True,
             ),
             table=DataTable(
@@ -198,7 +199,6 @@ def _scale(data: Mapping[str, Any]) -> tuple[Block, ...]:
                 rows=tuple(_scale_row(row) for row in rows),
                 numbers=_COLUMNS,
             ),
-            legend=curves_legend(curves),
             note=data["closed_form"]["in_words"],
         ),
     )

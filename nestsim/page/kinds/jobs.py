@@ -3,17 +3,24 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nestsim.page.kinds.bars import BarsOfGroup, GroupedBar, grouped_bars
-from nestsim.page.kinds.heat import HeatCell, HeatGroup, HeatRow, heat_map
-from nestsim.page.parts import (
+from nestsim.document.figures import (
+    BarGroups,
+    BarsOfGroup,
+    GroupedBar,
+    HeatCell,
+    HeatGroup,
+    HeatMap,
+    HeatRow,
+)
+from nestsim.document.parts import (
     Block,
     Cell,
     DataTable,
+    Document,
+    FigureBlock,
     Headline,
     KeyFigure,
-    Page,
-    PageFigure,
-    PageSection,
+    Section,
     Sentences,
 )
 from nestsim.report.figures.palette import DISTINCT
@@ -27,7 +34,7 @@ Job = Mapping[str, Any]
 _ALL = "all jobs"
 
 
-def jobs_page(data: Mapping[str, Any]) -> Page:
+def jobs_page(data: Mapping[str, Any]) -> Document:
     """Return the page of jobs that share a fabric.
 
     Parameters
@@ -36,11 +43,11 @@ def jobs_page(data: Mapping[str, Any]) -> Page:
         As ``jobs.json`` has it.
     """
     sections = (
-        PageSection(name="jobs", title="Slow-downs", blocks=_jobs(data)),
-        PageSection(name="links", title="Where they meet", blocks=_links(data)),
-        PageSection(name="placements", title="Placements", blocks=_placements(data)),
-        PageSection(name="plans", title="Plans", blocks=_plans(data)),
-        PageSection(
+        Section(name="jobs", title="Slow-downs", blocks=_jobs(data)),
+        Section(name="links", title="Where they meet", blocks=_links(data)),
+        Section(name="placements", title="Placements", blocks=_placements(data)),
+        Section(name="plans", title="Plans", blocks=_plans(data)),
+        Section(
             name="basis",
             title="What this rests on",
             blocks=(Sentences(sentences=tuple(data["notes"])),)
@@ -48,7 +55,7 @@ def jobs_page(data: Mapping[str, Any]) -> Page:
             else (),
         ),
     )
-    return Page(
+    return Document(
         subject=data["scenario"],
         doing="jobs",
         headline=Headline(
@@ -109,13 +116,13 @@ def _jobs(data: Mapping[str, Any]) -> tuple[Block, ...]:
     seeds = data["ecmp_seeds"]
     said = f"Lines: the largest over {seeds_in_words(seeds)}." if seeds else ""
     return (
-        PageFigure(
+        FigureBlock(
             name="slow-downs",
             title=data["headline"],
             about="Bars of what the other jobs add to the step of each job, relative "
             "to its step alone.",
-            drawing=grouped_bars(
-                [BarsOfGroup("", bars)], "longer beside the others [%]"
+            drawing=BarGroups(
+                groups=(BarsOfGroup("", bars),), across="longer beside the others [%]"
             ),
             table=DataTable(
                 caption="What the others multiply each job's step time by",
@@ -186,13 +193,15 @@ def _links(data: Mapping[str, Any]) -> tuple[Block, ...]:
         )
         for place, name in enumerate(names)
     )
-    figure = PageFigure(
+    figure = FigureBlock(
         name="levels",
         title="The busiest link of each level, and the share that each job takes",
         about="A map of jobs (rows) and levels of the network (columns): the share of "
         "its capacity that a job takes of the link that it keeps busiest.",
-        drawing=heat_map(
-            [HeatGroup("", rows)], [one["level"] for one in levels], "level"
+        drawing=HeatMap(
+            groups=(HeatGroup("", rows),),
+            columns=tuple(one["level"] for one in levels),
+            across="level",
         ),
         table=_level_table(levels, names, shares),
     )

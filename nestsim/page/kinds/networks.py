@@ -3,20 +3,26 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nestsim.page.kinds.bars import BarsOfGroup, GroupedBar, grouped_bars
-from nestsim.page.kinds.stacks import StackedBar, StackPart, stacked_bars
-from nestsim.page.parts import (
+from nestsim.document.figures import (
+    BarGroups,
+    BarsOfGroup,
+    GroupedBar,
+    StackedBar,
+    StackPart,
+    Stacks,
+)
+from nestsim.document.paints import Swatch
+from nestsim.document.parts import (
     Block,
     Cell,
     DataTable,
+    Document,
     FactList,
+    FigureBlock,
     Headline,
     KeyFigure,
-    Page,
-    PageFigure,
-    PageSection,
+    Section,
     Sentences,
-    Swatch,
 )
 from nestsim.report.cost import hourly
 from nestsim.report.wording import number, percent, plan_label, plural
@@ -45,7 +51,7 @@ _STEP = {
 _NOTHING = "nothing valid"
 
 
-def networks_page(data: Mapping[str, Any]) -> Page:
+def networks_page(data: Mapping[str, Any]) -> Document:
     """Return the page of a comparison of networks.
 
     Parameters
@@ -54,21 +60,21 @@ def networks_page(data: Mapping[str, Any]) -> Page:
         As ``comparison.json`` has it.
     """
     sections = (
-        PageSection(
+        Section(
             name="throughput", title="What each network gives", blocks=_gives(data)
         ),
-        PageSection(name="why", title="What decides", blocks=_why(data)),
-        PageSection(
+        Section(name="why", title="What decides", blocks=_why(data)),
+        Section(
             name="parts", title="What each network is made of", blocks=_parts(data)
         ),
-        PageSection(name="cost", title="What each network costs", blocks=_costs(data)),
-        PageSection(
+        Section(name="cost", title="What each network costs", blocks=_costs(data)),
+        Section(
             name="basis",
             title="What is the same, and what is not",
             blocks=_paragraphs([*data["fairness"], *data["assumptions"]]),
         ),
     )
-    return Page(
+    return Document(
         subject=data["scenario"],
         doing="compare --networks",
         headline=_headline(data),
@@ -155,7 +161,7 @@ def _ratios(entry: Entry) -> list[float | None]:
     return [entry["relative_speed"], *entry["relative_per"].values()]
 
 
-def _speeds(data: Mapping[str, Any]) -> PageFigure:
+def _speeds(data: Mapping[str, Any]) -> FigureBlock:
     base, kinds = data["base"], _kinds(data)
     groups = [
         BarsOfGroup(
@@ -176,12 +182,12 @@ def _speeds(data: Mapping[str, Any]) -> PageFigure:
         )
         for network in data["networks"]
     ]
-    return PageFigure(
+    return FigureBlock(
         name="throughput",
         title=data["headline"],
         about=f"Bars of the throughput of each network's best plan in the replay "
         f"relative to {base}, as it is and by what the network takes.",
-        drawing=grouped_bars(groups, f"throughput, {base} = 1"),
+        drawing=BarGroups(groups=tuple(groups), across=f"throughput, {base} = 1"),
         table=DataTable(
             caption=f"Throughput of the best plan in the replay, {base} = 1",
             columns=("Network", *kinds),
@@ -259,7 +265,7 @@ def _time(seconds: float | None) -> Cell | str:
     return "-" if seconds is None else Cell(format_duration(seconds), seconds)
 
 
-def _steps(data: Mapping[str, Any]) -> PageFigure:
+def _steps(data: Mapping[str, Any]) -> FigureBlock:
     """Return where the step of each network's best plan goes."""
     networks: Sequence[Network] = data["networks"]
     bars = [
@@ -269,6 +275,7 @@ def _steps(data: Mapping[str, Any]) -> PageFigure:
             if one["step_s"] is None
             else tuple(
                 StackPart(
+                    name,
                     1e3 * one["step_s"][part],
                     paint,
                     f"{one['network']}, {name}: {format_duration(one['step_s'][part])}",
@@ -282,11 +289,11 @@ def _steps(data: Mapping[str, Any]) -> PageFigure:
         for one in networks
     ]
     names = [name for name, _ in _STEP.values()]
-    return PageFigure(
+    return FigureBlock(
         name="step",
         title="Where the replayed step of each network's best plan goes",
         about="Bars of compute, communication that nothing hides, and waiting.",
-        drawing=stacked_bars(bars, "time [ms]", 78),
+        drawing=Stacks(bars=tuple(bars), across="time [ms]"),
         table=DataTable(
             caption="Parts of the replayed step",
             columns=("Network", *names),
@@ -367,7 +374,7 @@ def _pieces(network: Network) -> list[tuple[str, int]]:
     ]
 
 
-def _ports(networks: Sequence[Network]) -> tuple[PageFigure, ...]:
+def _ports(networks: Sequence[Network]) -> tuple[FigureBlock, ...]:
     """Return the ports of each network; nothing if none has any."""
     if not any(one["ports"] for one in networks):
         return ()
@@ -378,7 +385,10 @@ def _ports(networks: Sequence[Network]) -> tuple[PageFigure, ...]:
             one["network"],
             tuple(
                 StackPart(
-                    count, paints[name], f"{one['network']}, {name}: {number(count)}"
+                    name,
+                    count,
+                    paints[name],
+                    f"{one['network']}, {name}: {number(count)}",
                 )
                 for name, count in _pieces(one)
             ),
@@ -387,12 +397,12 @@ def _ports(networks: Sequence[Network]) -> tuple[PageFigure, ...]:
         for one in networks
     ]
     return (
-        PageFigure(
+        FigureBlock(
             name="ports",
             title="Ports outside of nodes",
             about="Bars of the ports of NICs, and of switches by the tier whose cables "
             "are in them.",
-            drawing=stacked_bars(bars, "ports", 64),
+            drawing=Stacks(bars=tuple(bars), across="ports"),
             table=DataTable(
                 caption="Ports outside of nodes",
                 columns=("Network", *names, "All"),

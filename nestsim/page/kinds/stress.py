@@ -3,28 +3,32 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nestsim.page.kinds.bars import BarsOfGroup, GroupedBar, grouped_bars
-from nestsim.page.kinds.curves import (
+from nestsim.document.figures import (
+    BarGroups,
+    BarsOfGroup,
     CurveMarks,
     CurvePoint,
+    Curves,
     DrawnCurve,
-    curves_drawing,
-    curves_legend,
+    GroupedBar,
+    HeatCell,
+    HeatGroup,
+    HeatMap,
+    HeatRow,
 )
-from nestsim.page.kinds.heat import WORSE, HeatCell, HeatGroup, HeatRow, heat_map
-from nestsim.page.kinds.pareto import front_figure
-from nestsim.page.parts import (
+from nestsim.document.paints import Swatch
+from nestsim.document.parts import (
     Block,
     Cell,
     DataTable,
+    Document,
+    FigureBlock,
     Headline,
     KeyFigure,
-    Page,
-    PageFigure,
-    PageSection,
+    Section,
     Sentences,
-    Swatch,
 )
+from nestsim.page.kinds.pareto import front_figure
 from nestsim.report.cost import hourly
 from nestsim.report.figures.pareto import PricedPoint
 from nestsim.report.wording import number, percent, signed_percent
@@ -37,7 +41,7 @@ _WORDS = {_REMADE: "re-made", _KEPT: "kept"}
 """Whose plan -> what it is called."""
 
 
-def stress_page(data: Mapping[str, Any]) -> Page:
+def stress_page(data: Mapping[str, Any]) -> Document:
     """Return the page of a stress test.
 
     Parameters
@@ -46,26 +50,26 @@ def stress_page(data: Mapping[str, Any]) -> Page:
         As ``stress.json`` has it.
     """
     sections = (
-        PageSection(name="conditions", title="Conditions", blocks=_conditions(data)),
-        PageSection(
+        Section(name="conditions", title="Conditions", blocks=_conditions(data)),
+        Section(
             name="ratios", title="Oversubscription, level by level", blocks=_maps(data)
         ),
-        PageSection(
+        Section(
             name="changes", title="Where the best plan changes", blocks=_changes(data)
         ),
-        PageSection(
+        Section(
             name="crossed", title="Planned for one, run on another", blocks=_cross(data)
         ),
-        PageSection(name="cost", title="What is saved", blocks=_savings(data)),
-        PageSection(name="links", title="The busiest links", blocks=_links(data)),
-        PageSection(name="plans", title="Plans", blocks=_plans(data)),
-        PageSection(
+        Section(name="cost", title="What is saved", blocks=_savings(data)),
+        Section(name="links", title="The busiest links", blocks=_links(data)),
+        Section(name="plans", title="Plans", blocks=_plans(data)),
+        Section(
             name="problems",
             title="Without results",
             blocks=_paragraphs(data["problems"]),
         ),
     )
-    return Page(
+    return Document(
         subject=data["scenario"],
         doing="stress",
         headline=_headline(data),
@@ -126,15 +130,15 @@ def _conditions(data: Mapping[str, Any]) -> tuple[Block, ...]:
     rows = _rows_of(data, planner)
     shown = [row for row in rows if row["condition"] in set(data["shown"])]
     more = "" if len(shown) == len(rows) else f"{len(shown)} of {len(rows)} are drawn. "
-    bars = PageFigure(
+    bars = FigureBlock(
         name="conditions",
         title=f"Throughput under each condition, by {planner}",
         about="Bars of the throughput in the replay of the plan that is re-made for "
         "each condition; a line across a bar is that of the plan made for the network "
         "as built, kept.",
-        drawing=grouped_bars(
-            [BarsOfGroup("", tuple(_bar(row) for row in shown))],
-            "thousand tokens/s",
+        drawing=BarGroups(
+            groups=(BarsOfGroup("", tuple(_bar(row) for row in shown)),),
+            across="thousand tokens/s",
         ),
         table=_throughputs(rows, "Throughput of the plan kept and re-made"),
         legend=(Swatch(name="plan re-made", paint="series-0"),),
@@ -252,7 +256,7 @@ def _maps(data: Mapping[str, Any]) -> tuple[Block, ...]:
     )
 
 
-def _map(data: Mapping[str, Any]) -> tuple[PageFigure, ...]:
+def _map(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
     found = data["map"]
     values = [
         value
@@ -299,11 +303,15 @@ def _map(data: Mapping[str, Any]) -> tuple[PageFigure, ...]:
     ]
     about = "Cells have the throughput of the plan re-made, as a share of the highest"
     return (
-        PageFigure(
+        FigureBlock(
             name="map",
             title=f"Throughput over the oversubscription of {inner} and {outer}",
             about=f"{about}; rows by planner and the ratio of {inner}.",
-            drawing=heat_map(groups, columns, f"oversubscription of {outer}, to 1"),
+            drawing=HeatMap(
+                groups=tuple(groups),
+                columns=tuple(columns),
+                across=f"oversubscription of {outer}, to 1",
+            ),
             table=_heat_table(
                 groups, columns, f"Share of the highest throughput [%], by {outer}"
             ),
@@ -334,7 +342,7 @@ def _heat_table(
     )
 
 
-def _line_figure(data: Mapping[str, Any], level: str, place: int) -> PageFigure:
+def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock:
     """Return throughput over the ratios of one level, plans re-made and kept."""
     names, ratios = data["lines"][level], data["oversubscription"][level]
     rows = {(row["planner"], row["condition"]): row for row in data["rows"]}
@@ -361,14 +369,15 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> PageFigure:
         (built,), () if to_keep is None else (to_keep["tokens_per_s"] / 1e3,)
     )
     kept = f"; {to_keep['in_words']}" if to_keep else ""
-    return PageFigure(
+    return FigureBlock(
         name=f"line-{place}",
         title=f"Throughput over the oversubscription of {level}",
         about="Curves of the throughput in the replay, with plans re-made for each "
         "ratio and with those for the network as built, kept; other levels as built.",
-        drawing=curves_drawing(
-            curves,
-            (f"oversubscription of {level}, to 1", "thousand tokens/s"),
+        drawing=Curves(
+            curves=tuple(curves),
+            across=f"oversubscription of {level}, to 1",
+            up="thousand tokens/s",
             logarithmic=True,
             marks=marks,
         ),
@@ -388,7 +397,6 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> PageFigure:
             ),
             numbers=tuple(curve.name for curve in curves),
         ),
-        legend=curves_legend(curves),
         note=f"Dotted: as built, {built:g}:1{kept}. Other levels are as built.",
     )
 
@@ -434,12 +442,15 @@ def _cross(data: Mapping[str, Any]) -> tuple[Block, ...]:
         "column's than the plan made there"
     )
     return (
-        PageFigure(
+        FigureBlock(
             name="crossed",
             title=crossed["in_words"],
             about=f"{about}; below 0 it is the faster one.",
-            drawing=heat_map(
-                groups, columns, "run at (numbers of the rows)", series=WORSE
+            drawing=HeatMap(
+                groups=tuple(groups),
+                columns=tuple(columns),
+                across="run at (numbers of the rows)",
+                meaning="worse",
             ),
             table=_heat_table(groups, columns, f"{about}; columns by number of row"),
             note=f"{about}; below 0 it is the faster one.",
@@ -505,13 +516,13 @@ def _links(data: Mapping[str, Any]) -> tuple[Block, ...]:
     paints = {name: f"series-{place}" for place, name in enumerate(levels)}
     planner = data["planners"][0]
     return (
-        PageFigure(
+        FigureBlock(
             name="links",
             title=found["in_words"],
             about=f"Bars of how busy {planner}'s plan for the network as built keeps "
             "each link, under the condition that keeps it busiest.",
-            drawing=grouped_bars(
-                [
+            drawing=BarGroups(
+                groups=(
                     BarsOfGroup(
                         "",
                         tuple(
@@ -525,9 +536,9 @@ def _links(data: Mapping[str, Any]) -> tuple[Block, ...]:
                             )
                             for one in found["links"]
                         ),
-                    )
-                ],
-                "busy, share of the step [%]",
+                    ),
+                ),
+                across="busy, share of the step [%]",
             ),
             table=DataTable(
                 caption="The busiest links, each under its worst condition",

@@ -6,21 +6,30 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nestsim.page.drawing import Drawing
-from nestsim.page.kinds.bars import BarsOfGroup, GroupedBar, grouped_bars
-from nestsim.page.kinds.curves import CurvePoint, DrawnCurve, curves_drawing
-from nestsim.page.kinds.heat import HeatCell, HeatGroup, HeatRow, heat_map
-from nestsim.page.kinds.pareto import front_figure
-from nestsim.page.parts import (
+from nestsim.document.figures import (
+    BarGroups,
+    BarsOfGroup,
+    CurvePoint,
+    Curves,
+    DrawnCurve,
+    GroupedBar,
+    HeatCell,
+    HeatGroup,
+    HeatMap,
+    HeatRow,
+    Shape,
+)
+from nestsim.document.parts import (
     Block,
     Cell,
     DataTable,
+    Document,
+    FigureBlock,
     Headline,
     KeyFigure,
-    Page,
-    PageFigure,
-    PageSection,
+    Section,
 )
+from nestsim.page.kinds.pareto import front_figure
 from nestsim.report.cost import hourly
 from nestsim.report.figures.pareto import PricedPoint
 from nestsim.report.wording import number, percent, plural
@@ -41,7 +50,7 @@ _WIDE = 8.0
 _NO_PLAN = "no plan that fits"
 
 
-def sweep_page(data: Mapping[str, Any]) -> Page:
+def sweep_page(data: Mapping[str, Any]) -> Document:
     """Return the page of a sweep.
 
     Parameters
@@ -50,13 +59,13 @@ def sweep_page(data: Mapping[str, Any]) -> Page:
         As ``result.json`` has it.
     """
     sections = (
-        PageSection(name="throughput", title="Throughput", blocks=_figure(data)),
-        PageSection(name="points", title="Points", blocks=_table(data)),
-        PageSection(name="cost", title="Throughput and cost", blocks=_front(data)),
-        PageSection(name="failed", title="Failed", blocks=_failures(data)),
-        PageSection(name="settings", title="What was varied", blocks=_settings(data)),
+        Section(name="throughput", title="Throughput", blocks=_figure(data)),
+        Section(name="points", title="Points", blocks=_table(data)),
+        Section(name="cost", title="Throughput and cost", blocks=_front(data)),
+        Section(name="failed", title="Failed", blocks=_failures(data)),
+        Section(name="settings", title="What was varied", blocks=_settings(data)),
     )
-    return Page(
+    return Document(
         subject=data["scenario"],
         doing="sweep",
         headline=_headline(data),
@@ -118,7 +127,7 @@ def _figure(data: Mapping[str, Any]) -> tuple[Block, ...]:
     else:
         about, drawing, note = _bars(data)
     return (
-        PageFigure(
+        FigureBlock(
             name="sweep",
             title=f"Throughput by {', '.join(paths)}",
             about=about,
@@ -129,7 +138,7 @@ def _figure(data: Mapping[str, Any]) -> tuple[Block, ...]:
     )
 
 
-_Figure = tuple[str, Drawing, str]
+_Figure = tuple[str, Shape, str]
 """What is drawn, in words; the drawing; what to know beside it."""
 
 
@@ -147,9 +156,10 @@ def _line(data: Mapping[str, Any]) -> _Figure:
     missing = len(places) - len(points)
     return (
         "A curve of the throughput over the setting's values.",
-        curves_drawing(
-            [DrawnCurve(axis["path"], tuple(points))],
-            (axis["path"], "thousand tokens/s"),
+        Curves(
+            curves=(DrawnCurve(axis["path"], tuple(points)),),
+            across=axis["path"],
+            up="thousand tokens/s",
             names=dict(zip(places, axis["labels"], strict=True)),
             logarithmic=low > 0 and high / low >= _WIDE,
         ),
@@ -178,7 +188,10 @@ def _bars(data: Mapping[str, Any]) -> _Figure:
     more = len(bars) - _MOST_BARS
     return (
         "Bars of the throughput, one for each value of the setting.",
-        grouped_bars([BarsOfGroup("", tuple(bars[:_MOST_BARS]))], "thousand tokens/s"),
+        BarGroups(
+            groups=(BarsOfGroup("", tuple(bars[:_MOST_BARS])),),
+            across="thousand tokens/s",
+        ),
         f"The first {_MOST_BARS} of {len(bars)} values." if more > 0 else "",
     )
 
@@ -223,7 +236,11 @@ def _maps(data: Mapping[str, Any]) -> _Figure:
     words = f" The first {_MOST_MAPS} of {len(combinations)} maps." if more else ""
     return (
         f"{about}.",
-        heat_map(groups, columns["labels"], columns["path"]),
+        HeatMap(
+            groups=tuple(groups),
+            columns=tuple(columns["labels"]),
+            across=columns["path"],
+        ),
         f"{about} [%]. The stronger, the more; empty: {_NO_PLAN}.{words}",
     )
 

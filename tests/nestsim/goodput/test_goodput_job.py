@@ -297,7 +297,7 @@ def test_hopeless_jobs_have_an_answer_too(
     assert 0.0 <= run.goodput.p5 <= run.goodput.p95 <= 1.0
     assert "GOODPUT" in str(report)
     assert report.figure("goodput") is not None
-    assert report.page().figures
+    assert report.document().figures
 
 
 def test_shares_sum_to_one(llama: Scenario) -> None:
@@ -423,7 +423,7 @@ def test_the_page_of_a_small_job_has_its_tokens(tmp_path: Path) -> None:
     """Not "0 billion" of them, on days that are all "0"."""
     scenario = load_scenario(write(tmp_path, plan=True))
     asked = {"goodput.step_time": "1 h", "goodput.duration": "5 h", "goodput.seeds": 2}
-    page = nestsim.goodput(scenario.replace(asked)).page()
+    page = nestsim.goodput(scenario.replace(asked)).document()
     (tokens,) = (one for one in page.figures if one.name == "tokens")
     assert tokens.title.startswith("163,8")
     assert "0 billion" not in str(page)

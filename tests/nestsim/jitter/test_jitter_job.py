@@ -12,6 +12,7 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
+from nestsim.document.html import page_html, specification
 from nestsim.evaluate import Evaluator
 from nestsim.jitter.figure import draw_jitter
 from nestsim.jitter.job import JitterResult, JitterTask, jitter_job
@@ -19,7 +20,6 @@ from nestsim.jitter.record import jitter_json
 from nestsim.jitter.report import print_jitter
 from nestsim.jitter.scale import sizes_of
 from nestsim.job import price_table_plan
-from nestsim.page.document import page_html
 from nestsim.page.kinds.jitter import jitter_page
 from nestsim.report.json import dump_json
 from nestsim.report.tables import plain_text
@@ -197,7 +197,7 @@ def test_without_a_plan_in_the_scenario_one_is_searched() -> None:
     assert not report.succeeded
     assert report.result.shortfall
     assert "NO PLAN" in str(report)
-    assert page_html(report.page())
+    assert page_html(report.document())
     assert report.figures == ()
 
 
@@ -285,7 +285,9 @@ def test_a_gain_is_drawn_too_and_times_have_round_ticks(result: JitterResult) ->
     data = json.loads(dump_json(jitter_json(result)))
     data["scale"][0]["simulated_loss"] = -0.05
     steps, scale = jitter_page(data).figures
-    axes = [one.drawing["layer"][0]["encoding"] for one in (steps, scale)]
+    axes = [
+        specification(one.drawing)["layer"][0]["encoding"] for one in (steps, scale)
+    ]
     assert axes[1]["y"]["scale"]["domain"][0] < -5.0
     assert "values" not in axes[0]["x"]["axis"]
     # One time is no range that could have round numbers.
@@ -294,7 +296,7 @@ def test_a_gain_is_drawn_too_and_times_have_round_ticks(result: JitterResult) ->
     for quantile in data["steps"]["quantiles"].values():
         quantile["time_s"] = 0.07045
     (alone, _) = jitter_page(data).figures
-    across = alone.drawing["layer"][0]["encoding"]["x"]
+    across = specification(alone.drawing)["layer"][0]["encoding"]["x"]
     assert across["axis"]["values"] == [0.07045]
 
 

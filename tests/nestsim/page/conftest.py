@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nestsim.page.document import write_page
-from nestsim.page.parts import Page
+from nestsim.document.html import write_page
+from nestsim.document.parts import Document
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
@@ -79,9 +79,9 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     """Return what opens a page, or a file that has one, once all figures are drawn."""
     contexts = []
 
-    def open_page(page: Page | Path, **options: Any) -> Opened:
+    def open_page(page: Document | Path, **options: Any) -> Opened:
         path = page if isinstance(page, Path) else tmp_path / "opened.html"
-        if isinstance(page, Page):
+        if isinstance(page, Document):
             write_page(page, path)
         context = browser.new_context(**(options or DESKTOP))
         contexts.append(context)

@@ -10,16 +10,16 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
+from nestsim.document.html import page_html
+from nestsim.document.parts import Document, Section
 from nestsim.face.report import FolderReport
 from nestsim.face.sweep import SweepReport
-from nestsim.page.document import page_html
 from nestsim.page.kinds.goodput import goodput_page
 from nestsim.page.kinds.jitter import jitter_page
 from nestsim.page.kinds.jobs import jobs_page
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
 from nestsim.page.kinds.sweep import sweep_page
-from nestsim.page.parts import Page, PageSection
 from nestsim.report.json import dump_json
 from nestsim.scenario import load_scenario
 from nestsim.sweep.axes import Axis
@@ -43,7 +43,7 @@ class Kind:
     """A kind of result."""
 
     report: Any
-    page: Callable[[Mapping[str, Any]], Page]
+    page: Callable[[Mapping[str, Any]], Document]
     figures: set[str]
     """Names of its figures."""
 
@@ -233,7 +233,7 @@ def test_curves_and_bars_of_a_sweep_are_drawn_with_any_names(opened: Open) -> No
         data = sweep_json(replace(base, axes=(axis,), outcomes=outcomes))
         page = sweep_page(renamed(json.loads(dump_json(data)), ("2", "400 Gbit/s")))
         figures.append(replace(page.figures[0], name=name))
-    section = PageSection(name="all", title="All", blocks=tuple(figures))
+    section = Section(name="all", title="All", blocks=tuple(figures))
     seen = opened(replace(page, sections=(section,)))
     assert seen.complaints == []
     assert seen.violations() == []
@@ -246,7 +246,7 @@ def test_curves_and_bars_of_a_sweep_are_drawn_with_any_names(opened: Open) -> No
 def test_what_is_found_and_what_is_stored_give_the_same_bytes(kind: Kind) -> None:
     report = kind.report
     assert isinstance(report, FolderReport)
-    assert page_html(report.page()) == page_html(kind.page(kind.data))
+    assert page_html(report.document()) == page_html(kind.page(kind.data))
 
 
 def test_the_folder_has_the_page_where_it_is_asked_for(
@@ -254,7 +254,7 @@ def test_the_folder_has_the_page_where_it_is_asked_for(
 ) -> None:
     kind.report.save(tmp_path / "out", figures=False, html=True)
     written = (tmp_path / "out" / "page.html").read_text(encoding="utf-8")
-    assert written == page_html(kind.report.page())
+    assert written == page_html(kind.report.document())
     kind.report.save_page(tmp_path / "alone.html")
     assert (tmp_path / "alone.html").read_text(encoding="utf-8") == written
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestsim.document.paints import DASHES, PAINTS
+from nestsim.document.parts import Cell
 from nestsim.page.candidates import candidates_table
 from nestsim.page.devices import Boxes, Workers, boxes_alike, boxes_of, working_blocks
-from nestsim.page.paints import DASHES, PAINTS
-from nestsim.page.parts import Cell
 from nestsim.page.run import result_page
 from nestsim.page.timeline import MIXED, joined_bars, shown_stages
 from nestsim.report.figures.data import (

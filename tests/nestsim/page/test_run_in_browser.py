@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nestsim.page.document import page_html
-from nestsim.page.parts import Page, Snippet
+from nestsim.document.html import page_html
+from nestsim.document.parts import Document, Snippet
 from nestsim.page.run import result_page
 from nestsim.report.json import job_json
 from tests.nestsim.page.conftest import DARK, DESKTOP, PHONE, Opened
@@ -23,7 +23,7 @@ JOB = make_job(*FOUR_STAGES)
 SNIPPET = Snippet(name="run.sh", text='torchrun "$HOST" \\\n  --nproc_per_node 8\n')
 
 
-def page_of(result: Any, **changes: Any) -> Page:
+def page_of(result: Any, **changes: Any) -> Document:
     named = replace(result, **changes)
     rows = job_json(named)["candidates"] if named.candidates else ()
     return result_page(named, rows, [SNIPPET])

@@ -10,7 +10,7 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
-from nestsim.page.document import page_html
+from nestsim.document.html import page_html
 from nestsim.report.destination import claimed_folder, writer_of
 from tests.nestsim.compare.small import write
 
@@ -114,7 +114,7 @@ def test_the_face_gives_the_same_page(results: Path, tmp_path: Path) -> None:
     report = nestsim.simulate(results / "job.toml")
     report.save_page(tmp_path / "b.html")
     assert (tmp_path / "b.html").read_text("utf-8") == expected
-    assert page_html(report.page()) == expected
+    assert page_html(report.document()) == expected
 
 
 def _slower(data: dict[str, Any]) -> None:

@@ -12,10 +12,10 @@ from matplotlib.collections import QuadMesh
 
 import nestsim
 from nestsim.cli import main
+from nestsim.document.html import page_html
+from nestsim.face.folder import stored_document
 from nestsim.face.operations.jobs import TenancyReport
-from nestsim.page.document import page_html
 from nestsim.page.kinds.jobs import jobs_page
-from nestsim.page.kinds.stored import stored_page
 from nestsim.scenario.editing import toml_text
 from nestsim.tenancy.figure import draw_jobs
 from nestsim.tenancy.results import lost_devices
@@ -149,11 +149,11 @@ def test_the_command_writes_what_the_face_has(
     with (folder / "jobs.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert {row["job"]: float(row["slowdown"]) for row in rows} == report.slowdowns
-    page = stored_page(folder)
+    page = stored_document(folder)
     assert page is not None
     html = (folder / "page.html").read_bytes()
     assert page_html(page).encode() == html
-    assert page_html(report.page()).encode() == html
+    assert page_html(report.document()).encode() == html
 
 
 def test_a_page_is_made_of_a_result_without_a_plan() -> None:

@@ -1,8 +1,8 @@
-"""Paints of a page's figures: a colour of `nestsim.report.figures.palette`, a texture.
+"""Paints of figures: a colour of `nestsim.report.figures.palette`, and a texture.
 
 The texture says the same as the colour: figures can be read in grey, in print and by
-those who do not tell the colours apart. The template defines each paint as an SVG
-pattern, whose colours follow the reader's choice of light or dark.
+those who do not tell the colours apart. The page defines each paint as an SVG pattern,
+whose colours follow the reader's choice of light or dark.
 """
 
 from collections.abc import Mapping
@@ -94,3 +94,17 @@ def line_colour(number: int) -> str:
 def line_dash(number: int) -> list[int]:
     """Return the dashes of the k-th line of a figure."""
     return list(DASHES[number % len(DASHES)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swatch:
+    """An entry of a legend."""
+
+    name: str
+    """What the mark stands for."""
+
+    paint: str
+    """One of `nestsim.document.paints.PAINTS`, or of its strokes."""
+
+    line: bool = False
+    """Whether the mark is a line."""

@@ -1,10 +1,17 @@
 """Bars in groups, from top to bottom: a group's name, then a bar for each member."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from nestsim.page.drawing import Drawing, drawing, plain_field, rounded, rows_of
-from nestsim.page.paints import fill
+from nestsim.document.figures import BarGroups, BarsOfGroup, GroupedBar
+from nestsim.document.paints import fill
+from nestsim.document.vega.drawing import (
+    Drawing,
+    drawing,
+    plain_field,
+    rounded,
+    rows_of,
+)
 
 _ROW = 30
 """Height of a bar [pixel]."""
@@ -16,48 +23,9 @@ _APART = "|"
 """Between the number of a row, by which rows differ, and its label."""
 
 
-class GroupedBar(NamedTuple):
-    """One member of a group."""
-
-    name: str
-    """Stands before the bar."""
-
-    length: float | None
-    """Of the bar, in the unit of the axis; None for no bar."""
-
-    words: str
-    """Stands behind the bar."""
-
-    paint: str
-    """Name of the bar's paint."""
-
-    mark: float | None = None
-    """Where a line across the bar stands; None for none."""
-
-    tip: str = ""
-    """What is told of the bar where somebody points at it."""
-
-
-class BarsOfGroup(NamedTuple):
-    """Bars below one name."""
-
-    name: str
-    """Of the group; empty for none."""
-
-    bars: tuple[GroupedBar, ...]
-
-
-def grouped_bars(groups: Sequence[BarsOfGroup], title: str) -> Drawing:
-    """Return groups of bars; lines across them stand for what they are held against.
-
-    Parameters
-    ----------
-    groups
-        From top to bottom.
-    title
-        Of the horizontal axis.
-    """
-    rows = _rows(groups)
+def bars_drawing(bars: BarGroups) -> Drawing:
+    """Return groups of bars, from top to bottom."""
+    rows = _rows(bars.groups)
     ends = [end for row in rows for end in (row["length"], row["mark"]) if end]
     top = rounded(max(ends, default=1.0))
     place: Drawing = {
@@ -84,7 +52,7 @@ def grouped_bars(groups: Sequence[BarsOfGroup], title: str) -> Drawing:
         "field": "length",
         "type": "quantitative",
         "scale": {"domain": [0, {"expr": end}], "nice": False},
-        "axis": {"title": title, "tickCount": 5},
+        "axis": {"title": bars.across, "tickCount": 5},
     }
     return drawing(
         {

@@ -1,4 +1,4 @@
-"""A page as one HTML file: template, style sheet, script and library in it.
+"""The page: a document as one HTML file, with style sheet, script and library in it.
 
 Nothing of the file reaches outside: its Content Security Policy allows the two scripts
 and the one style sheet that are in it, by their hashes, and nothing else; no network,
@@ -8,14 +8,29 @@ which escapes them, and through JSON, in which no ``<`` is left.
 
 import base64
 import hashlib
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from nestsim.page.drawing import vega_library
-from nestsim.page.paints import DASHES, PAINTS
-from nestsim.page.parts import Page
+from nestsim.document.figures import (
+    BarGroups,
+    CostFront,
+    Curves,
+    HeatMap,
+    Shape,
+    Stacks,
+)
+from nestsim.document.paints import DASHES, PAINTS
+from nestsim.document.parts import Document, FigureBlock
+from nestsim.document.vega.bars import bars_drawing
+from nestsim.document.vega.curves import curves_drawing
+from nestsim.document.vega.drawing import Drawing, vega_library
+from nestsim.document.vega.fronts import front_drawing
+from nestsim.document.vega.heat import heat_drawing
+from nestsim.document.vega.stacks import stacks_drawing
 from nestsim.report.figures.palette import DISTINCT
 from nestsim.report.json import plain_values
 
@@ -25,8 +40,8 @@ if TYPE_CHECKING:
 _ASSETS = "assets"
 
 
-def page_html(page: Page) -> str:
-    """Return a page as HTML; the same page gives the same text."""
+def page_html(document: Document) -> str:
+    """Return a document as HTML; the same document gives the same text."""
     from markupsafe import Markup
 
     style, script, library = _asset("page.css"), _asset("page.js"), vega_library()
@@ -34,13 +49,13 @@ def page_html(page: Page) -> str:
         _environment()
         .get_template("page.html.j2")
         .render(
-            page=page,
+            page=document,
             policy=_policy(scripts=(library, script), style=style),
             # Files of the package, not texts of a scenario.
             style=Markup(style),
             script=Markup(script),
             library=Markup(library),
-            figures={one.name: _figure_data(one) for one in page.figures},
+            figures={block.name: _figure_data(block) for block in document.figures},
             paints=PAINTS,
             series=DISTINCT,
             dashes=DASHES,
@@ -57,20 +72,37 @@ def is_page(ends: bytes) -> bool:
     return _MARK in ends
 
 
-def write_page(page: Page, path: Path) -> None:
-    """Write a page into a file."""
-    path.write_text(page_html(page), encoding="utf-8")
+def write_page(document: Document, path: Path) -> None:
+    """Write a document into a file."""
+    path.write_text(page_html(document), encoding="utf-8")
 
 
-def _figure_data(figure: Any) -> Any:
+def _figure_data(figure: FigureBlock) -> Any:
     """Return what the script draws a figure from."""
     return plain_values(
         {
-            "drawing": figure.drawing,
+            "drawing": specification(figure.drawing),
             "bars": figure.bars,
             "follows": figure.follows_window,
         }
     )
+
+
+_DRAWN: Mapping[type[Shape], Callable[..., Drawing]] = MappingProxyType(
+    {
+        Curves: curves_drawing,
+        BarGroups: bars_drawing,
+        Stacks: stacks_drawing,
+        HeatMap: heat_drawing,
+        CostFront: front_drawing,
+    }
+)
+"""Kind of figure -> what writes it in Vega-Lite."""
+
+
+def specification(shape: Shape | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a figure in Vega-Lite, as the page draws it."""
+    return shape if isinstance(shape, Mapping) else _DRAWN[type(shape)](shape)
 
 
 def _policy(*, scripts: tuple[str, ...], style: str) -> str:
@@ -89,7 +121,7 @@ def _hash_source(text: str) -> str:
 
 def _asset(name: str) -> str:
     """Return a file of this room as an element of HTML holds it."""
-    source = files("nestsim.page") / _ASSETS / name
+    source = files("nestsim.document") / _ASSETS / name
     return source.read_text(encoding="utf-8")
 
 

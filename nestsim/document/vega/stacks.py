@@ -1,57 +1,32 @@
 """Bars of parts, one after the other: what makes up each of several things."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from nestsim.page.drawing import Drawing, drawing, plain_field, rounded, rows_of
-from nestsim.page.paints import fill
+from nestsim.document.figures import StackedBar, StackPart, Stacks
+from nestsim.document.paints import fill
+from nestsim.document.vega.drawing import (
+    Drawing,
+    drawing,
+    plain_field,
+    rounded,
+    rows_of,
+)
 
 _ROW = 34
 """Height of a bar [pixel]."""
+
+_LETTER = 8
+"""Width of a letter of the words at the right [pixel]."""
 
 _APART = "|"
 """Between the number of a row, by which rows differ, and its label."""
 
 
-class StackPart(NamedTuple):
-    """A part of a bar."""
-
-    length: float
-    """In the unit of the axis."""
-
-    paint: str
-    """Name of its paint."""
-
-    tip: str
-    """What is told of it where somebody points at it."""
-
-
-class StackedBar(NamedTuple):
-    """A bar of parts."""
-
-    name: str
-    """Stands before the bar."""
-
-    parts: tuple[StackPart, ...]
-    """From left to right; none for nothing to draw."""
-
-    words: str
-    """Stands behind the bar."""
-
-
-def stacked_bars(bars: Sequence[StackedBar], title: str, room: int) -> Drawing:
-    """Return bars of parts.
-
-    Parameters
-    ----------
-    bars
-        From top to bottom.
-    title
-        Of the horizontal axis.
-    room
-        Width of the column of words at the right [pixel].
-    """
-    reach = rounded(max(sum(part.length for part in bar.parts) for bar in bars) or 1.0)
+def stacks_drawing(stacks: Stacks) -> Drawing:
+    """Return bars of parts, from top to bottom."""
+    bars, reach = stacks.bars, rounded(stacks.reach)
+    room = _LETTER * max(len(bar.words) for bar in bars)
     # The column of words is as wide on a telephone as on a wall.
     end = f"{reach} * width / max(width - {room}, 40)"
     down: Drawing = {
@@ -76,7 +51,7 @@ def stacked_bars(bars: Sequence[StackedBar], title: str, room: int) -> Drawing:
                     "field": "from",
                     "type": "quantitative",
                     "scale": {"domain": [0, {"expr": end}], "nice": False},
-                    "axis": {"title": title, "tickCount": 5},
+                    "axis": {"title": stacks.across, "tickCount": 5},
                 },
                 "x2": {"field": "to"},
                 "fill": plain_field("fill"),
@@ -103,7 +78,7 @@ def _rows(bars: Sequence[StackedBar]) -> Drawing:
     }
     for number, bar in enumerate(bars):
         reached = 0.0
-        for place, part in enumerate(bar.parts or (StackPart(0.0, "idle", ""),)):
+        for place, part in enumerate(bar.parts or (StackPart("", 0.0, "idle", ""),)):
             columns["row"].append(f"{number}{_APART}{bar.name}")
             columns["from"].append(rounded(reached))
             reached += part.length

@@ -1,13 +1,16 @@
-"""What a page consists of: plain data that the template writes and the browser draws.
+"""What a result says: headline, sections, tables and figures as plain data.
 
-Every kind of result is a `Page` of the same parts, so that all pages look, sort, print
-and read alike. Texts are texts: the template escapes each of them, and figures get
-theirs as JSON. Nothing here knows HTML.
+Every kind of result is a `Document` of the same parts, so that all of them look and
+read alike, in the terminal, on the page, in pictures and in Markdown. Texts are texts:
+renderers escape what their format needs escaped. Nothing here knows a format.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
+
+from nestsim.document.figures import Shape
+from nestsim.document.paints import Swatch
 
 Tone = Literal["good", "bad", "plain"]
 """How what is said is marked, beside its words: with a sign and a colour."""
@@ -29,7 +32,7 @@ class KeyFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """What stands on top of a page: the answer."""
+    """What comes first: the answer."""
 
     verdict: str
     """The answer in one or two words."""
@@ -77,7 +80,7 @@ class DataTable:
     """Whether readers can sort it by a click on a heading."""
 
     shown: int | None = None
-    """The row that the page is about; None for none."""
+    """The row that stands out; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,22 +104,8 @@ class Sentences:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swatch:
-    """An entry of a legend."""
-
-    name: str
-    """What the mark stands for."""
-
-    paint: str
-    """One of `nestsim.page.paints.PAINTS`, or of its strokes."""
-
-    line: bool = False
-    """Whether the mark is a line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageFigure:
-    """A figure that the browser draws, and the numbers behind it as a table."""
+class FigureBlock:
+    """A figure, and the numbers behind it as a table."""
 
     kind: ClassVar[str] = "figure"
 
@@ -129,14 +118,15 @@ class PageFigure:
     about: str
     """What is drawn: read aloud in the picture's place."""
 
-    drawing: Mapping[str, Any]
-    """A Vega-Lite specification without its width."""
+    drawing: Shape | Mapping[str, Any]
+    """What is drawn. A Vega-Lite specification without its width stands for what only
+    the page draws."""
 
     table: DataTable
     """The numbers behind it."""
 
     legend: tuple[Swatch, ...] = ()
-    """What its paints stand for."""
+    """What its paints stand for; empty for what the drawing itself says."""
 
     bars: Mapping[str, Any] = field(default_factory=dict)
     """Bars of a timeline as columns (`nestsim.page.timeline`), thinned out to what can
@@ -147,6 +137,13 @@ class PageFigure:
 
     note: str = ""
     """What to know beside the legend."""
+
+    @property
+    def entries(self) -> tuple[Swatch, ...]:
+        """Return the entries of the legend."""
+        if self.legend or isinstance(self.drawing, Mapping):
+            return self.legend
+        return self.drawing.legend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,12 +178,12 @@ class Snippet:
     """What it does not say, or what to know."""
 
 
-Block = DataTable | FactList | Sentences | PageFigure | TimeWindow | Snippet
+Block = DataTable | FactList | Sentences | FigureBlock | TimeWindow | Snippet
 """What stands in a section."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageSection:
+class Section:
     """A heading and what stands below it."""
 
     name: str
@@ -196,12 +193,15 @@ class PageSection:
     blocks: tuple[Block, ...]
 
     folded: bool = False
-    """Whether readers open it."""
+    """Whether readers of the page open it."""
+
+    in_text: bool = True
+    """Whether the terminal and Markdown have it, too, not the page alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A whole page."""
+class Document:
+    """All that a result says."""
 
     subject: str
     """What the result is about, such as a scenario's name."""
@@ -210,14 +210,14 @@ class Page:
     """The command that found it, in a word or two: ``"run"``."""
 
     headline: Headline
-    sections: tuple[PageSection, ...]
+    sections: tuple[Section, ...]
 
     @property
-    def figures(self) -> tuple[PageFigure, ...]:
+    def figures(self) -> tuple[FigureBlock, ...]:
         """All figures, in order."""
         return tuple(
             block
             for section in self.sections
             for block in section.blocks
-            if isinstance(block, PageFigure)
+            if isinstance(block, FigureBlock)
         )

@@ -1,0 +1,358 @@
+"""What figures show, as data: the page and the picture are both drawn from it.
+
+Lengths and places are in the unit that the axis names. A *tip* is what the page shows
+where somebody points at a mark; *words* stand beside it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from nestsim.document.paints import Swatch
+from nestsim.report.figures.data import axis_ends
+
+
+class CurvePoint(NamedTuple):
+    """A point of a curve."""
+
+    x: float
+    y: float
+    tip: str
+    """Text that the page shows where somebody points at the point."""
+
+    low: float | None = None
+    """Lower end of the band around the curve; None for no band."""
+
+    high: float | None = None
+    """Upper end of the band around the curve; None for no band."""
+
+
+class DrawnCurve(NamedTuple):
+    """Points joined by lines, from left to right."""
+
+    name: str
+    points: tuple[CurvePoint, ...]
+
+    @property
+    def has_band(self) -> bool:
+        """Whether its points have bands."""
+        return any(point.low is not None for point in self.points)
+
+
+class CurveMarks(NamedTuple):
+    """Dotted lines across the drawing to read curves by."""
+
+    upright: tuple[float, ...] = ()
+    """Where they stand."""
+
+    level: tuple[float, ...] = ()
+    """How high they lie."""
+
+
+_NO_MARKS = CurveMarks()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """Curves over a number; the vertical axis begins at 0, or below where one does."""
+
+    curves: tuple[DrawnCurve, ...]
+    """In the order of the legend; later ones are thinner, so that equal ones show."""
+
+    across: str
+    """Title of the horizontal axis."""
+
+    up: str
+    """Title of the vertical axis."""
+
+    names: Mapping[float, str] | None = None
+    """What places on the horizontal axis are called; None for their numbers."""
+
+    logarithmic: bool = False
+    """Whether the horizontal axis is."""
+
+    round_ticks: bool = False
+    """Whether the horizontal axis has round numbers in place of those of the points."""
+
+    marks: CurveMarks = _NO_MARKS
+    """Lines to read curves by."""
+
+    @property
+    def legend(self) -> tuple[Swatch, ...]:
+        """Return what the lines stand for; nothing for a line alone."""
+        return tuple(
+            Swatch(name=curve.name, paint=str(number), line=True)
+            for number, curve in enumerate(self.curves)
+            if len(self.curves) > 1
+        )
+
+    @property
+    def has_bands(self) -> bool:
+        """Whether there is a band around any curve."""
+        return any(curve.has_band for curve in self.curves)
+
+    @property
+    def places(self) -> list[float]:
+        """Return where points stand, rising."""
+        return sorted({point.x for curve in self.curves for point in curve.points})
+
+    @property
+    def reach(self) -> tuple[float, float] | None:
+        """Return the ends of the horizontal axis; None for a single place."""
+        ends = [*self.places, *self.marks.upright]
+        low, high = min(ends), max(ends)
+        if low == high:
+            return None
+        return (low, high) if self.logarithmic else axis_ends(low, high)
+
+    @property
+    def heights(self) -> tuple[float, float]:
+        """Return the ends of the vertical axis."""
+        heights = [
+            height
+            for curve in self.curves
+            for point in curve.points
+            for height in (point.y, point.low, point.high)
+            if height is not None
+        ]
+        heights += [*self.marks.level, 0.0]
+        return 1.08 * min(heights), 1.08 * max(heights) or 1.0
+
+    def widths(self) -> Iterator[float]:
+        """Yield the width of each line [pixel]."""
+        count = len(self.curves)
+        for number in range(count):
+            yield 1.6 + 2.4 * (count - 1 - number) / max(count - 1, 1)
+
+
+class GroupedBar(NamedTuple):
+    """One member of a group of bars."""
+
+    name: str
+    """Text before the bar."""
+
+    length: float | None
+    """Of the bar, in the unit of the axis; None for no bar."""
+
+    words: str
+    """Text behind the bar."""
+
+    paint: str
+    """Name of the bar's paint."""
+
+    mark: float | None = None
+    """Where a line across the bar stands; None for none."""
+
+    tip: str = ""
+    """Text that the page shows where somebody points at the bar."""
+
+
+class BarsOfGroup(NamedTuple):
+    """Bars below one name."""
+
+    name: str
+    """Of the group; empty for none."""
+
+    bars: tuple[GroupedBar, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarGroups:
+    """Groups of bars; lines across them stand for what they are held against."""
+
+    groups: tuple[BarsOfGroup, ...]
+    """From top to bottom."""
+
+    across: str
+    """Title of the horizontal axis."""
+
+    @property
+    def legend(self) -> tuple[Swatch, ...]:
+        """Return nothing: bars have their names beside them."""
+        return ()
+
+
+class StackPart(NamedTuple):
+    """A part of a bar."""
+
+    name: str
+    """What the part is; the legend names each once."""
+
+    length: float
+    """In the unit of the axis."""
+
+    paint: str
+    """Name of its paint."""
+
+    tip: str
+    """Text that the page shows where somebody points at the part."""
+
+
+class StackedBar(NamedTuple):
+    """A bar of parts, one after the other."""
+
+    name: str
+    """Text before the bar."""
+
+    parts: tuple[StackPart, ...]
+    """From left to right; none for nothing to draw."""
+
+    words: str
+    """Text behind the bar."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """What makes up each of several things."""
+
+    bars: tuple[StackedBar, ...]
+    """From top to bottom."""
+
+    across: str
+    """Title of the horizontal axis."""
+
+    @property
+    def legend(self) -> tuple[Swatch, ...]:
+        """Return what the parts are, in their order."""
+        names = {part.name: part.paint for bar in self.bars for part in bar.parts}
+        return tuple(Swatch(name=name, paint=paint) for name, paint in names.items())
+
+    @property
+    def reach(self) -> float:
+        """Return the length of the longest bar."""
+        return max(sum(part.length for part in bar.parts) for bar in self.bars) or 1.0
+
+
+HeatMeaning = Literal["plain", "worse"]
+"""Whether numbers above 0 are bad news."""
+
+HEAT_SERIES: Mapping[HeatMeaning, int] = MappingProxyType({"plain": 0, "worse": 3})
+"""Series whose colour stands for numbers above 0."""
+
+BETTER = 2
+"""Series whose colour stands for numbers below 0."""
+
+STRONGEST = 0.55
+"""Opacity of the largest number: words on it can be read in the light and the dark."""
+
+
+class HeatCell(NamedTuple):
+    """A number of a map."""
+
+    value: float
+    words: str
+    """Text in the cell."""
+
+    tip: str
+    """Text that the page shows where somebody points at the cell."""
+
+
+class HeatRow(NamedTuple):
+    """A row of a map."""
+
+    name: str
+    cells: tuple[HeatCell | None, ...]
+    """One for each column; None for no number."""
+
+
+class HeatGroup(NamedTuple):
+    """Rows below one name."""
+
+    name: str
+    """Of the group; empty for none."""
+
+    rows: tuple[HeatRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMap:
+    """Rows in groups, columns, each number written in its cell.
+
+    The stronger the colour the larger the number.
+    """
+
+    groups: tuple[HeatGroup, ...]
+    """From top to bottom."""
+
+    columns: tuple[str, ...]
+    """Names, from left to right."""
+
+    across: str
+    """What the columns are."""
+
+    meaning: HeatMeaning = "plain"
+    """What numbers above 0 are."""
+
+    @property
+    def legend(self) -> tuple[Swatch, ...]:
+        """Return nothing: cells have their numbers in them."""
+        return ()
+
+    def strength(self) -> "HeatScale":
+        """Return how strong the colour of a number is."""
+        sizes = [
+            abs(cell.value)
+            for group in self.groups
+            for row in group.rows
+            for cell in row.cells
+            if cell is not None
+        ]
+        low, high = min(sizes, default=0.0), max(sizes, default=0.0)
+        return HeatScale(low, (high - low) or 1.0, HEAT_SERIES[self.meaning])
+
+
+class HeatScale(NamedTuple):
+    """Numbers of a map -> series and opacity of their colour."""
+
+    low: float
+    reach: float
+    series: int
+
+    def of(self, value: float) -> tuple[int, float]:
+        """Return the series of a number's colour, and the colour's opacity."""
+        series = self.series if value > 0 else BETTER
+        return series, STRONGEST * (abs(value) - self.low) / self.reach
+
+
+class FrontPoint(NamedTuple):
+    """A point with a price."""
+
+    x: float
+    y: float
+    on_front: bool
+    """Whether no other point is both no dearer and no slower."""
+
+    tip: str
+    """Text that the page shows where somebody points at the point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostFront:
+    """What is gained over what it costs, and the Pareto front of both."""
+
+    points: tuple[FrontPoint, ...]
+    """Those of the front from the cheapest on."""
+
+    across: str
+    """Title of the horizontal axis: the cost."""
+
+    up: str
+    """Title of the vertical axis: the gain."""
+
+    @property
+    def legend(self) -> tuple[Swatch, ...]:
+        """Return what the line stands for."""
+        return (Swatch(name="on the front", paint="0", line=True),)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Return the ends of the horizontal axis."""
+        costs = [point.x for point in self.points]
+        low, high = axis_ends(min(costs), max(costs))
+        room = 0.06 * ((high - low) or 1.0)
+        return max(low - room, 0.0), high + room
+
+
+Shape = Curves | BarGroups | Stacks | HeatMap | CostFront
+"""What page and picture can draw."""

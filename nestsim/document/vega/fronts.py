@@ -1,0 +1,73 @@
+"""What is gained over what it costs, and the Pareto front of both."""
+
+from collections.abc import Sequence
+
+from nestsim.document.figures import CostFront, FrontPoint
+from nestsim.document.paints import line_colour
+from nestsim.document.vega.drawing import Drawing, drawing, rounded, rows_of
+
+_HEIGHT = 300
+"""Of the drawing [pixel]."""
+
+
+def front_drawing(figure: CostFront) -> Drawing:
+    """Return points, and a line through those of the front."""
+    front = [point for point in figure.points if point.on_front]
+    low, high = figure.reach
+    across: Drawing = {
+        "field": "rate",
+        "type": "quantitative",
+        "scale": {
+            "domain": [rounded(low, 4), rounded(high, 4)],
+            "nice": False,
+            "zero": False,
+        },
+        "axis": {"title": figure.across, "tickCount": 5, "grid": False},
+    }
+    down: Drawing = {
+        "field": "throughput",
+        "type": "quantitative",
+        "axis": {"title": figure.up, "tickCount": 5},
+    }
+    tip = {"field": "tip", "type": "nominal"}
+    shown = {"x": across, "y": down}
+    return drawing(
+        {
+            "data": _rows(front),
+            "mark": {
+                "type": "line",
+                "interpolate": "step-after",
+                "stroke": line_colour(0),
+                "strokeWidth": 2,
+                "tooltip": None,
+            },
+            "encoding": shown,
+        },
+        {
+            "data": _rows([point for point in figure.points if not point.on_front]),
+            "mark": {
+                "type": "point",
+                "shape": "square",
+                "filled": False,
+                "stroke": "var(--ink-soft)",
+                "size": 60,
+            },
+            "encoding": {**shown, "tooltip": tip},
+        },
+        {
+            "data": _rows(front),
+            "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
+            "encoding": {**shown, "fill": {"value": line_colour(0)}, "tooltip": tip},
+        },
+        height=_HEIGHT,
+    )
+
+
+def _rows(points: Sequence[FrontPoint]) -> Drawing:
+    return rows_of(
+        {
+            "rate": [rounded(point.x) for point in points],
+            "throughput": [rounded(point.y) for point in points],
+            "tip": [point.tip for point in points],
+        }
+    )

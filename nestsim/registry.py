@@ -1,0 +1,44 @@
+"""The features whose results stand in folders, each by the file that only it writes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from nestsim.document.parts import Document
+from nestsim.page.kinds.comparison import comparison_page
+from nestsim.page.kinds.goodput import goodput_page
+from nestsim.page.kinds.jitter import jitter_page
+from nestsim.page.kinds.jobs import jobs_page
+from nestsim.page.kinds.networks import networks_page
+from nestsim.page.kinds.stress import stress_page
+from nestsim.page.kinds.sweep import sweep_page
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFeature:
+    """How a feature's folder of results is read."""
+
+    record: str
+    """File that holds all that the document says."""
+
+    document: Callable[[Any], Document]
+    """What makes the document of that file's content."""
+
+
+def _compared(data: Any) -> Document:
+    """Return the document of a comparison, of planners or of networks."""
+    return networks_page(data) if "networks" in data else comparison_page(data)
+
+
+STORED: Mapping[str, StoredFeature] = MappingProxyType(
+    {
+        "comparison.csv": StoredFeature("comparison.json", _compared),
+        "jobs.csv": StoredFeature("jobs.json", jobs_page),
+        "goodput.csv": StoredFeature("goodput.json", goodput_page),
+        "stress.csv": StoredFeature("stress.json", stress_page),
+        "jitter.csv": StoredFeature("jitter.json", jitter_page),
+        "points.csv": StoredFeature("result.json", sweep_page),
+    }
+)
+"""File that only this kind of results has -> the feature that wrote it."""
