@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Any
 
 from nestsim.document.parts import Document
+from nestsim.goodput.document import goodput_document
 from nestsim.page.kinds.comparison import comparison_page
-from nestsim.page.kinds.goodput import goodput_page
 from nestsim.page.kinds.jitter import jitter_page
 from nestsim.page.kinds.jobs import jobs_page
 from nestsim.page.kinds.networks import networks_page
@@ -35,7 +35,7 @@ STORED: Mapping[str, StoredFeature] = MappingProxyType(
     {
         "comparison.csv": StoredFeature("comparison.json", _compared),
         "jobs.csv": StoredFeature("jobs.json", jobs_page),
-        "goodput.csv": StoredFeature("goodput.json", goodput_page),
+        "goodput.csv": StoredFeature("goodput.json", goodput_document),
         "stress.csv": StoredFeature("stress.json", stress_page),
         "jitter.csv": StoredFeature("jitter.json", jitter_page),
         "points.csv": StoredFeature("result.json", sweep_page),

@@ -5,12 +5,15 @@ read alike, in the terminal, on the page, in pictures and in Markdown. Texts are
 renderers escape what their format needs escaped. Nothing here knows a format.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from nestsim.document.figures import Shape
 from nestsim.document.paints import Swatch
+
+Record = TypeVar("Record")
+"""What a row of a table is about."""
 
 Tone = Literal["good", "bad", "plain"]
 """How what is said is marked, beside its words: with a sign and a colour."""
@@ -49,13 +52,18 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table whose order is not that of its text."""
+    """A number in a cell of a table."""
 
     text: str
     """What is read."""
 
     key: float
     """What rows are sorted by; a finite number, in SI units."""
+
+
+def cell(value: float | None, write: Callable[[float], str]) -> "str | Cell":
+    """Return a number in a cell, written for people; a dash for no number."""
+    return "-" if value is None else Cell(write(value), value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +89,45 @@ class DataTable:
 
     shown: int | None = None
     """The row that stands out; None for none."""
+
+    @classmethod
+    def of(
+        cls,
+        caption: str,
+        records: Iterable[Record],
+        columns: Mapping[str, Callable[[Record], "str | Cell"]],
+        *,
+        sortable: bool = False,
+        shown: int | None = None,
+    ) -> "DataTable":
+        """Return a table of records; columns with cells that have keys are numbers.
+
+        Parameters
+        ----------
+        caption, sortable, shown
+            As the fields.
+        records
+            One for each row.
+        columns
+            Heading -> what writes a record's cell.
+        """
+        rows = tuple(
+            tuple(write(record) for write in columns.values()) for record in records
+        )
+        numbers = {
+            name
+            for row in rows
+            for name, text in zip(columns, row, strict=True)
+            if isinstance(text, Cell)
+        }
+        return cls(
+            caption=caption,
+            columns=tuple(columns),
+            rows=rows,
+            numbers=tuple(name for name in columns if name in numbers),
+            sortable=sortable,
+            shown=shown,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

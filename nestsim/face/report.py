@@ -7,7 +7,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from nestsim.document.html import write_page
+from nestsim.document.markdown import markdown
 from nestsim.document.parts import Document
+from nestsim.document.picture.sheet import draw_document, has_picture
+from nestsim.document.terminal import print_document
 from nestsim.notebook import fact_text, html_of, html_table
 from nestsim.progress import shown_progress
 from nestsim.report.destination import (
@@ -237,7 +240,15 @@ class PagedReport(FolderReport):
 
     @abstractmethod
     def document(self) -> Document:
-        """Return what ``page.html`` shows."""
+        """Return what text, picture and page say."""
+
+    def print_to(self, console: "Console") -> None:
+        """Print what the document says."""
+        print_document(self.document(), console)
+
+    def to_markdown(self) -> str:
+        """Return what the document says in Markdown, e.g. for the summary of a CI."""
+        return markdown(self.document())
 
     def save_page(self, path: "str | os.PathLike[str]") -> None:
         """Write everything to look at into one HTML file, which needs no network.
@@ -248,6 +259,13 @@ class PagedReport(FolderReport):
             If it cannot be written.
         """
         replace_file(Path(path), self._write_page)
+
+    def picture_writers(self, name: str) -> dict[str, Writer]:
+        """Return what draws the document's figures, by the picture's name if any."""
+        document = self.document()
+        if not has_picture(document):
+            return {}
+        return {f"{name}{PICTURE}": lambda path: draw_document(document, path)}
 
     def page_writers(self) -> dict[str, Writer]:
         """Return what writes the page into a folder of results, by its name."""

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from nestsim.goodput.document import headline, job_facts, sentences
 from nestsim.goodput.failures import GIVEN
-from nestsim.goodput.report import headline, job_facts, sentences
 from nestsim.goodput.results import GoodputFindings, GoodputResult, SeedBand
 
 

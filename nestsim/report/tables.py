@@ -59,7 +59,9 @@ def new_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
             justify="right" if is_number else "left",
             no_wrap=is_number,
             overflow="fold",
-            min_width=len(column) if is_number else _MIN_WIDTHS.get(column),
+            min_width=max(map(len, column.split("\n")))
+            if is_number
+            else _MIN_WIDTHS.get(column),
         )
     return table
 

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, PagedReport
-from nestsim.goodput.figure import draw_goodput
+from nestsim.goodput.document import goodput_document
 from nestsim.goodput.job import goodput_job
 from nestsim.goodput.record import goodput_json, seed_rows
-from nestsim.goodput.report import print_goodput
 from nestsim.goodput.results import GoodputResult
-from nestsim.page.kinds.goodput import goodput_page
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import frame_of
 from nestsim.report.json import dump_json
@@ -22,7 +20,6 @@ from nestsim.scenario.load import Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -65,10 +62,6 @@ class GoodputReport(PagedReport):
         found = self.result.found
         return frame_of([] if found is None else seed_rows(found))
 
-    def print_to(self, console: "Console") -> None:
-        """Print what a day gives, what fails, and where the time goes."""
-        print_goodput(self.result, console)
-
     def contents(self) -> Contents:
         """Return record, runs, figure and page; only the record without a plan."""
         result = self.result
@@ -80,15 +73,15 @@ class GoodputReport(PagedReport):
             self.to_frame().to_csv(text, index=False, lineterminator="\n")
             writers |= {
                 "goodput.csv": writer_of(text.getvalue()),
-                "goodput.png": lambda path: draw_goodput(result, path),
+                **self.picture_writers("goodput"),
                 **self.page_writers(),
             }
         facts = {"scenario": result.scenario_name, **self.scenario.module_facts()}
         return Contents(writers=writers, manifest=facts)
 
     def document(self) -> Document:
-        """Return what ``page.html`` shows."""
-        return goodput_page(self.to_dict())
+        """Return what text, picture and page say."""
+        return goodput_document(self.to_dict())
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""

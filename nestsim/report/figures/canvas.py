@@ -29,7 +29,7 @@ WIDTH, HEIGHT = 16.0, 9.0
 _MARGIN = 0.19
 """Of the headline at both sides [inch]."""
 
-_TITLE, _SMALLEST_TITLE, _SUBTITLE = 18.0, 12.0, 13.0
+_TITLE, _SMALLEST_TITLE, SUBTITLE = 18.0, 12.0, 13.0
 """Sizes of the headline's letters: a long title has smaller ones [point]."""
 
 _FONT_SCALE = 1.1
@@ -108,12 +108,10 @@ def figure_with_headline(
         size = _TITLE * min(1.0, room / text_width(title, _TITLE, "bold"))
         size = max(size, _SMALLEST_TITLE)
         title = shortened(title, size, room, "bold")
-        subtitle = shortened(subtitle, _SUBTITLE, room)
+        subtitle = shortened(subtitle, SUBTITLE, room)
         left = _MARGIN / WIDTH
         figure.text(left, 1 - 0.2 / height, title, size=size, weight="bold", **head)
-        figure.text(
-            left, 1 - 0.58 / height, subtitle, size=_SUBTITLE, color=INK, **head
-        )
+        figure.text(left, 1 - 0.58 / height, subtitle, size=SUBTITLE, color=INK, **head)
         colours = Colours(
             distinct=tuple(to_rgb(colour) for colour in DISTINCT),
             ordered=mpl.colormaps["viridis"],

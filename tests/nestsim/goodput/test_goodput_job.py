@@ -300,6 +300,19 @@ def test_hopeless_jobs_have_an_answer_too(
     assert report.document().figures
 
 
+def test_the_document_reads_the_closed_form_off_its_curve(llama: Scenario) -> None:
+    for settings in ({}, {"checkpoint__interval": "2 h"}, {"failures": "meta-rsc1"}):
+        report = nestsim.goodput(named(llama, seeds=2, duration="9 d", **settings))
+        run = report.result.found
+        assert run is not None
+        (figure,) = (
+            one for one in report.document().figures if one.name == "intervals"
+        )
+        for interval in (run.young, run.daly, run.best, run.habits.interval):
+            expected = f"{100 * run.cycle.goodput(interval):.2f} %"
+            assert f"{long_time(interval)}, {expected}" in figure.note
+
+
 def test_shares_sum_to_one(llama: Scenario) -> None:
     run = found(llama, seeds=5, elastic="same-batch", spares=1)
     total = sum(run.runs.shares().values())

@@ -14,7 +14,7 @@ from nestsim.document.html import page_html
 from nestsim.document.parts import Document, Section
 from nestsim.face.report import FolderReport
 from nestsim.face.sweep import SweepReport
-from nestsim.page.kinds.goodput import goodput_page
+from nestsim.goodput.document import goodput_document
 from nestsim.page.kinds.jitter import jitter_page
 from nestsim.page.kinds.jobs import jobs_page
 from nestsim.page.kinds.networks import networks_page
@@ -121,7 +121,7 @@ def failing(folder: Path) -> Kind:
     asked = {"goodput.seeds": 5, "goodput.checkpoint.interval": "2 h"}
     return Kind(
         nestsim.goodput(load_scenario(path).replace(asked)),
-        goodput_page,
+        goodput_document,
         {"causes", "intervals", "tokens"},
         ("four blocks", "a100"),
         ("failures", "In a run"),
@@ -281,7 +281,7 @@ def test_nothing_found_is_a_page_too(opened: Open, tmp_path: Path, kind: Kind) -
         data = nestsim.stress(load_scenario(path).replace(full | varied)).to_dict()
     elif kind.page is jobs_page:
         data = nestsim.jobs(without_a_plan()).to_dict()
-    elif kind.page is goodput_page:
+    elif kind.page is goodput_document:
         job = load_scenario(write(tmp_path, reserve="79.9 GiB"))
         quick = {"search.planner": "manual", "goodput.seeds": 1}
         data = nestsim.goodput(job.replace(quick)).to_dict()

@@ -1,0 +1,63 @@
+"""A document in Markdown, for summaries of a CI and for notes."""
+
+import re
+from collections.abc import Iterator
+
+from nestsim.document.parts import (
+    Block,
+    Cell,
+    DataTable,
+    Document,
+    FactList,
+    FigureBlock,
+    Sentences,
+    Snippet,
+)
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&$])")
+
+
+def markdown(document: Document) -> str:
+    """Return what a result says in Markdown; names in it are never markup."""
+    headline = document.headline
+    lines = [f"# {_plain(headline.verdict)}", _plain(document.subject)]
+    lines += map(_plain, headline.sentences)
+    for section in document.sections:
+        if section.in_text:
+            lines.append(f"## {_plain(section.title)}")
+            for block in section.blocks:
+                lines += _lines(block)
+    return "\n\n".join(lines) + "\n"
+
+
+def _lines(block: Block) -> Iterator[str]:
+    """Yield the paragraphs of a block."""
+    if isinstance(block, DataTable):
+        yield from (_plain(block.caption), _table(block))
+    elif isinstance(block, FigureBlock):
+        yield from (f"**{_plain(block.title)}**", _table(block.table))
+        if block.note:
+            yield _plain(block.note)
+    elif isinstance(block, FactList):
+        rows = block.rows.items()
+        yield "\n".join(f"* {_plain(name)}: {_plain(value)}" for name, value in rows)
+    elif isinstance(block, Sentences):
+        yield from map(_plain, block.sentences)
+    elif isinstance(block, Snippet):
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
+        yield f"{_plain(block.name)}:\n\n{fence}\n{block.text}\n{fence}"
+
+
+def _table(table: DataTable) -> str:
+    rules = ["---:" if name in table.numbers else "---" for name in table.columns]
+    rows = [
+        [cell.text if isinstance(cell, Cell) else cell for cell in row]
+        for row in table.rows
+    ]
+    lines = [map(_plain, table.columns), rules, *(map(_plain, row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _plain(text: str) -> str:
+    """Return a text on one line in which nothing is markup."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

@@ -1,0 +1,1 @@
+"""Figures of a document as one static picture, drawn with seaborn on matplotlib."""

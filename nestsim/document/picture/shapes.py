@@ -1,0 +1,380 @@
+"""Each kind of figure on axes: curves with bands, bars, stacks, maps, Pareto fronts."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nestsim.document.figures import (
+    BETTER,
+    STRONGEST,
+    BarGroups,
+    CostFront,
+    Curves,
+    FrontPoint,
+    HeatMap,
+    Shape,
+    Stacks,
+)
+from nestsim.document.paints import DASHES, PAINTS, Swatch
+from nestsim.report.figures.lettering import (
+    DPI,
+    shortened,
+    size_that_fits,
+    spaced,
+    widest,
+    wrapped,
+)
+from nestsim.report.figures.palette import DISTINCT, INK
+from nestsim.report.figures.panels import PLAIN_BARS, write_beside
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_NAMES, _TICKS, _LABEL = 11.0, 10.0, 11.0
+"""Sizes of names of rows, of numbers at axes, and of titles of axes [point]."""
+
+_MOST_MARKED = 40
+"""Points of a curve that are marked one by one."""
+
+_POINTS = ("o", "s", "^", "D", "P", "v")
+
+_HATCHES: Mapping[str, str] = MappingProxyType(
+    {
+        "plain": "",
+        "rising": "//",
+        "falling": "\\\\",
+        "dots": "..",
+        "lying": "--",
+        "standing": "||",
+        "grid": "++",
+        "net": "xx",
+        "wide": "/",
+        "checks": "oo",
+    }
+)
+"""Texture of a paint -> what matplotlib calls it."""
+
+
+class Margins(NamedTuple):
+    """Height of the axes of a figure, and room for what stands beside them [inch]."""
+
+    height: float
+    left: float
+    right: float = 0.15
+    top: float = 0.12
+    bottom: float = 0.66
+
+
+def texture(entry: Swatch) -> dict[str, Any]:
+    """Return how matplotlib draws the mark of a legend's entry."""
+    return _stroke(int(entry.paint)) if entry.line else _fill(entry.paint)
+
+
+def _stroke(number: int) -> dict[str, Any]:
+    dash = DASHES[number % len(DASHES)]
+    solid = dash[-1] == 0
+    return {
+        "color": DISTINCT[number % len(DISTINCT)],
+        "linestyle": "-" if solid else (0, tuple(0.5 * part for part in dash)),
+    }
+
+
+def _fill(paint: str) -> dict[str, Any]:
+    look = PAINTS[paint]
+    hatch = _HATCHES[look.texture]
+    return {
+        "facecolor": look.colour,
+        "edgecolor": "white",
+        "linewidth": 0.6,
+        "hatch": hatch,
+    }
+
+
+def margins_of(shape: Shape, width: float) -> Margins:
+    """Return what a figure needs in a panel of a width [inch]."""
+    if isinstance(shape, Curves | CostFront):
+        return Margins(3.3 if width < 10 else 4.0, 0.85)
+    if isinstance(shape, HeatMap):
+        rows = [row.name for group in shape.groups for row in group.rows]
+        headings = sum(bool(group.name) for group in shape.groups)
+        left = _room_of(rows, width)
+        cell = (width - left - 0.15) / len(shape.columns)
+        names = [wrapped(name, _TICKS, cell) for name in shape.columns]
+        lines = 1 + max(name.count("\n") for name in names)
+        height = max(0.36 * (len(rows) + headings), 0.8)
+        return Margins(height, left, bottom=0.5 + 0.2 * lines)
+    groups = shape.groups if isinstance(shape, BarGroups) else ()
+    bars = shape.bars if isinstance(shape, Stacks) else _members(shape)
+    rows = [bar.name for bar in bars]
+    height = 0.36 * (len(rows) + sum(bool(group.name) for group in groups))
+    return Margins(max(height, 0.5), _room_of(rows, width))
+
+
+def _room_of(names: Sequence[str], width: float) -> float:
+    """Return the width of the column of names of rows."""
+    return min(0.15 + widest(names, _NAMES), 0.35 * width)
+
+
+def draw_shape(axes: "Axes", shape: Shape) -> None:
+    """Draw a figure on axes that are as large as they stay."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=_TICKS)
+    _DRAW[type(shape)](axes, shape)
+    axes.set_xlabel(shape.across, size=_LABEL, parse_math=False)
+    up = shape.up if isinstance(shape, Curves | CostFront) else ""
+    axes.set_ylabel(up, size=_LABEL, parse_math=False)
+
+
+def _size(axes: "Axes") -> tuple[float, float]:
+    """Return width and height of axes [inch]."""
+    box = axes.get_window_extent()
+    return box.width / DPI, box.height / DPI
+
+
+def _draw_curves(axes: "Axes", shape: Curves) -> None:
+    import seaborn as sns
+
+    for number, (curve, width) in enumerate(
+        zip(shape.curves, shape.widths(), strict=True)
+    ):
+        xs = [point.x for point in curve.points]
+        stroke = _stroke(number)
+        if curve.has_band:
+            low, high = (
+                [math.nan if end is None else end for end in ends]
+                for ends in zip(*((p.low, p.high) for p in curve.points), strict=True)
+            )
+            colour = stroke["color"]
+            axes.fill_between(xs, low, high, color=colour, alpha=0.22, linewidth=0)
+        sns.lineplot(
+            x=xs,
+            y=[point.y for point in curve.points],
+            estimator=None,
+            linewidth=width,
+            marker=_POINTS[number % len(_POINTS)] if len(xs) <= _MOST_MARKED else None,
+            markersize=6.5,
+            markerfacecolor="white",
+            markeredgecolor=stroke["color"],
+            markeredgewidth=1.4,
+            legend=False,
+            ax=axes,
+            **stroke,
+        )
+    for draw, places in zip((axes.axvline, axes.axhline), shape.marks, strict=True):
+        for place in places:
+            draw(place, color=INK, linestyle=":", linewidth=1.3, zorder=0)
+    axes.set_ylim(*shape.heights)
+    axes.grid(axis="y", alpha=0.3)
+    _scale(axes, shape)
+
+
+def _scale(axes: "Axes", shape: Curves) -> None:
+    """Set the horizontal axis: its ends, and as many names as can be read."""
+    if shape.logarithmic:
+        axes.set_xscale("log", base=2)
+    places, reach = shape.places, shape.reach
+    if reach is not None:
+        low, high = map(math.log, reach) if shape.logarithmic else reach
+        room = 0.02 * (high - low)
+        ends = low - room, high + room
+        axes.set_xlim(*(map(math.exp, ends) if shape.logarithmic else ends))
+    if shape.round_ticks and reach is not None:
+        axes.locator_params(axis="x", nbins=7)
+        return
+    names = [
+        f"{place:g}" if shape.names is None else shape.names[place] for place in places
+    ]
+    width, _ = _size(axes)
+    at = axes.transAxes.inverted().transform(
+        axes.transData.transform([(place, 0.0) for place in places])
+    )
+    inches = [width * float(x) for x, _ in at]
+    step = next(
+        step
+        for step in range(1, len(places) + 1)
+        if len(spaced(inches[::step], names[::step], _TICKS)) == len(names[::step])
+    )
+    axes.set_xticks(places[::step], names[::step], parse_math=False)
+    axes.minorticks_off()
+
+
+def _members(shape: BarGroups) -> list[Any]:
+    return [bar for group in shape.groups for bar in group.bars]
+
+
+def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
+    import seaborn as sns
+
+    rows: list[int] = []
+    row = 0
+    for group in shape.groups:
+        if group.name:
+            axes.text(
+                0.0, row, group.name, va="center", weight="bold", parse_math=False
+            )
+            row += 1
+        rows += range(row, row + len(group.bars))
+        row += len(group.bars)
+    bars = _members(shape)
+    lengths = [bar.length or 0.0 for bar in bars]
+    sns.barplot(
+        x=lengths,
+        y=rows,
+        hue=rows,
+        palette=[PAINTS[bar.paint].colour for bar in bars],
+        orient="y",
+        native_scale=True,
+        legend=False,
+        width=0.72,
+        ax=axes,
+        **PLAIN_BARS,
+    )
+    for place, bar in zip(rows, bars, strict=True):
+        if bar.mark is not None:
+            ends = [place - 0.4, place + 0.4]
+            axes.plot([bar.mark, bar.mark], ends, color=INK, linewidth=2.5)
+    ends = [max(bar.length or 0.0, bar.mark or 0.0) for bar in bars]
+    write_beside(axes, ends, rows, [bar.words for bar in bars])
+    _name_rows(axes, rows, [bar.name for bar in bars], row)
+
+
+def _draw_stacks(axes: "Axes", shape: Stacks) -> None:
+    for row, bar in enumerate(shape.bars):
+        reached = 0.0
+        for part in bar.parts:
+            axes.barh(row, part.length, left=reached, height=0.72, **_fill(part.paint))
+            reached += part.length
+    rows = list(range(len(shape.bars)))
+    ends = [sum(part.length for part in bar.parts) for bar in shape.bars]
+    write_beside(axes, ends, rows, [bar.words for bar in shape.bars])
+    _name_rows(axes, rows, [bar.name for bar in shape.bars], len(rows))
+
+
+def _name_rows(
+    axes: "Axes", rows: Sequence[float], names: Sequence[str], count: int
+) -> None:
+    """Write names beside rows, the first row on top."""
+    # The column of names takes at most 0.35 of the panel, the axes all that is left.
+    room = 0.35 / 0.65 * _size(axes)[0] - 0.15
+    axes.set_yticks(
+        list(rows),
+        [shortened(name, _NAMES, room) for name in names],
+        size=_NAMES,
+        parse_math=False,
+    )
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(count - 0.4, -0.6)
+
+
+def _draw_heat(axes: "Axes", shape: HeatMap) -> None:
+    import seaborn as sns
+    from matplotlib.colors import LinearSegmentedColormap
+
+    scale = shape.strength()
+    strengths: list[list[float]] = []
+    words: list[list[str]] = []
+    names: list[str] = []
+    for group in shape.groups:
+        if group.name:
+            strengths.append([math.nan] * len(shape.columns))
+            words.append([""] * len(shape.columns))
+            axes.text(
+                0.05,
+                len(names) + 0.5,
+                group.name,
+                va="center",
+                weight="bold",
+                parse_math=False,
+            )
+            names.append("")
+        for row in group.rows:
+            names.append(row.name)
+            words.append(["" if cell is None else cell.words for cell in row.cells])
+            strengths.append(
+                [
+                    math.nan
+                    if cell is None
+                    else math.copysign(scale.of(cell.value)[1], cell.value)
+                    for cell in row.cells
+                ]
+            )
+    width, _ = _size(axes)
+    cell_width = width / len(shape.columns)
+    texts = [text for row in words for text in row]
+    size = size_that_fits(texts, 0.92 * cell_width, largest=11.0, smallest=6.5)
+    colours = [_tint(BETTER), (1.0, 1.0, 1.0), _tint(scale.series)]
+    sns.heatmap(
+        np.array(strengths),
+        cmap=LinearSegmentedColormap.from_list("signed", colours),
+        vmin=-STRONGEST,
+        vmax=STRONGEST,
+        linewidths=0.8,
+        linecolor="#dddddd",
+        annot=None if size is None else np.array(words),
+        fmt="",
+        annot_kws={"size": size, "color": INK, "parse_math": False},
+        cbar=False,
+        xticklabels=False,
+        yticklabels=False,
+        ax=axes,
+    )
+    axes.tick_params(length=0)
+    _name_rows(axes, [row + 0.5 for row in range(len(names))], names, len(names))
+    axes.set_ylim(len(names), 0)
+    columns = [wrapped(name, _TICKS, cell_width) for name in shape.columns]
+    middles = [(column + 0.5) * cell_width for column in range(len(columns))]
+    shown = spaced(middles, columns, _TICKS)
+    axes.set_xticks(
+        [column + 0.5 for column in shown],
+        [columns[column] for column in shown],
+        size=_TICKS,
+        parse_math=False,
+    )
+
+
+def _tint(series: int) -> tuple[float, float, float]:
+    """Return the strongest colour of a series on white."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = (
+        1.0 - STRONGEST * (1.0 - part) for part in to_rgb(DISTINCT[series])
+    )
+    return red, green, blue
+
+
+def _draw_front(axes: "Axes", shape: CostFront) -> None:
+    import seaborn as sns
+
+    front = [point for point in shape.points if point.on_front]
+    others = [point for point in shape.points if not point.on_front]
+    axes.step(*_places(front), where="post", color=DISTINCT[0], linewidth=2.0)
+    looks: tuple[tuple[Sequence[FrontPoint], Mapping[str, Any]], ...] = (
+        (others, {"marker": "s", "s": 45, "facecolor": "white", "edgecolor": INK}),
+        (front, {"s": 90, "color": DISTINCT[0], "edgecolor": "white"}),
+    )
+    for points, look in looks:
+        if points:
+            xs, ys = _places(points)
+            sns.scatterplot(x=xs, y=ys, legend=False, ax=axes, zorder=3, **look)
+    axes.set_xlim(*shape.reach)
+    axes.set_ylim(bottom=0.0)
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _places(points: Sequence[FrontPoint]) -> tuple[list[float], list[float]]:
+    return [point.x for point in points], [point.y for point in points]
+
+
+_DRAW: Mapping[type[Shape], Callable[..., None]] = MappingProxyType(
+    {
+        Curves: _draw_curves,
+        BarGroups: _draw_bars,
+        Stacks: _draw_stacks,
+        HeatMap: _draw_heat,
+        CostFront: _draw_front,
+    }
+)
+"""Kind of figure -> what draws it."""

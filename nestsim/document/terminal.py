@@ -1,0 +1,128 @@
+"""A document in a terminal: headline, sentences, and sections with their tables.
+
+Tables stay whole in a pipe. In a terminal that is too narrow for one its columns follow
+each other in several tables, which all begin with the same columns.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from nestsim.document.parts import (
+    Block,
+    Cell,
+    DataTable,
+    Document,
+    FactList,
+    FigureBlock,
+    Section,
+    Sentences,
+    Snippet,
+    Tone,
+)
+from nestsim.report.tables import facts, new_table, print_line
+
+_STYLES: Mapping[Tone, str] = {"good": "bold green", "bad": "bold red", "plain": "bold"}
+
+_WITH_TABLE = DataTable | FigureBlock
+
+_APART = ", "
+"""Between the group of a column and its name: two lines of its heading."""
+
+
+def print_document(document: Document, console: Console) -> None:
+    """Print what a result says; the same document gives the same text."""
+    headline = document.headline
+    verdict = Text(headline.verdict, style=_STYLES[headline.tone])
+    print_line(console, verdict, document.subject)
+    _print_sentences(headline.sentences, console)
+    for section in document.sections:
+        if section.in_text:
+            _print_blocks(section, console)
+
+
+def _print_blocks(section: Section, console: Console) -> None:
+    console.print()
+    console.print(Text(section.title, style="bold underline"), highlight=False)
+    tables = [block for block in section.blocks if isinstance(block, _WITH_TABLE)]
+    for number, block in enumerate(section.blocks):
+        if number and isinstance(block, _WITH_TABLE):
+            console.print()
+        if isinstance(block, DataTable) and len(tables) > 1:
+            _print_sentences([block.caption], console)
+        _print_block(block, console)
+
+
+def _print_block(block: Block, console: Console) -> None:
+    if isinstance(block, DataTable):
+        _print_table(block, console)
+    elif isinstance(block, FigureBlock):
+        _print_sentences([block.title], console)
+        _print_table(block.table, console)
+        _print_sentences([block.note] if block.note else [], console)
+    elif isinstance(block, FactList):
+        console.print(facts(block.rows), highlight=False)
+    elif isinstance(block, Sentences):
+        _print_sentences(block.sentences, console)
+    elif isinstance(block, Snippet):
+        console.print(Text(f"{block.name}\n{block.text}"), highlight=False)
+
+
+def _print_sentences(sentences: Sequence[str], console: Console) -> None:
+    for sentence in sentences:
+        console.print(
+            Padding(Text(sentence), (0, 0, 0, 2), expand=False), highlight=False
+        )
+
+
+def _print_table(table: DataTable, console: Console) -> None:
+    for columns in _pieces(table, console.width):
+        console.print(_text_table(table, columns), highlight=False)
+
+
+def _text_table(table: DataTable, columns: Sequence[int]) -> Table:
+    headings = [_heading(table.columns[column]) for column in columns]
+    numbers = [_heading(name) for name in table.numbers]
+    text = new_table(*headings, numbers=numbers)
+    for place, row in enumerate(table.rows):
+        style = "bold" if place == table.shown else ""
+        text.add_row(*(Text(_words(row[column])) for column in columns), style=style)
+    return text
+
+
+def _heading(column: str) -> str:
+    return column.replace(_APART, "\n", 1)
+
+
+def _words(cell: str | Cell) -> str:
+    return cell.text if isinstance(cell, Cell) else cell
+
+
+def _pieces(table: DataTable, room: int) -> Iterator[list[int]]:
+    """Yield the columns of each table that stands for a whole one."""
+    count = len(table.columns)
+    widths = [
+        2 + max(len(line) for text in texts for line in text.split("\n"))
+        for texts in zip(
+            map(_heading, table.columns),
+            *(map(_words, row) for row in table.rows),
+            strict=True,
+        )
+    ]
+    groups = [name.partition(_APART)[::2] for name in table.columns]
+    lead = next((place for place in range(count) if groups[place][1]), count)
+    if lead in {0, count} or sum(widths) <= room:
+        yield list(range(count))
+        return
+    shown = list(range(lead))
+    for _, members in itertools.groupby(range(lead, count), lambda at: groups[at][0]):
+        group = list(members)
+        if sum(widths[at] for at in (*shown, *group)) > room and len(shown) > lead:
+            yield shown
+            shown = list(range(lead))
+        shown += group
+    yield shown

@@ -1,0 +1,145 @@
+"""One document in the terminal, in Markdown, as a picture and on the page."""
+
+import io
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.collections import QuadMesh
+from rich.console import Console
+
+from nestsim.document.html import page_html, specification
+from nestsim.document.markdown import markdown
+from nestsim.document.parts import Document
+from nestsim.document.picture.sheet import MOST_PANELS, draw_document, has_picture
+from nestsim.document.terminal import print_document
+from nestsim.report.tables import plain_text
+from tests.nestsim.document import example
+from tests.nestsim.document.example import HOSTILE, LONG, SHAPES, WIDE
+from tests.nestsim.report.pictures import Picture, draw
+
+
+def printed(document: Document, **options: Any) -> str:
+    text = io.StringIO()
+    print_document(document, Console(file=text, highlight=False, **options))
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_every_number_is_printed_whole_at_every_width(width: int) -> None:
+    text = printed(example.document(), width=width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in text
+    words = {word for line in lines for word in line.split()}
+    for row in WIDE.rows:
+        assert {str(cell).split()[0] for cell in row} <= words
+    for name in SHAPES:
+        assert f"7{name}" in words
+    assert "".join(HOSTILE.split()) in "".join(text.split())
+    assert "not here" not in text
+
+
+def test_a_narrow_table_is_split_between_groups_of_columns() -> None:
+    lines = printed(example.document(WIDE), width=60).splitlines()
+    heads = [line.split() for line in lines if line.strip().startswith("Size")]
+    assert heads == [["Size", "Algorithm", "time", "algbw", "busbw"]] * 3
+    assert (
+        sum(
+            "Size" in line
+            for line in printed(example.document(WIDE), width=120).splitlines()
+        )
+        == 1
+    )
+
+
+def test_a_text_in_a_file_is_plain_and_does_not_depend_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = set()
+    for columns in ("30", "300"):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setenv("TERM", "xterm-256color")
+        texts.add(
+            plain_text(lambda console: print_document(example.document(), console))
+        )
+    (text,) = texts
+    assert "\x1b" not in text
+    coloured = printed(
+        example.document(), width=100, force_terminal=True, color_system="truecolor"
+    )
+    assert "\x1b[1;32mCONFIRMED" in coloured
+
+
+def test_markdown_says_the_same_and_names_are_never_markup() -> None:
+    text = markdown(example.document())
+    assert text.startswith("# CONFIRMED\n")
+    plain = re.sub(r"\\(.)", r"\1", text)
+    for row in WIDE.rows:
+        assert f"| {' | '.join(map(str, row))} |" in plain
+    assert plain.count(HOSTILE) == markdown(example.document()).count(
+        r"\[bold\]\$x\_1\$ \| \*\*b\*\* \<i\>\&\`"
+    )
+    assert "````\ntorchrun ```train.py```\n````" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    for line in rows:
+        cells = len(re.findall(r"(?<!\\)\|", line)) - 1
+        assert cells in {2, len(WIDE.columns)}
+
+
+def drawn(folder: Path, *names: str) -> Picture:
+    document = example.document(*(example.figure(name, SHAPES[name]) for name in names))
+    return draw(lambda path: draw_document(document, path), folder)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_words_of_a_picture_are_on_it_and_apart(count: int, tmp_path: Path) -> None:
+    for names in itertools.combinations(SHAPES, count):
+        picture = drawn(tmp_path, *names)
+        assert not picture.cut_off, names
+        assert not picture.overlapping, names
+
+
+def test_picture_and_page_draw_the_same_numbers(tmp_path: Path) -> None:
+    curves, bars, stacks, heat, _ = drawn(tmp_path, *SHAPES).figure.axes
+    values = specification(example.CURVES)["data"]["values"]
+    lines = [line for line in curves.get_lines() if len(line.get_xdata()) > 2]
+    for number, line in enumerate(lines):
+        page = [(row["x"], row["y"]) for row in values if row["curve"] == number]
+        assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == page
+    assert len(lines) == len(example.CURVES.curves)
+    page = specification(example.BARS)["data"]["values"]
+    lengths = [row["length"] or 0.0 for row in page if not row["group"]]
+    assert [bar.get_width() for bar in bars.patches] == lengths
+    page = specification(example.STACKS)["data"]["values"]
+    parts = [row["to"] - row["from"] for row in page]
+    assert [part.get_width() for part in stacks.patches] == pytest.approx(parts)
+    (mesh,) = (one for one in heat.collections if isinstance(one, QuadMesh))
+    page = specification(example.HEAT)["data"]["values"]
+    shown = np.abs(np.ma.filled(mesh.get_array(), 0.0)).ravel()
+    assert shown == pytest.approx([row["strength"] for row in page], abs=6e-4)
+
+
+def test_a_picture_of_many_figures_has_the_first_ones_and_says_so(
+    tmp_path: Path,
+) -> None:
+    document = example.document(
+        *(example.figure(f"stacks-{k}", example.STACKS) for k in range(MOST_PANELS + 1))
+    )
+    picture = draw(lambda path: draw_document(document, path), tmp_path)
+    assert len(picture.figure.axes) == MOST_PANELS
+    assert any(f"the first {MOST_PANELS} of" in words for words in picture.words)
+
+
+def test_without_figures_there_is_no_picture() -> None:
+    assert has_picture(example.document())
+    assert not has_picture(example.document(WIDE))
+
+
+def test_names_are_text_on_the_page() -> None:
+    html = page_html(example.document())
+    assert "<i>&" not in html
+    assert LONG in html
