@@ -6,34 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestsim.collectives.figure import draw_collectives
+from nestsim.collectives.document import collectives_document
 from nestsim.collectives.job import CollectivesResult, collectives_job, sizes_between
-from nestsim.collectives.report import (
-    collectives_csv,
-    collectives_json,
-    print_collectives,
-)
+from nestsim.collectives.record import collectives_csv, collectives_json
+from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
     calling,
     scenario_from,
 )
-from nestsim.face.report import Contents, FolderReport
+from nestsim.face.report import Contents, PagedReport
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.wording import plan_label
 from nestsim.scenario.load import Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
 SIZES = sizes_between(2**10, 2**30, 4)
 """From 1 KiB to 1 GiB [byte]."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class CollectivesReport(FolderReport):
+class CollectivesReport(PagedReport):
     """Times and bandwidths of what the groups of a plan do."""
 
     scenario: Scenario
@@ -70,16 +66,16 @@ class CollectivesReport(FolderReport):
 
         return pd.read_csv(io.StringIO(collectives_csv(self.result.tables)))
 
-    def print_to(self, console: "Console") -> None:
-        """Print a table for each kind of group and operation."""
-        print_collectives(self.result, console)
+    def document(self) -> Document:
+        """Return what text, picture and page say."""
+        return collectives_document(self.result)
 
     def contents(self) -> Contents:
         """Return table and figure; nothing if no device sends anything."""
         result = self.result
         writers: dict[str, Writer] = {
             "collectives.csv": writer_of(collectives_csv(result.tables)),
-            "collectives.png": lambda path: draw_collectives(result, path),
+            **self.picture_writers("collectives"),
         }
         return Contents(
             writers=writers if result.tables else {},

@@ -19,7 +19,7 @@ from nestsim.report.figures.canvas import (
     figure_with_headline,
     save_figure,
 )
-from nestsim.report.figures.lettering import text_width, wrapped
+from nestsim.report.figures.lettering import filled, text_width
 from nestsim.report.figures.palette import INK
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ class _Panel:
         return cls(
             shape=shape,
             width=width,
-            title=wrapped(block.title, _TITLE, width, 2),
+            title=filled(block.title, _TITLE, width, 3, "bold"),
             legend=tuple(_legend_lines(block.entries, width)),
-            note=wrapped(block.note, _NOTE, width, 3),
+            note=filled(block.note, _NOTE, width, 4),
             margins=margins_of(shape, width),
         )
 

@@ -75,6 +75,31 @@ def wrapped(words: str, size: float, room: float, most_lines: int = 3) -> str:
     )
 
 
+def filled(
+    words: str, size: float, room: float, most_lines: int, weight: str = "normal"
+) -> str:
+    """Fill lines with as many words as fit, and shorten the last one.
+
+    Parameters
+    ----------
+    words
+        The text, on one line.
+    size, room, weight
+        As for `shortened`.
+    most_lines
+        Lines of the result.
+    """
+    lines: list[str] = []
+    for word in words.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        fits = lines and text_width(longer, size, weight) <= room
+        if fits or len(lines) == most_lines:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return "\n".join(shortened(line, size, room, weight) for line in lines)
+
+
 def size_that_fits(
     texts: Sequence[str], room: float, *, largest: float, smallest: float
 ) -> float | None:

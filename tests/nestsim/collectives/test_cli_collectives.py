@@ -102,7 +102,7 @@ def test_the_table_has_every_group_of_the_plan_and_every_size(
     assert main(command) == 0
     shown = capsys.readouterr()
     assert shown.err.endswith(f"Results are in {out}\n")
-    assert "small: tp2 pp2 dp4 b1" in shown.out
+    assert "tp2 pp2 dp4 b1" in shown.out
     for title in ("Tensor all-reduce", "Pipeline send/recv", "Data all-reduce"):
         assert title in shown.out
     for word in ("1 KiB", "32 KiB", "1 MiB", "algbw", "busbw", "together", "busy"):
@@ -169,12 +169,14 @@ def test_the_same_scenario_gives_the_same_bytes(
 def test_a_narrow_terminal_gets_one_table_for_each_condition(tmp_path: Path) -> None:
     from rich.console import Console
 
+    from nestsim.collectives.document import collectives_document
     from nestsim.collectives.job import collectives_job
-    from nestsim.collectives.report import print_collectives
+    from nestsim.document.terminal import print_document
 
     result = collectives_job(load_scenario(write(tmp_path)), [2**20])
     text = io.StringIO()
-    print_collectives(result, Console(file=text, width=80, highlight=False))
+    console = Console(file=text, width=80, highlight=False)
+    print_document(collectives_document(result), console)
     lines = text.getvalue().splitlines()
     assert max(len(line) for line in lines) <= 80
     assert "…" not in text.getvalue()
@@ -350,7 +352,7 @@ def test_words_of_the_picture_do_not_run_into_each_other(tmp_path: Path) -> None
     assert not drawn.cut_off
     assert not drawn.overlapping
     assert {"1 KiB", "1 GiB"} <= set(drawn.words)
-    assert any(word.startswith("| ") for word in drawn.words)
+    assert {"alone", "together", "busy", "bus bandwidth [GB/s]"} <= set(drawn.words)
     axes = drawn.figure.axes[0]
     gaps = {b / a for a, b in itertools.pairwise(axes.get_xticks())}
     assert len(gaps) == 1
