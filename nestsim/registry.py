@@ -7,8 +7,8 @@ from typing import Any
 
 from nestsim.document.parts import Document
 from nestsim.goodput.document import goodput_document
+from nestsim.jitter.document import jitter_document
 from nestsim.page.kinds.comparison import comparison_page
-from nestsim.page.kinds.jitter import jitter_page
 from nestsim.page.kinds.jobs import jobs_page
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
@@ -37,7 +37,7 @@ STORED: Mapping[str, StoredFeature] = MappingProxyType(
         "jobs.csv": StoredFeature("jobs.json", jobs_page),
         "goodput.csv": StoredFeature("goodput.json", goodput_document),
         "stress.csv": StoredFeature("stress.json", stress_page),
-        "jitter.csv": StoredFeature("jitter.json", jitter_page),
+        "jitter.csv": StoredFeature("jitter.json", jitter_document),
         "points.csv": StoredFeature("result.json", sweep_page),
     }
 )

@@ -3,9 +3,7 @@
 import math
 from typing import Any
 
-from nestsim.jitter.job import SHARES, JitteredSteps, JitterResult
-from nestsim.jitter.order_statistics import CONFIDENCE
-from nestsim.jitter.report import (
+from nestsim.jitter.document import (
     agreement,
     headline,
     jitter_in_words,
@@ -13,6 +11,8 @@ from nestsim.jitter.report import (
     slowest_in_words,
     summary,
 )
+from nestsim.jitter.job import SHARES, JitteredSteps, JitterResult
+from nestsim.jitter.order_statistics import CONFIDENCE
 from nestsim.jitter.scale import ScaleRow
 from nestsim.report.json import spent_json
 from nestsim.report.wording import plan_label

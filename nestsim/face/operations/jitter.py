@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, PagedReport
-from nestsim.jitter.figure import draw_jitter
+from nestsim.jitter.document import jitter_document
 from nestsim.jitter.job import JitterResult, jitter_job
 from nestsim.jitter.record import jitter_json, run_rows, scale_rows
-from nestsim.jitter.report import print_jitter
-from nestsim.page.kinds.jitter import jitter_page
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import csv_of, frame_of
 from nestsim.report.wording import plan_label
@@ -22,7 +20,6 @@ from topologies.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -66,10 +63,6 @@ class JitterReport(PagedReport):
         """Return one row for each number of replicas."""
         return frame_of(scale_rows(self.result))
 
-    def print_to(self, console: "Console") -> None:
-        """Print what steps take, who is slowest, and what scale does."""
-        print_jitter(self.result, console)
-
     def contents(self) -> Contents:
         """Return tables, figure and page; no figure where there is no plan."""
         result = self.result
@@ -78,14 +71,19 @@ class JitterReport(PagedReport):
             "jitter.csv": writer_of(csv_of(run_rows(result))),
             "scale.csv": writer_of(csv_of(scale_rows(result))),
         }
-        if result.steps is not None:
-            writers["jitter.png"] = lambda path: draw_jitter(result, path)
         facts = {"scenario": result.scenario_name, **self.scenario.module_facts()}
-        return Contents(writers={**writers, **self.page_writers()}, manifest=facts)
+        return Contents(
+            writers={
+                **writers,
+                **self.picture_writers("jitter"),
+                **self.page_writers(),
+            },
+            manifest=facts,
+        )
 
     def document(self) -> Document:
-        """Return what ``page.html`` shows."""
-        return jitter_page(self.to_dict())
+        """Return what text, picture and page say."""
+        return jitter_document(self.to_dict())
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""

@@ -13,14 +13,14 @@ import pytest
 import nestsim
 from nestsim.cli import main
 from nestsim.document.html import page_html, specification
+from nestsim.document.picture.sheet import draw_document
+from nestsim.document.terminal import print_document
 from nestsim.evaluate import Evaluator
-from nestsim.jitter.figure import draw_jitter
+from nestsim.jitter.document import jitter_document
 from nestsim.jitter.job import JitterResult, JitterTask, jitter_job
 from nestsim.jitter.record import jitter_json
-from nestsim.jitter.report import print_jitter
 from nestsim.jitter.scale import sizes_of
 from nestsim.job import price_table_plan
-from nestsim.page.kinds.jitter import jitter_page
 from nestsim.report.json import dump_json
 from nestsim.report.tables import plain_text
 from nestsim.scenario.load import Scenario
@@ -99,7 +99,9 @@ def test_a_run_without_jitter_is_the_plain_replay_and_loses_nothing() -> None:
     assert quiet.steps.times.tolist() == [quiet.steps.plain_time] * 3
     assert quiet.steps.loss == 0.0
     assert all(abs(row.closed_loss) < 1e-9 for row in quiet.scale)
-    assert "0.0 %" in plain_text(lambda console: print_jitter(quiet, console))
+    document = jitter_document(jitter_json(quiet))
+    text = plain_text(lambda console: print_document(document, console))
+    assert "mean step 0.0 % longer" in text
 
 
 def test_more_jitter_never_loses_less() -> None:
@@ -274,17 +276,17 @@ def test_the_picture_and_the_page_are_the_same_every_time(
     result: JitterResult, tmp_path: Path
 ) -> None:
     for name in ("a.png", "b.png"):
-        draw_jitter(result, tmp_path / name)
+        draw_document(jitter_document(jitter_json(result)), tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     data = json.loads(dump_json(jitter_json(result)))
-    assert page_html(jitter_page(data)) == page_html(jitter_page(data))
-    assert {one.name for one in jitter_page(data).figures} == {"steps", "scale"}
+    assert page_html(jitter_document(data)) == page_html(jitter_document(data))
+    assert {one.name for one in jitter_document(data).figures} == {"steps", "scale"}
 
 
 def test_a_gain_is_drawn_too_and_times_have_round_ticks(result: JitterResult) -> None:
     data = json.loads(dump_json(jitter_json(result)))
     data["scale"][0]["simulated_loss"] = -0.05
-    steps, scale = jitter_page(data).figures
+    steps, scale = jitter_document(data).figures
     axes = [
         specification(one.drawing)["layer"][0]["encoding"] for one in (steps, scale)
     ]
@@ -295,7 +297,7 @@ def test_a_gain_is_drawn_too_and_times_have_round_ticks(result: JitterResult) ->
     data["steps"]["plain_time_s"] = 0.07045
     for quantile in data["steps"]["quantiles"].values():
         quantile["time_s"] = 0.07045
-    (alone, _) = jitter_page(data).figures
+    (alone, _) = jitter_document(data).figures
     across = specification(alone.drawing)["layer"][0]["encoding"]["x"]
     assert across["axis"]["values"] == [0.07045]
 

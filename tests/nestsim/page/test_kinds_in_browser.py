@@ -15,7 +15,7 @@ from nestsim.document.parts import Document, Section
 from nestsim.face.report import FolderReport
 from nestsim.face.sweep import SweepReport
 from nestsim.goodput.document import goodput_document
-from nestsim.page.kinds.jitter import jitter_page
+from nestsim.jitter.document import jitter_document
 from nestsim.page.kinds.jobs import jobs_page
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
@@ -134,7 +134,7 @@ def jittered(_: Path) -> Kind:
     asked = {"jitter.runs": 30, "jitter.compute": compute, "jitter.slow": slow}
     return Kind(
         nestsim.jitter(small(asked), workers=1),
-        jitter_page,
+        jitter_document,
         {"steps", "scale"},
         ("small", "lognormal"),
         None,
@@ -285,7 +285,7 @@ def test_nothing_found_is_a_page_too(opened: Open, tmp_path: Path, kind: Kind) -
         job = load_scenario(write(tmp_path, reserve="79.9 GiB"))
         quick = {"search.planner": "manual", "goodput.seeds": 1}
         data = nestsim.goodput(job.replace(quick)).to_dict()
-    elif kind.page is jitter_page:
+    elif kind.page is jitter_document:
         full = {"cluster.memory_reserve": "79.9 GiB", "search.planner": "manual"}
         document = small(full).document()
         del document["plan"]
