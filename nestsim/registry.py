@@ -9,10 +9,10 @@ from nestsim.document.parts import Document
 from nestsim.goodput.document import goodput_document
 from nestsim.jitter.document import jitter_document
 from nestsim.page.kinds.comparison import comparison_page
-from nestsim.page.kinds.jobs import jobs_page
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
 from nestsim.page.kinds.sweep import sweep_page
+from nestsim.tenancy.document import jobs_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def _compared(data: Any) -> Document:
 STORED: Mapping[str, StoredFeature] = MappingProxyType(
     {
         "comparison.csv": StoredFeature("comparison.json", _compared),
-        "jobs.csv": StoredFeature("jobs.json", jobs_page),
+        "jobs.csv": StoredFeature("jobs.json", jobs_document),
         "goodput.csv": StoredFeature("goodput.json", goodput_document),
         "stress.csv": StoredFeature("stress.json", stress_page),
         "jitter.csv": StoredFeature("jitter.json", jitter_document),

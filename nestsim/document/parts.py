@@ -90,6 +90,9 @@ class DataTable:
     shown: int | None = None
     """The row that stands out; None for none."""
 
+    first: int | None = None
+    """How many of the first rows the terminal has; None for all."""
+
     @classmethod
     def of(
         cls,
@@ -99,12 +102,13 @@ class DataTable:
         *,
         sortable: bool = False,
         shown: int | None = None,
+        first: int | None = None,
     ) -> "DataTable":
         """Return a table of records; columns with cells that have keys are numbers.
 
         Parameters
         ----------
-        caption, sortable, shown
+        caption, sortable, shown, first
             As the fields.
         records
             One for each row.
@@ -127,6 +131,7 @@ class DataTable:
             numbers=tuple(name for name in columns if name in numbers),
             sortable=sortable,
             shown=shown,
+            first=first,
         )
 
 

@@ -48,11 +48,10 @@ def print_document(document: Document, console: Console) -> None:
 def _print_blocks(section: Section, console: Console) -> None:
     console.print()
     console.print(Text(section.title, style="bold underline"), highlight=False)
-    tables = [block for block in section.blocks if isinstance(block, _WITH_TABLE)]
     for number, block in enumerate(section.blocks):
         if number and isinstance(block, _WITH_TABLE):
             console.print()
-        if isinstance(block, DataTable) and len(tables) > 1:
+        if isinstance(block, DataTable) and block.caption != section.title:
             _print_sentences([block.caption], console)
         _print_block(block, console)
 
@@ -80,15 +79,21 @@ def _print_sentences(sentences: Sequence[str], console: Console) -> None:
 
 
 def _print_table(table: DataTable, console: Console) -> None:
+    rows = table.rows[: table.first]
     for columns in _pieces(table, console.width):
-        console.print(_text_table(table, columns), highlight=False)
+        console.print(_text_table(table, rows, columns), highlight=False)
+    more = len(table.rows) - len(rows)
+    if more:
+        _print_sentences([f"{more:,} more on the page and in the JSON."], console)
 
 
-def _text_table(table: DataTable, columns: Sequence[int]) -> Table:
+def _text_table(
+    table: DataTable, rows: Sequence[Sequence[str | Cell]], columns: Sequence[int]
+) -> Table:
     headings = [_heading(table.columns[column]) for column in columns]
     numbers = [_heading(name) for name in table.numbers]
     text = new_table(*headings, numbers=numbers)
-    for place, row in enumerate(table.rows):
+    for place, row in enumerate(rows):
         style = "bold" if place == table.shown else ""
         text.add_row(*(Text(_words(row[column])) for column in columns), style=style)
     return text

@@ -349,7 +349,7 @@ def _failures(data: Mapping[str, Any]) -> tuple[Block, ...]:
     sources = {kind["source"]: 0 for kind in data["failures"] if kind["is_published"]}
     return (
         DataTable.of(
-            "Components that fail",
+            "What fails",
             data["failures"],
             {
                 "Component": lambda kind: _COMPONENTS[kind["component"]],

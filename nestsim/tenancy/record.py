@@ -4,13 +4,13 @@ from typing import Any
 
 from nestsim.report.frames import csv_of
 from nestsim.report.wording import device_ranges
+from nestsim.tenancy.document import devices_in_words, headline, slowdown_in_words
 from nestsim.tenancy.results import (
     PlacementChoice,
     TenancyResult,
     TenantOutcome,
 )
 from nestsim.tenancy.steady import Steady
-from nestsim.tenancy.text import devices_in_words, headline, slowdown_in_words
 from planner.step.plan import to_ranges
 
 MOST_LINKS = 20

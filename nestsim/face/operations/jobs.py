@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any
 from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, calling
 from nestsim.face.report import Contents, PagedReport
-from nestsim.page.kinds.jobs import jobs_page
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import frame_of
-from nestsim.tenancy.figure import draw_jobs
+from nestsim.tenancy.document import jobs_document
 from nestsim.tenancy.job import jobs_job
 from nestsim.tenancy.record import job_rows, jobs_csv, jobs_json
 from nestsim.tenancy.results import TenancyResult
 from nestsim.tenancy.scenario import JobsScenario
-from nestsim.tenancy.text import print_jobs
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
 JobsSource = JobsScenario | str | os.PathLike[str] | Mapping[str, Any]
 """Several jobs, the path of their file, or what it would say as a dictionary."""
@@ -65,10 +62,6 @@ class TenancyReport(PagedReport):
         """Return one row for each job."""
         return frame_of(job_rows(self.result))
 
-    def print_to(self, console: "Console") -> None:
-        """Print the slow-downs, where the jobs meet, and what was tried."""
-        print_jobs(self.result, console)
-
     def contents(self) -> Contents:
         """Return tables, the figure and the page; no figure where a job has no plan."""
         result = self.result
@@ -76,16 +69,18 @@ class TenancyReport(PagedReport):
             "jobs.json": writer_of(self.to_json()),
             "jobs.csv": writer_of(jobs_csv(result)),
         }
-        if result.outcomes:
-            writers["jobs.png"] = lambda path: draw_jobs(result, path)
         return Contents(
-            writers={**writers, **self.page_writers()},
+            writers={
+                **writers,
+                **self.picture_writers("jobs"),
+                **self.page_writers(),
+            },
             manifest={"scenario": result.name},
         )
 
     def document(self) -> Document:
-        """Return what ``page.html`` shows."""
-        return jobs_page(self.to_dict())
+        """Return what text, picture and page say."""
+        return jobs_document(self.to_dict())
 
     def inputs(self) -> Sequence[Path]:
         """Return the files of all jobs."""

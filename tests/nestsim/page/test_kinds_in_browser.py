@@ -16,7 +16,6 @@ from nestsim.face.report import FolderReport
 from nestsim.face.sweep import SweepReport
 from nestsim.goodput.document import goodput_document
 from nestsim.jitter.document import jitter_document
-from nestsim.page.kinds.jobs import jobs_page
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
 from nestsim.page.kinds.sweep import sweep_page
@@ -24,6 +23,7 @@ from nestsim.report.json import dump_json
 from nestsim.scenario import load_scenario
 from nestsim.sweep.axes import Axis
 from nestsim.sweep.report import sweep_json
+from nestsim.tenancy.document import jobs_document
 from tests.nestsim.compare.small import write
 from tests.nestsim.compare.test_networks import PRICES, TORUS, TREE, put
 from tests.nestsim.jitter.jobs import small
@@ -109,7 +109,7 @@ def networked(folder: Path) -> Kind:
 def shared(_: Path) -> Kind:
     return Kind(
         nestsim.jobs(three_jobs()),
-        jobs_page,
+        jobs_document,
         {"slow-downs", "levels"},
         ("small", "second", "third", "leaf"),
         ("jobs", "Slow-down"),
@@ -279,7 +279,7 @@ def test_nothing_found_is_a_page_too(opened: Open, tmp_path: Path, kind: Kind) -
         full = {"cluster.memory_reserve": "79.9 GiB", "stress.planners": ["manual"]}
         varied = {"stress.oversubscription": {"leaf": [4.0]}, "stress.workers": 1}
         data = nestsim.stress(load_scenario(path).replace(full | varied)).to_dict()
-    elif kind.page is jobs_page:
+    elif kind.page is jobs_document:
         data = nestsim.jobs(without_a_plan()).to_dict()
     elif kind.page is goodput_document:
         job = load_scenario(write(tmp_path, reserve="79.9 GiB"))

@@ -5,19 +5,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tomli
-from matplotlib.collections import QuadMesh
 
 import nestsim
 from nestsim.cli import main
 from nestsim.document.html import page_html
+from nestsim.document.picture.sheet import draw_document
 from nestsim.face.folder import stored_document
 from nestsim.face.operations.jobs import TenancyReport
-from nestsim.page.kinds.jobs import jobs_page
+from nestsim.report.wording import percent
 from nestsim.scenario.editing import toml_text
-from nestsim.tenancy.figure import draw_jobs
+from nestsim.tenancy.document import jobs_document
 from nestsim.tenancy.results import lost_devices
 from nestsim.tenancy.scenario import JobsScenario
 from tests.nestsim.report.pictures import draw
@@ -68,8 +67,8 @@ def test_the_text_has_every_job_and_what_was_tried(report: TenancyReport) -> Non
         )
     assert 'Where "third" hurts least' in text
     assert "all that differ" in text
-    assert "Slow-down over the ECMP seeds 0, 1" in text
-    assert "begins at 100 us" in text
+    assert "Slow-down over the ECMP seeds 0, 1; lines: the largest." in text
+    assert "100 us" in text
     assert " -> spine 0 " in text
 
 
@@ -121,17 +120,17 @@ def test_the_figure_can_be_read_and_shows_the_numbers(
     report: TenancyReport, tmp_path: Path
 ) -> None:
     result = report.result
-    drawn = draw(lambda path: draw_jobs(result, path), tmp_path)
+    drawn = draw(lambda path: draw_document(report.document(), path), tmp_path)
     assert not drawn.cut_off
     assert not drawn.overlapping
     left, right, *_ = drawn.figure.axes
     widths = [bar.get_width() for bar in left.patches]  # type: ignore[attr-defined]
     longer = [100 * (one.slowdown - 1) for one in result.outcomes]
     assert widths == pytest.approx(longer)
-    (mesh,) = (one for one in right.collections if isinstance(one, QuadMesh))
-    values = np.ma.getdata(mesh.get_array())[::-1]
-    assert values[-1].tolist() == [100 * level.total for level in result.levels]
-    assert values[0].tolist() == [100 * level.busiest[0] for level in result.levels]
+    shown = [one.get_text() for one in right.texts]
+    columns = [[*level.busiest, level.total] for level in result.levels]
+    rows = zip(*columns, strict=True)
+    assert shown == [percent(share) for row in rows for share in row]
 
 
 def test_the_command_writes_what_the_face_has(
@@ -162,7 +161,7 @@ def test_a_page_is_made_of_a_result_without_a_plan() -> None:
     assert failed.result.shortfall.startswith('Job "a": ')
     assert "NO PLAN" in str(failed)
     assert failed.figures == ()
-    page = jobs_page(json.loads(failed.to_json()))
+    page = jobs_document(json.loads(failed.to_json()))
     assert page.headline.tone == "bad"
     assert [one.name for one in page.sections] == []
 
