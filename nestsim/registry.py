@@ -11,7 +11,7 @@ from nestsim.jitter.document import jitter_document
 from nestsim.page.kinds.comparison import comparison_page
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
-from nestsim.page.kinds.sweep import sweep_page
+from nestsim.sweep.document import sweep_document
 from nestsim.tenancy.document import jobs_document
 
 
@@ -38,7 +38,7 @@ STORED: Mapping[str, StoredFeature] = MappingProxyType(
         "goodput.csv": StoredFeature("goodput.json", goodput_document),
         "stress.csv": StoredFeature("stress.json", stress_page),
         "jitter.csv": StoredFeature("jitter.json", jitter_document),
-        "points.csv": StoredFeature("result.json", sweep_page),
+        "points.csv": StoredFeature("result.json", sweep_document),
     }
 )
 """File that only this kind of results has -> the feature that wrote it."""

@@ -104,8 +104,8 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     from nestsim.cli.console.results import results_folder, write_report
     from nestsim.scenario import load_scenario
     from nestsim.sweep.axes import axes_of_texts
-    from nestsim.sweep.figure import FILES
     from nestsim.sweep.job import scenario_sweep
+    from nestsim.sweep.record import FILES
     from topologies.errors import naming
 
     _check_form(what, as_json=as_json, as_csv=as_csv)

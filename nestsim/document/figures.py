@@ -326,6 +326,9 @@ class FrontPoint(NamedTuple):
     tip: str
     """Text that the page shows where somebody points at the point."""
 
+    label: str = ""
+    """Text beside the point."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostFront:

@@ -6,7 +6,7 @@ renderers escape what their format needs escaped. Nothing here knows a format.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 from nestsim.document.figures import Shape
@@ -263,6 +263,21 @@ class Document:
 
     headline: Headline
     sections: tuple[Section, ...]
+
+    def with_figures(self, *names: str) -> "Document":
+        """Return the document with no other figures than these; all for no names."""
+        sections = (
+            replace(
+                section,
+                blocks=tuple(
+                    block
+                    for block in section.blocks
+                    if not (isinstance(block, FigureBlock) and block.name not in names)
+                ),
+            )
+            for section in self.sections
+        )
+        return replace(self, sections=tuple(sections)) if names else self
 
     @property
     def figures(self) -> tuple[FigureBlock, ...]:

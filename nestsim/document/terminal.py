@@ -38,7 +38,11 @@ def print_document(document: Document, console: Console) -> None:
     """Print what a result says; the same document gives the same text."""
     headline = document.headline
     verdict = Text(headline.verdict, style=_STYLES[headline.tone])
-    print_line(console, verdict, document.subject)
+    if len(verdict) + len(document.subject) + 2 <= console.width:
+        print_line(console, verdict, document.subject)
+    else:
+        console.print(verdict, highlight=False)
+        _print_sentences([document.subject], console)
     _print_sentences(headline.sentences, console)
     for section in document.sections:
         if section.in_text:

@@ -260,9 +260,17 @@ class PagedReport(FolderReport):
         """
         replace_file(Path(path), self._write_page)
 
-    def picture_writers(self, name: str) -> dict[str, Writer]:
-        """Return what draws the document's figures, by the picture's name if any."""
-        document = self.document()
+    def picture_writers(self, name: str, *figures: str) -> dict[str, Writer]:
+        """Return what draws figures of the document, by the picture's name.
+
+        Parameters
+        ----------
+        name
+            Of the picture; there is none where the document has none of its figures.
+        figures
+            Their names; all of them by default.
+        """
+        document = self.document().with_figures(*figures)
         if not has_picture(document):
             return {}
         return {f"{name}{PICTURE}": lambda path: draw_document(document, path)}

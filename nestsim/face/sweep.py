@@ -15,23 +15,21 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, PagedReport
-from nestsim.page.kinds.sweep import sweep_page
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import SWEPT
 from nestsim.sweep.axes import Axis, axis
-from nestsim.sweep.figure import sweep_facts, sweep_writers
+from nestsim.sweep.document import sweep_document
 from nestsim.sweep.job import (
     ScenarioSweepResult,
     frame_of,
     run_scenario_sweep,
     scenario_sweep,
 )
-from nestsim.sweep.report import print_sweep, sweep_json
+from nestsim.sweep.record import sweep_facts, sweep_json, sweep_writers
 from topologies.errors import InputError, naming
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
     from nestsim.sweep.executors.protocol import Executor
 
@@ -70,16 +68,14 @@ class SweepReport(PagedReport):
         """Return the table of ``points.parquet``, each column of one type."""
         return frame_of(self.result.outcomes)
 
-    def print_to(self, console: "Console") -> None:
-        """Print the points."""
-        print_sweep(self.result, console)
-
     def contents(self) -> Contents:
         """Return tables, the figure, if it is drawn, and the page."""
         text = self.scenario.text
         return Contents(
             writers={
                 **sweep_writers(self.result, text),
+                **self.picture_writers("sweep", "sweep"),
+                **self.picture_writers("pareto", "pareto"),
                 **self.page_writers(),
             },
             manifest={
@@ -89,8 +85,8 @@ class SweepReport(PagedReport):
         )
 
     def document(self) -> Document:
-        """Return what ``page.html`` shows."""
-        return sweep_page(self.to_dict())
+        """Return what text, pictures and page say."""
+        return sweep_document(self.to_dict())
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""

@@ -359,6 +359,14 @@ def _draw_front(axes: "Axes", shape: CostFront) -> None:
         if points:
             xs, ys = _places(points)
             sns.scatterplot(x=xs, y=ys, legend=False, ax=axes, zorder=3, **look)
+    for point in front:
+        axes.annotate(
+            point.label,
+            (point.x, point.y),
+            (7, -12),
+            textcoords="offset points",
+            parse_math=False,
+        )
     axes.set_xlim(*shape.reach)
     axes.set_ylim(bottom=0.0)
     axes.grid(axis="y", alpha=0.3)

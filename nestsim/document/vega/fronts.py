@@ -59,6 +59,11 @@ def front_drawing(figure: CostFront) -> Drawing:
             "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
             "encoding": {**shown, "fill": {"value": line_colour(0)}, "tooltip": tip},
         },
+        {
+            "data": _rows(front),
+            "mark": {"type": "text", "dx": 11, "dy": 11, "tooltip": None},
+            "encoding": {**shown, "text": {"field": "label"}},
+        },
         height=_HEIGHT,
     )
 
@@ -68,6 +73,7 @@ def _rows(points: Sequence[FrontPoint]) -> Drawing:
         {
             "rate": [rounded(point.x) for point in points],
             "throughput": [rounded(point.y) for point in points],
+            "label": [point.label for point in points],
             "tip": [point.tip for point in points],
         }
     )

@@ -16,6 +16,7 @@ from nestsim.document.figures import (
     HeatMap,
     HeatRow,
 )
+from nestsim.document.fronts import front_figure
 from nestsim.document.paints import Swatch
 from nestsim.document.parts import (
     Block,
@@ -28,7 +29,6 @@ from nestsim.document.parts import (
     Section,
     Sentences,
 )
-from nestsim.page.kinds.pareto import front_figure
 from nestsim.report.cost import hourly
 from nestsim.report.figures.pareto import PricedPoint
 from nestsim.report.wording import number, percent, signed_percent

@@ -18,11 +18,11 @@ from nestsim.goodput.document import goodput_document
 from nestsim.jitter.document import jitter_document
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
-from nestsim.page.kinds.sweep import sweep_page
 from nestsim.report.json import dump_json
 from nestsim.scenario import load_scenario
 from nestsim.sweep.axes import Axis
-from nestsim.sweep.report import sweep_json
+from nestsim.sweep.document import sweep_document
+from nestsim.sweep.record import sweep_json
 from nestsim.tenancy.document import jobs_document
 from tests.nestsim.compare.small import write
 from tests.nestsim.compare.test_networks import PRICES, TORUS, TREE, put
@@ -86,7 +86,7 @@ def swept(folder: Path) -> Kind:
     path.write_text(TEXT, encoding="utf-8")
     return Kind(
         SweepReport(scenario=load_scenario(path), result=priced()),
-        sweep_page,
+        sweep_document,
         {"sweep", "pareto"},
         ("a job", "400 Gbit/s", "oversubscription"),
         ("points", "tokens/s"),
@@ -231,7 +231,7 @@ def test_curves_and_bars_of_a_sweep_are_drawn_with_any_names(opened: Open) -> No
             for value, outcome in zip(axis.values, base.outcomes, strict=False)
         )
         data = sweep_json(replace(base, axes=(axis,), outcomes=outcomes))
-        page = sweep_page(renamed(json.loads(dump_json(data)), ("2", "400 Gbit/s")))
+        page = sweep_document(renamed(json.loads(dump_json(data)), ("2", "400 Gbit/s")))
         figures.append(replace(page.figures[0], name=name))
     section = Section(name="all", title="All", blocks=tuple(figures))
     seen = opened(replace(page, sections=(section,)))
@@ -271,7 +271,7 @@ def test_nestsim_report_gives_the_page_of_the_folder(
 
 def test_nothing_found_is_a_page_too(opened: Open, tmp_path: Path, kind: Kind) -> None:
     path = tmp_path / "none.toml"
-    if kind.page is sweep_page:
+    if kind.page is sweep_document:
         base = priced([None] * 6)
         data = sweep_json(base)
     elif kind.page is stress_page:

@@ -231,7 +231,7 @@ def test_a_sweep_without_any_result_has_status_1(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert swept("--set", f"{MICRO}=3,5", "--workers", "1", "-o", "out") == 1
-    assert "2 POINTS, 2 FAILED" in capsys.readouterr().out
+    assert "2 points, 2 failed" in capsys.readouterr().out
     assert not Path("out/sweep.png").exists()
 
 

@@ -8,14 +8,12 @@ import pandas as pd
 import pytest
 
 import nestsim
-from nestsim.report.figures.pareto import front_points
-from nestsim.report.tables import plain_text
+from nestsim.face.sweep import SweepReport
 from nestsim.store import Outcome
 from nestsim.sweep.axes import Axis
-from nestsim.sweep.figure import priced_points, sweep_writers
 from nestsim.sweep.job import ScenarioSweepResult, csv_text
 from nestsim.sweep.ranking import front_of
-from nestsim.sweep.report import print_sweep, sweep_json
+from nestsim.sweep.record import sweep_json
 from tests.nestsim.report.pictures import draw
 
 AXES = (
@@ -53,6 +51,11 @@ def priced(rows=ROWS, currency="USD"):
     )
 
 
+def reported(result):
+    scenario = nestsim.load_scenario("scenarios/cost/gpt3_175b_1024_h100.toml")
+    return SweepReport(scenario=scenario, result=result)
+
+
 def test_the_front_is_in_the_json_the_table_and_the_text():
     result = priced()
     assert front_of(result.outcomes) == {0, 2, 4}
@@ -63,9 +66,12 @@ def test_the_front_is_in_the_json_the_table_and_the_text():
     ]
     frame = pd.read_csv(io.StringIO(csv_text(result.outcomes)))
     assert frame["pareto"].tolist() == [one["pareto"] for one in data["points"]]
-    text = plain_text(lambda console: print_sweep(result, console))
-    table = text[text.index("The Pareto front") : text.index("Failed")]
-    assert [line.split()[0] for line in table.splitlines()[-4:-1]] == ["4", "0", "2"]
+    text = str(reported(result))
+    table = text[text.index("Throughput and cost") : text.index("Failed")]
+    rows = [line for line in table.splitlines() if line.endswith("on it")]
+    settings = [result.outcomes[number].point for number in (4, 0, 2)]
+    for row, point in zip(rows, settings, strict=True):
+        assert all(str(value) in row for value in point.values())
     assert "tokens/USD" in table
 
 
@@ -79,14 +85,14 @@ def test_costs_in_two_currencies_are_not_compared():
     result = priced()
     result.outcomes[0].row["currency"] = "EUR"
     assert not front_of(result.outcomes)
-    assert not priced_points(result)
+    assert "pareto" not in reported(result).figures
 
 
 def test_points_that_cost_nothing_are_not_on_the_front():
     result = priced()
     result.outcomes[4].row["cost_per_s"] = 0.0
     assert front_of(result.outcomes) == {0, 2}
-    assert len(priced_points(result)) == 4
+    assert "pareto" in reported(result).figures
 
 
 def test_sweeps_without_prices_have_no_front():
@@ -95,24 +101,22 @@ def test_sweeps_without_prices_have_no_front():
         (one.row or {}).pop("cost_per_s", None)
     assert "pareto" not in json.dumps(sweep_json(result))
     assert "pareto" not in csv_text(result.outcomes)
-    assert "pareto.png" not in sweep_writers(result, b"")
+    assert "pareto" not in reported(result).figures
 
 
 def test_the_figure_has_the_front_and_what_it_dominates(tmp_path):
     result = priced()
-    drawn = draw(sweep_writers(result, b"")["pareto.png"], tmp_path)
+    drawn = draw(reported(result).contents().writers["pareto.png"], tmp_path)
     assert not drawn.cut_off
     (axes,) = drawn.figure.axes
     front, others = axes.lines[0], axes.collections[0]
     assert list(front.get_xdata()) == [3600.0, 18000.0, 21600.0]
     assert list(front.get_ydata()) == [0.004, 0.009, 0.0095]
     assert others.get_offsets()[:, 0].tolist() == [25200.0, 18000.0]
-    words = [one.get_text() for one in drawn.figure.texts]
-    assert "1  4, 100 Gbit/s" in words
-    assert "oversubscription, nic_bandwidth" in words
-    assert any(one.startswith("Most tokens for a USD: 4.0") for one in words)
-    names = [one.label for one in front_points(priced_points(result))]
-    assert names == ["4, 100 Gbit/s", "1, 100 Gbit/s", "2, 100 Gbit/s"]
+    assert [one.get_text() for one in axes.texts] == ["1", "2", "3"]
+    words = " ".join(drawn.words)
+    assert "1 oversubscription 4, nic_bandwidth 100 Gbit/s" in words
+    assert any(one.startswith("Most tokens for a USD: 4.0") for one in drawn.words)
 
 
 def test_points_of_a_real_sweep_are_priced_by_their_networks():

@@ -1,9 +1,9 @@
-"""The page of a sweep: of what its ``result.json`` holds."""
+"""What a sweep says: the points, the best of them, and what failed."""
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nestsim.document.figures import (
@@ -19,8 +19,8 @@ from nestsim.document.figures import (
     HeatRow,
     Shape,
 )
+from nestsim.document.fronts import front_figure
 from nestsim.document.parts import (
-    Block,
     Cell,
     DataTable,
     Document,
@@ -28,20 +28,24 @@ from nestsim.document.parts import (
     Headline,
     KeyFigure,
     Section,
+    cell,
 )
-from nestsim.page.kinds.pareto import front_figure
 from nestsim.report.cost import hourly
 from nestsim.report.figures.pareto import PricedPoint
 from nestsim.report.wording import number, percent, plural
+from nestsim.sweep.record import value_label
 from topologies.units import format_duration, format_size
 
 Point = Mapping[str, Any]
 """What became of one point."""
 
-_MOST_ROWS = 2000
-"""Points of a table; of more the fastest are shown."""
+_Ranked = tuple[tuple[int, ...], Point]
+"""Which value a point has of each setting, and the point."""
 
-_MOST_BARS, _MOST_MAPS = 40, 24
+_MOST_ROWS, _MOST_TOLD = 2000, 20
+"""Points of a table, and those that the text has; of more the fastest are shown."""
+
+_MOST_BARS, _MOST_MAPS = 40, 12
 """Bars and maps of a figure; of more the first are drawn."""
 
 _WIDE = 8.0
@@ -49,28 +53,42 @@ _WIDE = 8.0
 
 _NO_PLAN = "no plan that fits"
 
+_MOST_REASONS = 5
+"""Reasons of failures that the text has."""
 
-def sweep_page(data: Mapping[str, Any]) -> Document:
-    """Return the page of a sweep.
+
+def sweep_document(data: Mapping[str, Any]) -> Document:
+    """Return what a sweep says.
 
     Parameters
     ----------
     data
         As ``result.json`` has it.
     """
-    sections = (
-        Section(name="throughput", title="Throughput", blocks=_figure(data)),
-        Section(name="points", title="Points", blocks=_table(data)),
-        Section(name="cost", title="Throughput and cost", blocks=_front(data)),
-        Section(name="failed", title="Failed", blocks=_failures(data)),
-        Section(name="settings", title="What was varied", blocks=_settings(data)),
-    )
     return Document(
         subject=data["scenario"],
         doing="sweep",
         headline=_headline(data),
-        sections=tuple(one for one in sections if one.blocks),
+        sections=tuple(_sections(data)),
     )
+
+
+def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
+    if data["varied"] and data["best"] is not None:
+        # The numbers of the figure are those of the table below.
+        figure = (_figure(data),)
+        yield Section(
+            name="throughput", title="Throughput", blocks=figure, in_text=False
+        )
+    yield Section(name="points", title="Points", blocks=(_table(data),))
+    if data.get("currency"):
+        yield Section(name="cost", title="Throughput and cost", blocks=(_front(data),))
+    if data["num_failed"]:
+        yield Section(name="failed", title="Failed", blocks=(_failures(data),))
+    if data["settings"]:
+        yield Section(
+            name="settings", title="What was varied", blocks=(_settings(data),)
+        )
 
 
 def _headline(data: Mapping[str, Any]) -> Headline:
@@ -114,11 +132,9 @@ def _found(data: Mapping[str, Any], point: Point) -> dict[str, Any]:
     }
 
 
-def _figure(data: Mapping[str, Any]) -> tuple[Block, ...]:
-    """Return throughput over what was varied; nothing where nothing was."""
+def _figure(data: Mapping[str, Any]) -> FigureBlock:
+    """Return throughput over what was varied."""
     varied = data["varied"]
-    if not varied or data["best"] is None:
-        return ()
     paths = [axis["path"] for axis in varied]
     if len(varied) > 1:
         about, drawing, note = _maps(data)
@@ -126,15 +142,13 @@ def _figure(data: Mapping[str, Any]) -> tuple[Block, ...]:
         about, drawing, note = _line(data)
     else:
         about, drawing, note = _bars(data)
-    return (
-        FigureBlock(
-            name="sweep",
-            title=f"Throughput by {', '.join(paths)}",
-            about=about,
-            drawing=drawing,
-            table=_throughputs(data),
-            note=note,
-        ),
+    return FigureBlock(
+        name="sweep",
+        title=f"Throughput by {', '.join(paths)}",
+        about=about,
+        drawing=drawing,
+        table=_throughputs(data),
+        note=note,
     )
 
 
@@ -179,7 +193,7 @@ def _bars(data: Mapping[str, Any]) -> _Figure:
         GroupedBar(
             label,
             None if one["tokens_per_s"] is None else one["tokens_per_s"] / 1e3,
-            "none" if one["tokens_per_s"] is None else number(one["tokens_per_s"]),
+            _NO_PLAN if one["tokens_per_s"] is None else number(one["tokens_per_s"]),
             "series-0",
             tip=_tip(one),
         )
@@ -250,28 +264,27 @@ def _indices(data: Mapping[str, Any]) -> Iterator[tuple[int, ...]]:
     return itertools.product(*(range(len(axis["labels"])) for axis in data["varied"]))
 
 
-def _ranked(data: Mapping[str, Any]) -> list[tuple[tuple[int, ...], Point]]:
-    """Return all points that a table has, in their order; of many the fastest."""
+def _ranked(data: Mapping[str, Any]) -> list[_Ranked]:
+    """Return all points that a table has; of more than a few the fastest first."""
     pairs = list(zip(_indices(data), data["points"], strict=True))
-    if len(pairs) <= _MOST_ROWS:
+    if len(pairs) <= _MOST_TOLD:
         return pairs
 
-    def speed(pair: tuple[tuple[int, ...], Point]) -> float:
-        found = pair[1]["tokens_per_s"]
-        return -math.inf if found is None else -found
+    def speed(pair: _Ranked) -> float:
+        tokens = pair[1]["tokens_per_s"]
+        return math.inf if tokens is None else -tokens
 
     return sorted(pairs, key=speed)[:_MOST_ROWS]
 
 
 def _throughputs(data: Mapping[str, Any]) -> DataTable:
-    return DataTable(
-        caption=f"tokens/s at each point{_limited(data)}",
-        columns=(*(axis["path"] for axis in data["varied"]), "tokens/s"),
-        rows=tuple(
-            (*_values(data, place), _tokens(point["tokens_per_s"]))
-            for place, point in _ranked(data)
-        ),
-        numbers=("tokens/s",),
+    return DataTable.of(
+        f"tokens/s at each point{_limited(data)}",
+        _ranked(data),
+        {
+            **_values(data, "path"),
+            "tokens/s": lambda pair: cell(pair[1]["tokens_per_s"], number),
+        },
     )
 
 
@@ -280,131 +293,105 @@ def _limited(data: Mapping[str, Any]) -> str:
     return f": the fastest {_MOST_ROWS:,} of {count:,}" if count > _MOST_ROWS else ""
 
 
-def _values(data: Mapping[str, Any], place: Sequence[int]) -> tuple[Cell | str, ...]:
-    """Return the cells of a point's settings, which sort by their numbers."""
-    return tuple(
-        axis["labels"][index]
-        if axis["positions"] is None
-        else Cell(axis["labels"][index], axis["positions"][index])
-        for axis, index in zip(data["varied"], place, strict=True)
+def _values(
+    data: Mapping[str, Any], heading: str
+) -> dict[str, Callable[[_Ranked], Cell | str]]:
+    """Return the columns of the settings, which sort by their numbers."""
+
+    def value(place: int, axis: Mapping[str, Any]) -> Callable[[_Ranked], Cell | str]:
+        labels, positions = axis["labels"], axis["positions"]
+        if positions is None:
+            return lambda pair: str(labels[pair[0][place]])
+        return lambda pair: Cell(labels[pair[0][place]], positions[pair[0][place]])
+
+    varied = enumerate(data["varied"])
+    return {axis[heading]: value(place, axis) for place, axis in varied}
+
+
+def _table(data: Mapping[str, Any]) -> DataTable:
+    code, ranked = data.get("currency"), _ranked(data)
+    best = [point["number"] == data["best"] for _, point in ranked]
+
+    def of(key: str, write: Callable[[float], str]) -> Callable[[_Ranked], Cell | str]:
+        def written(pair: _Ranked) -> Cell | str:
+            row = None if pair[1]["result"] is None else _found(data, pair[1])
+            return cell(None if row is None else row.get(key), write)
+
+        return written
+
+    money = {
+        "Cost": of("cost_per_s", lambda rate: hourly(rate, str(code))),
+        f"tokens/{code}": of("tokens_per_currency", number),
+    }
+    return DataTable.of(
+        f"All points{_limited(data)}",
+        ranked,
+        {
+            "Point": lambda pair: cell(pair[1]["number"], str),
+            **_values(data, "name"),
+            "tokens/s": of("tokens_per_s", number),
+            "Iteration": of("iteration_time_s", format_duration),
+            "MFU": of("mfu", percent),
+            "Peak memory": of("peak_memory_bytes", format_size),
+            **(money if code else {}),
+            "Verdict": lambda pair: _verdict(data, pair[1]),
+        },
+        sortable=True,
+        shown=best.index(True) if any(best) else None,
+        first=_MOST_TOLD,
     )
 
 
-def _tokens(value: float | None) -> Cell | str:
-    return "-" if value is None else Cell(number(value), value)
-
-
-_NUMBERS = ("tokens/s", "Iteration", "MFU", "Peak memory")
-
-
-def _table(data: Mapping[str, Any]) -> tuple[Block, ...]:
-    code = data.get("currency")
-    money = ("Cost", f"tokens/{code}") if code else ()
-    numbers = ("Point", *_NUMBERS, *money)
-    ranked = _ranked(data)
-    return (
-        DataTable(
-            caption=f"All points{_limited(data)}",
-            columns=(
-                "Point",
-                *(axis["name"] for axis in data["varied"]),
-                *_NUMBERS,
-                *money,
-                "Verdict",
-            ),
-            rows=tuple(
-                (
-                    Cell(str(point["number"]), point["number"]),
-                    *_values(data, place),
-                    *_cells(data, point),
-                )
-                for place, point in ranked
-            ),
-            numbers=numbers,
-            sortable=True,
-            shown=next(
-                (
-                    row
-                    for row, (_, point) in enumerate(ranked)
-                    if point["number"] == data["best"]
-                ),
-                None,
-            ),
-        ),
-    )
-
-
-def _cells(data: Mapping[str, Any], point: Point) -> tuple[Cell | str, ...]:
-    code = data.get("currency")
+def _verdict(data: Mapping[str, Any], point: Point) -> str:
     if point["result"] is None:
-        return (*["-"] * (len(_NUMBERS) + (2 if code else 0)), "failed")
-    row = _found(data, point)
-    memory = row["peak_memory_bytes"]
-    cells: list[Cell | str] = [
-        _tokens(row["tokens_per_s"]),
-        Cell(format_duration(row["iteration_time_s"]), row["iteration_time_s"]),
-        Cell(percent(row["mfu"]), row["mfu"]),
-        Cell(format_size(memory), memory),
-    ]
-    if code:
-        rate = row.get("cost_per_s")
-        cells += [
-            "-" if rate is None else Cell(hourly(rate, code), rate),
-            _tokens(row.get("tokens_per_currency")),
-        ]
-    verdict = row.get("verdict", "planned")
-    front = ", on the front" if point.get("pareto") else ""
+        return "failed"
+    verdict = _found(data, point).get("verdict", "planned")
     best = ", best" if point["number"] == data["best"] else ""
-    return (*cells, f"{verdict}{best}{front}")
+    front = ", on the front" if point.get("pareto") else ""
+    return f"{verdict}{best}{front}"
 
 
-def _front(data: Mapping[str, Any]) -> tuple[Block, ...]:
-    """Return throughput over cost; nothing without prices."""
-    if not data.get("currency"):
-        return ()
+def _front(data: Mapping[str, Any]) -> FigureBlock:
+    """Return throughput over cost."""
     points = [
         PricedPoint(
-            one["label"],
-            one["result"]["cost_per_s"],
-            one["tokens_per_s"],
-            one["pareto"],
+            point["label"],
+            point["result"]["cost_per_s"],
+            point["tokens_per_s"],
+            point["pareto"],
         )
-        for one in data["points"]
-        if one["tokens_per_s"] is not None
-        and one["result"].get("cost_per_s") is not None
+        for point in data["points"]
+        if point["tokens_per_s"] is not None and point["result"].get("cost_per_s")
     ]
-    front = [one for one in points if one.on_front]
-    others = [one for one in points if not one.on_front]
+    front = [point for point in points if point.on_front]
+    others = [point for point in points if not point.on_front]
     shown = [*front, *others][: max(_MOST_ROWS, len(front))]
-    return (front_figure(shown, data["currency"], "Point"),)
+    return front_figure(shown, data["currency"], "Point")
 
 
-def _failures(data: Mapping[str, Any]) -> tuple[Block, ...]:
+def _failures(data: Mapping[str, Any]) -> DataTable:
     """Return how often each reason was met, the most frequent first."""
-    reasons = Counter(one["failure"] for one in data["points"] if one["failure"])
-    if not reasons:
-        return ()
-    return (
-        DataTable(
-            caption="Why points failed",
-            columns=("Reason", "Points"),
-            rows=tuple(
-                (reason, Cell(f"{count:,}", count))
-                for reason, count in reasons.most_common()
-            ),
-            numbers=("Points",),
-        ),
+    reasons = Counter(
+        point["failure"] for point in data["points"] if point["state"] == "failed"
+    )
+    return DataTable.of(
+        "Failed",
+        reasons.most_common(),
+        {
+            "Points": lambda pair: cell(pair[1], "{:,}".format),
+            "Reason": lambda pair: pair[0] or "-",
+        },
+        first=_MOST_REASONS,
     )
 
 
-def _settings(data: Mapping[str, Any]) -> tuple[Block, ...]:
-    varied = data["varied"]
-    if not varied:
-        return ()
-    return (
-        DataTable(
-            caption="Settings and their values, the last one changes fastest",
-            columns=("Setting", "Values"),
-            rows=tuple((axis["path"], ", ".join(axis["labels"])) for axis in varied),
-        ),
+def _settings(data: Mapping[str, Any]) -> DataTable:
+    return DataTable.of(
+        "Settings and their values, the last one changes fastest",
+        data["settings"].items(),
+        {
+            "Setting": lambda pair: pair[0],
+            "Values": lambda pair: ", ".join(map(value_label, pair[1])),
+        },
+        first=_MOST_REASONS,
     )

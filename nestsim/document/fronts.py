@@ -8,6 +8,12 @@ from nestsim.report.cost import HOUR, hourly
 from nestsim.report.figures.pareto import PricedPoint, front_headline, front_points
 from nestsim.report.wording import number
 
+_MOST_NAMED = 16
+"""Points of the front that the note names."""
+
+_MOST_TOLD = 20
+"""Points of the front that the text has."""
+
 
 def front_figure(
     points: Sequence[PricedPoint], currency: str, heading: str
@@ -24,6 +30,8 @@ def front_figure(
         What the names of points are.
     """
     front = front_points(points)
+    names = [point.name or "the only point" for point in front[:_MOST_NAMED]]
+    named = ", ".join(f"{place} {name}" for place, name in enumerate(names, start=1))
     ordered = (*front, *(one for one in points if not one.on_front))
     return FigureBlock(
         name="pareto",
@@ -38,8 +46,9 @@ def front_figure(
                     one.on_front,
                     f"{one.name or 'the only point'}: {number(one.throughput)} "
                     f"tokens/s, {hourly(one.rate, currency)}",
+                    str(place) if one.on_front else "",
                 )
-                for one in ordered
+                for place, one in enumerate(ordered, start=1)
             ),
             across=f"cost of the cluster [{currency}/h]",
             up="thousand tokens/s",
@@ -59,6 +68,8 @@ def front_figure(
             ),
             numbers=("Cost", "Throughput", f"tokens/{currency}"),
             sortable=True,
+            first=min(len(front), _MOST_TOLD),
         ),
-        note="Filled: on the Pareto front. Hollow: another is no dearer and no slower.",
+        note=f"On the front: {named}{', ..' if len(front) > len(names) else ''}. "
+        "Hollow: another is no dearer and no slower.",
     )
