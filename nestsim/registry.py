@@ -10,7 +10,7 @@ from nestsim.goodput.document import goodput_document
 from nestsim.jitter.document import jitter_document
 from nestsim.page.kinds.comparison import comparison_page
 from nestsim.page.kinds.networks import networks_page
-from nestsim.page.kinds.stress import stress_page
+from nestsim.stress.document import stress_document
 from nestsim.sweep.document import sweep_document
 from nestsim.tenancy.document import jobs_document
 
@@ -36,7 +36,7 @@ STORED: Mapping[str, StoredFeature] = MappingProxyType(
         "comparison.csv": StoredFeature("comparison.json", _compared),
         "jobs.csv": StoredFeature("jobs.json", jobs_document),
         "goodput.csv": StoredFeature("goodput.json", goodput_document),
-        "stress.csv": StoredFeature("stress.json", stress_page),
+        "stress.csv": StoredFeature("stress.json", stress_document),
         "jitter.csv": StoredFeature("jitter.json", jitter_document),
         "points.csv": StoredFeature("result.json", sweep_document),
     }

@@ -1,11 +1,11 @@
 """Throughput over what a cluster costs, and what is on the Pareto front."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from nestsim.document.figures import CostFront, FrontPoint
 from nestsim.document.parts import Cell, DataTable, FigureBlock
 from nestsim.report.cost import HOUR, hourly
-from nestsim.report.figures.pareto import PricedPoint, front_headline, front_points
 from nestsim.report.wording import number
 
 _MOST_NAMED = 16
@@ -13,6 +13,42 @@ _MOST_NAMED = 16
 
 _MOST_TOLD = 20
 """Points of the front that the text has."""
+
+
+class PricedPoint(NamedTuple):
+    """One point of the picture."""
+
+    name: str
+    """What tells it from the others."""
+
+    rate: float
+    """What its cluster costs [currency/s]."""
+
+    throughput: float
+    """What is trained there [token/s]."""
+
+    on_front: bool
+    """Whether no other point dominates it."""
+
+    @property
+    def tokens_per_money(self) -> float:
+        """Tokens for one unit of the currency [token/currency]."""
+        return self.throughput / self.rate
+
+
+def front_headline(points: Sequence[PricedPoint], currency: str) -> str:
+    """Say which point has most tokens for the money."""
+    best = max(points, key=lambda one: one.tokens_per_money)
+    return (
+        f"Most tokens for a {currency}: {number(best.tokens_per_money)}, "
+        f"with {best.name or 'the only point'}"
+    )
+
+
+def front_points(points: Sequence[PricedPoint]) -> list[PricedPoint]:
+    """Return the points of the front, the cheapest first."""
+    front = [one for one in points if one.on_front]
+    return sorted(front, key=lambda one: (one.rate, one.throughput))
 
 
 def front_figure(

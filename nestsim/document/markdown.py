@@ -12,6 +12,7 @@ from nestsim.document.parts import (
     FigureBlock,
     Sentences,
     Snippet,
+    is_told,
 )
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&$])")
@@ -25,7 +26,7 @@ def markdown(document: Document) -> str:
     for section in document.sections:
         if section.in_text:
             lines.append(f"## {_plain(section.title)}")
-            for block in section.blocks:
+            for block in filter(is_told, section.blocks):
                 lines += _lines(block)
     return "\n\n".join(lines) + "\n"
 

@@ -190,6 +190,9 @@ class FigureBlock:
     note: str = ""
     """What to know beside the legend."""
 
+    in_text: bool = True
+    """Whether the terminal and Markdown have its numbers, too."""
+
     @property
     def entries(self) -> tuple[Swatch, ...]:
         """Return the entries of the legend."""
@@ -232,6 +235,11 @@ class Snippet:
 
 Block = DataTable | FactList | Sentences | FigureBlock | TimeWindow | Snippet
 """What stands in a section."""
+
+
+def is_told(block: Block) -> bool:
+    """Return whether the terminal and Markdown have a block, not the page alone."""
+    return not isinstance(block, FigureBlock) or block.in_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from nestsim.document.parts import (
     Sentences,
     Snippet,
     Tone,
+    is_told,
 )
 from nestsim.report.tables import facts, new_table, print_line
 
@@ -52,7 +53,8 @@ def print_document(document: Document, console: Console) -> None:
 def _print_blocks(section: Section, console: Console) -> None:
     console.print()
     console.print(Text(section.title, style="bold underline"), highlight=False)
-    for number, block in enumerate(section.blocks):
+    blocks = [block for block in section.blocks if is_told(block)]
+    for number, block in enumerate(blocks):
         if number and isinstance(block, _WITH_TABLE):
             console.print()
         if isinstance(block, DataTable) and block.caption != section.title:

@@ -15,20 +15,17 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, PagedReport
-from nestsim.page.kinds.stress import stress_page
 from nestsim.report.destination import writer_of
 from nestsim.report.frames import csv_of, frame_of
 from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
 from nestsim.stress.data import matrix_rows, stress_json, stress_rows
-from nestsim.stress.figures import stress_figures
+from nestsim.stress.document import stress_document
 from nestsim.stress.job import stress_job
-from nestsim.stress.report import print_stress
 from nestsim.stress.results import StressResult
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
     from nestsim.sweep.executors.protocol import Executor
 
@@ -70,19 +67,20 @@ class StressReport(PagedReport):
         """Return one row for each planner and condition."""
         return frame_of(plain_values(stress_rows(self.result)))
 
-    def print_to(self, console: "Console") -> None:
-        """Print what each condition costs, and what limits."""
-        print_stress(self.result, console)
-
     def contents(self) -> Contents:
         """Return tables, figures and the page."""
         result = self.result
+        lines = [f"line-{place}" for place in range(len(result.axes))] or ["line-0"]
         return Contents(
             writers={
                 "stress.json": writer_of(self.to_json()),
                 "stress.csv": writer_of(csv_of(stress_rows(result))),
                 "matrix.csv": writer_of(csv_of(matrix_rows(result))),
-                **stress_figures(result),
+                **self.picture_writers("throughput", *lines),
+                **self.picture_writers("map", "map"),
+                **self.picture_writers("matrix", "crossed"),
+                **self.picture_writers("pareto", "pareto"),
+                **self.picture_writers("links", "links"),
                 **self.page_writers(),
             },
             manifest={
@@ -92,8 +90,8 @@ class StressReport(PagedReport):
         )
 
     def document(self) -> Document:
-        """Return what ``page.html`` shows."""
-        return stress_page(self.to_dict())
+        """Return what text, pictures and page say."""
+        return stress_document(self.to_dict())
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""

@@ -7,7 +7,7 @@ from nestsim.report.cost import cost_sentences
 from nestsim.report.folder import PAGE
 from nestsim.report.network import degraded_json
 from nestsim.stress.conditions import AS_BUILT
-from nestsim.stress.figures import (
+from nestsim.stress.crossed import (
     hottest_bars,
     hottest_title,
     matrix_names,
@@ -16,7 +16,7 @@ from nestsim.stress.figures import (
     share_to_keep,
     throughput_map,
 )
-from nestsim.stress.report import (
+from nestsim.stress.words import (
     answer_in_words,
     change_in_words,
     headline,

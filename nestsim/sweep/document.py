@@ -19,7 +19,7 @@ from nestsim.document.figures import (
     HeatRow,
     Shape,
 )
-from nestsim.document.fronts import front_figure
+from nestsim.document.fronts import PricedPoint, front_figure
 from nestsim.document.parts import (
     Cell,
     DataTable,
@@ -31,7 +31,6 @@ from nestsim.document.parts import (
     cell,
 )
 from nestsim.report.cost import hourly
-from nestsim.report.figures.pareto import PricedPoint
 from nestsim.report.wording import number, percent, plural
 from nestsim.sweep.record import value_label
 from topologies.units import format_duration, format_size

@@ -232,6 +232,8 @@ def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
         ax=axes,
         **PLAIN_BARS,
     )
+    for patch, bar in zip(axes.patches, bars, strict=True):
+        patch.set(**_fill(bar.paint))
     for place, bar in zip(rows, bars, strict=True):
         if bar.mark is not None:
             ends = [place - 0.4, place + 0.4]

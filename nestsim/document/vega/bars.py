@@ -16,8 +16,8 @@ from nestsim.document.vega.drawing import (
 _ROW = 30
 """Height of a bar [pixel]."""
 
-_WORDS = 78
-"""Width of the column of words at the right [pixel]."""
+_LETTER = 7.5
+"""Width of a letter of the words at the right [pixel]."""
 
 _APART = "|"
 """Between the number of a row, by which rows differ, and its label."""
@@ -47,7 +47,8 @@ def bars_drawing(bars: BarGroups) -> Drawing:
         },
     }
     # The column of words is as wide on a telephone as on a wall.
-    end = f"{top} * width / max(width - {_WORDS}, 40)"
+    room = 12 + _LETTER * max((len(row["words"]) for row in rows), default=0)
+    end = f"{top} * width / max(width - {room:g}, 40)"
     across = {
         "field": "length",
         "type": "quantitative",

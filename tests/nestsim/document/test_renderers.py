@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seaborn as sns
 from matplotlib.collections import QuadMesh
 from rich.console import Console
 
@@ -143,3 +144,24 @@ def test_names_are_text_on_the_page() -> None:
     html = page_html(example.document())
     assert "<i>&" not in html
     assert LONG in html
+
+
+def test_pictures_are_drawn_with_seaborn_and_cells_without_a_number_are_empty(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[str] = []
+    for name in ("lineplot", "barplot", "heatmap", "scatterplot"):
+        plot = getattr(sns, name)
+
+        def counted(*args: Any, name: str = name, plot: Any = plot, **kw: Any) -> Any:
+            calls.append(name)
+            return plot(*args, **kw)
+
+        monkeypatch.setattr(sns, name, counted)
+    axes = drawn(tmp_path, *SHAPES).figure.axes[3]
+    assert set(calls) == {"lineplot", "barplot", "heatmap", "scatterplot"}
+    (mesh,) = (one for one in axes.collections if isinstance(one, QuadMesh))
+    empty = np.ma.getmaskarray(np.ma.masked_invalid(mesh.get_array())).sum()
+    groups, columns = example.HEAT.groups, example.HEAT.columns
+    none = sum(c is None for group in groups for row in group.rows for c in row.cells)
+    assert empty == none + len(groups) * len(columns)

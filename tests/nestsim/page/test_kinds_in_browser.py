@@ -17,9 +17,9 @@ from nestsim.face.sweep import SweepReport
 from nestsim.goodput.document import goodput_document
 from nestsim.jitter.document import jitter_document
 from nestsim.page.kinds.networks import networks_page
-from nestsim.page.kinds.stress import stress_page
 from nestsim.report.json import dump_json
 from nestsim.scenario import load_scenario
+from nestsim.stress.document import stress_document
 from nestsim.sweep.axes import Axis
 from nestsim.sweep.document import sweep_document
 from nestsim.sweep.record import sweep_json
@@ -74,7 +74,7 @@ def stressed(folder: Path) -> Kind:
     }
     return Kind(
         nestsim.stress(load_scenario(path).replace(asked)),
-        stress_page,
+        stress_document,
         {"conditions", "map", "line-0", "line-1", "crossed", "pareto", "links"},
         ("small", "slow spine", "leaf 0"),
         ("conditions", "Kept"),
@@ -274,7 +274,7 @@ def test_nothing_found_is_a_page_too(opened: Open, tmp_path: Path, kind: Kind) -
     if kind.page is sweep_document:
         base = priced([None] * 6)
         data = sweep_json(base)
-    elif kind.page is stress_page:
+    elif kind.page is stress_document:
         path.write_text(TEXT, encoding="utf-8")
         full = {"cluster.memory_reserve": "79.9 GiB", "stress.planners": ["manual"]}
         varied = {"stress.oversubscription": {"leaf": [4.0]}, "stress.workers": 1}

@@ -16,7 +16,6 @@ from nestsim.report.figures.canvas import (
     heat_colours,
     save_figure,
 )
-from nestsim.report.figures.heat_maps import draw_heat_map
 from nestsim.report.figures.palette import DISTINCT
 
 FONTS = {"font.family", "font.sans-serif", "image.cmap"}
@@ -50,27 +49,6 @@ def test_the_style_is_ours_alone(tmp_path: Path) -> None:
             save_figure(figure, tmp_path / "figure.png")
         assert mpl.rcParams["axes.linewidth"] == 9.0
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_heat_maps_are_seaborns_and_leave_cells_without_a_value_grey(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    values, calls = np.array([[1.0, np.nan], [2.0, 3.0]]), []
-    heatmap = sns.heatmap
-    monkeypatch.setattr(
-        sns, "heatmap", lambda *a, **k: calls.append(k) or heatmap(*a, **k)
-    )
-    with figure_with_headline("a", "b") as (figure, _):
-        axes = figure.add_subplot()
-        names = (["low", "high"], ["left", "right"])
-        style = {"colours": "viridis", "limits": (0.0, 3.0), "words": str}
-        mesh = draw_heat_map(axes, values, names, **style)
-        # Row 0 is at the bottom, and its second cell has no number.
-        assert [text.get_text() for text in axes.texts] == ["1.0", "2.0", "3.0"]
-        assert axes.texts[0].get_position() == (0.5, 0.5)
-        assert axes.get_ylim() == (0.0, 2.0)
-        assert mesh.get_clim() == (0.0, 3.0)
-    assert len(calls) == 1
 
 
 def test_figures_of_runs_need_neither_seaborn_nor_pandas(tmp_path: Path) -> None:

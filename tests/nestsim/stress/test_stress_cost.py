@@ -5,14 +5,16 @@ import io
 
 import pytest
 
+from nestsim.document.parts import Document
+from nestsim.document.picture.sheet import draw_document
+from nestsim.document.terminal import print_document
 from nestsim.report.frames import csv_of
 from nestsim.report.tables import plain_text
 from nestsim.scenario import load_scenario
 from nestsim.stress.conditions import AS_BUILT
 from nestsim.stress.data import stress_json, stress_rows
-from nestsim.stress.figures import priced_points, stress_figures
+from nestsim.stress.document import stress_document
 from nestsim.stress.job import stress_job
-from nestsim.stress.report import print_stress
 from tests.nestsim.report.pictures import draw
 from tests.nestsim.stress.clusters import TEXT
 
@@ -61,6 +63,14 @@ def result(scenario):
     )
 
 
+def said(result) -> Document:
+    return stress_document(stress_json(result))
+
+
+def text_of(result):
+    return plain_text(lambda console: print_document(said(result), console))
+
+
 def by_hand(ratio):
     """Return what the cluster costs each second at a ratio of the leaves.
 
@@ -89,7 +99,7 @@ def test_how_far_it_can_go_says_how_much_is_saved(result):
         before, after = answer.costs
         assert before.rate == pytest.approx(by_hand(1), rel=1e-12)
         assert after.rate == pytest.approx(by_hand(answer.kept), rel=1e-12)
-    text = plain_text(lambda console: print_stress(result, console))
+    text = text_of(result)
     words = " ".join(text.split())
     before, after = result.answers[0].costs
     share = 100 * (1 - after.rate / before.rate)
@@ -120,9 +130,12 @@ def test_the_front_is_what_no_other_condition_dominates(result):
 
 
 def test_the_figure_shows_every_priced_plan(result, tmp_path):
-    drawn = draw(stress_figures(result)["pareto.png"], tmp_path)
+    document = said(result).with_figures("pareto")
+    drawn = draw(lambda path: draw_document(document, path), tmp_path)
     assert not drawn.cut_off
-    assert len(priced_points(result)) == len(result.names)
+    (axes,) = drawn.figure.axes
+    points = [tuple(one) for mark in axes.collections for one in mark.get_offsets()]
+    assert len(points) == len(result.names)
 
 
 def test_clusters_that_cost_nothing_are_not_compared(scenario):
@@ -135,8 +148,8 @@ def test_clusters_that_cost_nothing_are_not_compared(scenario):
     result = stress_job(scenario.replace(asked))
     assert result.currency == ""
     assert not result.front()
-    assert "pareto.png" not in stress_figures(result)
-    assert "saved" not in plain_text(lambda console: print_stress(result, console))
+    assert "pareto" not in {one.name for one in said(result).figures}
+    assert "saved" not in text_of(result)
     assert stress_json(result)["cost"]["currency"] is None
 
 
@@ -158,6 +171,6 @@ def test_tests_without_prices_say_nothing_of_them(scenario):
     document["stress"] = {"planners": ["manual"], "oversubscription": {"leaf": [2.0]}}
     plain = stress_job(scenario.from_dict(document))
     assert "cost" not in stress_json(plain)
-    assert "pareto.png" not in stress_figures(plain)
-    assert "saved" not in plain_text(lambda console: print_stress(plain, console))
+    assert "pareto" not in {one.name for one in said(plain).figures}
+    assert "saved" not in text_of(plain)
     assert not [name for name in stress_rows(plain)[0] if "cost" in name]

@@ -10,16 +10,19 @@ import pytest
 from rich.console import Console
 
 from nestsim.cli import main
+from nestsim.document.picture.sheet import has_picture
+from nestsim.document.terminal import print_document
 from nestsim.report.json import dump_json
 from nestsim.stress import job as tasks
 from nestsim.stress.conditions import AS_BUILT
+from nestsim.stress.crossed import hottest_bars, regret_matrix
 from nestsim.stress.data import stress_json
+from nestsim.stress.document import stress_document
 from nestsim.stress.evaluator import ALIKE, evaluator_of, plan_key, scenario_digest
-from nestsim.stress.figures import hottest_bars, regret_matrix, stress_figures
 from nestsim.stress.job import STORE_NAMES, stress_job
-from nestsim.stress.report import plan_names, print_stress
 from nestsim.stress.results import StressResult
 from nestsim.stress.thresholds import CROSSOVER_TOLERANCE
+from nestsim.stress.words import plan_names
 from planner.step.plan import Plan
 from tests.nestsim.stress.clusters import small
 from topologies.errors import InputError
@@ -178,7 +181,7 @@ def test_the_command_writes_everything(
     assert status == 0
     printed = capsys.readouterr()
     assert not printed.err
-    for words in ("slow device", "robust choice", "keeps 90.0 %", "between"):
+    for words in ("slow device", "Least worst-case regret", "keeps 90.0 %", "between"):
         assert words in printed.out
     data = json.loads((folder / "stress.json").read_text(encoding="utf-8"))
     assert data["oversubscription"] == {"node": [10.0, 20.0], "leaf": [2.0, 8.0]}
@@ -208,7 +211,7 @@ def test_a_model_that_fits_nowhere_says_why(tmp_path: Path) -> None:
     assert not result.plans
     assert all("memory" in reason.lower() for reason in result.why_not.values())
     assert len(result.why_not) == 2
-    assert not stress_figures(result)
+    assert not has_picture(stress_document(stress_json(result)))
     assert result.robust() is None
 
 
@@ -221,7 +224,8 @@ def test_a_limit_of_work_repeats_and_one_of_time_is_said_not_to(tmp_path: Path) 
         assert not result.why_not
         assert stress_json(result)["reproducible"] == repeats
         out = io.StringIO()
-        print_stress(result, Console(file=out, width=200))
+        document = stress_document(stress_json(result))
+        print_document(document, Console(file=out, width=200))
         assert ("may differ from run to run" in out.getvalue()) == (not repeats)
 
 

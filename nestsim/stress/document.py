@@ -1,6 +1,7 @@
-"""The page of a stress test: of what ``stress.json`` holds."""
+"""What a stress test says: what conditions cost, what to change, what is robust."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nestsim.document.figures import (
@@ -16,7 +17,7 @@ from nestsim.document.figures import (
     HeatMap,
     HeatRow,
 )
-from nestsim.document.fronts import front_figure
+from nestsim.document.fronts import PricedPoint, front_figure
 from nestsim.document.paints import Swatch
 from nestsim.document.parts import (
     Block,
@@ -28,56 +29,67 @@ from nestsim.document.parts import (
     KeyFigure,
     Section,
     Sentences,
+    cell,
 )
 from nestsim.report.cost import hourly
-from nestsim.report.figures.pareto import PricedPoint
-from nestsim.report.wording import number, percent, signed_percent
+from nestsim.report.wording import number, percent, plural, signed_percent
 
 Row = Mapping[str, Any]
 """One planner under one condition."""
+
+Blocks = tuple[Block, ...]
+"""What stands in a section."""
+
+_NOTEWORTHY = 1e-3
+"""Size of a negative regret above which it is explained."""
+
+_NEGATIVE = (
+    "A regret below 0: the re-made plan is faster as planned, but slower in the "
+    'replay; with search.objective = "replayed" the replay chooses.'
+)
 
 _KEPT, _REMADE = "kept", "remade"
 _WORDS = {_REMADE: "re-made", _KEPT: "kept"}
 """Whose plan -> what it is called."""
 
 
-def stress_page(data: Mapping[str, Any]) -> Document:
-    """Return the page of a stress test.
+def stress_document(data: Mapping[str, Any]) -> Document:
+    """Return what a stress test says.
 
     Parameters
     ----------
     data
         As ``stress.json`` has it.
     """
-    sections = (
-        Section(name="conditions", title="Conditions", blocks=_conditions(data)),
-        Section(
-            name="ratios", title="Oversubscription, level by level", blocks=_maps(data)
-        ),
-        Section(
-            name="changes", title="Where the best plan changes", blocks=_changes(data)
-        ),
-        Section(
-            name="crossed", title="Planned for one, run on another", blocks=_cross(data)
-        ),
-        Section(name="cost", title="What is saved", blocks=_savings(data)),
-        Section(name="links", title="The busiest links", blocks=_links(data)),
-        Section(name="plans", title="Plans", blocks=_plans(data)),
-        Section(
-            name="problems",
-            title="Without results",
-            blocks=_paragraphs(data["problems"]),
-        ),
-    )
     return Document(
         subject=data["scenario"],
         doing="stress",
         headline=_headline(data),
-        sections=tuple(one for one in sections if one.blocks),
+        sections=tuple(
+            Section(name=name, title=title, blocks=blocks, in_text=in_text)
+            for name, title, blocks, in_text in _parts(data)
+            if blocks
+        ),
     )
 
 
-def _paragraphs(sentences: Sequence[str]) -> tuple[Block, ...]:
+def _parts(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Blocks, bool]]:
+    """Yield name, title and blocks of each section, and whether the text has it.
+
+    The numbers of the figures that the text has not are in its tables.
+    """
+    yield "conditions", "Conditions", _conditions(data), True
+    yield "ratios", "Oversubscription, level by level", _maps(data), False
+    yield "changes", "Where the best plan changes", _changes(data), True
+    yield "crossed", "Planned for one, run on another", _cross(data), False
+    yield "cost", "What clusters cost", _savings(data), True
+    yield "links", "The busiest links", _links(data), False
+    yield "plans", "Plans", _plans(data), True
+    problems = data["problems"]
+    yield "problems", "Without results", _paragraphs(problems), True
+
+
+def _paragraphs(sentences: Sequence[str]) -> Blocks:
     return (Sentences(sentences=tuple(sentences)),) if sentences else ()
 
 
@@ -90,6 +102,7 @@ def _headline(data: Mapping[str, Any]) -> Headline:
         tone="plain" if data["plans"] else "bad",
         sentences=(
             *(one["in_words"] for one in answers),
+            *((_weighed(data),) if robust else ()),
             *(f"{one['in_words']}." for one in (robust or {}).values()),
         ),
         key_figures=_key_figures(data),
@@ -125,7 +138,15 @@ def _rows_of(data: Mapping[str, Any], planner: str) -> list[Row]:
     return [row for row in data["rows"] if row["planner"] == planner]
 
 
-def _conditions(data: Mapping[str, Any]) -> tuple[Block, ...]:
+def _weighed(data: Mapping[str, Any]) -> str:
+    plans, conditions = len(data["plans"]), len(data["cells"])
+    return (
+        f"{plural(plans, 'plan')} by all planners under "
+        f"{plural(conditions, 'condition')} of equal weight, by the replay:"
+    )
+
+
+def _conditions(data: Mapping[str, Any]) -> Blocks:
     planner = data["planners"][0]
     rows = _rows_of(data, planner)
     shown = [row for row in rows if row["condition"] in set(data["shown"])]
@@ -140,14 +161,21 @@ def _conditions(data: Mapping[str, Any]) -> tuple[Block, ...]:
             groups=(BarsOfGroup("", tuple(_bar(row) for row in shown)),),
             across="thousand tokens/s",
         ),
-        table=_throughputs(rows, "Throughput of the plan kept and re-made"),
+        table=DataTable.of("Throughput of the plan kept and re-made", rows, _SPEEDS),
         legend=(Swatch(name="plan re-made", paint="series-0"),),
         note=f"{more}Bars: plan re-made. Lines: the plan for the network as built, "
         "kept.",
+        in_text=False,
     )
-    blocks: list[Block] = [bars, _limits(rows, planner)]
+    # The text has the first rows alone.
+    ordered = [*shown, *(row for row in rows if row not in shown)]
+    blocks: list[Block] = [bars] if data["plans"] else []
+    blocks.append(_limits(ordered, planner, len(shown)))
+    regrets = [row["simulated_regret"] or 0.0 for row in shown]
+    if min(regrets, default=0.0) < -_NOTEWORTHY:
+        blocks.append(Sentences(sentences=(_NEGATIVE,)))
     if len(data["planners"]) > 1:
-        blocks.append(_planners(data))
+        blocks.append(_planners(data, [row["condition"] for row in ordered]))
     return tuple(blocks)
 
 
@@ -170,84 +198,66 @@ def _thousands(row: Row, whose: str) -> float | None:
     return None if value is None else float(value) / 1e3
 
 
-def _throughputs(rows: Sequence[Row], caption: str) -> DataTable:
-    return DataTable(
-        caption=caption,
-        columns=("Condition", "Kept", "Re-made", "Regret"),
-        rows=tuple((row["condition"], *_speeds(row)) for row in rows),
-        numbers=("Kept", "Re-made", "Regret"),
-    )
+def _of(key: str, write: Callable[[float], str]) -> Callable[[Row], Cell | str]:
+    return lambda row: cell(row[key], write)
 
 
-def _speeds(row: Row) -> tuple[Cell | str, ...]:
-    return (
-        *(
-            _tokens(row[f"{whose}_simulated_tokens_per_s"])
-            for whose in (_KEPT, _REMADE)
-        ),
-        _share(row["simulated_regret"]),
-    )
+_SPEEDS: Mapping[str, Callable[[Row], Cell | str]] = {
+    "Condition": lambda row: str(row["condition"]),
+    "Kept": _of(f"{_KEPT}_simulated_tokens_per_s", number),
+    "Re-made": _of(f"{_REMADE}_simulated_tokens_per_s", number),
+    "Regret": _of("simulated_regret", signed_percent),
+}
+"""Columns of tokens/s, and of what keeping the plan costs."""
 
 
-def _tokens(value: float | None) -> Cell | str:
-    return "-" if value is None else Cell(number(value), value)
-
-
-def _share(value: float | None) -> Cell | str:
-    return "-" if value is None else Cell(signed_percent(value), value)
-
-
-def _limits(rows: Sequence[Row], planner: str) -> DataTable:
+def _limits(rows: Sequence[Row], planner: str, first: int) -> DataTable:
     """Return all conditions and what limits the kept plan under each."""
-    return DataTable(
-        caption=f"Conditions, by {planner}: tokens/s, what keeping the plan costs, and "
+    return DataTable.of(
+        f"Conditions, by {planner}: tokens/s, what keeping the plan costs, and "
         "what limits it",
-        columns=("Condition", "Kept", "Re-made", "Regret", "Term", "Link", "Stage"),
-        rows=tuple(
-            (
-                row["condition"],
-                *_speeds(row),
-                row["kept_limiting_term"] or row["reason"] or "-",
-                _busiest(row),
-                "-"
-                if row["kept_busiest_stage"] is None
-                else str(row["kept_busiest_stage"]),
-            )
-            for row in rows
-        ),
-        numbers=("Kept", "Re-made", "Regret", "Stage"),
+        rows,
+        {
+            **_SPEEDS,
+            "Planned": _of("planned_regret", signed_percent),
+            "Term": lambda row: row["kept_limiting_term"] or row["reason"] or "-",
+            "Link": _busiest,
+            "Stage": _of("kept_busiest_stage", str),
+        },
         sortable=True,
+        first=first,
     )
 
 
 def _busiest(row: Row) -> str:
     name, share = row["kept_hottest_link"], row["kept_hottest_link_share"]
-    return "-" if name is None else f"{name}, busy {percent(share)}"
+    if name is None:
+        return "-"
+    return f"{name} ({row['kept_hottest_link_level']}) busy {percent(share)}"
 
 
-def _planners(data: Mapping[str, Any]) -> DataTable:
-    planners = tuple(data["planners"])
+def _planners(data: Mapping[str, Any], names: Sequence[str]) -> DataTable:
     speeds = {
         (row["planner"], row["condition"]): row["remade_simulated_tokens_per_s"]
         for row in data["rows"]
     }
-    return DataTable(
-        caption="All planners: tokens/s of the plan re-made for each condition",
-        columns=("Condition", *planners),
-        rows=tuple(
-            (name, *(_tokens(speeds[planner, name]) for planner in planners))
-            for name in _names(data)
-        ),
-        numbers=planners,
+
+    def speed(planner: str) -> Callable[[str], Cell | str]:
+        return lambda name: cell(speeds[planner, name], number)
+
+    return DataTable.of(
+        "All planners: tokens/s of the plan re-made for each condition",
+        names,
+        {
+            "Condition": str,
+            **{planner: speed(planner) for planner in data["planners"]},
+        },
         sortable=True,
+        first=len(data["shown"]),
     )
 
 
-def _names(data: Mapping[str, Any]) -> list[str]:
-    return [one["name"] for one in data["conditions"]]
-
-
-def _maps(data: Mapping[str, Any]) -> tuple[Block, ...]:
+def _maps(data: Mapping[str, Any]) -> Blocks:
     """Return throughput over two levels' ratios, and over each level's."""
     levels = enumerate(data["lines"]) if data["plans"] else ()
     return (
@@ -363,6 +373,11 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock
         for planner in data["planners"]
         for whose in _WORDS
     ]
+
+    def speed(planner: str, whose: str) -> Callable[[Any], Cell | str]:
+        key = f"{whose}_simulated_tokens_per_s"
+        return lambda pair: cell(rows[planner, pair[1]][key], number)
+
     built = data["built_oversubscription"][level]
     to_keep = (data["inverse"] or {}).get("to_keep")
     marks = CurveMarks(
@@ -381,34 +396,30 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock
             logarithmic=True,
             marks=marks,
         ),
-        table=DataTable(
-            caption=f"tokens/s by the oversubscription of {level}",
-            columns=("Ratio", *(curve.name for curve in curves)),
-            rows=tuple(
-                (
-                    Cell(f"{ratio:g}:1", ratio),
-                    *(
-                        _tokens(rows[planner, name][f"{whose}_simulated_tokens_per_s"])
-                        for planner in data["planners"]
-                        for whose in _WORDS
-                    ),
-                )
-                for name, ratio in zip(names, ratios, strict=True)
-            ),
-            numbers=tuple(curve.name for curve in curves),
+        table=DataTable.of(
+            f"tokens/s by the oversubscription of {level}",
+            list(zip(ratios, names, strict=True)),
+            {
+                "Ratio": lambda pair: Cell(f"{pair[0]:g}:1", pair[0]),
+                **{
+                    f"{planner}, {words}": speed(planner, whose)
+                    for planner in data["planners"]
+                    for whose, words in _WORDS.items()
+                },
+            },
         ),
         note=f"Dotted: as built, {built:g}:1{kept}. Other levels are as built.",
     )
 
 
-def _changes(data: Mapping[str, Any]) -> tuple[Block, ...]:
+def _changes(data: Mapping[str, Any]) -> Blocks:
     if not data["lines"]:
         return ()
     found = [one["in_words"] for one in data["changes"]]
     return _paragraphs(found or ["At none of the ratios."])
 
 
-def _cross(data: Mapping[str, Any]) -> tuple[Block, ...]:
+def _cross(data: Mapping[str, Any]) -> Blocks:
     crossed = data["crossed"]
     names = crossed["conditions"]
     if len(names) < 2 or not data["plans"]:
@@ -458,7 +469,7 @@ def _cross(data: Mapping[str, Any]) -> tuple[Block, ...]:
     )
 
 
-def _savings(data: Mapping[str, Any]) -> tuple[Block, ...]:
+def _savings(data: Mapping[str, Any]) -> Blocks:
     """Return what each condition's cluster costs; nothing without prices."""
     cost = data.get("cost")
     if cost is None:
@@ -468,27 +479,20 @@ def _savings(data: Mapping[str, Any]) -> tuple[Block, ...]:
     if not code:
         return assumed
     rows = _rows_of(data, data["planners"][0])
-    numbers = (
-        *("The cluster", "Saved", "Its network"),
-        *(f"tokens/{code} {words}" for words in ("kept", "re-made")),
-    )
-    table = DataTable(
-        caption=f"What each condition's cluster costs, by {data['planners'][0]}",
-        columns=("Condition", *numbers, "Front"),
-        rows=tuple(
-            (
-                row["condition"],
-                Cell(hourly(row["cost_per_s"], code), row["cost_per_s"]),
-                Cell(percent(row["saved_share"]), row["saved_share"]),
-                _rate(row["network_cost_per_s"], code),
-                _tokens(row["kept_tokens_per_currency"]),
-                _tokens(row["remade_tokens_per_currency"]),
-                "on it" if row["pareto"] else "",
-            )
-            for row in rows
-        ),
-        numbers=numbers,
+    table = DataTable.of(
+        f"How much is saved: each condition's cluster, by {data['planners'][0]}",
+        rows,
+        {
+            "Condition": lambda row: row["condition"],
+            "The cluster": _of("cost_per_s", lambda rate: hourly(rate, code)),
+            "Saved": _of("saved_share", percent),
+            "Its network": _of("network_cost_per_s", lambda rate: hourly(rate, code)),
+            f"tokens/{code}, kept": _of("kept_tokens_per_currency", number),
+            f"tokens/{code}, re-made": _of("remade_tokens_per_currency", number),
+            "Front": lambda row: "on it" if row["pareto"] else "",
+        },
         sortable=True,
+        first=len(data["shown"]),
     )
     points = [
         PricedPoint(
@@ -500,15 +504,13 @@ def _savings(data: Mapping[str, Any]) -> tuple[Block, ...]:
         for row in data["rows"]
         if row["remade_simulated_tokens_per_s"] is not None
     ]
-    front = (front_figure(points, code, "Planner, condition"),) if points else ()
-    return (*front, table, *assumed)
+    front = front_figure(points, code, "Planner, condition") if points else None
+    # The table has its numbers.
+    figures = () if front is None else (replace(front, in_text=False),)
+    return (*figures, table, *assumed)
 
 
-def _rate(value: float | None, code: str) -> Cell | str:
-    return "-" if value is None else Cell(hourly(value, code), value)
-
-
-def _links(data: Mapping[str, Any]) -> tuple[Block, ...]:
+def _links(data: Mapping[str, Any]) -> Blocks:
     found = data["busiest_links"]
     if not found["links"]:
         return ()
@@ -529,7 +531,7 @@ def _links(data: Mapping[str, Any]) -> tuple[Block, ...]:
                             GroupedBar(
                                 one["link"],
                                 100 * one["share"],
-                                percent(one["share"]),
+                                f"{percent(one['share'])}, {one['condition']}",
                                 paints[one["level"]],
                                 tip=f"{one['link']}, {one['condition']}: "
                                 f"{percent(one['share'])}",
@@ -540,19 +542,15 @@ def _links(data: Mapping[str, Any]) -> tuple[Block, ...]:
                 ),
                 across="busy, share of the step [%]",
             ),
-            table=DataTable(
-                caption="The busiest links, each under its worst condition",
-                columns=("Link", "Level", "Busy", "Condition"),
-                rows=tuple(
-                    (
-                        one["link"],
-                        one["level"],
-                        Cell(percent(one["share"]), one["share"]),
-                        one["condition"],
-                    )
-                    for one in found["links"]
-                ),
-                numbers=("Busy",),
+            table=DataTable.of(
+                "The busiest links, each under its worst condition",
+                found["links"],
+                {
+                    "Link": lambda one: one["link"],
+                    "Level": lambda one: one["level"],
+                    "Busy": _of("share", percent),
+                    "Condition": lambda one: one["condition"],
+                },
             ),
             legend=tuple(
                 Swatch(name=f"level {name}", paint=paint)
@@ -562,7 +560,7 @@ def _links(data: Mapping[str, Any]) -> tuple[Block, ...]:
     )
 
 
-def _plans(data: Mapping[str, Any]) -> tuple[Block, ...]:
+def _plans(data: Mapping[str, Any]) -> Blocks:
     """Return every plan, who made it, and for what."""
     made: dict[tuple[str, str], list[str]] = {}
     for planner, plans in data["made"].items():
@@ -572,18 +570,14 @@ def _plans(data: Mapping[str, Any]) -> tuple[Block, ...]:
     if not made:
         return ()
     return (
-        DataTable(
-            caption="Plans, and the conditions they were made for",
-            columns=("Plan", "Planner", "First made for", "Conditions"),
-            rows=tuple(
-                (
-                    data["plans"][key]["name"],
-                    planner,
-                    conditions[0],
-                    str(len(conditions)),
-                )
-                for (key, planner), conditions in made.items()
-            ),
-            numbers=("Conditions",),
+        DataTable.of(
+            "Plans, and the conditions they were made for",
+            made.items(),
+            {
+                "Plan": lambda pair: data["plans"][pair[0][0]]["name"],
+                "Planner": lambda pair: pair[0][1],
+                "First made for": lambda pair: pair[1][0],
+                "Conditions": lambda pair: cell(len(pair[1]), str),
+            },
         ),
     )

@@ -1,16 +1,11 @@
-"""The text report of a stress test: its tables, and its findings in sentences."""
+"""The findings of a stress test in sentences, and the names of its plans."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
-from nestsim.report.cost import cost_sentences, hourly
-from nestsim.report.tables import print_line, print_section
+from nestsim.report.cost import hourly
 from nestsim.report.wording import (
     UNREPEATABLE,
-    number,
     offload_label,
     percent,
     plan_label,
@@ -21,9 +16,6 @@ from nestsim.stress.conditions import AS_BUILT
 from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from nestsim.stress.evaluator import ConditionResult
     from nestsim.stress.results import (
         InverseAnswer,
         PlanChange,
@@ -32,7 +24,7 @@ if TYPE_CHECKING:
     )
 
 MOST_ROWS = 24
-"""Conditions that a table shows."""
+"""Conditions that the text and figures show."""
 
 
 def plan_names(result: "StressResult") -> dict[str, str]:
@@ -67,24 +59,6 @@ def shown_conditions(result: "StressResult") -> tuple[str, ...]:
         return result.names
     simple = [name for name in result.names if name not in result.combined]
     return tuple(simple[:MOST_ROWS])
-
-
-def limits_in_words(
-    result: "StressResult", planner: str, planned_for: str, run_at: str
-) -> str:
-    """Name the link, the stage and the term that limit a plan."""
-    cell = result.cell(planner, planned_for, run_at)
-    if cell is None:
-        return "-"
-    return f"{result.term(planner, planned_for, run_at)}; {_link_in_words(cell)}"
-
-
-def _link_in_words(cell: "ConditionResult") -> str:
-    stage = f"stage {cell.stage}"
-    if not cell.hottest:
-        return f"no link; {stage}"
-    link = cell.hottest[0]
-    return f"{link.name} ({link.level}) busy {percent(link.share)}; {stage}"
 
 
 def headline(result: "StressResult") -> str:
@@ -215,152 +189,6 @@ def robust_in_words(result: "StressResult", names: dict[str, str]) -> tuple[str,
         )
 
     return sentence("worst-case", choices[0]), sentence("mean", choices[1])
-
-
-_NOTEWORTHY = 1e-3
-"""Size of a negative regret above which it is explained."""
-
-_NEGATIVE = (
-    "Negative: the re-made plan is faster as planned, but slower in the replay; with "
-    'search.objective = "replayed" the replay chooses.'
-)
-"""Explanation of a negative regret."""
-
-
-def print_stress(result: "StressResult", console: "Console") -> None:
-    """Print the report."""
-    print_line(console, Text(headline(result), style="bold"), result.scenario_name)
-    names = plan_names(result)
-    shown = shown_conditions(result)
-    title = f"Conditions, by {result.planners[0]}"
-    if len(shown) < len(result.names):
-        title += f" ({len(shown)} of {len(result.names)})"
-    print_section(console, title, _condition_table(result, shown))
-    if any(
-        (result.regret(result.planners[0], name) or 0.0) < -_NOTEWORTHY
-        for name in shown
-    ):
-        console.print(Text(_NEGATIVE), highlight=False)
-    legend = [
-        f"{made}: {names[result.made[result.planners[0], made]]}"
-        for made in _first_conditions(result)
-    ]
-    print_section(
-        console,
-        "Plans, and the first condition each is made for",
-        Text("\n".join(legend)),
-    )
-    print_section(console, "All planners", _planner_table(result, shown))
-    print_section(console, "Where the best plan changes", _changes_text(result))
-    if result.asked is not None:
-        print_section(console, "How far it can go", _answers_text(result))
-    if result.currency:
-        title = "How much is saved (*: on the Pareto front of throughput and cost)"
-        print_section(console, title, _savings_table(result, shown))
-        body = Text("\n".join(cost_sentences(result.costs[AS_BUILT])))
-        print_section(console, "What costs rest on", body)
-    print_section(console, "The robust choice", _robust_text(result, names))
-    problems = problems_in_words(result)
-    if problems:
-        print_section(console, "Without results", Text("\n".join(problems)))
-
-
-def _first_conditions(result: "StressResult") -> list[str]:
-    """Return for each plan of the first planner the first condition it is made for."""
-    seen: dict[str, str] = {}
-    for name in result.names:
-        key = result.made.get((result.planners[0], name))
-        if key is not None:
-            seen.setdefault(key, name)
-    return list(seen.values())
-
-
-def _condition_table(result: "StressResult", shown: tuple[str, ...]) -> Table:
-    planner = result.planners[0]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("condition")
-    for heading in ("tokens/s kept", "re-made", "regret", "planned"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("what limits the kept plan: term; link; stage")
-    for name in shown:
-        kept = result.cell(planner, AS_BUILT, name)
-        fresh = result.cell(planner, name, name)
-        table.add_row(
-            name,
-            "-" if kept is None else number(result.throughput(kept)),
-            "-" if fresh is None else number(result.throughput(fresh)),
-            _signed(result.regret(planner, name)),
-            _signed(result.regret(planner, name, planned=True)),
-            limits_in_words(result, planner, AS_BUILT, name),
-        )
-    return table
-
-
-def _savings_table(result: "StressResult", shown: tuple[str, ...]) -> Table:
-    """Return what each condition's cluster costs, and what a planner makes of it."""
-    planner, code, front = result.planners[0], result.currency, result.front()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("condition")
-    paid = ("the cluster", "saved", "its network")
-    for heading in (*paid, f"tokens/{code} kept", "re-made", ""):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name in shown:
-        cost, saved = result.costs[name], result.saved(name)
-        kept = result.cost_of(name, result.cell(planner, AS_BUILT, name))
-        fresh = result.cost_of(name, result.cell(planner, name, name))
-        assert cost.rate is not None
-        assert saved is not None
-        table.add_row(
-            name,
-            hourly(cost.rate, code),
-            percent(saved),
-            "-" if cost.network_rate is None else hourly(cost.network_rate, code),
-            *(
-                "-" if run is None else number(run.tokens_per_money or 0.0)
-                for run in (kept, fresh)
-            ),
-            "*" if (planner, name) in front else "",
-        )
-    return table
-
-
-def _planner_table(result: "StressResult", shown: tuple[str, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("tokens/s, plan re-made")
-    for planner in result.planners:
-        table.add_column(planner, justify="right", no_wrap=True)
-    for name in shown:
-        cells = [result.cell(planner, name, name) for planner in result.planners]
-        table.add_row(
-            name,
-            *("-" if c is None else number(result.throughput(c)) for c in cells),
-        )
-    return table
-
-
-def _signed(regret: float | None) -> str:
-    return "-" if regret is None else signed_percent(regret)
-
-
-def _changes_text(result: "StressResult") -> Text:
-    lines = [change_in_words(one) for one in result.changes]
-    if not lines:
-        lines = ["At none of the ratios" if result.axes else "No ratios were varied"]
-    return Text("\n".join(lines))
-
-
-def _answers_text(result: "StressResult") -> Text:
-    if not result.answers:
-        return Text("No plan was found")
-    return Text("\n".join(answer_in_words(result, one) for one in result.answers))
-
-
-def _robust_text(result: "StressResult", names: dict[str, str]) -> Text:
-    about = (
-        f"Of {plural(len(result.plans), 'plan')} by all planners under "
-        f"{plural(len(result.run_names), 'condition')} of equal weight, by the replay"
-    )
-    return Text("\n".join((about, *robust_in_words(result, names))))
 
 
 def problems_in_words(result: "StressResult") -> list[str]:
