@@ -4,7 +4,7 @@ Lengths and places are in the unit that the axis names. A *tip* is what the page
 where somebody points at a mark; *words* stand beside it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -351,10 +351,19 @@ class CostFront:
     @property
     def reach(self) -> tuple[float, float]:
         """Return the ends of the horizontal axis."""
-        costs = [point.x for point in self.points]
-        low, high = axis_ends(min(costs), max(costs))
-        room = 0.06 * ((high - low) or 1.0)
-        return max(low - room, 0.0), high + room
+        return _roomy_ends([point.x for point in self.points])
+
+    @property
+    def heights(self) -> tuple[float, float]:
+        """Return the ends of the vertical axis."""
+        return _roomy_ends([point.y for point in self.points])
+
+
+def _roomy_ends(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of an axis on which no point lies at the end."""
+    low, high = axis_ends(min(values), max(values))
+    room = 0.08 * ((high - low) or 1.0)
+    return max(low - room, 0.0), high + room
 
 
 Shape = Curves | BarGroups | Stacks | HeatMap | CostFront

@@ -370,7 +370,7 @@ def _draw_front(axes: "Axes", shape: CostFront) -> None:
             parse_math=False,
         )
     axes.set_xlim(*shape.reach)
-    axes.set_ylim(bottom=0.0)
+    axes.set_ylim(*shape.heights)
     axes.grid(axis="y", alpha=0.3)
 
 

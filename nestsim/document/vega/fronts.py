@@ -13,20 +13,16 @@ _HEIGHT = 300
 def front_drawing(figure: CostFront) -> Drawing:
     """Return points, and a line through those of the front."""
     front = [point for point in figure.points if point.on_front]
-    low, high = figure.reach
     across: Drawing = {
         "field": "rate",
         "type": "quantitative",
-        "scale": {
-            "domain": [rounded(low, 4), rounded(high, 4)],
-            "nice": False,
-            "zero": False,
-        },
+        "scale": _scale(figure.reach),
         "axis": {"title": figure.across, "tickCount": 5, "grid": False},
     }
     down: Drawing = {
         "field": "throughput",
         "type": "quantitative",
+        "scale": _scale(figure.heights),
         "axis": {"title": figure.up, "tickCount": 5},
     }
     tip = {"field": "tip", "type": "nominal"}
@@ -66,6 +62,10 @@ def front_drawing(figure: CostFront) -> Drawing:
         },
         height=_HEIGHT,
     )
+
+
+def _scale(ends: tuple[float, float]) -> Drawing:
+    return {"domain": [*map(rounded, ends)], "nice": False, "zero": False}
 
 
 def _rows(points: Sequence[FrontPoint]) -> Drawing:

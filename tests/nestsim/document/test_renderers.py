@@ -105,7 +105,12 @@ def test_words_of_a_picture_are_on_it_and_apart(count: int, tmp_path: Path) -> N
 
 
 def test_picture_and_page_draw_the_same_numbers(tmp_path: Path) -> None:
-    curves, bars, stacks, heat, _ = drawn(tmp_path, *SHAPES).figure.axes
+    curves, bars, stacks, heat, front = drawn(tmp_path, *SHAPES).figure.axes
+    low, high = front.get_ylim()
+    assert low < min(point.y for point in example.FRONT.points)
+    assert high > max(point.y for point in example.FRONT.points)
+    scale = specification(example.FRONT)["layer"][0]["encoding"]["y"]["scale"]
+    assert scale["domain"] == pytest.approx([low, high])
     values = specification(example.CURVES)["data"]["values"]
     lines = [line for line in curves.get_lines() if len(line.get_xdata()) > 2]
     for number, line in enumerate(lines):
