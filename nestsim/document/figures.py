@@ -201,6 +201,9 @@ class StackedBar(NamedTuple):
     words: str
     """Text behind the bar."""
 
+    mark: float | None = None
+    """Where a line across the bar stands; None for none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacks:
@@ -220,8 +223,12 @@ class Stacks:
 
     @property
     def reach(self) -> float:
-        """Return the length of the longest bar."""
-        return max(sum(part.length for part in bar.parts) for bar in self.bars) or 1.0
+        """Return the length of the longest bar, or where the last mark is."""
+        ends = (
+            max(sum(part.length for part in bar.parts), bar.mark or 0.0)
+            for bar in self.bars
+        )
+        return max(ends) or 1.0
 
 
 HeatMeaning = Literal["plain", "worse"]

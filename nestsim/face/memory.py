@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
-from nestsim.face.report import Contents, FolderReport
-from nestsim.memory.figure import draw_memory_account
+from nestsim.face.report import Contents, PagedReport
+from nestsim.memory.document import memory_document
 from nestsim.memory.job import MemoryResult, memory_job
 from nestsim.memory.record import memory_json, stage_rows
-from nestsim.memory.text import print_memory
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import frame_of
 from nestsim.report.json import dump_json
@@ -22,11 +22,10 @@ from topologies.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class MemoryReport(FolderReport):
+class MemoryReport(PagedReport):
     """What a job holds in memory, and what would fit."""
 
     scenario: Scenario
@@ -69,9 +68,9 @@ class MemoryReport(FolderReport):
         """Return one row for each stage, place and part [byte]."""
         return frame_of(stage_rows(self.result))
 
-    def print_to(self, console: "Console") -> None:
-        """Print whether it fits, the stages, the parameters, and what would fit."""
-        print_memory(self.result, console)
+    def document(self) -> Document:
+        """Return what text, picture and page say."""
+        return memory_document(self.result)
 
     def contents(self) -> Contents:
         """Return record and figure; no figure where there is no plan."""
@@ -79,8 +78,7 @@ class MemoryReport(FolderReport):
         writers: dict[str, Writer] = {
             "memory.json": writer_of(dump_json(memory_json(result)))
         }
-        if result.memory is not None:
-            writers["memory.png"] = lambda path: draw_memory_account(result, path)
+        writers |= self.picture_writers("memory")
         facts = {"scenario": result.scenario_name, **self.scenario.module_facts()}
         return Contents(writers=writers, manifest=facts)
 

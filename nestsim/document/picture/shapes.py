@@ -16,6 +16,7 @@ from nestsim.document.figures import (
     FrontPoint,
     HeatMap,
     Shape,
+    StackedBar,
     Stacks,
 )
 from nestsim.document.paints import DASHES, PAINTS, Swatch
@@ -24,10 +25,11 @@ from nestsim.report.figures.lettering import (
     shortened,
     size_that_fits,
     spaced,
+    text_width,
     widest,
     wrapped,
 )
-from nestsim.report.figures.palette import DISTINCT, INK
+from nestsim.report.figures.palette import DISTINCT, INK, ink_on
 from nestsim.report.figures.panels import PLAIN_BARS, write_beside
 
 if TYPE_CHECKING:
@@ -236,11 +238,56 @@ def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
         patch.set(**_fill(bar.paint))
     for place, bar in zip(rows, bars, strict=True):
         if bar.mark is not None:
-            ends = [place - 0.4, place + 0.4]
-            axes.plot([bar.mark, bar.mark], ends, color=INK, linewidth=2.5)
-    ends = [max(bar.length or 0.0, bar.mark or 0.0) for bar in bars]
-    write_beside(axes, ends, rows, [bar.words for bar in bars])
+            _draw_mark(axes, bar.mark, place)
+    _write_words(axes, rows, [(bar.length or 0.0, bar.mark, bar.words) for bar in bars])
     _name_rows(axes, rows, [bar.name for bar in bars], row)
+
+
+def _write_words(
+    axes: "Axes",
+    rows: Sequence[int],
+    bars: Sequence[tuple[float, float | None, str]],
+) -> None:
+    """Write words behind bars of a length; behind their mark if it is in the way."""
+    whole = max(max(length, mark or 0.0) for length, mark, _ in bars) or 1.0
+    inch = whole / (0.85 * _size(axes)[0])
+    ends = [
+        length
+        if mark is None or length + inch * (0.2 + text_width(words, 12.0)) < mark
+        else max(length, mark)
+        for length, mark, words in bars
+    ]
+    write_beside(axes, ends, rows, [words for _, _, words in bars])
+    last = max((mark or 0.0 for _, mark, _ in bars), default=0.0)
+    axes.set_xlim(0.0, max(axes.get_xlim()[1], 1.02 * last))
+
+
+def _write_parts(axes: "Axes", row: int, bar: StackedBar) -> None:
+    """Write the length of each part into it that has room for it."""
+    inches = _size(axes)[0] / axes.get_xlim()[1]
+    reached = 0.0
+    for part in bar.parts:
+        words, room = f"{part.length:.3g}", 0.85 * inches * part.length
+        size = size_that_fits([words], room, largest=10.0, smallest=8.0)
+        if size is not None:
+            colour = PAINTS[part.paint].colour
+            axes.text(
+                reached + part.length / 2,
+                row,
+                words,
+                size=size,
+                ha="center",
+                va="center",
+                color=ink_on(colour),
+                bbox={"facecolor": colour, "edgecolor": "none", "pad": 1.0},
+            )
+        reached += part.length
+
+
+def _draw_mark(axes: "Axes", mark: float, row: int) -> None:
+    """Draw a line across a bar."""
+    ends = [row - 0.4, row + 0.4]
+    axes.plot([mark, mark], ends, color=INK, linewidth=2.5)
 
 
 def _draw_stacks(axes: "Axes", shape: Stacks) -> None:
@@ -249,9 +296,16 @@ def _draw_stacks(axes: "Axes", shape: Stacks) -> None:
         for part in bar.parts:
             axes.barh(row, part.length, left=reached, height=0.72, **_fill(part.paint))
             reached += part.length
+        if bar.mark is not None:
+            _draw_mark(axes, bar.mark, row)
     rows = list(range(len(shape.bars)))
-    ends = [sum(part.length for part in bar.parts) for bar in shape.bars]
-    write_beside(axes, ends, rows, [bar.words for bar in shape.bars])
+    ends = [
+        (sum(part.length for part in bar.parts), bar.mark, bar.words)
+        for bar in shape.bars
+    ]
+    _write_words(axes, rows, ends)
+    for row, bar in enumerate(shape.bars):
+        _write_parts(axes, row, bar)
     _name_rows(axes, rows, [bar.name for bar in shape.bars], len(rows))
 
 

@@ -60,6 +60,14 @@ def stacks_drawing(stacks: Stacks) -> Drawing:
             },
         },
         {
+            "mark": {"type": "tick", "thickness": 3, "tooltip": None},
+            "encoding": {
+                "y": down,
+                "x": {"field": "mark", "type": "quantitative"},
+                "color": {"value": "var(--ink)"},
+            },
+        },
+        {
             "mark": {"type": "text", "align": "right", "tooltip": None},
             "encoding": {
                 "y": down,
@@ -74,7 +82,7 @@ def stacks_drawing(stacks: Stacks) -> Drawing:
 
 def _rows(bars: Sequence[StackedBar]) -> Drawing:
     columns: dict[str, list[Any]] = {
-        name: [] for name in ("row", "from", "to", "fill", "words", "tip")
+        name: [] for name in ("row", "from", "to", "fill", "words", "mark", "tip")
     }
     for number, bar in enumerate(bars):
         reached = 0.0
@@ -85,5 +93,7 @@ def _rows(bars: Sequence[StackedBar]) -> Drawing:
             columns["to"].append(rounded(reached))
             columns["fill"].append(fill(part.paint))
             columns["words"].append("" if place else bar.words)
+            mark = None if place or bar.mark is None else rounded(bar.mark)
+            columns["mark"].append(mark)
             columns["tip"].append(part.tip)
     return rows_of(columns)

@@ -108,6 +108,7 @@ STACKS = Stacks(
                 StackPart(f"part {k}", 1.0 + k, f"series-{k}", "tip") for k in range(7)
             ),
             "28 ms",
+            20.0,
         )
         for name in ("torus", HOSTILE)
     ),

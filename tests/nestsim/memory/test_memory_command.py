@@ -10,8 +10,9 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
+from nestsim.document.picture.sheet import draw_document
 from nestsim.evaluate import build_workload
-from nestsim.memory.figure import draw_memory_account
+from nestsim.memory.document import memory_document
 from nestsim.memory.job import memory_job
 from nestsim.scenario import load_scenario
 from nestsim.validation.measured import measured_memory, published_measurements
@@ -188,7 +189,7 @@ def test_the_folder_has_record_and_figure(tmp_path: Path) -> None:
 def test_words_in_the_figure_can_be_read(tmp_path: Path, stages: int) -> None:
     plan = {**DOCUMENT["plan"], "pipeline_model_parallel_size": stages}
     result = memory_job(scenario(plan=plan))
-    picture = draw(lambda path: draw_memory_account(result, path), tmp_path)
+    picture = draw(lambda path: draw_document(memory_document(result), path), tmp_path)
     assert picture.cut_off == []
     assert {"weights", "gradients", "optimizer"} <= {*picture.words}
     assert f"stage {stages - 1}" in picture.words

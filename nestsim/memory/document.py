@@ -1,15 +1,23 @@
-"""The memory of a job as text: what it holds, why, and what would fit."""
+"""What a job's memory says: what it holds, why, and what would fit."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from nestsim.document.figures import StackedBar, StackPart, Stacks
+from nestsim.document.paints import part_paint
+from nestsim.document.parts import (
+    Cell,
+    DataTable,
+    Document,
+    FactList,
+    FigureBlock,
+    Headline,
+    Section,
+    Sentences,
+    cell,
+)
 from nestsim.memory.job import KeptActivations, MemoryResult, StageNeeds
 from nestsim.report.figures.palette import MEMORY_PARTS
-from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.text import need_sentence
 from nestsim.report.wording import (
     IDEAL_WORDS,
@@ -17,6 +25,7 @@ from nestsim.report.wording import (
     percent,
     plan_label,
     plural,
+    size_of_limit,
 )
 from planner.memory.changes import Change
 from planner.memory.thrift import MOST_DEVICES, ThriftyPlan
@@ -28,9 +37,11 @@ _GIB = 2.0**30
 _MOST_TENSORS = 12
 """Tensors of a layer that are listed one by one."""
 
+_MOST_ROWS = 48
+"""Stages that are drawn."""
+
 _SAID = ("data_parallel_size", "num_microbatches")
 """Settings that follow from others."""
-
 
 _HEADLINES: Mapping[str, str] = {
     "fits": "FITS",
@@ -39,42 +50,73 @@ _HEADLINES: Mapping[str, str] = {
 }
 """Judgement -> headline."""
 
+_BESIDE: Mapping[str, str] = {
+    "workspace": "mixed",
+    "fragmentation": "idle",
+    "context": "part-other",
+}
+"""What is beside tensors -> its paint."""
 
-def print_memory(result: MemoryResult, console: Console) -> None:
-    """Print whether the plan fits, its stages, its parameters, and what would fit."""
-    if result.memory is None:
-        headline = Text("NOTHING TO COUNT", style="bold red")
-        print_line(console, headline, result.scenario_name)
-        console.print(
-            Text(f"{result.framework} launches no plan of these sizes."),
-            highlight=False,
-        )
-        _print_list(console, "What would fit", fewest_words(result))
-        return
-    style = "bold green" if result.fits else "bold red"
-    ideal = IDEAL_WORDS if result.band is None else ""
-    headline = Text(f"{_HEADLINES[result.judgement]}{ideal}", style=style)
-    print_line(console, headline, result.scenario_name)
-    for sentence in (fit_sentence(result), need_sentence(result.need)):
-        if sentence:
-            console.print(Text(f"  {sentence}"), highlight=False)
-    console.print()
-    console.print(facts(_plan_facts(result)))
-    print_section(console, "One device of each stage [GiB]", _stage_table(result))
-    print_section(console, "Bytes per parameter", _parameter_table(result))
-    console.print(Text(f"  {parameter_sentence(result)}"), highlight=False)
-    if result.changes:
-        title = "What would make it fit, one change at a time"
-        print_section(console, title, _change_table(result))
-    _print_list(
-        console,
-        "What still fits" if result.fits else "What would fit",
-        [*still_words(result), *least_words(result), *fewest_words(result)],
+
+def memory_document(result: MemoryResult) -> Document:
+    """Return what the memory of a job says."""
+    return Document(
+        subject=result.scenario_name,
+        doing="memory",
+        headline=_headline(result),
+        sections=tuple(_sections(result)),
     )
-    for kept in result.kept:
-        if not kept.total:
-            continue
-        print_section(console, _kept_title(kept), _kept_table(kept))
+
+
+def _headline(result: MemoryResult) -> Headline:
+    if result.memory is None:
+        sentence = f"{result.framework} launches no plan of these sizes."
+        return Headline(verdict="NOTHING TO COUNT", tone="bad", sentences=(sentence,))
+    ideal = IDEAL_WORDS if result.band is None else ""
+    sentences = fit_sentence(result), need_sentence(result.need)
+    return Headline(
+        verdict=f"{_HEADLINES[result.judgement]}{ideal}",
+        tone="good" if result.fits else "bad",
+        sentences=tuple(filter(None, sentences)),
+    )
+
+
+def _sections(result: MemoryResult) -> Iterator[Section]:
+    if result.memory is not None:
+        rows = _plan_facts(result)
+        yield Section(name="plan", title="The plan", blocks=(FactList(rows=rows),))
+        yield Section(
+            name="stages",
+            title="One device of each stage [GiB]",
+            blocks=(_stage_figure(result),),
+        )
+        yield Section(
+            name="parameters",
+            title="Bytes per parameter",
+            blocks=(
+                _parameter_table(result),
+                Sentences(sentences=(parameter_sentence(result),)),
+            ),
+        )
+    if result.changes:
+        yield Section(
+            name="changes",
+            title="What would make it fit, one change at a time",
+            blocks=(_change_table(result),),
+        )
+    words = [*still_words(result), *least_words(result), *fewest_words(result)]
+    yield Section(
+        name="fitting",
+        title="What still fits" if result.fits else "What would fit",
+        blocks=(Sentences(sentences=tuple(f"- {one}" for one in words)),),
+    )
+    for number, kept in enumerate(result.kept):
+        if kept.total:
+            yield Section(
+                name=f"kept-{number}",
+                title=_kept_title(kept),
+                blocks=(_kept_table(kept),),
+            )
 
 
 def fit_sentence(result: MemoryResult) -> str:
@@ -134,40 +176,113 @@ _HEADINGS: Mapping[str, str] = {
 """Part -> how its column is headed, where that is shorter."""
 
 
-def _stage_table(result: MemoryResult) -> Table:
+def shown_stages(result: MemoryResult) -> list[int]:
+    """Return the stages that are drawn: all, or some and the fullest one."""
     assert result.memory is not None
-    parts = shown_parts(result.stages)
+    count = len(result.stages)
+    every = -(-count // _MOST_ROWS)
+    return sorted({*range(0, count, every), result.memory.fullest, count - 1})
+
+
+def _stage_figure(result: MemoryResult) -> FigureBlock:
+    """Return what one device of each stage needs, and where the device ends."""
+    assert result.memory is not None
+    verdict = "fits" if result.fits else "does not fit"
+    used = size_of_limit(result.memory.needed, result.limits.device)
+    capacity = (result.device_memory - result.reserve) / _GIB
+    device = "device" if not result.reserve else "device less what is kept free"
+    return FigureBlock(
+        name="stages",
+        title=f"Stage {result.memory.fullest} {verdict}: {used} usable",
+        about="Bars of the memory of a device of each stage, by what it is for.",
+        drawing=Stacks(
+            bars=tuple(
+                _stage_bar(stage, result.stages[stage], capacity)
+                for stage in shown_stages(result)
+            ),
+            across="needed of a device's memory [GiB]",
+        ),
+        note=f"Lines: the {device}, {capacity:.4g} GiB.",
+        table=_stage_table(result),
+    )
+
+
+def _stage_bar(index: int, stage: StageNeeds, capacity: float) -> StackedBar:
+    sizes = {
+        name: (stage.parts.get(name, 0.0), part_paint(name))
+        for name in shown_parts([stage])
+    }
+    sizes |= {
+        name: (getattr(stage.beside, name), paint) for name, paint in _BESIDE.items()
+    }
+    return StackedBar(
+        f"stage {index}",
+        tuple(
+            StackPart(
+                name, size / _GIB, paint, f"stage {index}, {name}: {format_size(size)}"
+            )
+            for name, (size, paint) in sizes.items()
+            if size
+        ),
+        format_size(stage.needed),
+        capacity,
+    )
+
+
+def _stage_table(result: MemoryResult) -> DataTable:
+    memory, stages = result.memory, result.stages
+    assert memory is not None
+
+    def size(of: Callable[[StageNeeds], float]) -> Callable[[int], Cell | str]:
+        return lambda index: Cell(f"{of(stages[index]) / _GIB:.2f}", of(stages[index]))
+
+    def part(name: str) -> Callable[[StageNeeds], float]:
+        return lambda stage: stage.parts.get(name, 0.0)
+
     sums: dict[str, Callable[[StageNeeds], float]] = {"tensors": lambda one: one.peak}
-    if any(any(stage.beside) for stage in result.stages):
+    if any(any(stage.beside) for stage in stages):
         sums["beside"] = lambda one: sum(one.beside)
         sums["needed"] = lambda one: one.needed
-    if any(stage.host for stage in result.stages):
+    if any(stage.host for stage in stages):
         sums["on host"] = lambda one: sum(one.host.values())
-    numbers = [*(_HEADINGS.get(name, name) for name in parts), *sums]
-    table = new_table("Stage", "Layers", *numbers, numbers=["Stage", *numbers])
-    for index, stage in enumerate(result.stages):
-        sizes = [stage.parts.get(name, 0.0) for name in parts]
-        sizes += [add(stage) for add in sums.values()]
-        span = layer_span(result.layer_names, result.memory.plan.stages[index])
-        style = "bold" if index == result.memory.fullest else ""
-        cells = [f"{size / _GIB:.2f}" for size in sizes]
-        add_row(table, str(index), span, *cells, style=style)
-    return table
+    return DataTable.of(
+        "One device of each stage [GiB]",
+        range(len(stages)),
+        {
+            "Stage": lambda index: cell(index, str),
+            "Layers": lambda index: layer_span(
+                result.layer_names, memory.plan.stages[index]
+            ),
+            **{
+                _HEADINGS.get(name, name): size(part(name))
+                for name in shown_parts(stages)
+            },
+            **{name: size(of) for name, of in sums.items()},
+        },
+        shown=memory.fullest,
+    )
 
 
-def _parameter_table(result: MemoryResult) -> Table:
+def _parameter_table(result: MemoryResult) -> DataTable:
     """Return what a device keeps for each parameter, in its fullest stage."""
     assert result.memory is not None
     stage = result.stages[result.memory.fullest]
-    table = new_table("What", "Bytes", "Shared by", "Why", numbers=["Bytes"])
+    rows = []
     for item in result.items:
-        shared = "nobody"
-        if item.part in stage.sharded:
-            shared = _sharers(stage)
+        shared = _sharers(stage) if item.part in stage.sharded else "nobody"
         when = " (at the step's end only)" if item.part == "copies" else ""
-        add_row(table, item.name, str(item.num_bytes), shared, f"{item.reason}{when}")
-    add_row(table, "together", str(sum(item.num_bytes for item in result.items)), "")
-    return table
+        rows.append((item.name, item.num_bytes, shared, f"{item.reason}{when}"))
+    rows.append(("together", sum(item.num_bytes for item in result.items), "", ""))
+    return DataTable.of(
+        "Bytes per parameter",
+        rows,
+        {
+            "What": lambda row: row[0],
+            "Bytes": lambda row: cell(row[1], str),
+            "Shared by": lambda row: row[2],
+            "Why": lambda row: row[3],
+        },
+    )
 
 
 def _sharers(stage: StageNeeds) -> str:
@@ -223,19 +338,23 @@ def _value_words(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _change_table(result: MemoryResult) -> Table:
-    numbers = ["Needs", "Of usable"]
-    table = new_table("Fits", "Change", "Setting", *numbers, numbers=numbers)
-    for change in result.changes:
-        add_row(
-            table,
-            "yes" if change.fits else "no",
-            change.kind,
-            change_words(change) + _host_words(change, result.limits.host),
-            format_size(change.memory.needed),
-            _share_words(change.memory.needed, result.limits.device),
-        )
-    return table
+def _change_table(result: MemoryResult) -> DataTable:
+    limits = result.limits
+    return DataTable.of(
+        "What would make it fit, one change at a time",
+        result.changes,
+        {
+            "Fits": lambda change: "yes" if change.fits else "no",
+            "Change": lambda change: change.kind,
+            "Setting": lambda change: (
+                change_words(change) + _host_words(change, limits.host)
+            ),
+            "Needs": lambda change: cell(change.memory.needed, format_size),
+            "Of usable": lambda change: Cell(
+                _share_words(change.memory.needed, limits.device), change.memory.needed
+            ),
+        },
+    )
 
 
 def _host_words(change: Change, has: float) -> str:
@@ -303,10 +422,6 @@ def _count_words(found: ThriftyPlan) -> str:
     return f"{count}, {plan_label(plan)}, with {format_size(found.memory.needed)}"
 
 
-def _print_list(console: Console, title: str, lines: list[str]) -> None:
-    print_section(console, title, Text("\n".join(f"  - {line}" for line in lines)))
-
-
 def _kept_title(kept: KeptActivations) -> str:
     count = f", {kept.num_layers} alike" if kept.num_layers > 1 else ""
     return (
@@ -315,17 +430,26 @@ def _kept_title(kept: KeptActivations) -> str:
     )
 
 
-def _kept_table(kept: KeptActivations) -> Table:
-    numbers = ["Bytes", "Share of a device"]
-    table = new_table("Tensor", *numbers, numbers=numbers)
-    for tensor in kept.tensors[:_MOST_TENSORS]:
-        share = f"1/{1.0 / tensor.share:.4g}" if tensor.share else "-"
-        add_row(table, tensor.name, format_size(tensor.num_bytes), share)
+def _kept_table(kept: KeptActivations) -> DataTable:
+    rows: list[tuple[str, float, float | None]] = [
+        (tensor.name, tensor.num_bytes, tensor.share)
+        for tensor in kept.tensors[:_MOST_TENSORS]
+    ]
     others = kept.tensors[_MOST_TENSORS:]
     if others:
         size = sum(tensor.num_bytes for tensor in others)
-        add_row(table, f"{plural(len(others), 'smaller one')}", format_size(size), "")
+        rows.append((plural(len(others), "smaller one"), size, None))
     if kept.rest:
         size = kept.total - sum(tensor.num_bytes for tensor in kept.tensors)
-        add_row(table, kept.rest, format_size(size), "")
-    return table
+        rows.append((kept.rest, size, None))
+    return DataTable.of(
+        _kept_title(kept),
+        rows,
+        {
+            "Tensor": lambda row: row[0],
+            "Bytes": lambda row: cell(row[1], format_size),
+            "Share of a device": lambda row: cell(
+                row[2] or None, lambda share: f"1/{1.0 / share:.4g}"
+            ),
+        },
+    )
