@@ -14,7 +14,7 @@ from nestsim.report.figures.palette import (
     part_colour,
     planner_colours,
 )
-from planner import planners
+from planner import rivals
 from planner.step.memory import STEP_END
 
 
@@ -30,7 +30,7 @@ def test_every_part_of_memory_has_a_colour_of_its_own() -> None:
 
 
 def test_a_planner_keeps_its_colour_whoever_stands_beside_it() -> None:
-    assert set(PLANNERS) == set(planners.PLANNERS)
+    assert set(PLANNERS) == set(rivals.PLANNERS)
     assert len(set(PLANNERS.values())) == len(PLANNERS)
     (alone,) = planner_colours(["phaze"])
     *_, behind = planner_colours(["mcmc", "mine", "phaze"])
