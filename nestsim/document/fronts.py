@@ -11,7 +11,7 @@ from nestsim.report.wording import number
 _MOST_NAMED = 16
 """Points of the front that the note names."""
 
-_MOST_TOLD = 20
+_MOST_IN_TEXT = 20
 """Points of the front that the text has."""
 
 
@@ -38,7 +38,7 @@ class PricedPoint(NamedTuple):
 
 def front_headline(points: Sequence[PricedPoint], currency: str) -> str:
     """Say which point has most tokens for the money."""
-    best = max(points, key=lambda one: one.tokens_per_money)
+    best = max(points, key=lambda point: point.tokens_per_money)
     return (
         f"Most tokens for a {currency}: {number(best.tokens_per_money)}, "
         f"with {best.name or 'the only point'}"
@@ -47,8 +47,8 @@ def front_headline(points: Sequence[PricedPoint], currency: str) -> str:
 
 def front_points(points: Sequence[PricedPoint]) -> list[PricedPoint]:
     """Return the points of the front, the cheapest first."""
-    front = [one for one in points if one.on_front]
-    return sorted(front, key=lambda one: (one.rate, one.throughput))
+    front = [point for point in points if point.on_front]
+    return sorted(front, key=lambda point: (point.rate, point.throughput))
 
 
 def front_figure(
@@ -68,7 +68,7 @@ def front_figure(
     front = front_points(points)
     names = [point.name or "the only point" for point in front[:_MOST_NAMED]]
     named = ", ".join(f"{place} {name}" for place, name in enumerate(names, start=1))
-    ordered = (*front, *(one for one in points if not one.on_front))
+    ordered = (*front, *(point for point in points if not point.on_front))
     return FigureBlock(
         name="pareto",
         title=front_headline(points, currency),
@@ -77,14 +77,14 @@ def front_figure(
         drawing=CostFront(
             points=tuple(
                 FrontPoint(
-                    HOUR * one.rate,
-                    one.throughput / 1e3,
-                    one.on_front,
-                    f"{one.name or 'the only point'}: {number(one.throughput)} "
-                    f"tokens/s, {hourly(one.rate, currency)}",
-                    str(place) if one.on_front else "",
+                    HOUR * point.rate,
+                    point.throughput / 1e3,
+                    point.on_front,
+                    f"{point.name or 'the only point'}: {number(point.throughput)} "
+                    f"tokens/s, {hourly(point.rate, currency)}",
+                    str(place) if point.on_front else "",
                 )
-                for place, one in enumerate(ordered, start=1)
+                for place, point in enumerate(ordered, start=1)
             ),
             across=f"cost of the cluster [{currency}/h]",
             up="thousand tokens/s",
@@ -94,17 +94,17 @@ def front_figure(
             columns=(heading, "Cost", "Throughput", f"tokens/{currency}", "Front"),
             rows=tuple(
                 (
-                    one.name or "the only point",
-                    Cell(hourly(one.rate, currency), one.rate),
-                    Cell(f"{number(one.throughput)} tokens/s", one.throughput),
-                    Cell(number(one.tokens_per_money), one.tokens_per_money),
-                    "on it" if one.on_front else "",
+                    point.name or "the only point",
+                    Cell(hourly(point.rate, currency), point.rate),
+                    Cell(f"{number(point.throughput)} tokens/s", point.throughput),
+                    Cell(number(point.tokens_per_money), point.tokens_per_money),
+                    "on it" if point.on_front else "",
                 )
-                for one in ordered
+                for point in ordered
             ),
             numbers=("Cost", "Throughput", f"tokens/{currency}"),
             sortable=True,
-            first=min(len(front), _MOST_TOLD),
+            first=min(len(front), _MOST_IN_TEXT),
         ),
         note=f"On the front: {named}{', ..' if len(front) > len(names) else ''}. "
         "Hollow: another is no dearer and no slower.",

@@ -12,7 +12,7 @@ from nestsim.document.parts import (
     FigureBlock,
     Sentences,
     Snippet,
-    is_told,
+    is_in_text,
 )
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&$])")
@@ -26,7 +26,7 @@ def markdown(document: Document) -> str:
     for section in document.sections:
         if section.in_text:
             lines.append(f"## {_plain(section.title)}")
-            for block in filter(is_told, section.blocks):
+            for block in filter(is_in_text, section.blocks):
                 lines += _lines(block)
     return "\n\n".join(lines) + "\n"
 

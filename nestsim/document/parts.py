@@ -237,7 +237,7 @@ Block = DataTable | FactList | Sentences | FigureBlock | TimeWindow | Snippet
 """What stands in a section."""
 
 
-def is_told(block: Block) -> bool:
+def is_in_text(block: Block) -> bool:
     """Return whether the terminal and Markdown have a block, not the page alone."""
     return not isinstance(block, FigureBlock) or block.in_text
 

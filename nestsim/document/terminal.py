@@ -23,7 +23,7 @@ from nestsim.document.parts import (
     Sentences,
     Snippet,
     Tone,
-    is_told,
+    is_in_text,
 )
 from nestsim.report.tables import facts, new_table, print_line
 
@@ -53,7 +53,7 @@ def print_document(document: Document, console: Console) -> None:
 def _print_blocks(section: Section, console: Console) -> None:
     console.print()
     console.print(Text(section.title, style="bold underline"), highlight=False)
-    blocks = [block for block in section.blocks if is_told(block)]
+    blocks = [block for block in section.blocks if is_in_text(block)]
     for number, block in enumerate(blocks):
         if number and isinstance(block, _WITH_TABLE):
             console.print()

@@ -73,14 +73,14 @@ def goodput_document(data: Mapping[str, Any]) -> Document:
     data
         As ``goodput.json`` has it.
     """
-    found = "goodput" in data
+    has_plan = "goodput" in data
     return Document(
         subject=data["scenario"],
         doing="goodput",
         headline=_headline(data)
-        if found
+        if has_plan
         else Headline(verdict="NO PLAN", tone="bad", sentences=(data["reason"],)),
-        sections=tuple(_sections(data)) if found else (),
+        sections=tuple(_sections(data)) if has_plan else (),
     )
 
 

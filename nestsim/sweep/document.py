@@ -41,7 +41,7 @@ Point = Mapping[str, Any]
 _Ranked = tuple[tuple[int, ...], Point]
 """Which value a point has of each setting, and the point."""
 
-_MOST_ROWS, _MOST_TOLD = 2000, 20
+_MOST_ROWS, _MOST_IN_TEXT = 2000, 20
 """Points of a table, and those that the text has; of more the fastest are shown."""
 
 _MOST_BARS, _MOST_MAPS = 40, 12
@@ -266,7 +266,7 @@ def _indices(data: Mapping[str, Any]) -> Iterator[tuple[int, ...]]:
 def _ranked(data: Mapping[str, Any]) -> list[_Ranked]:
     """Return all points that a table has; of more than a few the fastest first."""
     pairs = list(zip(_indices(data), data["points"], strict=True))
-    if len(pairs) <= _MOST_TOLD:
+    if len(pairs) <= _MOST_IN_TEXT:
         return pairs
 
     def speed(pair: _Ranked) -> float:
@@ -337,7 +337,7 @@ def _table(data: Mapping[str, Any]) -> DataTable:
         },
         sortable=True,
         shown=best.index(True) if any(best) else None,
-        first=_MOST_TOLD,
+        first=_MOST_IN_TEXT,
     )
 
 

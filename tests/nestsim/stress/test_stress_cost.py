@@ -63,12 +63,12 @@ def result(scenario):
     )
 
 
-def said(result) -> Document:
+def document_of(result) -> Document:
     return stress_document(stress_json(result))
 
 
 def text_of(result):
-    return plain_text(lambda console: print_document(said(result), console))
+    return plain_text(lambda console: print_document(document_of(result), console))
 
 
 def by_hand(ratio):
@@ -130,7 +130,7 @@ def test_the_front_is_what_no_other_condition_dominates(result):
 
 
 def test_the_figure_shows_every_priced_plan(result, tmp_path):
-    document = said(result).with_figures("pareto")
+    document = document_of(result).with_figures("pareto")
     drawn = draw(lambda path: draw_document(document, path), tmp_path)
     assert not drawn.cut_off
     (axes,) = drawn.figure.axes
@@ -148,7 +148,7 @@ def test_clusters_that_cost_nothing_are_not_compared(scenario):
     result = stress_job(scenario.replace(asked))
     assert result.currency == ""
     assert not result.front()
-    assert "pareto" not in {one.name for one in said(result).figures}
+    assert "pareto" not in {one.name for one in document_of(result).figures}
     assert "saved" not in text_of(result)
     assert stress_json(result)["cost"]["currency"] is None
 
@@ -171,6 +171,6 @@ def test_tests_without_prices_say_nothing_of_them(scenario):
     document["stress"] = {"planners": ["manual"], "oversubscription": {"leaf": [2.0]}}
     plain = stress_job(scenario.from_dict(document))
     assert "cost" not in stress_json(plain)
-    assert "pareto" not in {one.name for one in said(plain).figures}
+    assert "pareto" not in {one.name for one in document_of(plain).figures}
     assert "saved" not in text_of(plain)
     assert not [name for name in stress_rows(plain)[0] if "cost" in name]
