@@ -4,8 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from nestsim.document.figures import (
     CurveMarks,
     CurvePoint,
@@ -61,8 +59,13 @@ _PAINTS = {
 }
 """What takes time from the training -> its paint."""
 
-_INTERVALS = {"young_s": "Young 1974", "daly_s": "Daly 2006", "best_s": "best"}
-"""Key of an interval that the closed form gives -> its name."""
+_INTERVALS = {
+    "young_s": "Young 1974",
+    "daly_s": "Daly 2006",
+    "best_s": "best",
+    "used_s": "this job's",
+}
+"""Key of an interval -> its name."""
 
 
 def goodput_document(data: Mapping[str, Any]) -> Document:
@@ -195,9 +198,7 @@ def _intervals(data: Mapping[str, Any]) -> Block:
     if not points:
         return Sentences(sentences=("Nothing fails.",))
     given = data["intervals"]
-    named = {name: given[key] for key, name in _INTERVALS.items() if given[key]} | {
-        "this job's": given["used_s"]
-    }
+    named = {key: given[key] for key in _INTERVALS if given[key]}
     simulated = [point for point in points if point["simulated"] is not None]
     curves = (
         DrawnCurve(
@@ -221,18 +222,18 @@ def _intervals(data: Mapping[str, Any]) -> Block:
         ),
     )
     places = [point["interval_s"] for point in simulated]
-    expected = _ClosedForm(points)
+    expected = given["expected"]
     words = "; ".join(
-        f"{name} {long_time(interval)}, {expected(interval).text}"
-        for name, interval in named.items()
+        f"{_INTERVALS[key]} {long_time(interval)}, {_share(expected[key]).text}"
+        for key, interval in named.items()
     )
     used = given["used_s"]
     rows = [
         *(
-            (place, long_time(place), p["simulated"])
-            for place, p in zip(places, simulated, strict=True)
+            (p["interval_s"], long_time(p["interval_s"]), p["expected"], p["simulated"])
+            for p in simulated
         ),
-        (used, f"{long_time(used)}, this job's", data["goodput"]),
+        (used, f"{long_time(used)}, this job's", expected["used_s"], data["goodput"]),
     ]
     return FigureBlock(
         name="intervals",
@@ -259,31 +260,11 @@ def _intervals(data: Mapping[str, Any]) -> Block:
             sorted(rows, key=lambda row: row[0]),
             {
                 "Interval": lambda row: Cell(row[1], row[0]),
-                "Closed form": lambda row: expected(row[0]),
-                **_bands(lambda row: row[2]),
+                "Closed form": lambda row: _share(row[2]),
+                **_bands(lambda row: row[3]),
             },
         ),
     )
-
-
-class _ClosedForm:
-    """Goodput by the closed form, read off its curve: a cubic through four points."""
-
-    def __init__(self, points: Sequence[Mapping[str, Any]]) -> None:
-        self._logs = np.log([point["interval_s"] for point in points])
-        self._values = np.array([point["expected"] for point in points])
-
-    def __call__(self, interval: float) -> Cell:
-        place = math.log(interval)
-        if not self._logs[0] <= place <= self._logs[-1]:
-            return Cell("-", 0.0)
-        first = min(
-            max(int(np.searchsorted(self._logs, place)) - 2, 0), len(self._logs) - 4
-        )
-        near = slice(first, first + 4)
-        return _share(
-            float(np.polyfit(self._logs[near] - place, self._values[near], 3)[-1])
-        )
 
 
 def _point(

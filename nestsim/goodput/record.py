@@ -61,6 +61,16 @@ def goodput_json(result: GoodputResult) -> dict[str, Any]:
             "best_s": _finite(found.best),
             "young_s": _finite(found.young),
             "daly_s": _finite(found.daly),
+            "expected": {
+                f"{name}_s": found.cycle.goodput(interval)
+                for name, interval in (
+                    ("used", found.habits.interval),
+                    ("best", found.best),
+                    ("young", found.young),
+                    ("daly", found.daly),
+                )
+                if math.isfinite(interval)
+            },
         },
         "spares": {
             "count": found.habits.spares,
