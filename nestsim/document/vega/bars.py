@@ -6,10 +6,13 @@ from typing import Any
 from nestsim.document.figures import BarGroups, BarsOfGroup, GroupedBar
 from nestsim.document.paints import fill
 from nestsim.document.vega.drawing import (
+    ROW_AXIS,
     Drawing,
     drawing,
     plain_field,
     rounded,
+    row_marks,
+    row_name,
     rows_of,
 )
 
@@ -18,9 +21,6 @@ _ROW = 30
 
 _LETTER = 7.5
 """Width of a letter of the words at the right [pixel]."""
-
-_APART = "|"
-"""Between the number of a row, by which rows differ, and its label."""
 
 
 def bars_drawing(bars: BarGroups) -> Drawing:
@@ -38,13 +38,7 @@ def bars_drawing(bars: BarGroups) -> Drawing:
             "paddingInner": 0.25,
             "paddingOuter": 0.15,
         },
-        "axis": {
-            "title": None,
-            "ticks": False,
-            "domain": False,
-            "labelLimit": 130,
-            "labelExpr": f"slice(datum.value, indexof(datum.value, '{_APART}') + 1)",
-        },
+        "axis": ROW_AXIS,
     }
     # The column of words is as wide on a telephone as on a wall.
     room = 12 + _LETTER * max((len(row["words"]) for row in rows), default=0)
@@ -66,22 +60,7 @@ def bars_drawing(bars: BarGroups) -> Drawing:
                 "tooltip": {"field": "tip", "type": "nominal"},
             },
         },
-        {
-            "mark": {"type": "tick", "thickness": 3, "tooltip": None},
-            "encoding": {
-                "y": place,
-                "x": {"field": "mark", "type": "quantitative"},
-                "color": {"value": "var(--ink)"},
-            },
-        },
-        {
-            "mark": {"type": "text", "align": "right", "tooltip": None},
-            "encoding": {
-                "y": place,
-                "x": {"value": "width"},
-                "text": {"field": "words"},
-            },
-        },
+        *row_marks(place),
         {
             "transform": [{"filter": "datum.group != ''"}],
             "mark": {
@@ -115,7 +94,7 @@ def _rows(groups: Sequence[BarsOfGroup]) -> list[dict[str, Any]]:
 
 def _row(number: int, bar: GroupedBar, group: str) -> dict[str, Any]:
     return {
-        "row": f"{number}{_APART}{bar.name}",
+        "row": row_name(number, bar.name),
         "length": None if bar.length is None else rounded(bar.length),
         "mark": None if bar.mark is None else rounded(bar.mark),
         "words": bar.words,

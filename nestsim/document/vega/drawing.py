@@ -133,3 +133,43 @@ stands at the same place in all figures."""
 def plain_field(field: str) -> Drawing:
     """Return an encoding that takes paints, colours or numbers as they are."""
     return {"field": field, "type": "nominal", "scale": None, "legend": None}
+
+
+_APART = "|"
+"""Between the number of a row, by which rows differ, and its label."""
+
+ROW_AXIS: Drawing = {
+    "title": None,
+    "ticks": False,
+    "domain": False,
+    "labelLimit": 130,
+    "labelExpr": f"slice(datum.value, indexof(datum.value, '{_APART}') + 1)",
+}
+"""Axis of rows that `row_name` names."""
+
+
+def row_name(number: int, label: str) -> str:
+    """Return a name of a row that no other one has."""
+    return f"{number}{_APART}{label}"
+
+
+def row_marks(rows: Drawing) -> tuple[Drawing, Drawing]:
+    """Return the layers of what rows have beside bars: a mark, words at the right."""
+    return (
+        {
+            "mark": {"type": "tick", "thickness": 3, "tooltip": None},
+            "encoding": {
+                "y": rows,
+                "x": {"field": "mark", "type": "quantitative"},
+                "color": {"value": "var(--ink)"},
+            },
+        },
+        {
+            "mark": {"type": "text", "align": "right", "tooltip": None},
+            "encoding": {
+                "y": rows,
+                "x": {"value": "width"},
+                "text": {"field": "words"},
+            },
+        },
+    )

@@ -6,10 +6,13 @@ from typing import Any
 from nestsim.document.figures import StackedBar, StackPart, Stacks
 from nestsim.document.paints import fill
 from nestsim.document.vega.drawing import (
+    ROW_AXIS,
     Drawing,
     drawing,
     plain_field,
     rounded,
+    row_marks,
+    row_name,
     rows_of,
 )
 
@@ -18,9 +21,6 @@ _ROW = 34
 
 _LETTER = 8
 """Width of a letter of the words at the right [pixel]."""
-
-_APART = "|"
-"""Between the number of a row, by which rows differ, and its label."""
 
 
 def stacks_drawing(stacks: Stacks) -> Drawing:
@@ -34,13 +34,7 @@ def stacks_drawing(stacks: Stacks) -> Drawing:
         "type": "nominal",
         "sort": None,
         "scale": {"paddingInner": 0.3, "paddingOuter": 0.15},
-        "axis": {
-            "title": None,
-            "ticks": False,
-            "domain": False,
-            "labelLimit": 130,
-            "labelExpr": f"slice(datum.value, indexof(datum.value, '{_APART}') + 1)",
-        },
+        "axis": ROW_AXIS,
     }
     return drawing(
         {
@@ -59,22 +53,7 @@ def stacks_drawing(stacks: Stacks) -> Drawing:
                 "tooltip": {"field": "tip", "type": "nominal"},
             },
         },
-        {
-            "mark": {"type": "tick", "thickness": 3, "tooltip": None},
-            "encoding": {
-                "y": down,
-                "x": {"field": "mark", "type": "quantitative"},
-                "color": {"value": "var(--ink)"},
-            },
-        },
-        {
-            "mark": {"type": "text", "align": "right", "tooltip": None},
-            "encoding": {
-                "y": down,
-                "x": {"value": "width"},
-                "text": {"field": "words"},
-            },
-        },
+        *row_marks(down),
         height=max(3 * _ROW, _ROW * len(bars)),
         data=_rows(bars),
     )
@@ -87,7 +66,7 @@ def _rows(bars: Sequence[StackedBar]) -> Drawing:
     for number, bar in enumerate(bars):
         reached = 0.0
         for place, part in enumerate(bar.parts or (StackPart("", 0.0, "idle", ""),)):
-            columns["row"].append(f"{number}{_APART}{bar.name}")
+            columns["row"].append(row_name(number, bar.name))
             columns["from"].append(rounded(reached))
             reached += part.length
             columns["to"].append(rounded(reached))
