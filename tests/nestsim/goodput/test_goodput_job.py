@@ -300,7 +300,9 @@ def test_hopeless_jobs_have_an_answer_too(
     assert report.document().figures
 
 
-def test_the_document_has_the_closed_form_of_each_interval_with_a_name(llama: Scenario) -> None:
+def test_the_document_has_the_closed_form_of_each_interval_with_a_name(
+    llama: Scenario,
+) -> None:
     for settings in ({}, {"checkpoint__interval": "2 h"}, {"failures": "meta-rsc1"}):
         report = nestsim.goodput(named(llama, seeds=2, duration="9 d", **settings))
         run = report.result.found
