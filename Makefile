@@ -74,7 +74,7 @@ validate: $(STAMP)  ## predict the published figures that come with nestsim: the
 	$(BIN)/nestsim validate --output results/published_validation
 
 refit: $(STAMP)  ## fit the constants to MEASUREMENTS=FILE.csv and hold rows out: tables
-	$(BIN)/python -m nestsim.calibration $(MEASUREMENTS)
+	$(BIN)/python -m nestsim.features.calibration $(MEASUREMENTS)
 
 # The comparisons of the NEST paper, one folder each. Interrupted, they go on from the
 # point they had reached; docs/paper.md explains them.

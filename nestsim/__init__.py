@@ -9,9 +9,8 @@ Examples
 True
 """
 
-import sys
 from importlib import import_module
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from nestsim.face.stress import StressReport, stress
     from nestsim.face.sweep import SweepReport, sweep
     from nestsim.face.validation import ValidateReport, validate
+    from nestsim.features.sweep.executors.dask import DaskWorkers
     from nestsim.scenario.load import Scenario, load_scenario
-    from nestsim.sweep.executors.dask import DaskWorkers
     from planner.step.plan import Plan
     from topologies.errors import InputError
 
@@ -89,7 +88,7 @@ _HOMES = MappingProxyType(
     {
         "CollectivesReport": "nestsim.face.collectives",
         "CompareReport": "nestsim.face.comparison",
-        "DaskWorkers": "nestsim.sweep.executors.dask",
+        "DaskWorkers": "nestsim.features.sweep.executors.dask",
         "ExplainReport": "nestsim.face.jobs",
         "ExportReport": "nestsim.face.launch",
         "FolderReport": "nestsim.face.report",
@@ -131,20 +130,6 @@ _HOMES = MappingProxyType(
 )
 """Where each name comes from: imported when it is first asked for (PEP 562), so that
 importing nestsim takes no time."""
-
-
-class _Face(ModuleType):
-    """The package; its functions win over rooms of the same name, such as `compare`.
-
-    Python binds a room's name in the package when something in the room is imported.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Face
 
 
 def __getattr__(name: str) -> Any:

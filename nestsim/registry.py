@@ -6,13 +6,13 @@ from types import MappingProxyType
 from typing import Any
 
 from nestsim.document.parts import Document
-from nestsim.goodput.document import goodput_document
-from nestsim.jitter.document import jitter_document
+from nestsim.features.goodput.document import goodput_document
+from nestsim.features.jitter.document import jitter_document
+from nestsim.features.jobs.document import jobs_document
+from nestsim.features.stress.document import stress_document
+from nestsim.features.sweep.document import sweep_document
 from nestsim.page.kinds.comparison import comparison_page
 from nestsim.page.kinds.networks import networks_page
-from nestsim.stress.document import stress_document
-from nestsim.sweep.document import sweep_document
-from nestsim.tenancy.document import jobs_document
 
 
 @dataclass(frozen=True, slots=True)

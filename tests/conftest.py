@@ -44,6 +44,6 @@ def cache_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep standard error free of what comes after seconds, on a slow machine."""
-    monkeypatch.setattr("nestsim.progress.FIRST_LINES", (3600.0,))
+    monkeypatch.setattr("nestsim.running.progress.FIRST_LINES", (3600.0,))
     # Whichever test comes first compiles kernels.
-    monkeypatch.setattr("nestsim.progress.LEAST_TOLD", 3600.0)
+    monkeypatch.setattr("nestsim.running.progress.LEAST_TOLD", 3600.0)

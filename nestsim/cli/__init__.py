@@ -5,8 +5,8 @@ import signal
 from collections.abc import Callable, Sequence
 
 from nestsim.cli.console.streams import standard_streams
-from nestsim.interruption import Stop, stoppable
-from nestsim.progress import tell
+from nestsim.running.interruption import Stop, stoppable
+from nestsim.running.progress import tell
 
 __all__ = ["main"]
 

@@ -170,7 +170,7 @@ def topology(
     """
     from nestsim.cli.console.output import note_all, result_console, working
     from nestsim.cli.console.results import check_output_file
-    from nestsim.cluster import cluster_network
+    from nestsim.evaluate.cluster import cluster_network
     from nestsim.report.topology.draw import is_topology
     from nestsim.scenario import load_scenario
     from topologies.errors import naming

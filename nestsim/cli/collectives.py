@@ -88,7 +88,7 @@ def collectives(  # noqa: PLR0913, PLR0917 - the options of nccl-tests, and ours
 
 def _sizes(min_bytes: str, max_bytes: str, factor: int) -> tuple[int, ...]:
     """Return the sizes asked for [byte]."""
-    from nestsim.collectives.job import sizes_between
+    from nestsim.features.collectives.job import sizes_between
     from topologies.errors import InputError
 
     first = _size(min_bytes, "--min-bytes")

@@ -236,8 +236,8 @@ def _planners_asked(
     space: SpaceOfPlans | None,
 ) -> _Asked:
     import nestsim
-    from nestsim.compare.data import comparison_files
-    from nestsim.compare.job import CompareSettings, checked_settings
+    from nestsim.features.compare.data import comparison_files
+    from nestsim.features.compare.job import CompareSettings, checked_settings
 
     wanted = CompareSettings(planners=tuple(planners), base=base)
     settings = checked_settings(wanted, loaded)
@@ -263,9 +263,9 @@ def _networks_asked(
     equal: EqualIn | None,
 ) -> _Asked:
     import nestsim
-    from nestsim.compare.networks.data import networks_files
-    from nestsim.compare.networks.files import read_network_files
-    from nestsim.compare.networks.job import checked_planners
+    from nestsim.features.compare.networks.data import networks_files
+    from nestsim.features.compare.networks.files import read_network_files
+    from nestsim.features.compare.networks.job import checked_planners
 
     files = read_network_files(networks)
     return _Asked(

@@ -16,8 +16,8 @@ from nestsim.cli.console.results import Force, Json, Quiet
 if TYPE_CHECKING:
     from estimators.measuring.links import World
     from estimators.user_files.tables import LinkSweep
-    from nestsim.profile.links import LinkFit, Stated
-    from nestsim.profile.nccl_tests import LogOptions
+    from nestsim.features.profile.links import LinkFit, Stated
+    from nestsim.features.profile.nccl_tests import LogOptions
     from planner.work import Progress
 
 
@@ -62,7 +62,7 @@ def profile_links(  # noqa: PLR0913 - one for each option
     from estimators.user_files.links import is_user_links
     from nestsim.cli.console.output import note, progress_bar
     from nestsim.cli.console.results import check_output_file, write_output_file
-    from nestsim.profile.links import fit_links
+    from nestsim.features.profile.links import fit_links
     from nestsim.report.destination import writer_of
 
     available_device(device)
@@ -115,8 +115,8 @@ def profile_logs(  # noqa: PLR0913 - one for each option
     from estimators.user_files.links import is_user_links
     from nestsim.cli.console.output import note
     from nestsim.cli.console.results import check_output_file, write_output_file
-    from nestsim.profile.links import fit_links
-    from nestsim.profile.nccl_tests import read_nccl_tests
+    from nestsim.features.profile.links import fit_links
+    from nestsim.features.profile.nccl_tests import read_nccl_tests
     from nestsim.report.destination import writer_of
 
     check_output_file(output, is_user_links, inputs=logs, force=force)
@@ -141,7 +141,7 @@ def _measured(
     """Measure as the first of a launcher's processes, or start processes here."""
     from estimators.measuring.link_processes import measure_local_links
     from estimators.measuring.links import measure_links
-    from nestsim.interruption import unheard_by_children
+    from nestsim.running.interruption import unheard_by_children
 
     if world is None:
         return measure_local_links(
@@ -160,13 +160,13 @@ def _print(fitted: "LinkFit", *, as_json: bool) -> None:
     if as_json:
         import typer
 
-        from nestsim.profile.links import links_json
+        from nestsim.features.profile.links import links_json
         from nestsim.report.json import dump_json
 
         typer.echo(dump_json(links_json(fitted)), nl=False)
         return
     from nestsim.cli.console.output import result_console
-    from nestsim.profile.links import print_links
+    from nestsim.features.profile.links import print_links
 
     print_links(fitted, result_console())
 
@@ -186,8 +186,8 @@ def _check_launched(ranks: int | None, launched: int) -> None:
 
 def _stated(device: str, given: tuple[float | None, float | None]) -> "Stated":
     """Return what is known of a device's links by its name, and by the user."""
-    from nestsim.profile.links import Stated
-    from nestsim.profile.report import catalogue_entry
+    from nestsim.features.profile.links import Stated
+    from nestsim.features.profile.report import catalogue_entry
 
     entry = catalogue_entry(device)
     node, fabric = given
@@ -341,7 +341,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
     if logs:
         for option, given in (("--links", links), ("--check", check)):
             _check_alone(option, "--nccl-tests", given=given)
-        from nestsim.profile.nccl_tests import LogOptions
+        from nestsim.features.profile.nccl_tests import LogOptions
 
         profile_logs(
             output,
@@ -397,13 +397,13 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
     with working("check: measure whole layers", quiet=quiet):
         checks = check_layers(measured, chosen, quick=quick) if check else []
     if as_json:
-        from nestsim.profile.report import profile_json
+        from nestsim.features.profile.report import profile_json
         from nestsim.report.json import dump_json
 
         typer.echo(dump_json(profile_json(measured, checks)), nl=False)
         return
     from nestsim.cli.console.output import result_console
-    from nestsim.profile.report import print_profile
+    from nestsim.features.profile.report import print_profile
 
     print_profile(measured, checks, result_console())
 
@@ -501,15 +501,15 @@ def calibrate(
     from estimators.user_files.constants import is_user_constants, user_constants_toml
     from nestsim.cli.console.output import note, progress_bar, result_console
     from nestsim.cli.console.results import check_output_file, write_output_file
-    from nestsim.profile.constants import (
+    from nestsim.features.profile.constants import (
         calibrate_runs,
         calibration_json,
         print_run_calibration,
     )
+    from nestsim.features.validation.rows.columns import read_measurements
     from nestsim.report.destination import writer_of
     from nestsim.report.json import dump_json
     from nestsim.report.wording import plural
-    from nestsim.validation.rows.columns import read_measurements
 
     rows = read_measurements(measurements)
     if output is not None:

@@ -122,8 +122,8 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
     from nestsim.cli.console.executors import chosen_executor
     from nestsim.cli.console.output import note_all, progress_bar
     from nestsim.cli.console.results import print_report, results_folder, write_report
+    from nestsim.features.stress.data import FILES
     from nestsim.scenario import load_scenario
-    from nestsim.stress.data import FILES
 
     loaded = _with_options(
         load_scenario(scenario),
@@ -162,7 +162,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
 
 
 def _with_options(scenario: "Scenario", **given: Any) -> "Scenario":
-    from nestsim.stress.job import with_options
+    from nestsim.features.stress.job import with_options
 
     return with_options(scenario, **given)
 
@@ -193,7 +193,7 @@ def _axes(texts: list[str]) -> dict[str, tuple[float, ...]]:
 
 
 def _ratio(part: str, text: str) -> float:
-    from nestsim.stress.conditions import MOST_RATIO
+    from nestsim.features.stress.conditions import MOST_RATIO
     from topologies.errors import InputError
 
     try:

@@ -102,10 +102,10 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     from nestsim.cli.console.executors import chosen_executor
     from nestsim.cli.console.output import note_all, progress_bar, working
     from nestsim.cli.console.results import results_folder, write_report
+    from nestsim.features.sweep.axes import axes_of_texts
+    from nestsim.features.sweep.job import scenario_sweep
+    from nestsim.features.sweep.record import FILES
     from nestsim.scenario import load_scenario
-    from nestsim.sweep.axes import axes_of_texts
-    from nestsim.sweep.job import scenario_sweep
-    from nestsim.sweep.record import FILES
     from topologies.errors import naming
 
     _check_form(what, as_json=as_json, as_csv=as_csv)
@@ -164,7 +164,7 @@ def _print(report: "SweepReport", *, as_json: bool, as_csv: bool) -> None:
     from nestsim.cli.console.results import print_report
 
     if as_csv:
-        from nestsim.sweep.job import csv_text
+        from nestsim.features.sweep.job import csv_text
 
         typer.echo(csv_text(report.result.outcomes), nl=False)
     else:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nestsim.face.validation import ValidateReport
-    from nestsim.validation.rows.columns import Measurements
+    from nestsim.features.validation.rows.columns import Measurements
 
 MeasurementsFile = Annotated[
     Path | None,
@@ -122,12 +122,12 @@ def _check_markdown(tables: "Sequence[Measurements]", *, markdown: bool) -> None
 
 def _print(report: "ValidateReport", *, as_json: bool, markdown: bool) -> None:
     from nestsim.cli.console.results import print_report
-    from nestsim.validation.runner import ValidationResult
+    from nestsim.features.validation.runner import ValidationResult
 
     if not markdown:
         print_report(report, as_json=as_json)
         return
-    from nestsim.validation.report import validation_markdown
+    from nestsim.features.validation.report import validation_markdown
 
     known = [one for one in report.results if isinstance(one, ValidationResult)]
     typer.echo(validation_markdown(known), nl=False)

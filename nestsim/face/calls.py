@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nestsim.progress import sentences_of, shown_progress
+from nestsim.running.progress import sentences_of, shown_progress
 from nestsim.scenario.load import Scenario
 from planner.work import Progress
 from topologies.errors import InputError, naming

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestsim.collectives.document import collectives_document
-from nestsim.collectives.job import CollectivesResult, collectives_job, sizes_between
-from nestsim.collectives.record import collectives_csv, collectives_json
 from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
@@ -17,6 +14,13 @@ from nestsim.face.calls import (
     scenario_from,
 )
 from nestsim.face.report import Contents, PagedReport
+from nestsim.features.collectives.document import collectives_document
+from nestsim.features.collectives.job import (
+    CollectivesResult,
+    collectives_job,
+    sizes_between,
+)
+from nestsim.features.collectives.record import collectives_csv, collectives_json
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.wording import plan_label
 from nestsim.scenario.load import Scenario

@@ -7,22 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestsim.compare.data import (
-    STORE,
-    TIMES,
-    comparison_facts,
-    comparison_json,
-    comparison_rows,
-    comparison_writers,
-)
-from nestsim.compare.job import (
-    CompareSettings,
-    checked_settings,
-    compare_job,
-    store_facts,
-)
-from nestsim.compare.record import Comparison
-from nestsim.compare.text import print_comparison
 from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
@@ -32,12 +16,28 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, PagedReport
+from nestsim.features.compare.data import (
+    STORE,
+    TIMES,
+    comparison_facts,
+    comparison_json,
+    comparison_rows,
+    comparison_writers,
+)
+from nestsim.features.compare.job import (
+    CompareSettings,
+    checked_settings,
+    compare_job,
+    store_facts,
+)
+from nestsim.features.compare.record import Comparison
+from nestsim.features.compare.text import print_comparison
 from nestsim.page.kinds.comparison import comparison_page
 from nestsim.report.destination import ResultsFolder
 from nestsim.report.frames import frame_of
 from nestsim.report.json import plain_values
+from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario
-from nestsim.store import Store, remove_store
 from planner.work import Progress
 
 if TYPE_CHECKING:

@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestsim.assertions import Checked, check_assertions, exit_status
-from nestsim.cost.run import RunCost
 from nestsim.document.parts import Document
+from nestsim.evaluate.assertions import Checked, check_assertions, exit_status
+from nestsim.evaluate.cost.run import RunCost
+from nestsim.evaluate.job import explain_job, plan_job, run_job, simulate_job
+from nestsim.evaluate.results import (
+    Candidate,
+    ExplainResult,
+    PlanResult,
+    ReplayedResult,
+)
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -16,7 +23,6 @@ from nestsim.face.calls import (
     scenario_from,
 )
 from nestsim.face.report import Contents, PagedReport, Report
-from nestsim.job import explain_job, plan_job, run_job, simulate_job
 from nestsim.page.run import result_page
 from nestsim.report.cost import cost_cells
 from nestsim.report.explain import (
@@ -40,7 +46,6 @@ from nestsim.report.text import (
     result_json,
 )
 from nestsim.report.wording import plan_label
-from nestsim.results import Candidate, ExplainResult, PlanResult, ReplayedResult
 from nestsim.scenario.load import Scenario
 from planner.explain.request import Request
 from planner.plans.json_file import read_plan

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, PagedReport
-from nestsim.memory.document import memory_document
-from nestsim.memory.job import MemoryResult, memory_job
-from nestsim.memory.record import memory_json, stage_rows
+from nestsim.features.memory.document import memory_document
+from nestsim.features.memory.job import MemoryResult, memory_job
+from nestsim.features.memory.record import memory_json, stage_rows
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import frame_of
 from nestsim.report.json import dump_json

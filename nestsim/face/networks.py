@@ -7,22 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestsim.compare.data import STORE, TIMES
-from nestsim.compare.networks.data import (
-    networks_json,
-    networks_manifest,
-    networks_rows,
-    networks_writers,
-)
-from nestsim.compare.networks.equality import are_equal
-from nestsim.compare.networks.files import NetworkFile, read_network_files
-from nestsim.compare.networks.job import (
-    checked_planners,
-    networks_facts,
-    networks_job,
-)
-from nestsim.compare.networks.record import Equal, NetworkComparison
-from nestsim.compare.networks.text import leaders_label, print_networks
 from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
@@ -32,12 +16,28 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, PagedReport
+from nestsim.features.compare.data import STORE, TIMES
+from nestsim.features.compare.networks.data import (
+    networks_json,
+    networks_manifest,
+    networks_rows,
+    networks_writers,
+)
+from nestsim.features.compare.networks.equality import are_equal
+from nestsim.features.compare.networks.files import NetworkFile, read_network_files
+from nestsim.features.compare.networks.job import (
+    checked_planners,
+    networks_facts,
+    networks_job,
+)
+from nestsim.features.compare.networks.record import Equal, NetworkComparison
+from nestsim.features.compare.networks.text import leaders_label, print_networks
 from nestsim.page.kinds.networks import networks_page
 from nestsim.report.destination import ResultsFolder
 from nestsim.report.frames import frame_of
 from nestsim.report.json import plain_values
+from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario
-from nestsim.store import Store, remove_store
 from planner.work import Progress
 
 if TYPE_CHECKING:

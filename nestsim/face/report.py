@@ -11,8 +11,6 @@ from nestsim.document.markdown import markdown
 from nestsim.document.parts import Document
 from nestsim.document.picture.sheet import draw_document, has_picture
 from nestsim.document.terminal import print_document
-from nestsim.notebook import fact_text, html_of, html_table
-from nestsim.progress import shown_progress
 from nestsim.report.destination import (
     ResultsFolder,
     Writer,
@@ -23,6 +21,8 @@ from nestsim.report.figures.canvas import drawn_figures
 from nestsim.report.folder import PAGE
 from nestsim.report.json import dump_json
 from nestsim.report.tables import plain_text
+from nestsim.running.notebook import fact_text, html_of, html_table
+from nestsim.running.progress import shown_progress
 from nestsim.scenario.errors import nearest, one_of
 from planner.work import Progress
 from topologies.errors import InputError

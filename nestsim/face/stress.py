@@ -15,19 +15,19 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, PagedReport
+from nestsim.features.stress.data import matrix_rows, stress_json, stress_rows
+from nestsim.features.stress.document import stress_document
+from nestsim.features.stress.job import stress_job
+from nestsim.features.stress.results import StressResult
 from nestsim.report.destination import writer_of
 from nestsim.report.frames import csv_of, frame_of
 from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
-from nestsim.stress.data import matrix_rows, stress_json, stress_rows
-from nestsim.stress.document import stress_document
-from nestsim.stress.job import stress_job
-from nestsim.stress.results import StressResult
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nestsim.sweep.executors.protocol import Executor
+    from nestsim.features.sweep.executors.protocol import Executor
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

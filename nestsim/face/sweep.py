@@ -15,23 +15,23 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, PagedReport
-from nestsim.scenario.load import Scenario
-from nestsim.scenario.settings import SWEPT
-from nestsim.sweep.axes import Axis, axis
-from nestsim.sweep.document import sweep_document
-from nestsim.sweep.job import (
+from nestsim.features.sweep.axes import Axis, axis
+from nestsim.features.sweep.document import sweep_document
+from nestsim.features.sweep.job import (
     ScenarioSweepResult,
     frame_of,
     run_scenario_sweep,
     scenario_sweep,
 )
-from nestsim.sweep.record import sweep_facts, sweep_json, sweep_writers
+from nestsim.features.sweep.record import sweep_facts, sweep_json, sweep_writers
+from nestsim.scenario.load import Scenario
+from nestsim.scenario.settings import SWEPT
 from topologies.errors import InputError, naming
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nestsim.sweep.executors.protocol import Executor
+    from nestsim.features.sweep.executors.protocol import Executor
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

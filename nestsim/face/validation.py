@@ -10,24 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 from nestsim.face.calls import ProgressTarget, calling
 from nestsim.face.report import Contents, FolderReport
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.json import dump_json
-from nestsim.validation.collective_report import (
+from nestsim.features.validation.collective_report import (
     collectives_csv,
     collectives_json,
     draw_collectives,
     print_collectives,
 )
-from nestsim.validation.collective_runner import (
+from nestsim.features.validation.collective_runner import (
     CollectivesValidation,
     validate_collectives,
 )
-from nestsim.validation.figure import draw_validation
-from nestsim.validation.measured import published_measurements
-from nestsim.validation.report import predictions_csv, print_validation, validation_json
-from nestsim.validation.rows.columns import Measurements, read_measurements
-from nestsim.validation.runner import ValidationResult
-from nestsim.validation.runner import validate as validate_rows
+from nestsim.features.validation.figure import draw_validation
+from nestsim.features.validation.measured import published_measurements
+from nestsim.features.validation.report import (
+    predictions_csv,
+    print_validation,
+    validation_json,
+)
+from nestsim.features.validation.rows.columns import Measurements, read_measurements
+from nestsim.features.validation.runner import ValidationResult
+from nestsim.features.validation.runner import validate as validate_rows
+from nestsim.report.destination import Writer, writer_of
+from nestsim.report.json import dump_json
 from planner.work import Progress
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import numpy as np
 
 from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
-from nestsim.cluster import node_size
-from nestsim.evaluate import build_job
-from nestsim.job import price_table_plan
+from nestsim.evaluate.cluster import node_size
+from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.job import price_table_plan
 from nestsim.scenario.load import Scenario
 from planner.plans.build import with_algorithms
 from planner.plans.checks import AUTO, check_plan

@@ -26,7 +26,7 @@ from nestsim.report.wording import signed_duration
 from topologies.units import format_duration
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate
+    from nestsim.evaluate.results import Candidate
 
 _ROW, _LEAST = 30, 80
 """Height of a bar, and of the smallest figure [pixel]."""

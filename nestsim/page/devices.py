@@ -19,7 +19,7 @@ from planner.step.plan import Plan
 from topologies.network import Network
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate
+    from nestsim.evaluate.results import Candidate
 
 MOST_DEVICES = 4_096
 """Devices that are drawn; of more, the first ones are."""

@@ -29,7 +29,7 @@ from nestsim.report.wording import percent
 from topologies.network import Network
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate
+    from nestsim.evaluate.results import Candidate
 
 _ROW, _LEAST = 34, 96
 """Height of a link's row, and of the smallest figure [pixel]."""

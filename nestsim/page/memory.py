@@ -28,7 +28,7 @@ from nestsim.report.wording import plural
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate
+    from nestsim.evaluate.results import Candidate
     from nestsim.simulator.outcome import Replay
 
 _FEW_STAGES = 8

@@ -60,7 +60,7 @@ from topologies.network import Network
 from topologies.units import format_duration
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate, ReplayedResult
+    from nestsim.evaluate.results import Candidate, ReplayedResult
     from nestsim.simulator.outcome import Replay
 
 

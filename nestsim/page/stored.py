@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nestsim.job import nothing_found, simulate_job
+from nestsim.evaluate.job import nothing_found, simulate_job
+from nestsim.evaluate.results import Candidate, JobKind, ReplayedResult
+from nestsim.evaluate.verdict import Verdict
 from nestsim.report.destination import MANIFEST
 from nestsim.report.wording import VERDICT_WORDS
-from nestsim.results import Candidate, JobKind, ReplayedResult
 from nestsim.scenario.load import Scenario, load_scenario
-from nestsim.verdict import Verdict
 from planner.plans.json_file import read_plan
 from planner.search.space import OBJECTIVES
 from planner.work import TIME_LIMIT, WORK_LIMIT, Progress, Spent

@@ -40,7 +40,7 @@ from topologies.arrays import IntArray
 from topologies.units import format_duration
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate
+    from nestsim.evaluate.results import Candidate
     from nestsim.simulator.outcome import Replay
 
 MOST_BARS = 24_000

@@ -28,9 +28,9 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from nestsim.interruption import deferred_signals
 from nestsim.report.json import dump_json
-from nestsim.store import is_part_of_store, is_store
+from nestsim.running.interruption import deferred_signals
+from nestsim.running.store import is_part_of_store, is_store
 from planner.work import Progress
 from topologies.errors import InputError
 

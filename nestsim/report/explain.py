@@ -26,7 +26,7 @@ from planner.step.plan import NO_OFFLOAD
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from nestsim.results import ExplainResult
+    from nestsim.evaluate.results import ExplainResult
     from planner.explain.explain import Explanation
     from planner.step.plan import Plan
 

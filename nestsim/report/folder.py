@@ -21,7 +21,7 @@ from nestsim.report.text import print_result, result_json
 from nestsim.simulator.trace import write_chrome_trace
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate, PlannedCandidate, ReplayedResult
+    from nestsim.evaluate.results import Candidate, PlannedCandidate, ReplayedResult
     from planner.step.plan import Plan
 
 PAGE = "page.html"

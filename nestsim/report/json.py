@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nestsim.evaluate.uncertainty import SHARE, need_json
 from nestsim.report.assumptions import assumptions_json
 from nestsim.report.cost import cost_json
 from nestsim.report.statistics import (
@@ -21,13 +22,12 @@ from nestsim.report.statistics import (
     mean_breakdown,
     stage_breakdowns,
 )
-from nestsim.uncertainty import SHARE, need_json
 from planner.cost.objective import PricedPlan, StageCost
 from planner.work import Spent
 from topologies.network import Network
 
 if TYPE_CHECKING:
-    from nestsim.results import (
+    from nestsim.evaluate.results import (
         Candidate,
         JobResult,
         PlannedCandidate,

@@ -35,7 +35,7 @@ from planner.step.plan import Plan
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate, PlannedCandidate, Throughput
+    from nestsim.evaluate.results import Candidate, PlannedCandidate, Throughput
 
 VERDICT_STYLES: Mapping[str, str] = {
     "confirmed": "bold green",

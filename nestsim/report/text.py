@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nestsim.assertions import Checked
+from nestsim.evaluate.assertions import Checked
+from nestsim.evaluate.uncertainty import SHARE, MemoryNeed
 from nestsim.lowering.notes import left_out_level_notes
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.report.cost import print_cost
@@ -75,14 +76,13 @@ from nestsim.report.wording import (
     verdict_words,
     zero_label,
 )
-from nestsim.uncertainty import SHARE, MemoryNeed
 from planner.cost.objective import PricedPlan
 from planner.frameworks.framework import IDEAL_PRESET
 from topologies.network import Network
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from nestsim.results import (
+    from nestsim.evaluate.results import (
         Candidate,
         JobResult,
         PlannedCandidate,

@@ -11,8 +11,8 @@ from planner.work import Spent
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate, Throughput
-    from nestsim.verdict import Gap
+    from nestsim.evaluate.results import Candidate, Throughput
+    from nestsim.evaluate.verdict import Gap
 
 
 def percent(share: float) -> str:

@@ -18,7 +18,7 @@ from estimators.tracing.user_module import TracedModule
 from estimators.training import TrainingSpec
 from estimators.user_files.constants import UserConstants
 from estimators.user_files.links import UserLinks, measured_efficiencies
-from nestsim.notebook import html_of
+from nestsim.running.notebook import html_of
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.formats.mist_yaml import SUFFIXES, mist_document

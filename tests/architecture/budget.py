@@ -51,8 +51,9 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The room that it is in: two folders at most, or one at the top."""
-        return "/".join(self.path.split("/")[:-1][:2])
+        """The room that it is in: two folders at most, three for a feature."""
+        folders = self.path.split("/")[:-1]
+        return "/".join(folders[: 3 if "features" in folders else 2])
 
     @cached_property
     def code_lines(self) -> list[int]:

@@ -11,7 +11,7 @@ PACKAGES = ("nestsim", "planner", "estimators", "topologies")
 FILES = [file for name in PACKAGES for file in sorted((ROOT / name).rglob("*.py"))]
 FOLDERS = sorted({file.parent for file in FILES})
 
-MOST_FILES = 15
+MOST_FILES = 25
 """Modules in one folder, its ``__init__`` included."""
 
 MOST_LINES = 650

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import nestsim
-from tests.nestsim.compare.small import write
+from tests.nestsim.features.compare.small import write
 
 ROOT = Path(__file__).parents[2]
 BESIDE = ("planner", "estimators", "topologies")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.evaluate import Evaluator
-from nestsim.job import price_table_plan
+from nestsim.evaluate.evaluator import Evaluator
+from nestsim.evaluate.job import price_table_plan
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.jittered import jittered_times
 from nestsim.simulator.noise import PERIODS, Delay, Jitter, Noise

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nestsim.evaluate import Evaluator
+from nestsim.evaluate.evaluator import Evaluator
+from nestsim.features.jobs.replay import replay_alone, replay_together, slowdown
 from nestsim.scenario.load import scenario_of
-from nestsim.tenancy.replay import replay_alone, replay_together, slowdown
 from planner.plans.build import build_plan
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)

@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.scenario import load_scenario
-from nestsim.sweep.axes import axis
-from nestsim.sweep.executors.dask import DaskWorkers
-from nestsim.sweep.executors.processes import Processes
-from nestsim.sweep.executors.protocol import Executor
-from nestsim.sweep.job import (
+from nestsim.features.sweep.axes import axis
+from nestsim.features.sweep.executors.dask import DaskWorkers
+from nestsim.features.sweep.executors.processes import Processes
+from nestsim.features.sweep.executors.protocol import Executor
+from nestsim.features.sweep.job import (
     ScenarioSweep,
     csv_text,
     run_scenario_sweep,
     scenario_sweep,
 )
+from nestsim.scenario import load_scenario
 from tests.benchmarks.measured import tell
-from tests.nestsim.compare.small import write
-from tests.nestsim.sweep.dask_cluster import DaskCluster
+from tests.nestsim.features.compare.small import write
+from tests.nestsim.features.sweep.dask_cluster import DaskCluster
 
 pytestmark = pytest.mark.benchmark(group="sweep")
 

@@ -7,7 +7,7 @@ reports of results are made by the commands themselves.
 from hypothesis import strategies as st
 
 from tests.fuzz.formats import Tree
-from tests.nestsim.validation.validation_rows import GPT, MEMORY
+from tests.nestsim.features.validation.validation_rows import GPT, MEMORY
 
 LINKS = "links.toml"
 PROFILE = "profile.json"

@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from nestsim.job import simulate_job
+from nestsim.evaluate.job import simulate_job
 from nestsim.scenario.load import load_scenario
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ import nestsim
 from nestsim.cli import main
 from nestsim.report.figures.canvas import save_figure
 from nestsim.scenario.editing import toml_text
-from tests.nestsim.compare.small import write
+from tests.nestsim.features.compare.small import write
 
 MOST_REPR = 2_000
 """Characters of what a console shows of a result, and of what hangs below it."""
@@ -96,15 +96,6 @@ def test_type_checkers_see_what_is_imported() -> None:
         for alias in one.names
     }
     assert homes == nestsim._HOMES
-
-
-def test_functions_win_over_rooms_of_the_same_name() -> None:
-    code = (
-        "import nestsim.compare.job, nestsim.stress.job, nestsim.sweep.job, nestsim; "
-        "from nestsim import compare, stress, sweep; "
-        "print(callable(compare), callable(nestsim.stress), callable(sweep))"
-    )
-    assert _python(code).split() == ["True"] * 3
 
 
 def _python(code: str) -> str:
@@ -382,7 +373,7 @@ def test_published_measurements_are_the_default(
 
 
 def test_measurements_of_a_file_are_validated(tmp_path: Path) -> None:
-    from tests.nestsim.validation.validation_rows import GPT, write_csv
+    from tests.nestsim.features.validation.validation_rows import GPT, write_csv
 
     write_csv(tmp_path / "rows.csv", GPT)
     found = nestsim.validate(tmp_path / "rows.csv")

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from nestsim.evaluate import Evaluator, build_job
+from nestsim.evaluate.evaluator import Evaluator, build_job
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario, scenario_of
 from nestsim.simulator.replay import replay

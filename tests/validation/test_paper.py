@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.compare.job import CompareSettings, compare_job
+from nestsim.features.compare.job import CompareSettings, compare_job
 from nestsim.scenario import load_scenario
 from planner.rivals.nest_artifact import read_instance, score_baselines, solve
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.validation.measured import published_measurements
-from nestsim.validation.runner import validate
+from nestsim.features.validation.measured import published_measurements
+from nestsim.features.validation.runner import validate
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nestsim.sweep.killing import ROOT, run_killed, run_whole
+from tests.nestsim.features.sweep.killing import ROOT, run_killed, run_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nestsim.sweep.executors.protocol import Executor
+    from nestsim.features.sweep.executors.protocol import Executor
 
 EXECUTORS = ("processes", "dask")
 """Values of ``--executor``."""
@@ -85,7 +85,7 @@ def chosen_executor(
             hint="leave it out",
         )
     from nestsim.cli.console.output import note
-    from nestsim.sweep.executors.dask import DaskWorkers
+    from nestsim.features.sweep.executors.dask import DaskWorkers
 
     with DaskWorkers(scheduler, tell=lambda text: note(text, quiet=quiet)) as executor:
         yield executor

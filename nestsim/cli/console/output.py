@@ -8,7 +8,7 @@ from typing import Literal
 from rich.console import Console
 
 from nestsim.cli.console.streams import silence
-from nestsim.progress import sentences_of, shown_progress, tell
+from nestsim.running.progress import sentences_of, shown_progress, tell
 from planner.work import Progress
 from topologies.notices import gathered_notices
 

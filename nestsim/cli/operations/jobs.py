@@ -64,7 +64,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
     import nestsim
     from nestsim.cli.console.output import note_all, progress_bar
     from nestsim.cli.console.results import print_report, results_folder, write_report
-    from nestsim.tenancy.scenario import JobsScenario
+    from nestsim.features.jobs.scenario import JobsScenario
 
     seeds = None if ecmp_seeds is None else _seeds(ecmp_seeds)
     loaded = JobsScenario.from_file(file)

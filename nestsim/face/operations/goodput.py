@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, PagedReport
-from nestsim.goodput.document import goodput_document
-from nestsim.goodput.job import goodput_job
-from nestsim.goodput.record import goodput_json, seed_rows
-from nestsim.goodput.results import GoodputResult
+from nestsim.features.goodput.document import goodput_document
+from nestsim.features.goodput.job import goodput_job
+from nestsim.features.goodput.record import goodput_json, seed_rows
+from nestsim.features.goodput.results import GoodputResult
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import frame_of
 from nestsim.report.json import dump_json

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, PagedReport
-from nestsim.jitter.document import jitter_document
-from nestsim.jitter.job import JitterResult, jitter_job
-from nestsim.jitter.record import jitter_json, run_rows, scale_rows
+from nestsim.features.jitter.document import jitter_document
+from nestsim.features.jitter.job import JitterResult, jitter_job
+from nestsim.features.jitter.record import jitter_json, run_rows, scale_rows
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import csv_of, frame_of
 from nestsim.report.wording import plan_label

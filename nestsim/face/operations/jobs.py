@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, calling
 from nestsim.face.report import Contents, PagedReport
+from nestsim.features.jobs.document import jobs_document
+from nestsim.features.jobs.job import jobs_job
+from nestsim.features.jobs.record import job_rows, jobs_csv, jobs_json
+from nestsim.features.jobs.results import TenancyResult
+from nestsim.features.jobs.scenario import JobsScenario
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import frame_of
-from nestsim.tenancy.document import jobs_document
-from nestsim.tenancy.job import jobs_job
-from nestsim.tenancy.record import job_rows, jobs_csv, jobs_json
-from nestsim.tenancy.results import TenancyResult
-from nestsim.tenancy.scenario import JobsScenario
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.report.figures.palette import MEMORY_PARTS
 from nestsim.report.statistics import (
     COLLECTIVE_KINDS,
@@ -27,13 +28,12 @@ from nestsim.report.wording import (
     without_rounding,
 )
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, MemoryTimeline, Replay
-from nestsim.verdict import NO_ROOM
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
 from topologies.units import format_duration
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate
+    from nestsim.evaluate.results import Candidate
 
 _CHANGES_PER_MICROBATCH = 5
 """At most four allocations and releases, so that an interval holds a whole period."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.collections import QuadMesh
     from matplotlib.colors import Colormap
 
-    from nestsim.results import Candidate
+    from nestsim.evaluate.results import Candidate
 
 GIB = 2.0**30
 

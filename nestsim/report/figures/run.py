@@ -34,7 +34,7 @@ from topologies.network import Network
 from topologies.units import format_duration
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate
+    from nestsim.evaluate.results import Candidate
 
 
 _LIMIT_LINES = ((0, (5, 3)), (0, (1, 2)))

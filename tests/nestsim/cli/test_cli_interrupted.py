@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from nestsim.cli import main
-from nestsim.interruption import Stop, deferred_signals, stoppable
-from tests.nestsim.compare.small import write
-from tests.nestsim.validation.validation_rows import GPT, write_csv
+from nestsim.running.interruption import Stop, deferred_signals, stoppable
+from tests.nestsim.features.compare.small import write
+from tests.nestsim.features.validation.validation_rows import GPT, write_csv
 from topologies.errors import InputError
 
 pytestmark = pytest.mark.skipif(
@@ -319,7 +319,9 @@ def test_a_signal_that_got_lost_can_be_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     moments = iter([10.0, 11.0, 13.0])
-    monkeypatch.setattr("nestsim.interruption.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr(
+        "nestsim.running.interruption.time.monotonic", lambda: next(moments)
+    )
     stop = Stop()
     with pytest.raises(KeyboardInterrupt):
         stop(signal.SIGTERM)
@@ -341,7 +343,7 @@ def test_what_a_process_was_started_to_ignore_stays_ignored() -> None:
 
 CALLED_BACK = """
 import ctypes, os, signal, sys, time
-from nestsim.interruption import StoppedError, stoppable
+from nestsim.running.interruption import StoppedError, stoppable
 back = ctypes.CFUNCTYPE(ctypes.c_int)
 def work():
     os.kill(os.getpid(), signal.SIGTERM)
@@ -370,7 +372,7 @@ def test_a_signal_that_a_library_swallows_is_heard_again() -> None:
 WORKERS = """
 import signal
 import joblib
-from nestsim.interruption import SIGNALS, unheard_by_children
+from nestsim.running.interruption import SIGNALS, unheard_by_children
 def heard():
     return sorted(set(SIGNALS) - signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 if __name__ == "__main__":
@@ -399,7 +401,7 @@ def test_threads_that_a_stop_ends_are_silent(monkeypatch: pytest.MonkeyPatch) ->
 
 LOADED_WHOLE = """
 import signal, sys, time
-from nestsim.interruption import stoppable
+from nestsim.running.interruption import stoppable
 
 def watch(frame, event, argument):
     if event == "c_call" and argument.__name__ == "create_dynamic" and not sent:

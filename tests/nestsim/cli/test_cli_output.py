@@ -12,11 +12,11 @@ import pytest
 
 from nestsim.cli import main
 from nestsim.cli.console.output import progress_bar
-from nestsim.progress import ProgressLines
+from nestsim.running.progress import ProgressLines
 from nestsim.scenario.editing import toml_text
-from tests.nestsim.compare.small import write
-from tests.nestsim.tenancy.jobs_files import document, job
-from tests.nestsim.validation.validation_rows import GPT, write_csv
+from tests.nestsim.features.compare.small import write
+from tests.nestsim.features.jobs.jobs_files import document, job
+from tests.nestsim.features.validation.validation_rows import GPT, write_csv
 
 WRONG_INPUT = 2
 SETS = ("--set", "simulation.seed=1,2", "--workers", "1")
@@ -332,7 +332,7 @@ def test_lines_of_progress_say_what_is_done_and_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("nestsim.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("nestsim.running.progress.time.monotonic", lambda: now[0])
     lines = ProgressLines()
     try:
         assert lines.line(105.0) == "after 5 s: working"
@@ -360,7 +360,7 @@ def test_lines_of_progress_say_what_is_done_and_what_is_left(
 def test_lines_come_unasked_at_growing_distances(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nestsim.progress.FIRST_LINES", (0.01, 0.02, 0.04))
+    monkeypatch.setattr("nestsim.running.progress.FIRST_LINES", (0.01, 0.02, 0.04))
     told = ""
     with progress_bar(quiet=False) as progress:
         assert progress is not None
@@ -379,7 +379,7 @@ def test_short_work_and_quiet_work_show_nothing(
 ) -> None:
     with progress_bar(quiet=False) as progress:
         assert progress is not None
-    monkeypatch.setattr("nestsim.progress.FIRST_LINES", (0.001, 0.001))
+    monkeypatch.setattr("nestsim.running.progress.FIRST_LINES", (0.001, 0.001))
     with progress_bar(quiet=True) as progress:
         time.sleep(0.02)
         assert progress is None

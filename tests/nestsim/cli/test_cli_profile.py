@@ -15,7 +15,7 @@ from estimators.operators.profile import (
     read_profile,
 )
 from nestsim.cli import main
-from nestsim.profile.report import (
+from nestsim.features.profile.report import (
     catalogue_entry,
     headline,
     median_spread,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-import nestsim.evaluate
 from nestsim.cli import main
-from nestsim.job import simulate_job
+from nestsim.evaluate import evaluator
+from nestsim.evaluate.job import simulate_job
 from nestsim.scenario import load_scenario
 from nestsim.scenario.settings import SimulationTable
 from nestsim.scenario.software import EXECUTION
@@ -213,13 +213,13 @@ def test_a_replay_that_is_too_slow_is_status_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Plans are upper bounds where links are free, so that the time is put on here."""
-    run = nestsim.evaluate.replay
+    run = evaluator.replay
 
     def slower(*arguments: Any, **options: Any) -> Any:
         done = run(*arguments, **options)
         return replace(done, iteration_time=1.2 * done.iteration_time)
 
-    monkeypatch.setattr(nestsim.evaluate, "replay", slower)
+    monkeypatch.setattr(evaluator, "replay", slower)
     status, out = simulated(capsys, write(folder, EIGHT + PLAN))
     assert status == NOT_CONFIRMED
     assert out.startswith("NOT CONFIRMED (slower)")
@@ -470,7 +470,9 @@ def test_every_setting_of_the_replay_reaches_it(
     seen: list[object] = []
     for name in ("lower_plan", "replay"):
         monkeypatch.setattr(
-            nestsim.evaluate, name, _watched(getattr(nestsim.evaluate, name), seen)
+            evaluator,
+            name,
+            _watched(getattr(evaluator, name), seen),
         )
     scenario = write(folder, text)
     simulated(capsys, scenario)

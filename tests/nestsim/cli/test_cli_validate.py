@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nestsim.cli import main
-from tests.nestsim.validation.validation_rows import GPT, MEMORY, write_csv
+from tests.nestsim.features.validation.validation_rows import GPT, MEMORY, write_csv
 
 WRONG_INPUT = 2
 

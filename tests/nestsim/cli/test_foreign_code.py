@@ -12,7 +12,7 @@ import typer.main
 import nestsim
 from nestsim.cli import main
 from nestsim.cli.app import app
-from tests.nestsim.compare.small import write
+from tests.nestsim.features.compare.small import write
 from topologies.errors import InputError
 
 WRONG_INPUT = 2

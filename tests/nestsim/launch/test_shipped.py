@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.job import plan_job
+from nestsim.evaluate.job import plan_job
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.registry import PRESET_FORMATS, READERS, WRITERS

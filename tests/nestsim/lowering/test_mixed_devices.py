@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nestsim.evaluate.verdict import contention_by_level
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.build import build_model
 from nestsim.simulator.replay import ReplaySettings, fold_model, replay
-from nestsim.verdict import contention_by_level
 from planner.cost.pricing import price_plan
 from planner.step.fleet import DeviceKind, Fleet
 from tests.nestsim.lowering.test_lower import real

@@ -9,7 +9,7 @@ import pytest
 
 from nestsim.cli import main
 from nestsim.page.kinds.comparison import comparison_page
-from tests.nestsim.compare.small import write
+from tests.nestsim.features.compare.small import write
 from tests.nestsim.page.conftest import DARK, DESKTOP, PHONE, Opened
 
 Open = Callable[..., Opened]

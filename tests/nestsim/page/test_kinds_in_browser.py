@@ -14,24 +14,24 @@ from nestsim.document.html import page_html
 from nestsim.document.parts import Document, Section
 from nestsim.face.report import FolderReport
 from nestsim.face.sweep import SweepReport
-from nestsim.goodput.document import goodput_document
-from nestsim.jitter.document import jitter_document
+from nestsim.features.goodput.document import goodput_document
+from nestsim.features.jitter.document import jitter_document
+from nestsim.features.jobs.document import jobs_document
+from nestsim.features.stress.document import stress_document
+from nestsim.features.sweep.axes import Axis
+from nestsim.features.sweep.document import sweep_document
+from nestsim.features.sweep.record import sweep_json
 from nestsim.page.kinds.networks import networks_page
 from nestsim.report.json import dump_json
 from nestsim.scenario import load_scenario
-from nestsim.stress.document import stress_document
-from nestsim.sweep.axes import Axis
-from nestsim.sweep.document import sweep_document
-from nestsim.sweep.record import sweep_json
-from nestsim.tenancy.document import jobs_document
-from tests.nestsim.compare.small import write
-from tests.nestsim.compare.test_networks import PRICES, TORUS, TREE, put
-from tests.nestsim.jitter.jobs import small
+from tests.nestsim.features.compare.small import write
+from tests.nestsim.features.compare.test_networks import PRICES, TORUS, TREE, put
+from tests.nestsim.features.jitter.jobs import small
+from tests.nestsim.features.jobs.test_jobs_report import three_jobs, without_a_plan
+from tests.nestsim.features.stress.clusters import TEXT
+from tests.nestsim.features.stress.test_stress_cost import COST, SLOW
+from tests.nestsim.features.sweep.test_sweep_cost import AXES, priced
 from tests.nestsim.page.conftest import DESKTOP, PHONE, Opened
-from tests.nestsim.stress.clusters import TEXT
-from tests.nestsim.stress.test_stress_cost import COST, SLOW
-from tests.nestsim.sweep.test_sweep_cost import AXES, priced
-from tests.nestsim.tenancy.test_jobs_report import three_jobs, without_a_plan
 
 Open = Callable[..., Opened]
 

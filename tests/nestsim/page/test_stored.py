@@ -12,7 +12,7 @@ import nestsim
 from nestsim.cli import main
 from nestsim.document.html import page_html
 from nestsim.report.destination import claimed_folder, writer_of
-from tests.nestsim.compare.small import write
+from tests.nestsim.features.compare.small import write
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from estimators.software import IDEAL
 from estimators.training import ParallelismConfig, TrainingSpec
-from nestsim.results import (
+from nestsim.evaluate.results import (
     Assumptions,
     Candidate,
     JobResult,
@@ -21,6 +21,7 @@ from nestsim.results import (
     ReplayedResult,
     Throughput,
 )
+from nestsim.evaluate.verdict import Gap, Verdict
 from nestsim.simulator.outcome import (
     SPAN_KINDS,
     TRANSFER_KINDS,
@@ -30,7 +31,6 @@ from nestsim.simulator.outcome import (
     Spans,
     Transfers,
 )
-from nestsim.verdict import Gap, Verdict
 from planner.cost.objective import PricedPlan, StageCost
 from planner.step.execution import Execution
 from planner.step.plan import Plan, Stage

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestsim.evaluate.verdict import Gap
 from nestsim.report.figures.data import (
     fullest_stage,
     gap_steps,
@@ -21,7 +22,6 @@ from nestsim.report.figures.data import (
     waterfall,
 )
 from nestsim.simulator.outcome import MemoryTimeline
-from nestsim.verdict import Gap
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
     ONE_STAGE,

@@ -6,10 +6,10 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
+from nestsim.evaluate.results import JobResult
 from nestsim.report.figures.run import draw_gap, draw_links, draw_memory, draw_timeline
 from nestsim.report.figures.timeline import _shades
 from nestsim.report.json import reported_candidate
-from nestsim.results import JobResult
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
     INTERLEAVED,

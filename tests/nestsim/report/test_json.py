@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestsim.evaluate.uncertainty import Band
 from nestsim.report.json import (
     dump_json,
     job_json,
@@ -18,7 +19,6 @@ from nestsim.report.json import (
 )
 from nestsim.report.network import topology_json
 from nestsim.report.statistics import CAUSES
-from nestsim.uncertainty import Band
 from planner.step.plan import Plan
 from tests.nestsim.report.examples import (
     FOUR_STAGES,

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
+from nestsim.features.memory.job import LOGITS
 from nestsim.lowering import lower as account
-from nestsim.memory.job import LOGITS
 from nestsim.report.figures.palette import (
     INK,
     MEMORY_PARTS,

@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
-from nestsim.job import first_confirmed
+from nestsim.evaluate.job import first_confirmed
+from nestsim.evaluate.results import ReplayedResult
 from nestsim.report.folder import summary_rows
 from nestsim.report.json import job_json, reported_candidate
 from nestsim.report.text import print_result, result_json, simulation_json
-from nestsim.results import ReplayedResult
 from tests.nestsim.report.examples import FOUR_STAGES, INTERLEAVED, Shape, make_job
 
 

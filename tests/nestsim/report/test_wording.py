@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestsim.evaluate.verdict import Gap
 from nestsim.report.wording import (
     device_ranges,
     gap_cause,
@@ -22,7 +23,6 @@ from nestsim.report.wording import (
     signed_percent,
     size_of_limit,
 )
-from nestsim.verdict import Gap
 from tests.nestsim.report.examples import Shape, layer_names, make_plan
 
 

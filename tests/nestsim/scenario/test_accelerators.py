@@ -6,7 +6,7 @@ import pytest
 
 import nestsim
 from nestsim import InputError, Scenario
-from nestsim.cluster import cluster_network
+from nestsim.evaluate.cluster import cluster_network
 from topologies.accelerators import accelerator_names, load_accelerator, usual_host
 
 LEVEL = {"name": "node", "fan_out": 8, "bandwidth": "100 GB/s", "latency": "1 us"}

@@ -7,7 +7,7 @@ import pytest
 
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
-from nestsim.job import run_job
+from nestsim.evaluate.job import run_job
 from nestsim.scenario.load import load_scenario
 from topologies.errors import InputError
 

@@ -9,8 +9,8 @@ import pytest
 
 from estimators.host_time import message_time
 from nestsim.cli import main
-from nestsim.cluster import cluster_network, device_fleet
-from nestsim.evaluate import build_job
+from nestsim.evaluate.cluster import cluster_network, device_fleet
+from nestsim.evaluate.evaluator import build_job
 from nestsim.lowering.lower import lower_plan
 from nestsim.report.topology.marks import find_wear
 from nestsim.scenario.load import load_scenario

@@ -8,7 +8,7 @@ import pytest
 import tomli
 
 from nestsim.cli import main
-from nestsim.cluster import cluster_network
+from nestsim.evaluate.cluster import cluster_network
 from nestsim.scenario.load import load_scenario, scenario_of
 from topologies.errors import InputError
 from topologies.specs import CustomSpec, FatTreeSpec

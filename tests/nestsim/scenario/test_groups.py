@@ -10,13 +10,13 @@ import pytest
 from rich.console import Console
 
 import nestsim
-from nestsim.assertions import found_values
 from nestsim.cli import main
-from nestsim.cluster import device_fleet
-from nestsim.evaluate import Evaluator
-from nestsim.goodput.job import goodput_job
-from nestsim.job import explain_job, simulate_job
-from nestsim.memory.job import memory_job
+from nestsim.evaluate.assertions import found_values
+from nestsim.evaluate.cluster import device_fleet
+from nestsim.evaluate.evaluator import Evaluator
+from nestsim.evaluate.job import explain_job, simulate_job
+from nestsim.features.goodput.job import goodput_job
+from nestsim.features.memory.job import memory_job
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.report.explain import explain_json, print_explanation
 from nestsim.report.figures.data import memory_title

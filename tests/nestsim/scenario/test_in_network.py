@@ -5,8 +5,8 @@ import json
 import pytest
 
 from nestsim.cli import main
-from nestsim.cluster import job_network
-from nestsim.job import simulate_job
+from nestsim.evaluate.cluster import job_network
+from nestsim.evaluate.job import simulate_job
 from nestsim.scenario import load_scenario
 from topologies import InputError
 

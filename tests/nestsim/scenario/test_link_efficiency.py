@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.cluster import cluster_network
+from nestsim.evaluate.cluster import cluster_network
 from nestsim.scenario import load_scenario
 from topologies.errors import InputError
 

@@ -9,8 +9,8 @@ import pytest
 from estimators.collectives.transports import transports
 from estimators.platform import Platform
 from nestsim.cli import main
-from nestsim.cluster import cluster_network, cluster_software, job_network
-from nestsim.job import simulate_job
+from nestsim.evaluate.cluster import cluster_network, cluster_software, job_network
+from nestsim.evaluate.job import simulate_job
 from nestsim.scenario import load_scenario
 from topologies.errors import InputError
 

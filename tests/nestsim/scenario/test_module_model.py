@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.compare.job import digest
-from nestsim.job import plan_job, simulate_job
+from nestsim.evaluate.job import plan_job, simulate_job
+from nestsim.features.compare.job import digest
+from nestsim.features.sweep.axes import axis
+from nestsim.features.sweep.scenario_task import ScenarioTask
 from nestsim.scenario import load_scenario
 from nestsim.scenario.load import Scenario
-from nestsim.sweep.axes import axis
-from nestsim.sweep.scenario_task import ScenarioTask
 from topologies.errors import InputError
 
 SHIPPED = Path(__file__).parents[3] / "scenarios"

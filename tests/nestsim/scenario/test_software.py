@@ -10,9 +10,9 @@ import pytest
 
 from estimators.training import TrainingSpec
 from nestsim.cli import main
-from nestsim.cluster import cluster_network, cluster_software
-from nestsim.evaluate import build_job
-from nestsim.job import plan_job
+from nestsim.evaluate.cluster import cluster_network, cluster_software
+from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.job import plan_job
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.scenario import Scenario, load_scenario
 from nestsim.scenario.software import DEFAULT_PRESET, SoftwareTable

@@ -14,12 +14,12 @@ from estimators.user_files.constants import (
     user_constants_toml,
 )
 from nestsim.cli import main
-from nestsim.compare.job import digest
-from nestsim.evaluate import build_job
-from nestsim.job import simulate_job
+from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.job import simulate_job
+from nestsim.features.compare.job import digest
+from nestsim.features.sweep.axes import axis
+from nestsim.features.sweep.scenario_task import ScenarioTask
 from nestsim.scenario import load_scenario
-from nestsim.sweep.axes import axis
-from nestsim.sweep.scenario_task import ScenarioTask
 from topologies.errors import InputError
 
 JOB = """

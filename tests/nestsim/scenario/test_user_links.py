@@ -9,13 +9,13 @@ import pytest
 from estimators.collectives.transports import find_transport
 from estimators.layers.work import Degrees
 from nestsim.cli import main
-from nestsim.cluster import cluster_network
-from nestsim.compare.job import digest
-from nestsim.evaluate import build_job
-from nestsim.job import simulate_job
+from nestsim.evaluate.cluster import cluster_network
+from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.job import simulate_job
+from nestsim.features.compare.job import digest
+from nestsim.features.sweep.scenario_task import ScenarioTask
 from nestsim.scenario import load_scenario
 from nestsim.scenario.load import Scenario
-from nestsim.sweep.scenario_task import ScenarioTask
 from topologies.errors import InputError
 
 HEAD = """

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from nestsim.cluster import device_fleet
-from nestsim.evaluate import Evaluator
+from nestsim.evaluate.cluster import device_fleet
+from nestsim.evaluate.evaluator import Evaluator
 from nestsim.launch.formats.chakra import wire
 from nestsim.launch.formats.chakra.program import TraceNode, TraceProgram, numbered
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob

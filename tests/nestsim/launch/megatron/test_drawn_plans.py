@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nestsim.job import plan_job
+from nestsim.evaluate.job import plan_job
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
 from nestsim.launch.job import LaunchJob

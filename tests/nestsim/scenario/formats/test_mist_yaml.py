@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from nestsim.cli import main
-from nestsim.cluster import job_network
+from nestsim.evaluate.cluster import job_network
 from nestsim.scenario.load import load_scenario
 from planner.rivals.mist.inputs import cluster_mesh, device_rates
 from planner.rivals.mist.links import GATHER, GIGABYTE, Mesh

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nestsim.evaluate import Evaluator
+from nestsim.evaluate.evaluator import Evaluator
 from nestsim.launch.formats.chakra import wire
 from nestsim.launch.formats.chakra.writing import GROUPS, write_chakra
 from nestsim.lowering.lower import stage_collectives

@@ -1,4 +1,0 @@
-"""Fit the constants of the cost models to measurements, and say how far to trust them.
-
-A tool for developers: ``python -m nestsim.calibration MEASUREMENTS.csv``.
-"""

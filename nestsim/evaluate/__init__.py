@@ -1,0 +1,1 @@
+"""One plan on one cluster: priced, replayed, judged, and what it costs."""

@@ -1,0 +1,444 @@
+"""From a job to plans, and from a plan to what it reaches.
+
+A planner's plans are found, the best of them in the replay first; a plan is priced,
+lowered to a step of the simulator, replayed, judged.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from estimators.layers.table import model_flops_per_sequence
+from estimators.layers.work import Degrees
+from estimators.software import Software
+from estimators.tracing.trace import trace_model
+from estimators.user_files.constants import constants_with
+from nestsim.evaluate.cluster import (
+    cluster_software,
+    device_fleet,
+    job_network,
+    priced_cluster,
+)
+from nestsim.evaluate.cost.cluster import ClusterCost
+from nestsim.evaluate.results import Candidate, Throughput
+from nestsim.evaluate.uncertainty import MemoryBand, memory_band
+from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
+from nestsim.lowering.lower import lower_plan
+from nestsim.scenario.load import Scenario
+from nestsim.scenario.settings import SimulationSpec
+from nestsim.simulator.jittered import jittered_times
+from nestsim.simulator.noise import Jitter
+from nestsim.simulator.outcome import Replay
+from nestsim.simulator.replay import replay, replayed_time
+from nestsim.simulator.work import PipelineWork
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
+from planner.explain.infeasibility import explain_infeasibility
+from planner.rivals import PLANNERS
+from planner.rivals.manual import manual_plans
+from planner.rivals.protocol import PlannerOutcome, PlannerSettings, fits
+from planner.search.launchable import BrokenRule, broken_rules
+from planner.search.launchable_sizes import LaunchFacts
+from planner.search.replayed.search import Replays
+from planner.search.space import SearchSpec
+from planner.step.execution import Workload
+from planner.step.plan import Plan
+from planner.step.room import stage_rooms
+from planner.work import Progress, Work
+from topologies.arrays import FloatArray
+from topologies.errors import InputError
+from topologies.network import Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evaluator:
+    """Finds, prices, lowers, replays and judges plans of one job on one network.
+
+    The one way from a plan to what it reaches: every job takes it.
+    """
+
+    network: Network
+    """Network of the cluster."""
+
+    workload: Workload
+    """Model, job and device."""
+
+    search: SearchSpec = field(default_factory=SearchSpec)
+    """What the planner may try, and what it holds plans to."""
+
+    simulation: SimulationSpec = field(default_factory=SimulationSpec)
+    """How plans are replayed and judged."""
+
+    cost: ClusterCost | None = None
+    """What the cluster costs; None where nobody says or asks."""
+
+    memory_band: MemoryBand | None = None
+    """How far off what plans need of memory may be; None for exact."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, progress: Progress | None = None) -> "Evaluator":
+        """Build the network of a scenario, and trace its model.
+
+        Raises
+        ------
+        InputError
+            If parts of the scenario do not go together.
+        """
+        cost = priced_cluster(scenario)
+        return replace(cls.on(scenario, *build_job(scenario, progress)), cost=cost)
+
+    @classmethod
+    def on(
+        cls, scenario: Scenario, network: Network, workload: Workload
+    ) -> "Evaluator":
+        """Return the evaluator of a scenario whose network and workload are there.
+
+        The workload is that of the scenario's devices, slow ones included.
+        """
+        return cls(
+            network=network,
+            workload=workload.on(device_fleet(scenario, network.num_devices)),
+            search=scenario.search,
+            simulation=scenario.simulation,
+            memory_band=memory_band(scenario.software_preset),
+        )
+
+    def price(self, plan: Plan) -> PricedPlan:
+        """Return a plan with its planned times and memory."""
+        return price_plan(self.network, self.workload, plan)
+
+    def planned(self, priced: PricedPlan) -> Throughput:
+        """Return what a plan promises."""
+        peak = max(stage.peak_memory for stage in priced.stages)
+        return _throughput(self.network, self.workload, priced.iteration_time, peak)
+
+    def lower(self, priced: PricedPlan, *, memory: bool = True) -> PipelineWork:
+        """Return one step of a plan as the simulator takes it."""
+        return lower_plan(
+            self.network,
+            self.workload,
+            priced,
+            self.simulation.replay,
+            memory=memory,
+        )
+
+    def replay(
+        self,
+        work: PipelineWork,
+        *,
+        memory: bool = True,
+        every_actor: bool = False,
+        confirm: bool = False,
+        progress: Progress | None = None,
+    ) -> Replay:
+        """Run one step over the links of the network.
+
+        A long replay says before it starts about how long it will take.
+        """
+        return replay(
+            self.network,
+            work,
+            self.simulation.replay,
+            memory=memory,
+            every_actor=every_actor,
+            confirm=confirm,
+            progress=progress,
+        )
+
+    def replayed_time(self, priced: PricedPlan, cutoff: float = math.inf) -> float:
+        """Return the replayed iteration time of a plan [s].
+
+        Infinite if the step has too many passes to be replayed; from the cutoff on any
+        longer time may stand for it.
+        """
+        try:
+            work = self.lower(priced, memory=False)
+        except InputError:
+            return math.inf
+        return replayed_time(self.network, work, self.simulation.replay, cutoff=cutoff)
+
+    def jittered_times(
+        self,
+        priced: PricedPlan,
+        jitter: Jitter,
+        runs: Sequence[int],
+        progress: Progress | None = None,
+    ) -> FloatArray:
+        """Return the replayed iteration time of a plan in each of some runs [s]."""
+        work = self.lower(priced, memory=False)
+        settings = self.simulation.replay
+        return jittered_times(self.network, work, settings, jitter, runs, progress)
+
+    def judge(
+        self, priced: PricedPlan, done: Replay, rank: int, gap: Gap | None = None
+    ) -> Verdict:
+        """Compare a plan with its replay; ``rank`` is 0 for a plan that was given.
+
+        A plan that this replay chose promises the replayed time itself.
+        """
+        by_replay = rank > 0 and self.search.objective == "replayed"
+        return judge(
+            self.network,
+            priced,
+            done,
+            tolerance=None if by_replay else self.simulation.tolerance,
+            memory=DeviceMemory(
+                stage_rooms(self.workload, priced.plan, self.search.memory_reserve),
+                self.memory_band,
+            ),
+            gap=gap,
+        )
+
+    def evaluate(
+        self, priced: PricedPlan, rank: int, progress: Progress | None = None
+    ) -> Candidate:
+        """Replay a plan and judge it; ``rank`` is 0 for a plan that was given."""
+        done = self.replay(self.lower(priced), progress=progress)
+        peak = max(timeline.peak for timeline in done.memory)
+        return Candidate(
+            rank=rank,
+            priced=priced,
+            planned=self.planned(priced),
+            replay=done,
+            simulated=_throughput(
+                self.network, self.workload, done.iteration_time, peak
+            ),
+            verdict=self.judge(priced, done, rank),
+            broken_rules=self.launch_breaches(priced.plan),
+        )
+
+    def explain(
+        self, candidate: Candidate, progress: Progress | None = None
+    ) -> Candidate:
+        """Look closer at the plan that is reported: by more runs of its step.
+
+        SimPy has the last word on it (`nestsim.simulator.replay.confirmed_run`). The
+        gap is split by level of the network; where the trace shows all devices, the
+        replay records all of them.
+        """
+        work = self.lower(candidate.priced)
+        progress_of(progress, "replay: explain the reported plan")
+        every_actor = self.simulation.trace == "all"
+        done = self.replay(work, every_actor=every_actor, confirm=True)
+        known = candidate.replay.iteration_time
+        assert done.iteration_time == known, f"{done.engine}: not {known!r} s"
+        settings = self.simulation.replay
+        gap = explain_gap(self.network, candidate.priced, done, work, settings)
+        verdict = self.judge(candidate.priced, done, candidate.rank, gap)
+        return replace(candidate, replay=done, verdict=verdict)
+
+    def confirm(
+        self, candidate: Candidate, progress: Progress | None = None
+    ) -> Candidate:
+        """Let SimPy's engine replay a plan that has been evaluated."""
+        work = self.lower(candidate.priced)
+        done = self.replay(work, confirm=True, progress=progress)
+        return replace(candidate, replay=done)
+
+    def launch_breaches(self, plan: Plan) -> tuple[BrokenRule, ...]:
+        """Return the rules of the framework that a plan breaks."""
+        search = self.search
+        if search.rules is None:
+            return ()
+        facts = LaunchFacts.of(
+            self.workload,
+            self.network.num_devices,
+            idle_devices=search.idle_devices,
+            network=self.network,
+        )
+        return broken_rules(plan, search.rules, facts)
+
+    @property
+    def replays(self) -> Replays:
+        """How a search for the fastest replay judges plans."""
+        return Replays(
+            judge=self.replayed_time,
+            by_layer=self.simulation.replay.granularity == "layer",
+            ordinary=self._ordinary_plans,
+        )
+
+    def find(
+        self,
+        planner: str,
+        settings: PlannerSettings,
+        *,
+        starts: Sequence[Plan] = (),
+        progress: Progress | None = None,
+    ) -> PlannerOutcome:
+        """Return the plans of a planner, best first.
+
+        By their replays if that is the scenario's objective: a planner that does not
+        look at replays is taken by the best replayed one of the plans that it proposes.
+
+        Parameters
+        ----------
+        planner
+            A name of `planner.rivals.PLANNERS`.
+        settings
+            Seeds, budgets and the like.
+        starts
+            Plans to choose from beside those that the planner proposes.
+        progress
+            Called with every step.
+
+        Raises
+        ------
+        InputError
+            If the planner refuses the space, or the plan that it is given.
+        """
+        spec = self.search
+        if spec.objective == "replayed":
+            replays = replace(self.replays, starts=tuple(starts))
+            settings = replace(settings, replays=replays)
+        try:
+            outcome = PLANNERS[planner].find(
+                self.network, self.workload, spec, settings, progress=progress
+            )
+        except InputError as error:
+            raise (error.at("search") if error.where == "planner" else error) from None
+        if planner == "nest" and not (outcome.plans or outcome.spent.is_stopped):
+            why_not = explain_infeasibility(
+                self.network, self.workload, spec, outcome.why_not, progress=progress
+            )
+            return replace(outcome, why_not=why_not)
+        if spec.objective == "planned":
+            return outcome
+        if planner == "nest":
+            return self._with_price_of_rules(outcome)
+        plans = [*outcome.plans, *self._priced(starts if outcome.plans else ())]
+        times = [self.replayed_time(priced) for priced in plans]
+        order = sorted(range(len(times)), key=times.__getitem__)
+        return self._with_price_of_rules(
+            replace(
+                outcome,
+                plans=tuple(plans[index] for index in order),
+                replayed_times=tuple(times[index] for index in order),
+            )
+        )
+
+    def _with_price_of_rules(self, outcome: PlannerOutcome) -> PlannerOutcome:
+        """Say how fast a planner's plans are within the framework's rules and without.
+
+        Without them only where it had any such plan.
+        """
+        times = outcome.replayed_times
+        within = [outcome.launchable_time] * math.isfinite(outcome.launchable_time)
+        free = [self.replayed_time(priced) for priced in self._priced(outcome.refused)]
+        for priced, time in zip(outcome.plans, times, strict=True):
+            if not self.launch_breaches(priced.plan):
+                within.append(time)
+            elif self.search.keeps_rules:
+                free.append(time)
+        if not self.search.keeps_rules:
+            free += times
+        return replace(
+            outcome,
+            launchable_time=min(within, default=math.nan),
+            free_time=min(free, default=math.nan),
+        )
+
+    def _priced(self, plans: Sequence[Plan]) -> list[PricedPlan]:
+        """Price plans that fit in memory."""
+        return [
+            self.price(plan)
+            for plan in plans
+            if fits(self.workload, self.search, plan, self.network.host)
+        ]
+
+    def _ordinary_plans(self) -> Sequence[Plan]:
+        """Return what a competent user would try."""
+        spec = self.search
+        try:
+            plans = manual_plans(self.network, self.workload, spec, Work())
+        except InputError:
+            return ()
+        return plans[: spec.keep_best]
+
+
+def _throughput(
+    network: Network, workload: Workload, iteration_time: float, peak_memory: float
+) -> Throughput:
+    sequences = workload.training.global_batch_size
+    tokens = sequences * workload.graph.spec.sequence_length / iteration_time
+    flops = sequences * model_flops_per_sequence(workload.graph) / iteration_time
+    causal = sequences * model_flops_per_sequence(workload.graph, counts_masked=False)
+    per_device = flops / network.num_devices
+    peak = workload.mean_peak_flops
+    return Throughput(
+        iteration_time=iteration_time,
+        tokens_per_second=tokens,
+        tokens_per_second_per_device=tokens / network.num_devices,
+        flops_per_device=per_device,
+        mfu=per_device / peak,
+        mfu_causal=causal / iteration_time / network.num_devices / peak,
+        peak_memory=peak_memory,
+    )
+
+
+def build_job(
+    scenario: Scenario, progress: Progress | None
+) -> tuple[Network, Workload]:
+    """Build the network of a scenario, and trace its model."""
+    if progress is not None:
+        progress("network: build", None)
+    network = job_network(scenario)
+    workload = build_workload(scenario, cluster_software(scenario, network), progress)
+    workload = workload.on(device_fleet(scenario, network.num_devices))
+    if scenario.profile is not None:
+        _check_measured(workload)
+    return network, workload
+
+
+def build_workload(
+    scenario: Scenario, software: Software, progress: Progress | None
+) -> Workload:
+    """Trace the model of a scenario; no network is needed.
+
+    Parameters
+    ----------
+    scenario
+        The job.
+    software
+        Its software, told how large nodes are where times matter.
+    progress
+        Told what is done.
+    """
+    if progress is not None:
+        progress("model: trace", None)
+    return Workload(
+        graph=(
+            trace_model(scenario.spec)
+            if scenario.module is None
+            else scenario.module.graph
+        ),
+        training=scenario.training,
+        accelerator=scenario.accelerator,
+        software=software,
+        execution=scenario.execution,
+        constants=constants_with(scenario.constants),
+        links=scenario.links,
+        profile=scenario.profile,
+    )
+
+
+def _check_measured(workload: Workload) -> None:
+    """Refuse a profile that lacks an operation of the model, before hours of work."""
+    try:
+        workload.table(Degrees())
+    except InputError as error:
+        raise InputError(
+            error.problem,
+            where="cluster.profile",
+            expected=error.expected,
+            hint=error.hint,
+        ) from None
+
+
+def progress_of(
+    progress: Progress | None, doing: str, share: float | None = None
+) -> Progress | None:
+    """Say what is being done, and return what takes details of it."""
+    if progress is None:
+        return None
+    progress(doing, share)
+    return lambda detail, _: progress(f"{doing}: {detail}", share)

@@ -1,0 +1,401 @@
+"""The jobs of one scenario: plan; plan, replay, choose; replay a plan that is given."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+from nestsim.evaluate.evaluator import Evaluator, progress_of
+from nestsim.evaluate.results import (
+    Assumptions,
+    C,
+    Candidate,
+    ExplainResult,
+    JobKind,
+    JobResult,
+    PlannedCandidate,
+    PlanResult,
+    ReplayedResult,
+)
+from nestsim.evaluate.uncertainty import (
+    Band,
+    MemoryNeed,
+    Setting,
+    band,
+    memory_band,
+)
+from nestsim.evaluate.verdict import NO_ROOM
+from nestsim.scenario.load import Scenario
+from nestsim.simulator.outcome import MOST_SIMPY_EVENTS
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
+from planner.explain.explain import explain
+from planner.explain.request import Request
+from planner.frameworks.framework import FRAMEWORKS
+from planner.memory.account import MemoryJob, MemoryLimits
+from planner.memory.thrift import least_memory
+from planner.plans.build import build_plan, with_algorithms
+from planner.plans.checks import check_plan
+from planner.rivals.protocol import PlannerOutcome
+from planner.search.thriftiest import fullest_stage
+from planner.step.execution import Workload
+from planner.step.plan import Plan
+from planner.step.room import is_within
+from planner.step.schedules import find_schedule
+from planner.work import Progress
+from topologies.errors import InputError
+from topologies.network import Network
+
+
+def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanResult:
+    """Search the k best plans of a scenario, and price them.
+
+    Raises
+    ------
+    InputError
+        If parts of the scenario do not go together.
+    """
+    evaluator = Evaluator.of(scenario, progress)
+    found = _find(evaluator, scenario, progress)
+    candidates = tuple(
+        PlannedCandidate(
+            rank=rank,
+            priced=priced,
+            planned=evaluator.planned(priced),
+            replayed_time=time,
+        )
+        for rank, (priced, time) in enumerate(
+            zip_longest(found.plans, found.replayed_times), start=1
+        )
+    )
+    result = job_result("plan", scenario, evaluator, candidates)
+    return with_search(result, evaluator, scenario, found)
+
+
+def explain_job(
+    scenario: Scenario, request: Request, *, progress: Progress | None = None
+) -> ExplainResult:
+    """Price what a user names beside the best plan of a scenario.
+
+    Raises
+    ------
+    InputError
+        If parts of the scenario do not go together.
+    """
+    evaluator = Evaluator.of(scenario, progress)
+    network, workload = evaluator.network, evaluator.workload
+    found = explain(
+        network,
+        workload,
+        scenario.search,
+        request,
+        replays=evaluator.replays,
+        progress=progress,
+    )
+    device = workload.accelerator
+    if found.priced is not None:
+        stage = found.priced.plan.stages[found.lacking_stage]
+        device = workload.smallest_of(stage.devices)
+    return ExplainResult(
+        scenario_name=scenario.name,
+        network=network,
+        layer_names=tuple(workload.graph.names),
+        device_name=device.name,
+        explanation=found,
+    )
+
+
+def run_job(scenario: Scenario, *, progress: Progress | None = None) -> ReplayedResult:
+    """Plan a scenario, replay the k best plans, and choose the first confirmed one.
+
+    Raises
+    ------
+    InputError
+        If parts of the scenario do not go together.
+    """
+    evaluator = Evaluator.of(scenario, progress)
+    _check_replayable(scenario, evaluator.network)
+    found = _find(evaluator, scenario, progress)
+    candidates = []
+    for index, priced in enumerate(found.plans):
+        share = index / len(found.plans)
+        doing = f"replay: plan {index + 1} of {len(found.plans)}"
+        details = progress_of(progress, doing, share)
+        candidates.append(evaluator.evaluate(priced, index + 1, details))
+    candidates.sort(key=_simulated_order)
+    chosen = first_confirmed(candidates)
+    if candidates:
+        reported = chosen or 0
+        candidates[reported] = evaluator.explain(candidates[reported], progress)
+        _confirm_others(evaluator, candidates, reported, progress)
+    result = job_result("run", scenario, evaluator, tuple(candidates))
+    return with_search(replace(result, chosen=chosen), evaluator, scenario, found)
+
+
+def _confirm_others(
+    evaluator: Evaluator,
+    candidates: list[Candidate],
+    reported: int,
+    progress: Progress | None,
+) -> None:
+    """Let SimPy replay what else is confirmed, best first, as far as time allows.
+
+    All of a report has no more events than SimPy is asked for one plan.
+    """
+    left = MOST_SIMPY_EVENTS - candidates[reported].replay.num_events
+    for index, candidate in enumerate(candidates):
+        known = candidate.replay
+        if candidate.verdict.kind != "confirmed" or known.engine == "simpy":
+            continue
+        left -= known.num_events
+        if left < 0:
+            return
+        details = progress_of(progress, f"replay: confirm plan {index + 1}")
+        candidates[index] = evaluator.confirm(candidate, details)
+
+
+def _check_replayable(scenario: Scenario, network: Network) -> None:
+    """Refuse, before a search, a batch of which no plan can be replayed.
+
+    Whatever the plan, each device has a share of the passes of a microbatch.
+    """
+    sizes = scenario.search.micro_batch_sizes
+    if sizes is None:
+        return
+    batch = scenario.training.global_batch_size
+    fewest = batch // (max(sizes) * network.num_devices)
+    try:
+        find_schedule("1f1b").check_length(1, fewest)
+    except InputError as error:
+        raise InputError(
+            error.problem,
+            where="training.global_batch_size",
+            got=f"{batch:,}, at least {fewest:,} microbatches of {max(sizes)} on each "
+            f"of {network.num_devices:,} devices",
+            expected=error.expected,
+        ) from None
+
+
+def first_confirmed(candidates: Sequence[Candidate]) -> int | None:
+    """Return the index of the first plan that its replay confirms, None without."""
+    kinds = [candidate.verdict.kind for candidate in candidates]
+    return kinds.index("confirmed") if "confirmed" in kinds else None
+
+
+def _reported(candidates: Sequence[Candidate | PlannedCandidate]) -> int:
+    """Return the index of the plan that is reported: the first confirmed one."""
+    replayed = [one for one in candidates if isinstance(one, Candidate)]
+    return first_confirmed(replayed) or 0
+
+
+def job_result(
+    kind: JobKind,
+    scenario: Scenario,
+    evaluator: Evaluator,
+    candidates: tuple[C, ...],
+) -> JobResult[C]:
+    """Return what there is to report of a job but for what a search found."""
+    network, workload = evaluator.network, evaluator.workload
+    # Where devices differ, those of the reported plan's fullest stage.
+    fullest = None
+    if candidates:
+        priced = candidates[_reported(candidates)].priced
+        fullest = priced.plan.stages[fullest_stage(priced)].devices
+    return JobResult(
+        kind=kind,
+        scenario_name=scenario.name,
+        assumptions=Assumptions(
+            preset=scenario.software_preset,
+            software=workload.software,
+            training=workload.training,
+            execution=workload.execution,
+            accelerator=workload.accelerator,
+            parameter_bytes=workload.parameter_bytes,
+            constants=scenario.constants,
+            links=scenario.links,
+            profile=workload.profile,
+            network=scenario.network_assumed,
+            groups=scenario.groups,
+        ),
+        network=network,
+        layer_names=tuple(workload.graph.names),
+        device_memory=workload.smallest_of(fullest).memory_bytes,
+        usable_memory=workload.memory_on(fullest, scenario.search.memory_reserve),
+        band=None if scenario.constants else _band(network, workload),
+        cost=evaluator.cost,
+        candidates=candidates,
+        max_trace_events=scenario.simulation.trace_events,
+    )
+
+
+def _band(network: Network, workload: Workload) -> Band | None:
+    """Return the band of a simulated time by shipped constants, the widest of devices.
+
+    Measured operators are another matter.
+    """
+    if workload.profile is not None:
+        return None
+    fleet = workload.fleet
+    used = (workload.accelerator,) if fleet is None else fleet.accelerators
+    bands = [
+        band(
+            Setting(
+                software=workload.software.name,
+                accelerator=accelerator.name,
+                num_devices=network.num_devices,
+                has_experts=bool(workload.graph.spec.num_moe_experts),
+            )
+        )
+        for accelerator in used
+    ]
+    known = [one for one in bands if one is not None]
+    if len(known) < len(bands):
+        return None
+    return Band(min(one.low for one in known), max(one.high for one in known))
+
+
+def _find(
+    evaluator: Evaluator, scenario: Scenario, progress: Progress | None
+) -> PlannerOutcome:
+    """Return the plans of a scenario's planner, or why there are none."""
+    settings = scenario.planner_settings
+    return evaluator.find(scenario.planner, settings, progress=progress)
+
+
+def with_search(
+    result: JobResult[C],
+    evaluator: Evaluator,
+    scenario: Scenario,
+    found: PlannerOutcome,
+) -> JobResult[C]:
+    """Return a result together with what the search has to say of itself."""
+    statistics = dict(found.statistics)
+    if not statistics:
+        statistics = {f"plans priced by {found.planner}": found.evaluations}
+    bound = found.lower_bound
+    return replace(
+        result,
+        objective=scenario.search.objective,
+        lower_bound=math.nan if bound is None else bound,
+        proposed_time=found.proposed_time,
+        search_statistics=statistics,
+        shortfall=found.why_not,
+        spent=found.spent,
+        covers_space=found.covers_space,
+        least_need=None if found.plans else _least_need(evaluator, scenario),
+    )
+
+
+def _least_need(evaluator: Evaluator, scenario: Scenario) -> MemoryNeed | None:
+    """Return what the least demanding plan of a space needs, if it may fit.
+
+    As `nestsim memory` counts it. None where the estimate decides: with ideal software,
+    devices of several kinds, or hosts that have too little.
+    """
+    known = memory_band(scenario.software_preset)
+    if known is None or evaluator.workload.fleet is not None:
+        return None
+    search, workload = scenario.search, evaluator.workload
+    room = max(workload.tensor_memory(search.memory_reserve), 0.0)
+    job = MemoryJob(
+        workload=workload,
+        rules=search.rules or FRAMEWORKS["ideal"].rules,
+        num_devices=evaluator.network.num_devices,
+        limits=MemoryLimits(room, scenario.host.memory),
+    )
+    least = least_memory(job, search)
+    if least is None or is_within(least.memory.needed, room):
+        return None
+    return known.need(least.memory.needed, room)
+
+
+def _simulated_order(candidate: Candidate) -> tuple[bool, float, int]:
+    """Order by simulated time; what does not fit comes last."""
+    is_too_large = candidate.verdict.kind in NO_ROOM
+    return is_too_large, candidate.simulated.iteration_time, candidate.rank
+
+
+def simulate_job(
+    scenario: Scenario,
+    *,
+    plan: Plan | None = None,
+    source: str = "plan",
+    progress: Progress | None = None,
+) -> ReplayedResult:
+    """Price, replay and judge one plan.
+
+    Parameters
+    ----------
+    scenario
+        The model, the job and the cluster.
+    plan
+        The plan; None for the one of the scenario's table [plan].
+    source
+        What errors call ``plan``: the file that it was read from.
+    progress
+        Told about every step.
+
+    Raises
+    ------
+    InputError
+        If there is no plan, or it does not fit the model, the batch or the cluster.
+        Too little memory is a verdict, not an error.
+    """
+    evaluator = Evaluator.of(scenario, progress)
+    network, workload = evaluator.network, evaluator.workload
+    if plan is None:
+        priced = price_table_plan(scenario, network, workload)
+    else:
+        priced = _price_file_plan(network, workload, plan, source)
+    details = progress_of(progress, "replay: the plan")
+    first = evaluator.evaluate(priced, 0, details)
+    candidate = evaluator.explain(first, progress)
+    result = job_result("simulate", scenario, evaluator, (candidate,))
+    return replace(result, chosen=first_confirmed(result.candidates))
+
+
+def nothing_found(
+    scenario: Scenario, *, progress: Progress | None = None
+) -> ReplayedResult:
+    """Return what there is to report of a scenario without a plan; nothing is searched.
+
+    Raises
+    ------
+    InputError
+        If parts of the scenario do not go together.
+    """
+    return job_result("run", scenario, Evaluator.of(scenario, progress), ())
+
+
+def price_table_plan(
+    scenario: Scenario, network: Network, workload: Workload
+) -> PricedPlan:
+    """Price the plan of a scenario's table [plan].
+
+    Raises
+    ------
+    InputError
+        If there is none, or it does not fit the model, the batch or the cluster.
+    """
+    if scenario.plan is None:
+        raise InputError(
+            "there is no plan to replay",
+            where="plan",
+            expected="a table [plan] in the scenario, or --plan PLAN.json",
+        )
+    try:
+        return price_plan(
+            network, workload, build_plan(network, workload, scenario.plan)
+        )
+    except InputError as error:
+        raise error.at("plan") from None
+
+
+def _price_file_plan(
+    network: Network, workload: Workload, plan: Plan, source: str
+) -> PricedPlan:
+    try:
+        check_plan(workload, plan, network.num_devices)
+        return price_plan(network, workload, with_algorithms(network, workload, plan))
+    except InputError as error:
+        raise error.at(source, ": ") from None

@@ -1,0 +1,266 @@
+"""What jobs hand to their reports: plans with their prices, replays and verdicts."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from estimators.operators.profile import Profile
+from estimators.software import Software
+from estimators.training import ParameterBytes, TrainingSpec
+from estimators.user_files.constants import UserConstants
+from estimators.user_files.links import UserLinks
+from nestsim.evaluate.cost.cluster import ClusterCost
+from nestsim.evaluate.cost.run import RunCost
+from nestsim.evaluate.uncertainty import Band, MemoryNeed
+from nestsim.evaluate.verdict import Verdict
+from nestsim.scenario.hardware.groups import DeviceGroup
+from nestsim.simulator.outcome import Replay
+from planner.cost.objective import PricedPlan
+from planner.explain.explain import Explanation
+from planner.search.launchable import BrokenRule
+from planner.step.execution import Execution
+from planner.step.room import judge_room
+from planner.work import Spent
+from topologies.accelerators import Accelerator
+from topologies.network import Network
+from topologies.short_repr import short_repr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """The same quantities for the plan and for the replay."""
+
+    iteration_time: float
+    """[s]"""
+
+    tokens_per_second: float
+    """[token/s]"""
+
+    tokens_per_second_per_device: float
+    """Over all devices of the cluster, idle ones included [token/s]."""
+
+    flops_per_device: float
+    """Model FLOPs (forward and backward, no recompute) per second and device."""
+
+    mfu: float
+    """`flops_per_device` over the device's peak; attention counts in full."""
+
+    mfu_causal: float
+    """The same with what a causal mask hides left out; `mfu` without such a mask."""
+
+    peak_memory: float
+    """Of the fullest device [byte]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One plan, replayed."""
+
+    rank: int
+    """Position in the planner's order, from 1; 0 for a plan that was given."""
+
+    priced: PricedPlan
+    planned: Throughput
+    replay: Replay
+    simulated: Throughput
+    verdict: Verdict
+
+    broken_rules: tuple[BrokenRule, ...] = ()
+    """Rules of the scenario's framework that the plan does not keep: it cannot be
+    launched there."""
+
+    __repr__ = short_repr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCandidate:
+    """One of the k best plans, not replayed."""
+
+    rank: int
+    """Position in the planner's order, from 1."""
+
+    priced: PricedPlan
+    planned: Throughput
+
+    replayed_time: float | None = None
+    """Iteration time in the replay; None if the search did not replay it [s]."""
+
+    __repr__ = short_repr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """What times rest on beside the plan: software, number formats, measurements."""
+
+    preset: str
+    """Framework whose defaults held where the scenario was silent."""
+
+    software: Software
+    training: TrainingSpec
+    execution: Execution
+    accelerator: Accelerator
+    parameter_bytes: ParameterBytes
+    """Bytes of each of the model's parameters by use, on average [byte]."""
+
+    constants: UserConstants | None = None
+    """Constants of the user; None for those that are shipped."""
+
+    links: UserLinks | None = None
+    """What the user measured of links; None for published figures."""
+
+    profile: Profile | None = None
+    """Where operator times were measured; None for the accelerator's rates."""
+
+    network: tuple[str, ...] = ()
+    """What a file of another program does not say of the network."""
+
+    groups: tuple[DeviceGroup, ...] = ()
+    """Devices of several accelerators, in the order of their numbers; empty if all are
+    `accelerator`."""
+
+    __repr__ = short_repr
+
+
+C = TypeVar("C", Candidate, PlannedCandidate)
+"""Plans that were replayed, or not."""
+
+JobKind = Literal["plan", "run", "simulate"]
+"""What was done: a search, a search and replays, or the replay of a given plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult(Generic[C]):
+    """Everything that a report on one scenario needs."""
+
+    kind: JobKind
+    """What was done."""
+
+    scenario_name: str
+    """What the user calls the scenario."""
+
+    assumptions: Assumptions
+    """What times rest on beside the plan."""
+
+    network: Network
+    """The cluster."""
+
+    layer_names: tuple[str, ...]
+    """Names of the chain's layers."""
+
+    device_memory: float
+    """Memory of one device; where devices differ, of those of the fullest stage of the
+    plan that is reported [byte]."""
+
+    usable_memory: float
+    """What tensors may take of a device's memory: what the library keeps and the
+    scenario's reserve are left out [byte]."""
+
+    band: Band | None = None
+    """Factors on a simulated time, the ends of its 80 % band; None where times are
+    not those of software that was measured."""
+
+    cost: ClusterCost | None = None
+    """What the cluster costs and draws; None if the scenario does not say."""
+
+    candidates: tuple[C, ...]
+    """Of a search, best first; replayed ones by simulated throughput, confirmed or
+    not; or the plan that was given."""
+
+    chosen: int | None = None
+    """Index into `candidates` of the first confirmed one; None if there is none."""
+
+    max_trace_events: int = 100_000
+    """The most events that an exported trace may hold: keeps it small enough for a
+    browser."""
+
+    objective: str = "planned"
+    """What the search minimised, one of `planner.search.space.OBJECTIVES`."""
+
+    lower_bound: float = math.nan
+    """No plan of the search space is faster than this: in the replay, or by the
+    planner's model, as `objective` says; NaN without a search [s]."""
+
+    proposed_time: float = math.nan
+    """Fastest replay of the plans that the dynamic program proposed to the search; NaN
+    if there was none [s]."""
+
+    search_statistics: Mapping[str, int] = field(default_factory=dict)
+    """Configurations considered, priced, and why the others were dropped."""
+
+    shortfall: str = ""
+    """Why there is no plan, in one sentence; empty if there is one."""
+
+    spent: Spent = field(default_factory=Spent)
+    """The work of the search, and which limit stopped it, if one did."""
+
+    covers_space: bool = True
+    """Whether finding nothing means that nothing of the space fits."""
+
+    least_need: MemoryNeed | None = None
+    """What the least demanding plan needs where none fits, with its band; None where
+    that is not known."""
+
+    __repr__ = short_repr
+
+    @property
+    def no_plan(self) -> str:
+        """The verdict where there is no plan."""
+        if self.spent.is_stopped:
+            return "stopped"
+        if not self.covers_space:
+            return "not found"
+        need = self.least_need
+        if need is None:
+            return "infeasible"
+        return judge_room(need.estimate, need.low, need.room)
+
+    def cost_of(self, reached: Throughput) -> RunCost | None:
+        """Return what a replayed plan costs, None if the scenario does not say."""
+        if self.cost is None:
+            return None
+        return RunCost(
+            cluster=self.cost,
+            iteration_time=reached.iteration_time,
+            tokens_per_second=reached.tokens_per_second,
+        )
+
+    def memory_of(self, devices: ArrayLike) -> float:
+        """Return the least memory of some devices [byte]."""
+        groups = self.assumptions.groups
+        if not groups:
+            return self.device_memory
+        ends = np.cumsum([group.num_devices for group in groups])
+        own: list[int] = np.unique(
+            np.searchsorted(ends, devices, side="right")
+        ).tolist()
+        return min(groups[number].accelerator.memory_bytes for number in own)
+
+    @property
+    def candidate(self) -> C:
+        """The plan that was given, the only candidate."""
+        (given,) = self.candidates
+        return given
+
+
+PlanResult = JobResult[PlannedCandidate]
+"""What the search alone has to say: the k best plans without a replay."""
+
+ReplayedResult = JobResult[Candidate]
+"""What a folder of results can be written of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainResult:
+    """What became of a configuration that a user named."""
+
+    scenario_name: str
+    network: Network
+    layer_names: tuple[str, ...]
+    device_name: str
+    explanation: Explanation
+
+    __repr__ = short_repr

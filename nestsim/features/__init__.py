@@ -1,0 +1,1 @@
+"""What nestsim answers, a folder each: its job, its record, what it says."""

@@ -1,0 +1,192 @@
+"""What measured collectives say, in the words of nccl-tests.
+
+Bandwidths are written in GB/s, 1e9 bytes, as nccl-tests does; sizes in binary units.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from nestsim.document.figures import CurveMarks, CurvePoint, Curves, DrawnCurve
+from nestsim.document.parts import (
+    Cell,
+    DataTable,
+    Document,
+    FactList,
+    FigureBlock,
+    Headline,
+    Section,
+    cell,
+)
+from nestsim.features.collectives.job import OperationTable, SizeRow, SizeTiming
+from nestsim.features.collectives.record import CONDITIONS, MEANING
+from nestsim.lowering.traffic import GroupTraffic
+from nestsim.report.wording import (
+    device_ranges,
+    no_plan_words,
+    percent,
+    plan_label,
+    plural,
+)
+from planner.work import Spent
+from topologies.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from nestsim.features.collectives.job import CollectivesResult
+
+_GIGA = 1e9
+
+
+def collectives_document(result: "CollectivesResult") -> Document:
+    """Return what the measured collectives of a plan say."""
+    return Document(
+        subject=result.scenario_name,
+        doing="collectives",
+        headline=_headline(result),
+        sections=_sections(result.tables) if result.tables else (),
+    )
+
+
+def _headline(result: "CollectivesResult") -> Headline:
+    if result.priced is None:
+        verdict = no_plan_words(result.spent or Spent(), covers_space=True)
+        return Headline(verdict=verdict, tone="bad", sentences=(result.shortfall,))
+    plan = result.priced.plan
+    label = f"{plan_label(plan)}, placed {plan.placement}"
+    if not result.tables:
+        sent = "No device of this plan sends anything to another one."
+        return Headline(
+            verdict="NOTHING TO MEASURE", tone="plain", sentences=(f"{label}.", sent)
+        )
+    return Headline(
+        verdict=_answer(result.tables), tone="plain", sentences=(f"{label}.",)
+    )
+
+
+def _answer(tables: tuple[OperationTable, ...]) -> str:
+    """Say how much of its bandwidth the operation keeps that loses most."""
+
+    def kept(table: OperationTable) -> float:
+        row = table.rows[-1]
+        return row.busy.bus_bandwidth / row.alone.bus_bandwidth
+
+    worst = min(tables, key=kept)
+    if kept(worst) > 0.995:
+        return "In the job, collectives reach the bandwidth that they have alone"
+    return (
+        f"In the job, {_name(worst.traffic)} reaches {percent(kept(worst))} of its "
+        "bandwidth alone"
+    )
+
+
+def _sections(tables: tuple[OperationTable, ...]) -> tuple[Section, ...]:
+    return (
+        Section(
+            name="conditions",
+            title="What is measured",
+            blocks=(
+                FactList(
+                    rows={
+                        **MEANING,
+                        "algbw, busbw": "algorithm and bus bandwidth in GB/s (1e9 "
+                        "bytes), as nccl-tests has them",
+                    }
+                ),
+            ),
+        ),
+        Section(
+            name="operations",
+            title="Each operation of each kind of group",
+            blocks=tuple(_figure(place, table) for place, table in enumerate(tables)),
+        ),
+    )
+
+
+def _name(traffic: GroupTraffic) -> str:
+    """Write what is measured: ``data reduce-scatter``."""
+    operation = traffic.operation
+    words = "send/recv" if operation == "send_recv" else operation.replace("_", "-")
+    return f"{traffic.kind} {words}"
+
+
+def _groups(traffic: GroupTraffic) -> str:
+    """Write who takes part: ``4 groups of 32, the first one devices 0-31``."""
+    first = device_ranges(traffic.groups[0, 0].tolist())
+    count = plural(traffic.num_groups, "group")
+    return f"{count} of {traffic.num_members}, the first one devices {first}"
+
+
+def _sent(traffic: GroupTraffic) -> str:
+    """Write what the plan itself does, the largest of its stages."""
+    largest = int(traffic.num_bytes.argmax())
+    period = float(traffic.period[largest])
+    often = "once a step"
+    if math.isfinite(period):
+        often = f"every {format_duration(period)}"
+    size = format_size(float(traffic.num_bytes[largest]))
+    return f"the plan sends {size} ({traffic.algorithm}) {often}"
+
+
+def _figure(place: int, table: OperationTable) -> FigureBlock:
+    """Return the bus bandwidth of an operation over the size."""
+    traffic = table.traffic
+    name = _name(traffic)
+    own = float(traffic.num_bytes.max())
+    inside = table.rows[0].num_bytes <= own <= table.rows[-1].num_bytes
+    return FigureBlock(
+        name=f"operation-{place}",
+        title=f"{name[:1].upper()}{name[1:]}: {_groups(traffic)}; {_sent(traffic)}",
+        about="Curves of the bus bandwidth over the size of the message.",
+        drawing=Curves(
+            curves=tuple(
+                DrawnCurve(
+                    condition, tuple(_point(row, condition) for row in table.rows)
+                )
+                for condition in CONDITIONS
+            ),
+            across="size",
+            up="bus bandwidth [GB/s]",
+            names={
+                float(row.num_bytes): format_size(row.num_bytes) for row in table.rows
+            },
+            logarithmic=True,
+            marks=CurveMarks(upright=(own,) if inside else ()),
+        ),
+        note="Dotted in the figure: what the plan sends." if inside else "",
+        table=DataTable.of(
+            name,
+            table.rows,
+            {
+                "Size": lambda row: cell(row.num_bytes, format_size),
+                "Algorithm": lambda row: row.algorithm,
+                **{
+                    f"{condition}, {quantity}": write
+                    for condition in CONDITIONS
+                    for quantity, write in _columns(condition).items()
+                },
+            },
+        ),
+    )
+
+
+def _columns(condition: str) -> Mapping[str, Callable[[SizeRow], str | Cell]]:
+    def measured(row: SizeRow) -> SizeTiming:
+        timing: SizeTiming = getattr(row, condition)
+        return timing
+
+    return {
+        "time": lambda row: cell(measured(row).time, format_duration),
+        "algbw": lambda row: cell(measured(row).algorithm_bandwidth, _gigabytes),
+        "busbw": lambda row: cell(measured(row).bus_bandwidth, _gigabytes),
+    }
+
+
+def _gigabytes(bandwidth: float) -> str:
+    return f"{bandwidth / _GIGA:.2f}"
+
+
+def _point(row: SizeRow, condition: str) -> CurvePoint:
+    bandwidth = getattr(row, condition).bus_bandwidth
+    size = format_size(row.num_bytes)
+    tip = f"{condition}, {size} by {row.algorithm}: {_gigabytes(bandwidth)} GB/s"
+    return CurvePoint(float(row.num_bytes), bandwidth / _GIGA, tip)

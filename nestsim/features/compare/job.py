@@ -1,0 +1,357 @@
+"""Compare planners on scenarios: every pair once, the same evaluator and replay.
+
+A comparison is a sweep: a point is a scenario and a planner, a row its entry.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import Any
+
+import tomli
+
+from nestsim.evaluate.cluster import priced_cluster
+from nestsim.evaluate.evaluator import build_job
+from nestsim.features.compare.measure import for_comparison, measure
+from nestsim.features.compare.record import Comparison, PlannerEntry, ScenarioEntries
+from nestsim.features.sweep.runner import run_sweep
+from nestsim.running.store import Outcome, Point, Row, Store, content_key
+from nestsim.scenario.load import Scenario
+from planner.rivals import PLANNERS
+from planner.rivals.protocol import PlannerSettings
+from planner.work import Progress
+from topologies.errors import InputError
+from topologies.link_file import link_file_bytes
+
+
+class Details:
+    """Shows what happens inside a point beside how many points are done.
+
+    It stays behind when a task travels to another process, where nobody looks.
+    """
+
+    def __init__(self, progress: Progress | None, num_points: int) -> None:
+        self._progress, self._num_points = progress, num_points
+        self._doing, self._share = "", 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Details, (None, self._num_points)
+
+    def point(self, doing: str, share: float | None) -> None:
+        """Take what the sweep says of itself."""
+        self._doing, self._share = doing, share or 0.0
+        self._say(doing, self._share)
+
+    def detail(self, doing: str, share: float | None) -> None:
+        """Take what a point says of itself."""
+        inside = (share or 0.0) / self._num_points
+        self._say(f"{self._doing}: {doing}", min(self._share + inside, 1.0))
+
+    @property
+    def listener(self) -> Progress | None:
+        """What points tell, None where nobody listens."""
+        return None if self._progress is None else self.detail
+
+    def _say(self, doing: str, share: float) -> None:
+        if self._progress is not None:
+            self._progress(doing, share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareTask:
+    """Takes a planner through a scenario."""
+
+    scenarios: Mapping[str, Scenario]
+    """By the label that points name them by, as `for_comparison` returns them."""
+
+    time_limit: float | None
+    """Of each search; None for the scenario's own [s]."""
+
+    details: Details = field(default_factory=lambda: Details(None, 1))
+    """Shows progress inside a point."""
+
+    def __call__(self, point: Point) -> Row:
+        """Return the row of the entry."""
+        scenario, planner = self.scenarios[point["scenario"]], point["planner"]
+        settings = self.settings(scenario)
+        listener = self.details.listener
+        return measure(scenario, planner, settings, progress=listener).to_row()
+
+    def key(self, point: Point) -> str:
+        """Return a hash of the planner's name and all that it is told."""
+        scenario = self.scenarios[point["scenario"]]
+        settings = self.settings(scenario)
+        return content_key([dict(point), digest(scenario), repr(settings)])
+
+    def settings(self, scenario: Scenario) -> PlannerSettings:
+        """Return what planners are told beside the space."""
+        return replace(
+            scenario.planner_settings, time_limit=self.time_limit, fixed=scenario.plan
+        )
+
+
+def digest(scenario: Scenario) -> str:
+    """Return a hash of what a scenario says, defaults and files resolved.
+
+    Where the file lies and how it is written does not matter.
+    """
+    spec = scenario.network_spec
+    links = b"".join(link_file_bytes(path) for path in spec.files)
+    anywhere = replace(scenario, network_spec=spec.without_folders())
+    return hashlib.sha256(anywhere.content().encode() + links).hexdigest()
+
+
+def comparison_points(
+    labels: Sequence[str], planners: Sequence[str]
+) -> list[dict[str, str]]:
+    """Return the points, scenario by scenario."""
+    return [
+        {"scenario": label, "planner": planner}
+        for label in labels
+        for planner in planners
+    ]
+
+
+NOT_BY_DEFAULT = ("exhaustive", "fixed")
+"""Planners that refuse large spaces, or need a plan."""
+
+
+SPACES = ("launchable", "free")
+"""Names of what planners may be held to: the framework's rules, or none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareSettings:
+    """Who is compared with whom."""
+
+    planners: tuple[str, ...] = ()
+    """Names, in the order of reports; empty for all of `default_planners`."""
+
+    base: str = ""
+    """Whose throughput is 1; empty for ``nest``, or the first one without it."""
+
+    time_limit: float | None = None
+    """Of each search; None for the scenario's own [s]."""
+
+    space: str = ""
+    """What all planners are held to, one of `SPACES`; empty for what each scenario's
+    ``search.launchable`` says."""
+
+
+_DEFAULT = CompareSettings()
+
+
+def default_planners(scenarios: Sequence[Scenario]) -> tuple[str, ...]:
+    """Return all planners that any scenario can have, ``fixed`` with a plan each."""
+    has_plans = all(scenario.plan is not None for scenario in scenarios)
+    return tuple(
+        name
+        for name in PLANNERS
+        if name not in NOT_BY_DEFAULT or (name == "fixed" and has_plans)
+    )
+
+
+def checked_settings(
+    settings: CompareSettings, scenarios: Sequence[Scenario]
+) -> CompareSettings:
+    """Return the settings with everything filled in.
+
+    Raises
+    ------
+    InputError
+        If a planner is unknown, named twice, or needs a plan that is not there; or
+        the base is not among them.
+    """
+    planners = settings.planners or default_planners(scenarios)
+    _check_names(planners)
+    for scenario in scenarios:
+        if "fixed" in planners and scenario.plan is None:
+            raise InputError(
+                "there is no plan for the planner fixed",
+                where=f"{scenario.path}: plan",
+                expected="a table [plan], or a comparison without fixed",
+            )
+    if settings.space not in {"", *SPACES}:
+        raise InputError(
+            "is not a space of plans",
+            where="--space",
+            got=settings.space,
+            expected=" or ".join(SPACES),
+        )
+    base = settings.base or ("nest" if "nest" in planners else planners[0])
+    if base not in planners:
+        raise InputError(
+            "is not one of the planners that are compared",
+            where="--base",
+            got=base,
+            expected=" or ".join(planners),
+        )
+    return replace(settings, planners=planners, base=base)
+
+
+def _check_names(planners: Sequence[str]) -> None:
+    for name, times in Counter(planners).items():
+        problem = "" if times == 1 else "is named twice"
+        if name not in PLANNERS:
+            problem = "is not a planner"
+        if problem:
+            raise InputError(
+                problem,
+                where="--planners",
+                got=name,
+                expected=f"names out of {', '.join(PLANNERS)}, each once",
+            )
+
+
+def store_facts(
+    scenarios: Sequence[Scenario], settings: CompareSettings
+) -> dict[str, str]:
+    """Return what a store must agree in to be taken up, as names and hashes."""
+    return {
+        "version of nestsim": version("nestsim"),
+        "scenarios": content_key([digest(for_comparison(one)) for one in scenarios]),
+        "planners": ", ".join(settings.planners),
+        "time limit": str(settings.time_limit),
+        "space": settings.space,
+    }
+
+
+def compare_job(
+    scenarios: Sequence[Scenario],
+    settings: CompareSettings = _DEFAULT,
+    *,
+    store: Store | None = None,
+    workers: int | None = 1,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Take every planner through every scenario.
+
+    Parameters
+    ----------
+    scenarios
+        Different ones; each is a group of the comparison.
+    settings
+        Who is compared.
+    store
+        Where finished pairs are kept, so that a comparison that was interrupted goes
+        on; None for memory alone.
+    workers
+        Processes; 1 for this one alone, None for one for each core.
+    progress
+        Told about every step.
+
+    Returns
+    -------
+    Comparison
+        The same, search times aside, whatever the number of workers, unless a time
+        limit ended a search.
+
+    Raises
+    ------
+    InputError
+        If parts of a scenario do not go together, two scenarios are the same, or the
+        settings are wrong. What stops a single planner is part of the comparison.
+    """
+    settings = checked_settings(settings, scenarios)
+    scenarios = [in_space(scenario, settings.space) for scenario in scenarios]
+    labels = scenario_labels(scenarios)
+    for number, scenario in enumerate(scenarios):
+        if progress is not None:
+            progress(f"check: {labels[number]}", number / len(scenarios))
+        _check(scenario)
+    points = comparison_points(labels, settings.planners)
+    details = Details(progress, len(points))
+    compared = map(for_comparison, scenarios)
+    task = CompareTask(
+        scenarios=dict(zip(labels, compared, strict=True)),
+        time_limit=settings.time_limit,
+        details=details,
+    )
+    listener = None if progress is None else details.point
+    found = run_sweep(points, task, store, workers=workers, progress=listener)
+    entries = [_entry(outcome) for outcome in found.outcomes]
+    width = len(settings.planners)
+    return Comparison(
+        planners=settings.planners,
+        base=settings.base,
+        groups=tuple(
+            _group(scenario, label, settings.base, entries[i * width : (i + 1) * width])
+            for i, (scenario, label) in enumerate(zip(scenarios, labels, strict=True))
+        ),
+    )
+
+
+def in_space(scenario: Scenario, space: str) -> Scenario:
+    """Return a scenario whose planners are held to a space; "" for its own."""
+    if not space:
+        return scenario
+    held = replace(scenario.search, launchable=space == SPACES[0])
+    return replace(scenario, search=held)
+
+
+def _check(scenario: Scenario) -> None:
+    """Refuse parts that do not go together, before hours of work."""
+    try:
+        priced_cluster(scenario)
+        build_job(scenario, None)
+    except InputError as error:
+        raise error.at(str(scenario.path), ": ") from None
+
+
+def _entry(outcome: Outcome) -> PlannerEntry:
+    if outcome.row is None:
+        return PlannerEntry(planner=outcome.point["planner"], why_not=outcome.reason)
+    return PlannerEntry.from_row(outcome.row)
+
+
+def _group(
+    scenario: Scenario, label: str, base: str, entries: Sequence[PlannerEntry]
+) -> ScenarioEntries:
+    network, workload = build_job(scenario, None)
+    return ScenarioEntries(
+        scenario=label,
+        model=model_label(scenario),
+        num_devices=network.num_devices,
+        device_memory=workload.smallest_of().memory_bytes,
+        base=base,
+        entries=tuple(entries),
+        launchable=scenario.search.keeps_rules,
+        framework=scenario.search.rules.framework if scenario.search.rules else "",
+        cost=priced_cluster(scenario),
+    )
+
+
+def scenario_labels(scenarios: Sequence[Scenario]) -> list[str]:
+    """Return a label for each: its name, with the file's where names are the same.
+
+    Raises
+    ------
+    InputError
+        If two scenarios of one name stand in files of one name.
+    """
+    often = Counter(scenario.name for scenario in scenarios)
+    labels = [
+        one.name if often[one.name] == 1 else f"{one.name} ({one.path.stem})"
+        for one in scenarios
+    ]
+    label, times = Counter(labels).most_common(1)[0]
+    if times > 1:
+        raise InputError(
+            "scenarios cannot be told apart",
+            where="SCENARIO",
+            got=label,
+            expected="files of different names, each once",
+        )
+    return labels
+
+
+def model_label(scenario: Scenario) -> str:
+    """Return what the scenario calls its model: a name, a file, or its size."""
+    table: dict[str, Any] = tomli.loads(scenario.text.decode("utf-8-sig"))["model"]
+    for key in ("name", "config", "module"):
+        if key in table:
+            return str(table[key])
+    spec = scenario.spec
+    return f"{spec.family} ({spec.num_layers} layers of {spec.hidden_size})"

@@ -1,0 +1,354 @@
+"""What jobs on one fabric say: slow-downs, where they meet, placements."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from nestsim.document.figures import (
+    BarGroups,
+    BarsOfGroup,
+    GroupedBar,
+    HeatCell,
+    HeatGroup,
+    HeatMap,
+    HeatRow,
+)
+from nestsim.document.parts import (
+    Cell,
+    DataTable,
+    Document,
+    FigureBlock,
+    Headline,
+    KeyFigure,
+    Section,
+    Sentences,
+    cell,
+)
+from nestsim.features.jobs.results import TenancyResult
+from nestsim.report.figures.palette import DISTINCT
+from nestsim.report.wording import (
+    number,
+    percent,
+    plan_label,
+    plural,
+    seeds_in_words,
+)
+from planner.step.plan import Plan
+from topologies.units import format_duration
+
+Record = Mapping[str, Any]
+
+_ALL = "all jobs"
+
+_MOST_LINKS, _MOST_PLACEMENTS, _MOST_RANGES = 8, 12, 6
+"""Kinds of shared links and placements of a job that the text has; ranges of devices
+that are written out."""
+
+_NONE = 5e-4
+"""Slow-downs closer to 1 than this are written as none."""
+
+
+def jobs_document(data: Record) -> Document:
+    """Return what jobs that share a fabric say.
+
+    Parameters
+    ----------
+    data
+        As ``jobs.json`` has it.
+    """
+    headline = Headline(
+        verdict=data["headline"], tone="plain", key_figures=_key_figures(data)
+    )
+    if not data["jobs"]:
+        reason = (data["headline"],)
+        headline = Headline(verdict="NO PLAN", tone="bad", sentences=reason)
+    return Document(
+        subject=data["scenario"],
+        doing="jobs",
+        headline=headline,
+        sections=tuple(_sections(data)) if data["jobs"] else (),
+    )
+
+
+def _sections(data: Record) -> Iterator[Section]:
+    jobs, names = data["jobs"], [job["job"] for job in data["jobs"]]
+    yield Section(
+        name="jobs",
+        title="Slow-downs",
+        blocks=(_slowdowns(jobs, data["ecmp_seeds"]), _job_table(jobs)),
+    )
+    if data["levels"]:
+        links = data["shared_links"]
+        yield Section(
+            name="links",
+            title="Where they meet",
+            blocks=(
+                _level_figure(data["levels"], names),
+                _link_table(links, names)
+                if links
+                else Sentences(sentences=("No link carries two jobs.",)),
+            ),
+        )
+    if data["placements"]:
+        yield Section(
+            name="placements",
+            title="Placements",
+            blocks=tuple(map(_placement_table, data["placements"])),
+        )
+    yield Section(name="plans", title="Plans", blocks=(_plan_table(jobs),))
+    if data["notes"]:
+        yield Section(
+            name="basis",
+            title="What this rests on",
+            blocks=(Sentences(sentences=tuple(data["notes"])),),
+        )
+
+
+def _key_figures(data: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
+    jobs: Sequence[Record] = data["jobs"]
+    if not jobs:
+        return ()
+    worst = max(jobs, key=lambda job: float(job["slowdown"]))
+    return (
+        KeyFigure(
+            name="Largest slow-down",
+            value=times(worst["slowdown"]),
+            note=f"{worst['job']}: {format_duration(worst['step_together_s'])} a step, "
+            f"{format_duration(worst['step_alone_s'])} alone",
+        ),
+        KeyFigure(
+            name="Lost by all jobs",
+            value=f"{data['lost_in_words']} devices",
+            note=f"of {sum(job['num_devices'] for job in jobs):,} that work",
+        ),
+        KeyFigure(
+            name="Throughput of all jobs",
+            value=f"{number(sum(job['tokens_per_s_together'] for job in jobs))} "
+            "tokens/s",
+            note=f"{number(sum(job['tokens_per_s_alone'] for job in jobs))} if each "
+            "were alone",
+        ),
+    )
+
+
+def _slowdowns(jobs: Sequence[Record], seeds: Sequence[int]) -> FigureBlock:
+    """Return what the other jobs add to each job's step."""
+    bars = tuple(
+        GroupedBar(
+            name=job["job"],
+            length=100.0 * (job["slowdown"] - 1.0),
+            words=times(job["slowdown"]),
+            paint=f"series-{place % len(DISTINCT)}",
+            mark=100.0 * (job["slowdown_largest_of_seeds"] - 1.0) if seeds else None,
+            tip=f"{job['job']}: {times(job['slowdown'])}",
+        )
+        for place, job in enumerate(jobs)
+    )
+    of_seeds = {
+        f"Seeds, {name}": _of(f"slowdown_{name}_of_seeds", times)
+        for name in ("least", "median", "largest")
+        if seeds
+    }
+    words = f"Slow-down over {seeds_in_words(seeds)}; lines: the largest."
+    return FigureBlock(
+        name="slow-downs",
+        title="What the others add to the step of each job",
+        about="Bars of what the other jobs add to the step of each job, relative "
+        "to its step alone.",
+        drawing=BarGroups(
+            groups=(BarsOfGroup("", bars),),
+            across="longer beside the others [% of the step alone]",
+        ),
+        table=DataTable.of(
+            "What the others multiply each job's step time by",
+            jobs,
+            {"Job": _name, "Slow-down": _of("slowdown", times), **of_seeds},
+        ),
+        note=words if seeds else "",
+    )
+
+
+def _name(job: Record) -> str:
+    return str(job["job"])
+
+
+def _of(key: str, write: Callable[[float], str]) -> Callable[[Record], str | Cell]:
+    return lambda record: cell(record[key], write)
+
+
+def _job_table(jobs: Sequence[Record]) -> DataTable:
+    return DataTable.of(
+        "Each job alone on its devices, and beside the others",
+        jobs,
+        {
+            "Job": _name,
+            "Devices": _of("num_devices", number),
+            "Alone": _of("step_alone_s", format_duration),
+            "Together": _of("step_together_s", format_duration),
+            "Slow-down": lambda job: Cell(job["slowdown_in_words"], job["slowdown"]),
+            "Tokens/s": _of("tokens_per_s_together", number),
+            "Tokens/s, alone": _of("tokens_per_s_alone", number),
+        },
+        sortable=True,
+    )
+
+
+def _shares(
+    names: Sequence[str], keys: tuple[str, str]
+) -> dict[str, Callable[[Record], str | Cell]]:
+    """Return the columns of the share of a link that each job takes, and all."""
+
+    def share(place: int) -> Callable[[Record], str | Cell]:
+        return lambda record: cell(record[keys[0]][place], percent)
+
+    return {
+        **{f"Share, {name}": share(place) for place, name in enumerate(names)},
+        "All jobs": _of(keys[1], percent),
+    }
+
+
+def _level_figure(levels: Sequence[Record], names: Sequence[str]) -> FigureBlock:
+    keys = "busiest_share", "busiest_share_of_all"
+    columns = _shares(names, keys)
+
+    def heat(name: str, level: Record, share: str | Cell) -> HeatCell | None:
+        if not isinstance(share, Cell):
+            return None
+        tip = f"{name}, {level['level']}: {share.text}"
+        return HeatCell(share.key, share.text, tip)
+
+    return FigureBlock(
+        name="levels",
+        title="The busiest link of each level, and the share that each job takes",
+        about="A map of jobs (rows) and levels of the network (columns): the share of "
+        "its capacity that a job takes of the link that it keeps busiest.",
+        drawing=HeatMap(
+            groups=(
+                HeatGroup(
+                    "",
+                    tuple(
+                        HeatRow(
+                            name,
+                            tuple(heat(name, level, write(level)) for level in levels),
+                        )
+                        for name, write in zip(
+                            (*names, _ALL), columns.values(), strict=True
+                        )
+                    ),
+                ),
+            ),
+            columns=tuple(level["level"] for level in levels),
+            across="level of the network",
+        ),
+        table=DataTable.of(
+            "Share of the capacity of the busiest link of each level",
+            levels,
+            {
+                "Level": lambda level: level["level"],
+                "Links used": _of("num_links", number),
+                "Shared": _of("num_shared", number),
+                **columns,
+            },
+        ),
+    )
+
+
+def _link_table(links: Sequence[Record], names: Sequence[str]) -> DataTable:
+    return DataTable.of(
+        "Links that several jobs use, the busiest first; alike ones once",
+        links,
+        {
+            "Link": lambda link: link["link"],
+            "Level": lambda link: link["level"],
+            "Alike": _of("num_alike", number),
+            **_shares(names, ("share", "share_of_all")),
+        },
+        sortable=True,
+        first=_MOST_LINKS,
+    )
+
+
+def _placement_table(choice: Record) -> DataTable:
+    candidates, chosen = choice["candidates"], choice["chosen"]
+    order = sorted(
+        range(len(candidates)),
+        key=lambda at: (at != chosen, candidates[at]["lost_devices"], at),
+    )
+
+    def slowdown(place: int) -> Callable[[Record], str | Cell]:
+        return lambda one: cell(one["slowdown"][place], times)
+
+    whole = "all that differ" if choice["is_complete"] else "not all that there are"
+    return DataTable.of(
+        f'Where "{choice["job"]}" hurts least: {plural(len(candidates), "placement")}, '
+        f"{whole}",
+        [candidates[at] for at in order],
+        {
+            "Placement": lambda one: one["label"],
+            "Devices": lambda one: one["devices_in_words"],
+            "Step": _of("step_s", format_duration),
+            **{
+                f"Slow-down, {name}": slowdown(place)
+                for place, name in enumerate(choice["beside"])
+            },
+            "Lost devices": _of("lost_devices", devices_in_words),
+        },
+        sortable=True,
+        shown=order.index(chosen),
+        first=_MOST_PLACEMENTS,
+    )
+
+
+def _plan_table(jobs: Sequence[Record]) -> DataTable:
+    return DataTable.of(
+        "Plans",
+        jobs,
+        {
+            "Job": _name,
+            "Plan": lambda job: plan_label(Plan.from_json(job["plan"])),
+            "From": lambda job: "the file" if job["plan_is_given"] else "the search",
+            "Devices": _ranges,
+            "Begins": _of("start_s", format_duration),
+            "Planned step": _of("planned_step_s", format_duration),
+        },
+    )
+
+
+def _ranges(job: Record) -> str:
+    ranges = job["devices"]
+    more = [".."] if len(ranges) > _MOST_RANGES else []
+    return ", ".join([*ranges[:_MOST_RANGES], *more])
+
+
+def times(slowdown: float) -> str:
+    """Write a slow-down for people: ``1.022x``."""
+    return f"{slowdown:.3f}x"
+
+
+def devices_in_words(lost: float) -> str:
+    """Write devices whose throughput is lost, a part of one as well."""
+    return f"{lost:,.1f}" if lost >= 10.0 else f"{lost:.2f}"
+
+
+def headline(result: TenancyResult) -> str:
+    """Say what the jobs do to each other at worst, and all together."""
+    if not result.outcomes:
+        return result.shortfall
+    worst = result.worst
+    if worst.slowdown < 1.0 + _NONE:
+        return "No job slows another one down by as much as 0.1 %"
+    longer = percent(worst.slowdown - 1.0)
+    if not worst.is_known:
+        low, high = (percent(one - 1.0) for one in worst.slowdown_range)
+        longer = f"{low} to {high}"
+    used = sum(len(one.devices) for one in result.outcomes)
+    return (
+        f'"{worst.tenant.name}" takes {longer} longer beside the others; all jobs '
+        f"together lose {devices_in_words(result.lost)} of {plural(used, 'device')}"
+    )
+
+
+def slowdown_in_words(slowdown: float, low: float, high: float) -> str:
+    """Write a slow-down, and its range where it has one."""
+    if low == high:
+        return times(slowdown)
+    return f"{times(slowdown)} ({times(low)} to {times(high)})"

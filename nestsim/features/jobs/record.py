@@ -1,0 +1,136 @@
+"""Jobs on one fabric as JSON and CSV, in SI units."""
+
+from typing import Any
+
+from nestsim.features.jobs.document import devices_in_words, headline, slowdown_in_words
+from nestsim.features.jobs.results import (
+    PlacementChoice,
+    TenancyResult,
+    TenantOutcome,
+)
+from nestsim.features.jobs.steady import Steady
+from nestsim.report.frames import csv_of
+from nestsim.report.wording import device_ranges
+from planner.step.plan import to_ranges
+
+MOST_LINKS = 20
+"""Kinds of shared links that are listed."""
+
+
+def jobs_json(result: TenancyResult) -> dict[str, Any]:
+    """Return everything that was found, for programs."""
+    links = result.links[:MOST_LINKS]
+    return {
+        "headline": headline(result),
+        "scenario": result.name,
+        "num_devices": result.network.num_devices,
+        "reason": result.shortfall or None,
+        "lost_devices": result.lost if result.outcomes else None,
+        "lost_in_words": devices_in_words(result.lost),
+        "ecmp_seeds": list(result.seeds),
+        "jobs": [_job_json(one) for one in result.outcomes],
+        "levels": [
+            {
+                "level": one.level,
+                "num_links": one.num_links,
+                "num_shared": one.num_shared,
+                "busiest_share": list(one.busiest),
+                "busiest_share_of_all": one.total,
+            }
+            for one in result.levels
+        ],
+        "shared_links": [
+            {
+                "link": one.link,
+                "level": one.level,
+                "num_alike": one.num_alike,
+                "share": list(one.shares),
+                "share_of_all": one.total,
+            }
+            for one in links
+        ],
+        "placements": [_choice_json(one) for one in result.choices],
+        "notes": list(result.notes),
+    }
+
+
+def job_rows(result: TenancyResult) -> list[dict[str, Any]]:
+    """Return one row for each job."""
+    return [_row(one) for one in result.outcomes]
+
+
+def jobs_csv(result: TenancyResult) -> str:
+    """Return one line for each job."""
+    return csv_of(job_rows(result))
+
+
+def _row(outcome: TenantOutcome) -> dict[str, Any]:
+    seeds = outcome.seed_range if outcome.by_seed else (None, None, None)
+    return {
+        "job": outcome.tenant.name,
+        "num_devices": len(outcome.devices),
+        "step_alone_s": outcome.alone,
+        "step_together_s": outcome.together,
+        "slowdown": outcome.slowdown,
+        "slowdown_from": outcome.slowdown_range[0],
+        "slowdown_to": outcome.slowdown_range[1],
+        "tokens_per_s_alone": outcome.tokens_per_second(outcome.alone),
+        "tokens_per_s_together": outcome.tokens_per_second(outcome.together),
+        "slowdown_least_of_seeds": seeds[0],
+        "slowdown_median_of_seeds": seeds[1],
+        "slowdown_largest_of_seeds": seeds[2],
+    }
+
+
+def _job_json(outcome: TenantOutcome) -> dict[str, Any]:
+    return {
+        **_row(outcome),
+        "start_s": outcome.tenant.start,
+        "slowdown_in_words": slowdown_in_words(
+            outcome.slowdown, *outcome.slowdown_range
+        ),
+        "long_run": _steady_json(outcome.steady),
+        "devices": to_ranges(outcome.devices.tolist()),
+        "plan_is_given": outcome.made.is_given,
+        "fits": outcome.made.fits,
+        "planned_step_s": outcome.priced.iteration_time,
+        "plan": outcome.made.plan.to_json(),
+        "slowdown_by_seed": list(outcome.by_seed),
+    }
+
+
+def _steady_json(steady: Steady) -> dict[str, Any]:
+    """Return how a job's step among the others is known."""
+    lock = steady.lock
+    return {
+        "is_settled": steady.is_settled,
+        "steps_counted": steady.counted.size,
+        "lock": None
+        if lock is None
+        else {
+            "period_s": lock.period,
+            "steps": lock.steps,
+            "begin_s": lock.begin,
+            "phase": lock.phase,
+        },
+    }
+
+
+def _choice_json(choice: PlacementChoice) -> dict[str, Any]:
+    return {
+        "job": choice.tenant.name,
+        "beside": list(choice.others),
+        "is_complete": choice.is_complete,
+        "chosen": choice.chosen,
+        "candidates": [
+            {
+                "label": one.label,
+                "devices": to_ranges(one.devices.tolist()),
+                "devices_in_words": device_ranges(one.devices.tolist()),
+                "step_s": one.step_time,
+                "slowdown": list(one.slowdowns),
+                "lost_devices": one.lost,
+            }
+            for one in choice.judged
+        ],
+    }

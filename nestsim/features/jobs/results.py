@@ -1,0 +1,293 @@
+"""What jobs on one fabric do to each other: everything that reports need."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from nestsim.features.jobs.plans import TenantPlan
+from nestsim.features.jobs.replay import SharedReplay
+from nestsim.features.jobs.scenario import Tenant
+from nestsim.features.jobs.steady import Steady
+from nestsim.report.statistics import link_name
+from planner.cost.objective import PricedPlan
+from topologies.arrays import FloatArray, IntArray
+from topologies.network import Network
+from topologies.short_repr import short_repr
+
+_DIGITS = 6
+"""Digits of shares of links by which links are told apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Meeting:
+    """Jobs on their devices, replayed alone and together on one network."""
+
+    replay: SharedReplay
+    """All jobs together."""
+
+    alone: tuple[float, ...]
+    """Time of a step of each job by itself in the long run [s]."""
+
+    together: tuple[float, ...]
+    """Time of a step of each job in the long run while all are running [s]."""
+
+    slowdowns: tuple[float, ...]
+    """What the other jobs multiply each job's step time by."""
+
+    ranges: tuple[tuple[float, float], ...]
+    """From where to where that may be, for each job; alone itself if it is known."""
+
+    __repr__ = short_repr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TenantOutcome:
+    """What becomes of one job among the others."""
+
+    tenant: Tenant
+    """The job."""
+
+    devices: IntArray
+    """Devices that it runs on, rising."""
+
+    made: TenantPlan
+    """Its plan."""
+
+    priced: PricedPlan
+    """The same with its planned times."""
+
+    alone: float
+    """Step time by itself on these devices [s]."""
+
+    together: float
+    """Step time beside the other jobs [s]."""
+
+    slowdown: float
+    """What the others multiply its step time by."""
+
+    slowdown_range: tuple[float, float]
+    """From where to where that may be in the long run; no range if it is known."""
+
+    steady: Steady
+    """How its step beside the other jobs is known."""
+
+    by_seed: tuple[float, ...]
+    """The same for each ECMP seed."""
+
+    __repr__ = short_repr
+
+    @property
+    def is_known(self) -> bool:
+        """Whether what it takes in the long run is known."""
+        return self.steady.is_settled
+
+    def tokens_per_second(self, step_time: float) -> float:
+        """Return the throughput with steps of this length [token/s]."""
+        return self.made.tokens / step_time
+
+    @property
+    def seed_range(self) -> tuple[float, float, float]:
+        """Least, median and largest slow-down over the seeds."""
+        found = np.array(self.by_seed)
+        return float(found.min()), float(np.median(found)), float(found.max())
+
+
+class LinkMeeting(NamedTuple):
+    """A link over which several jobs send."""
+
+    link: str
+    """Its ends, ``"leaf 0 -> spine 1"``."""
+
+    level: str
+    """Name of its level."""
+
+    num_alike: int
+    """Links of the level that each job keeps as busy, itself included."""
+
+    shares: tuple[float, ...]
+    """Part of its capacity that each job takes, in the mean of its steps."""
+
+    @property
+    def total(self) -> float:
+        """Part of its capacity that all jobs take."""
+        return sum(self.shares)
+
+
+class LevelMeeting(NamedTuple):
+    """The links of one level."""
+
+    level: str
+    """Name of the level."""
+
+    num_links: int
+    """Links that any job uses."""
+
+    num_shared: int
+    """Links that two jobs or more use."""
+
+    busiest: tuple[float, ...]
+    """Part of its capacity that each job takes of the link that it keeps busiest."""
+
+    total: float
+    """Part of its capacity that all jobs take of the busiest link."""
+
+
+class JudgedPlacement(NamedTuple):
+    """One of the placements of a job that were tried."""
+
+    label: str
+    """How its devices were chosen."""
+
+    devices: IntArray
+    """The devices, rising."""
+
+    step_time: float
+    """Step time of the job itself beside the others [s]."""
+
+    slowdowns: tuple[float, ...]
+    """Of the jobs that stood already, and of this job against the placement where it
+    is fastest by itself, in the order of the file."""
+
+    lost: float
+    """Throughput that all of them lose, in devices of theirs: the sum of
+    ``devices x (1 - 1 / slow-down)``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacementChoice:
+    """The placements of one job that were tried."""
+
+    tenant: Tenant
+    """The job."""
+
+    others: tuple[str, ...]
+    """Names of the jobs that the slow-downs are of, this one included."""
+
+    judged: tuple[JudgedPlacement, ...]
+    """In the order in which equals win."""
+
+    chosen: int
+    """Which one it is."""
+
+    is_complete: bool
+    """Whether all placements in whole units were tried, alike ones once."""
+
+    __repr__ = short_repr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TenancyResult:
+    """Everything that was found out about jobs on one fabric."""
+
+    name: str
+    """What the user calls it."""
+
+    network: Network
+    """The shared network."""
+
+    outcomes: tuple[TenantOutcome, ...]
+    """The jobs, in the order of the file; empty if one of them has no plan."""
+
+    shortfall: str
+    """Which job has no plan, and why; empty if all have."""
+
+    links: tuple[LinkMeeting, ...]
+    """Links that several jobs use, the busiest first; alike ones once."""
+
+    levels: tuple[LevelMeeting, ...]
+    """Levels that carry anything, the innermost first."""
+
+    choices: tuple[PlacementChoice, ...]
+    """Of jobs with placement "best", in the order in which they were placed."""
+
+    seeds: tuple[int, ...]
+    """ECMP seeds of `TenantOutcome.by_seed`."""
+
+    notes: tuple[str, ...]
+    """What to know, one sentence each."""
+
+    __repr__ = short_repr
+
+    @property
+    def worst(self) -> TenantOutcome:
+        """The job that the others slow down most, the first of equals."""
+        return max(self.outcomes, key=lambda one: one.slowdown)
+
+    @property
+    def lost(self) -> float:
+        """Throughput that all jobs lose, in devices of theirs."""
+        return lost_devices(
+            [len(one.devices) for one in self.outcomes],
+            [one.slowdown for one in self.outcomes],
+        )
+
+
+def lost_devices(num_devices: list[int], slowdowns: list[float]) -> float:
+    """Return how many devices' throughput jobs lose to each other.
+
+    Parameters
+    ----------
+    num_devices
+        Of each job.
+    slowdowns
+        Of each job.
+    """
+    return sum(
+        count * (1.0 - 1.0 / slowdown)
+        for count, slowdown in zip(num_devices, slowdowns, strict=True)
+    )
+
+
+def meeting_links(network: Network, shares: FloatArray) -> tuple[LinkMeeting, ...]:
+    """Return the links that several jobs use, the busiest first, alike ones once.
+
+    Parameters
+    ----------
+    network
+        Of the links.
+    shares
+        Part of each link's capacity that each job takes, shape ``(J, E)``.
+    """
+    shared = np.flatnonzero(np.count_nonzero(shares, axis=0) > 1)
+    alike: dict[object, list[int]] = {}
+    for link in shared.tolist():
+        key = tuple(f"{share:.{_DIGITS}g}" for share in shares[:, link].tolist())
+        alike.setdefault((int(network.links.level[link]), key), []).append(link)
+    found = [
+        LinkMeeting(
+            link=link_name(network, links[0]),
+            level=network.level_name(int(network.links.level[links[0]])),
+            num_alike=len(links),
+            shares=tuple(shares[:, links[0]].tolist()),
+        )
+        for links in alike.values()
+    ]
+    return tuple(sorted(found, key=lambda one: -one.total))
+
+
+def meeting_levels(network: Network, shares: FloatArray) -> tuple[LevelMeeting, ...]:
+    """Return what jobs take of each level that carries anything, the innermost first.
+
+    Parameters
+    ----------
+    network, shares
+        As `meeting_links` takes them.
+    """
+    jobs_on = np.count_nonzero(shares, axis=0)
+    found = []
+    for level in range(int(network.links.level.max(initial=-1)) + 1):
+        here = (network.links.level == level) & (jobs_on > 0)
+        if not here.any():
+            continue
+        of_level = shares[:, here]
+        found.append(
+            LevelMeeting(
+                level=network.level_name(level),
+                num_links=int(here.sum()),
+                num_shared=int((jobs_on[here] > 1).sum()),
+                busiest=tuple(of_level.max(axis=1).tolist()),
+                total=float(of_level.sum(axis=0).max()),
+            )
+        )
+    return tuple(found)

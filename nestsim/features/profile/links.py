@@ -1,0 +1,391 @@
+"""From a sweep over collectives to the constants of the links that it ran on.
+
+The law is that of `estimators.collectives.transports` and the fit that of published
+curves (`features.calibration.transports`): robust, in the logarithm of time, with a
+weak pull that keeps constants in place that no point decides. For people there are the
+table of nccl-tests, and the constants behind it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from estimators.collectives.transports import Scope, Transport, find_transport
+from estimators.user_files.links import CONSTANTS, UserLink, UserLinks
+from estimators.user_files.tables import LinkPoint, LinkSweep
+from nestsim.features.calibration.transports import (
+    HIGHEST,
+    METHOD,
+    START,
+    changed,
+    predicted_by,
+    solve,
+)
+from nestsim.features.validation.collective_rows import CollectiveCase
+from nestsim.report.tables import add_row, new_table
+from nestsim.report.wording import percent, plural, signed_percent
+from topologies.units import format_bandwidth, format_duration, format_size
+
+_SEND = ("send_launch", "send_efficiency")
+"""Constants of a message from one device to another."""
+
+_METHODS = {name: START[name] for name in METHOD}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """What is known of links without measuring."""
+
+    accelerator: str = ""
+    """Name in the catalogue; empty for other devices."""
+
+    node: float | None = None
+    """Bandwidth of a device's links inside a node, by the datasheet [byte/s]."""
+
+    fabric: float | None = None
+    """Bandwidth of all adapters of a node together, by the datasheet [byte/s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedPoint:
+    """A measured collective beside the fitted law."""
+
+    point: LinkPoint
+    """Point of the sweep."""
+
+    predicted: float
+    """Time by the fitted constants [s]."""
+
+    @property
+    def error(self) -> float:
+        """Relative, with its sign."""
+        return self.predicted / self.point.timing.seconds - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFit:
+    """The constants of measured links, and every point beside them."""
+
+    sweep: LinkSweep
+    """Measured collectives."""
+
+    links: UserLinks
+    """Fitted constants of the links."""
+
+    points: tuple[FittedPoint, ...]
+    """Points of the sweep with their predictions."""
+
+    def median_error(self, scope: Scope) -> float:
+        """Return the median absolute error of the points of one kind of link."""
+        return median(abs(one.error) for one in self.points if one.point.scope == scope)
+
+
+def fit_links(sweep: LinkSweep, stated: Stated, *, name: str, date: str) -> LinkFit:
+    """Fit the constants of all kinds of links that were measured.
+
+    Parameters
+    ----------
+    sweep
+        What was measured.
+    stated
+        Bandwidths that efficiencies are to be fractions of; where nothing is stated,
+        the highest bus bandwidth that was measured is taken.
+    name, date
+        What the result says of its file and its time.
+    """
+    by_scope = {
+        scope: [one for one in sweep.points if one.scope == scope]
+        for scope in ("node", "fabric")
+    }
+    by_scope_fit: dict[str, UserLink] = {}
+    points: list[FittedPoint] = []
+    if by_scope["node"]:
+        by_scope_fit["node"], fitted = _fit_node(by_scope["node"], stated)
+        points += fitted
+    if by_scope["fabric"]:
+        inside = by_scope_fit.get("node")
+        by_scope_fit["fabric"], fitted = _fit_fabric(by_scope["fabric"], stated, inside)
+        points += fitted
+    links = UserLinks(
+        name=name,
+        date=date,
+        device=sweep.device,
+        backend=sweep.backend,
+        torch_version=sweep.torch_version,
+        node=by_scope_fit.get("node"),
+        fabric=by_scope_fit.get("fabric"),
+    )
+    return LinkFit(sweep=sweep, links=links, points=tuple(points))
+
+
+def _fit_node(
+    points: Sequence[LinkPoint], stated: Stated
+) -> tuple[UserLink, list[FittedPoint]]:
+    """Fit links inside a node."""
+    base = _base(stated, inside_node=True)
+    bandwidth, words = _bandwidth(points, stated.node)
+    names = ["launch", "ramp", "efficiency", *_SEND]
+    tied: dict[str, float] = {"per_doubling": 0.0}
+    if _sizes(points) > 1:
+        names.insert(1, "per_rank")
+    else:
+        tied["per_rank"] = base.per_rank
+    if base.multicast_efficiency:
+        names.append("multicast_efficiency")
+    cases = [_case(one, base, bandwidth) for one in points]
+    return _solved(points, cases, tuple(names), tied, (bandwidth, words))
+
+
+def _fit_fabric(
+    points: Sequence[LinkPoint], stated: Stated, inside: UserLink | None
+) -> tuple[UserLink, list[FittedPoint]]:
+    """Fit links between nodes; what a node adds is known where it was measured."""
+    # What a ring's step takes follows from the doublings that are fitted.
+    base = replace(_base(stated, inside_node=False), per_hop=0.0)
+    node = inside.transport if inside else _base(stated, inside_node=True)
+    bandwidth, words = _bandwidth(points, stated.fabric)
+    names = ["per_doubling", "ramp", "efficiency", *_SEND]
+    tied = {"launch": node.launch, "per_rank": node.per_rank}
+    if inside is None:
+        names[0] = "launch"
+        tied = {"per_rank": base.per_rank, "per_doubling": base.per_doubling}
+        if _sizes(points) > 1:
+            names.insert(1, "per_doubling")
+            del tied["per_doubling"]
+    cases = [
+        replace(
+            _case(one, node, inside.bandwidth if inside else stated.node or bandwidth),
+            across=base,
+            across_bandwidth=bandwidth,
+        )
+        for one in points
+    ]
+    return _solved(points, cases, tuple(names), tied, (bandwidth, words))
+
+
+def _base(stated: Stated, *, inside_node: bool) -> Transport:
+    """Return the published transport that a fit begins from."""
+    return replace(
+        find_transport(stated.accelerator, inside_node=inside_node), links_by_size=()
+    )
+
+
+def _sizes(points: Sequence[LinkPoint]) -> int:
+    """Return how many sizes of groups there are."""
+    return len({one.num_ranks for one in points})
+
+
+def _bandwidth(points: Sequence[LinkPoint], stated: float | None) -> tuple[float, str]:
+    """Return what efficiencies are fractions of, and where that is from."""
+    if stated is not None:
+        return stated, "stated"
+    return max(one.bus_bandwidth for one in points), "the highest that was measured"
+
+
+def _case(point: LinkPoint, inside: Transport, bandwidth: float) -> CollectiveCase:
+    return CollectiveCase(
+        operation=point.operation,
+        device="",
+        num_ranks=point.num_ranks,
+        num_nodes=point.num_nodes,
+        num_bytes=float(point.num_bytes),
+        inside=inside,
+        inside_bandwidth=bandwidth,
+        across=None,
+        across_bandwidth=0.0,
+        method="tests",
+        measured=point.timing.seconds,
+        basis="measured here",
+        assumed=(),
+    )
+
+
+def _solved(
+    points: Sequence[LinkPoint],
+    cases: Sequence[CollectiveCase],
+    names: tuple[str, ...],
+    tied: Mapping[str, float],
+    bandwidth: tuple[float, str],
+) -> tuple[UserLink, list[FittedPoint]]:
+    """Solve for some constants of the outermost links of the cases."""
+    constants = solve(cases, names, tied, _METHODS, HIGHEST)
+    first = cases[0]
+    transport = changed(first.across or first.inside, constants)
+    changes: dict[str, Any] = {
+        "inside" if first.across is None else "across": transport
+    }
+    times = [predicted_by(replace(case, **changes), _METHODS) for case in cases]
+    fitted = [
+        FittedPoint(point=point, predicted=time)
+        for point, time in zip(points, times, strict=True)
+    ]
+    middle = median(abs(one.error) for one in fitted)
+    source = f"fit to {len(points)} measured points: half of them within {middle:.0%}"
+    link = UserLink(
+        transport=replace(
+            transport,
+            name=f"user-{transport.scope}",
+            accelerators=(),
+            source=source,
+        ),
+        num_ranks=max(one.num_ranks for one in points),
+        num_nodes=max(one.num_nodes for one in points),
+        bandwidth=bandwidth[0],
+        bandwidth_is=bandwidth[1],
+    )
+    return link, fitted
+
+
+def links_json(fit: LinkFit) -> dict[str, Any]:
+    """Return constants and points as JSON values."""
+    links = {
+        scope: {
+            "num_ranks": link.num_ranks,
+            "num_nodes": link.num_nodes,
+            "bandwidth_bytes_per_s": link.bandwidth,
+            "bandwidth_is": link.bandwidth_is,
+            "constants": {name: getattr(link.transport, name) for name in CONSTANTS},
+            "median_error": fit.median_error(link.transport.scope),
+        }
+        for scope, link in (("node", fit.links.node), ("fabric", fit.links.fabric))
+        if link is not None
+    }
+    sweep = fit.sweep
+    return {
+        "backend": sweep.backend,
+        "device": sweep.device,
+        "torch_version": sweep.torch_version,
+        "date": fit.links.date,
+        "num_ranks": sweep.num_ranks,
+        "num_nodes": sweep.num_nodes,
+        "num_skipped": sweep.num_skipped,
+        "links": links,
+        "points": [
+            {
+                name: value
+                for name, value in asdict(one.point).items()
+                if name != "timing"
+            }
+            | {
+                "time_s": one.point.timing.seconds,
+                "spread_s": one.point.timing.spread,
+                "trains": one.point.timing.samples,
+                "bus_bandwidth_bytes_per_s": one.point.bus_bandwidth,
+                "fitted_s": one.predicted,
+            }
+            for one in fit.points
+        ],
+    }
+
+
+DISTURBED = 0.25
+"""Half of the points further than that from the law: other programs ran, or the law
+does not hold here. A choice."""
+
+_WHERE = {"node": "inside a node", "fabric": "between nodes"}
+"""Scope of an interconnect -> where it is."""
+
+
+def print_links(fit: LinkFit, console: Console) -> None:
+    """Print every point beside the fitted law, and the constants."""
+    sweep = fit.sweep
+    nodes = f" on {sweep.num_nodes} nodes" if sweep.num_nodes > 1 else ""
+    headline = (
+        f"{sweep.device}; {sweep.library}; "
+        f"{plural(sweep.num_ranks, 'rank')}{nodes}; {fit.links.date}"
+    )
+    console.print(Text(headline, style="bold"), highlight=False)
+    console.print(
+        Text(
+            "Sizes are of the full tensor, bus bandwidth is that of nccl-tests; fitted "
+            "is the law that a scenario takes."
+        ),
+        highlight=False,
+    )
+    if sweep.num_skipped:
+        skipped = plural(sweep.num_skipped, "point")
+        console.print(
+            Text(f"{skipped} left out: {sweep.skipped_because}."),
+            highlight=False,
+        )
+    console.print()
+    console.print(_points_table(fit))
+    for scope, link in (("node", fit.links.node), ("fabric", fit.links.fabric)):
+        if link is not None:
+            console.print()
+            console.print(Text(_WHERE[scope].capitalize(), style="bold"))
+            for line in _link_lines(fit, link):
+                console.print(Text(f"  {line}"), highlight=False)
+
+
+def _points_table(fit: LinkFit) -> Table:
+    numbers = ("Ranks", "Size", "Time", "+-", "Bus bandwidth", "Fitted", "Error")
+    table = new_table("Collective", *numbers, numbers=numbers)
+    ordered = sorted(
+        fit.points,
+        key=lambda fitted: (
+            fitted.point.operation,
+            fitted.point.num_ranks,
+            fitted.point.num_bytes,
+        ),
+    )
+    for fitted in ordered:
+        point, timing = fitted.point, fitted.point.timing
+        add_row(
+            table,
+            point.operation.replace("_", "-"),
+            f"{point.num_ranks:,}",
+            format_size(point.num_bytes),
+            format_duration(timing.seconds),
+            percent(timing.spread / timing.seconds),
+            format_bandwidth(point.bus_bandwidth),
+            format_duration(fitted.predicted),
+            signed_percent(fitted.error),
+        )
+    return table
+
+
+def _unmeasured(fit: LinkFit, scope: Scope) -> str:
+    """Say that single messages were not measured, if so."""
+    kinds = {one.point.operation for one in fit.points if one.point.scope == scope}
+    single = kinds.intersection({"all_to_all", "send_recv"})
+    return "" if single else ", not measured: a usual value"
+
+
+def _link_lines(fit: LinkFit, link: "UserLink") -> list[str]:
+    transport = link.transport
+    stated = format_bandwidth(link.bandwidth)
+    reached = format_bandwidth(transport.efficiency * link.bandwidth)
+    lines = [
+        f"large collectives reach {reached}, {percent(transport.efficiency)} of "
+        f"{stated} ({link.bandwidth_is}); single messages "
+        f"{percent(transport.send_efficiency)}{_unmeasured(fit, transport.scope)}",
+        f"launch {format_duration(transport.launch)}, of a message "
+        f"{format_duration(transport.send_launch)}; each further rank of a node "
+        f"{format_duration(transport.per_rank)}; ramp "
+        f"{format_duration(transport.ramp)}",
+    ]
+    if transport.scope == "fabric":
+        doubling = format_duration(transport.per_doubling)
+        lines.append(f"each doubling of the nodes {doubling}")
+    if transport.multicast_efficiency:
+        share = percent(transport.multicast_efficiency)
+        lines.append(f"all-reduces in the switch reach {share}")
+    error = fit.median_error(transport.scope)
+    lines.append(f"half of the points lie within {percent(error)} of the law")
+    if error > DISTURBED:
+        lines.append(
+            "That is far: other programs ran, or links are not alike. Measure again on "
+            "a quiet machine."
+        )
+    if link.bandwidth_is != "stated":
+        lines.append(
+            f"A scenario that names the file states {stated} as bandwidth of such "
+            "links; or measure again with the datasheet's bandwidth stated."
+        )
+    return lines

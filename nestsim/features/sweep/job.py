@@ -1,0 +1,224 @@
+"""A sweep over the settings of a scenario, from its file to a table of its points.
+
+The table has the same bytes however it came about: one line for each point, in their
+order, with its number, its settings, ``state`` (``done`` or ``failed``), why it failed,
+and its results. Lists and tables are written as JSON.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestsim.features.sweep.axes import Axis, merged, product
+from nestsim.features.sweep.ranking import front_of
+from nestsim.features.sweep.runner import run_sweep
+from nestsim.features.sweep.scenario_task import ScenarioTask
+from nestsim.running.store import Outcome, Point, Store, plain_json
+from topologies.short_repr import short_repr
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nestsim.features.sweep.executors.protocol import Executor
+    from nestsim.scenario.load import Scenario
+    from planner.work import Progress
+
+STORE = "sweep.sqlite"
+"""Name of the store in a folder of results."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioSweep:
+    """What is to be done: every point, and what with each."""
+
+    scenario_name: str
+    """Name of the scenario."""
+
+    axes: tuple[Axis, ...]
+    """Settings that are varied; the last one changes fastest."""
+
+    points: tuple[Point, ...]
+    """Points to evaluate."""
+
+    task: ScenarioTask
+    """Task that evaluates a point."""
+
+    workers: int | None
+    """Processes; None for one for each core."""
+
+    time_limit: float | None
+    """Limit on the time of one point [s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioSweepResult:
+    """Everything that a report on a sweep needs."""
+
+    scenario_name: str
+    """Name of the scenario."""
+
+    what: str
+    """One of `nestsim.scenario.settings.SWEPT`."""
+
+    axes: tuple[Axis, ...]
+    """Settings that vary, with their values."""
+
+    outcomes: tuple[Outcome, ...]
+    """One for each point, in their order."""
+
+    __repr__ = short_repr
+
+
+def scenario_sweep(
+    scenario: "Scenario",
+    given: Sequence[Axis] = (),
+    *,
+    what: str | None = None,
+    workers: int | None = None,
+) -> ScenarioSweep:
+    """Return the sweep that a scenario and its caller ask for, checked.
+
+    Parameters
+    ----------
+    scenario
+        With or without a table [sweep].
+    given
+        Settings and their values, over those of the table.
+    what, workers
+        Over the table's, where not None.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to vary, or no point of it is a scenario.
+    """
+    axes = merged(scenario.sweep.values, given)
+    points = product(axes)
+    task = ScenarioTask.of(scenario, what)
+    task.check(points)
+    return ScenarioSweep(
+        scenario_name=scenario.name,
+        axes=axes,
+        points=points,
+        task=task,
+        workers=workers or scenario.sweep.workers,
+        time_limit=scenario.sweep.time_limit,
+    )
+
+
+def run_scenario_sweep(
+    sweep: ScenarioSweep,
+    folder: Path | None = None,
+    *,
+    restart: bool = False,
+    executor: "Executor | None" = None,
+    progress: "Progress | None" = None,
+) -> ScenarioSweepResult:
+    """Evaluate all points that are not in the folder's store yet.
+
+    Parameters
+    ----------
+    sweep
+        What to do.
+    folder
+        Of results, which must be there; None to keep points in memory.
+    restart
+        Forget what the store holds.
+    executor
+        Who evaluates points; None for processes of this machine.
+    progress
+        Called with every finished point.
+
+    Raises
+    ------
+    InputError
+        If the store is of another sweep or cannot be written, or there is nobody to
+        evaluate points.
+    """
+    path = None if folder is None else folder / STORE
+    facts = sweep.task.facts(sweep.axes, sweep.time_limit)
+    with Store(path, facts, restart=restart) as store:
+        outcomes = run_sweep(
+            sweep.points,
+            sweep.task,
+            store,
+            workers=sweep.workers,
+            executor=executor,
+            time_limit=sweep.time_limit,
+            progress=progress,
+        )
+    return ScenarioSweepResult(
+        scenario_name=sweep.scenario_name,
+        what=sweep.task.what,
+        axes=sweep.axes,
+        outcomes=outcomes.outcomes,
+    )
+
+
+def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
+    """Return the columns of the table, None where a point has no such value."""
+    settings = _names(one.point for one in outcomes)
+    results = _names(one.row or {} for one in outcomes)
+    front = front_of(outcomes)
+    columns: dict[str, list[Any]] = {
+        "number": [one.number for one in outcomes],
+        **{name: [_cell(one.point, name) for one in outcomes] for name in settings},
+        "state": ["failed" if one.row is None else "done" for one in outcomes],
+        "failure": [one.reason or None for one in outcomes],
+        **({"pareto": [one.number in front for one in outcomes]} if front else {}),
+    }
+    for name in results:
+        column = f"result.{name}" if name in columns else name
+        columns[column] = [_cell(one.row or {}, name) for one in outcomes]
+    return columns
+
+
+def csv_text(outcomes: Sequence[Outcome]) -> str:
+    """Return the table as CSV (RFC 4180, but for its line ends), numbers exactly."""
+    return frame_of(outcomes).to_csv(index=False, lineterminator="\n")
+
+
+def write_csv(outcomes: Sequence[Outcome], path: Path) -> None:
+    """Write the table as CSV."""
+    path.write_text(csv_text(outcomes), encoding="utf-8")
+
+
+def write_parquet(outcomes: Sequence[Outcome], path: Path) -> None:
+    """Write the table as Parquet."""
+    frame_of(outcomes).to_parquet(path, engine="pyarrow", index=False)
+
+
+def frame_of(outcomes: Sequence[Outcome]) -> "pd.DataFrame":
+    """Return the table, each column of one type."""
+    import pandas as pd
+
+    columns = {name: _typed(cells) for name, cells in columns_of(outcomes).items()}
+    return pd.DataFrame(columns)
+
+
+def _typed(cells: Sequence[Any]) -> "pd.Series[Any]":
+    """Return a column of one type; text where the values have several."""
+    import pandas as pd
+
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if kinds == {int, float}:
+        kinds = {float}
+    if len(kinds) > 1:
+        cells = [cell if cell is None else _text(cell) for cell in cells]
+    names: Mapping[type, str] = {int: "Int64", float: "Float64", bool: "boolean"}
+    dtype = names.get(next(iter(kinds)), "string") if len(kinds) == 1 else "string"
+    return pd.Series(cells, dtype=dtype)
+
+
+def _names(rows: Any) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _cell(row: Mapping[str, Any], name: str) -> Any:
+    value = row.get(name)
+    return plain_json(value) if isinstance(value, list | dict) else value
+
+
+def _text(cell: Any) -> str:
+    return cell if isinstance(cell, str) else plain_json(cell)

@@ -1,0 +1,183 @@
+"""A sweep as JSON, and the folder of its results.
+
+Beside ``sweep.sqlite``, which grows point by point: ``scenario.toml`` (a copy of the
+input), ``points.csv``, ``points.parquet``, ``result.json``, a picture of what was
+varied (``sweep.png``), one of throughput over cost where the scenario has prices
+(``pareto.png``), and ``manifest.json`` with the hash of each. None of these depends on
+the number of workers, or on interruptions.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nestsim.features.sweep.axes import Axis
+from nestsim.features.sweep.job import (
+    STORE,
+    ScenarioSweepResult,
+    write_csv,
+    write_parquet,
+)
+from nestsim.features.sweep.ranking import (
+    best_first,
+    currency_of,
+    front_of,
+    throughput_of,
+)
+from nestsim.report.destination import Writer
+from nestsim.report.folder import PAGE
+from nestsim.report.json import dump_json
+from nestsim.running.store import Outcome, plain_json
+from topologies.arrays import FloatArray
+from topologies.errors import InputError
+from topologies.units import BASE_UNITS, parse_quantity
+
+_DONE = {
+    "simulate": "the plan replayed",
+    "plan": "planned, not replayed",
+    "run": "planned and replayed",
+}
+"""Mode of a sweep -> what was done at each point."""
+
+
+def value_label(value: object) -> str:
+    """Write a setting's value for people."""
+    return value if isinstance(value, str) else plain_json(value)
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Return the last parts of paths, as many as tell them from each other."""
+    parts = [path.split(".") for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = [".".join(one[-length:]) for one in parts]
+        if len(set(names)) == len(names):
+            return names
+    return list(paths)
+
+
+def varied_axes(result: ScenarioSweepResult) -> list[Axis]:
+    """Return the settings that have more than one value."""
+    return [axis for axis in result.axes if len(axis.values) > 1]
+
+
+def point_label(result: ScenarioSweepResult, outcome: Outcome) -> str:
+    """Return what tells a point from the others; empty if nothing is varied."""
+    paths = [axis.path for axis in varied_axes(result)]
+    names = short_names(paths) if paths else []
+    return ", ".join(
+        f"{name} {value_label(outcome.point[path])}"
+        for name, path in zip(names, paths, strict=True)
+    )
+
+
+def sweep_headline(result: ScenarioSweepResult) -> str:
+    """Say which point is the fastest, and what lies between it and the slowest."""
+    ranked = best_first(result.outcomes)
+    if not ranked:
+        return "No point has a plan that fits"
+    best, worst = (throughput_of(one) or 0.0 for one in (ranked[0], ranked[-1]))
+    at = point_label(result, ranked[0])
+    if not at:
+        return f"{best:,.0f} tokens/s at the only point"
+    less = f"{100 * (1 - worst / best):.1f} %"
+    return f"{best:,.0f} tokens/s at {at}; {less} less at the slowest"
+
+
+def positions(values: Sequence[object]) -> "FloatArray | None":
+    """Return where values stand on an axis of numbers, in base units; None if none."""
+    if all(
+        isinstance(one, int | float) and not isinstance(one, bool) for one in values
+    ):
+        return np.array(values, dtype=np.float64)
+    for dimension in BASE_UNITS:
+        try:
+            return np.array([parse_quantity(one, dimension) for one in values])
+        except InputError:
+            continue
+    return None
+
+
+def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
+    """Return everything that a sweep found, for programs."""
+    best = best_first(result.outcomes)
+    front = front_of(result.outcomes)
+    return {
+        "headline": sweep_headline(result),
+        "done": _DONE[result.what],
+        "scenario": result.scenario_name,
+        "what": result.what,
+        "settings": {axis.path: list(axis.values) for axis in result.axes},
+        "varied": _varied_json(result),
+        "num_points": len(result.outcomes),
+        "num_failed": sum(one.row is None for one in result.outcomes),
+        "best": best[0].number if best else None,
+        **(
+            {"pareto": sorted(front), "currency": currency_of(result.outcomes)}
+            if front
+            else {}
+        ),
+        "points": [
+            {
+                "number": one.number,
+                "settings": dict(one.point),
+                "label": point_label(result, one),
+                "tokens_per_s": throughput_of(one),
+                "state": "failed" if one.row is None else "done",
+                "failure": one.reason or None,
+                **({"pareto": one.number in front} if front else {}),
+                "result": None if one.row is None else dict(one.row),
+            }
+            for one in result.outcomes
+        ],
+    }
+
+
+def _varied_json(result: ScenarioSweepResult) -> list[dict[str, Any]]:
+    """Return the settings that have more than one value, and how these are called."""
+    axes = varied_axes(result)
+    found = []
+    for axis, name in zip(
+        axes, short_names([axis.path for axis in axes]) if axes else [], strict=True
+    ):
+        places = positions(axis.values)
+        found.append(
+            {
+                "path": axis.path,
+                "name": name,
+                "labels": [value_label(value) for value in axis.values],
+                "positions": None if places is None else places.tolist(),
+            }
+        )
+    return found
+
+
+FILES = (
+    *("scenario.toml", "points.csv", "points.parquet", "result.json"),
+    *("sweep.png", "pareto.png", PAGE),
+)
+"""Files of the folder, but the store and the manifest."""
+
+
+def sweep_writers(
+    result: ScenarioSweepResult, scenario_bytes: bytes
+) -> dict[str, Writer]:
+    """Return what writes each file that is made of the points, by name."""
+    return {
+        "scenario.toml": lambda path: path.write_bytes(scenario_bytes),
+        "points.csv": lambda path: write_csv(result.outcomes, path),
+        "points.parquet": lambda path: write_parquet(result.outcomes, path),
+        "result.json": lambda path: path.write_text(
+            dump_json(sweep_json(result)), encoding="utf-8"
+        ),
+    }
+
+
+def sweep_facts(result: ScenarioSweepResult, scenario_bytes: bytes) -> dict[str, Any]:
+    """Return what the manifest says beside the hash of each file."""
+    return {
+        "scenario": result.scenario_name,
+        "scenario_sha256": hashlib.sha256(scenario_bytes).hexdigest(),
+        "store": STORE,
+    }

@@ -1,0 +1,1 @@
+"""What long work needs: progress, interruption, a store of finished points."""

@@ -1,0 +1,131 @@
+"""What fit.toml may say."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import tomli
+
+from nestsim.evaluate.uncertainty import (
+    Setting,
+    Uncertainty,
+    band,
+    load_uncertainty,
+    memory_band,
+)
+from nestsim.features.calibration.bands import uncertainty_toml
+from nestsim.features.calibration.parameters import load_fit_spec, parse_fit_spec
+from topologies.errors import InputError
+
+
+def test_shipped_priors_lie_within_their_bounds():
+    spec = load_fit_spec()
+    assert all(one.lower <= one.prior <= one.upper for one in spec.parameters)
+    assert all(one.reason for one in spec.exclusions)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"prior": 1.0, "sigma": 0.1, "lower": 0.5},
+        {"prior": 1.0, "sigma": 0.1, "lower": 0.5, "upper": 2.0, "upto": 3.0},
+        {"prior": 3.0, "sigma": 0.1, "lower": 0.5, "upper": 2.0},
+        {"prior": 1.0, "sigma": 0.0, "lower": 0.5, "upper": 2.0},
+        {"prior": 1.0, "sigma": 0.1, "lower": 0.0, "upper": 2.0},
+    ],
+)
+def test_constants_that_cannot_be_fitted_are_refused_by_name(entry):
+    with pytest.raises(InputError) as error:
+        parse_fit_spec({"row_error": 0.1, "constants": {"a.b.c": entry}})
+    assert error.value.where == "constants.a.b.c"
+
+
+def test_an_exclusion_needs_a_reason():
+    with pytest.raises(InputError):
+        parse_fit_spec({"row_error": 0.1, "excluded": [{"quality": "C"}]})
+
+
+JOB = Setting(
+    source="mine",
+    software="fsdp",
+    accelerator="h100-sxm",
+    num_devices=64,
+    has_experts=False,
+)
+
+BANDS = Uncertainty(
+    measured={"all": 0.1, "cluster": 0.08, "cluster fsdp": 0.05},
+    new={"all": 0.2, "cluster": 0.15, "unknown": 0.3},
+    memory={
+        "all": tuple(0.02 * k for k in range(-4, 5)),
+        "fsdp": tuple(0.05 * k for k in range(-6, 3)),
+    },
+    sources=frozenset({"mine"}),
+    software=frozenset({"fsdp"}),
+    accelerators=frozenset({"h100-sxm"}),
+)
+
+
+def test_the_narrowest_class_that_there_is_counts():
+    assert BANDS.half_width(JOB) == 0.05
+    assert BANDS.half_width(replace(JOB, software="ddp")) == 0.08
+    assert BANDS.half_width(replace(JOB, num_devices=8)) == 0.1
+    assert BANDS.half_width(replace(JOB, source="")) == 0.15
+    assert BANDS.half_width(replace(JOB, source="", software="ddp")) == 0.3
+    assert BANDS.half_width(replace(JOB, assumes_layout=True)) == 0.1
+    low, high = BANDS.band(JOB)
+    assert low * high == pytest.approx(1.0)
+
+
+def test_bands_of_memory_are_of_the_preset():
+    low, high = BANDS.memory_band("fsdp").band
+    assert (low, high) == pytest.approx((math.exp(-0.3), math.exp(0.1)))
+    assert BANDS.memory_band("ddp").band.low == pytest.approx(math.exp(-0.08))
+
+
+def test_what_fits_is_counted_in_deciles():
+    band_of_memory = BANDS.memory_band("fsdp")
+    counts = [band_of_memory.need(100.0, room) for room in (70.0, 99.0, 101.0, 120.0)]
+    assert [one.fits_in_ten for one in counts] == [0, 6, 7, 10]
+    assert counts[0].low == pytest.approx(100 * math.exp(-0.3))
+
+
+def test_ideal_software_has_no_band():
+    assert band(replace(JOB, software="ideal")) is None
+    assert memory_band("ideal") is None
+    assert band(JOB) is not None
+
+
+def test_bands_read_back_as_they_were_written():
+    tables = tomli.loads(uncertainty_toml(BANDS))
+    assert tables["measured"] == BANDS.measured
+    assert tables["new"] == BANDS.new
+    assert {
+        name: pytest.approx(tuple(deciles))
+        for name, deciles in tables["memory"].items()
+    } == BANDS.memory
+    assert tables["fitted"]["sources"] == ["mine"]
+
+
+def test_shipped_bands_are_wider_on_clusters_that_were_not_measured():
+    shipped = load_uncertainty()
+    assert shipped.new["all"] >= shipped.measured["all"]
+    assert shipped.new["unknown"] >= shipped.new["all"]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "chip"),
+    [
+        ("h100-sxm-96gb-hbm2e", "h100"),
+        ("a100-40gb", "a100"),
+        ("gb200", "gb200"),
+        ("tpu-v5e", "tpu-v5e"),
+    ],
+)
+def test_bands_are_of_the_generation_of_a_device(accelerator, chip):
+    setting = replace(JOB, accelerator=accelerator)
+    assert setting.chip == chip
+    assert setting.classes()[-1] == f"cluster fsdp {chip}"
+    own = replace(BANDS, measured={**BANDS.measured, f"cluster fsdp {chip}": 0.01})
+    assert own.half_width(setting) == 0.01
+    assert own.half_width(replace(setting, software="ddp")) == 0.08

@@ -1,0 +1,150 @@
+"""The kernel of the failures: held to plain Python, tick by tick."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nestsim.features.goodput.kernels.run import (
+    HANGS,
+    NUM_COUNTS,
+    NUM_STATES,
+    PLANNED,
+    TAKES_NODE,
+    JobHabits,
+    Ledger,
+    run_job,
+)
+from tests.nestsim.features.goodput.reference import ReferenceJob
+
+Events = list[tuple[int, int]]
+
+
+def run(habits: JobHabits, events: Events, marks: list[int]) -> Ledger:
+    replicas = habits.num_replicas
+    speeds = np.arange(replicas + 1) / replicas
+    ledger = Ledger(
+        causes=np.zeros(NUM_STATES, np.int64),
+        trained=np.zeros(replicas + 1, np.int64),
+        counts=np.zeros(NUM_COUNTS, np.int64),
+        progress=np.zeros(len(marks)),
+    )
+    table = np.array(events, dtype=np.int64).reshape(-1, 2)
+    times, kinds = np.ascontiguousarray(table.T)
+    run_job(habits, times, kinds, np.array(marks), speeds, ledger)
+    return ledger
+
+
+@st.composite
+def all_habits(draw: st.DrawFn, *, replicas: int = 4) -> JobHabits:
+    def time(least: int = 0, most: int = 12) -> int:
+        return draw(st.integers(least, most))
+
+    num_replicas = draw(st.integers(1, replicas))
+    nodes = draw(st.integers(1, 3))
+    copy = time()
+    return JobHabits(
+        interval=time(1, 40),
+        copy=copy,
+        write=time(copy, copy + 20),
+        is_asynchronous=draw(st.integers(0, 1)),
+        detection=time(),
+        hang_detection=time(),
+        restart=time(),
+        repair=time(1, 200),
+        maintenance=time(),
+        num_nodes=num_replicas * nodes + draw(st.integers(0, 3)),
+        nodes_per_replica=nodes,
+        num_replicas=num_replicas,
+        fewest_replicas=draw(st.integers(1, num_replicas)),
+        outlook=draw(st.sampled_from([0, 50, 10**6])),
+    )
+
+
+KINDS = st.sampled_from([0, TAKES_NODE, HANGS, TAKES_NODE | HANGS, PLANNED])
+EVENTS = st.lists(st.tuples(st.integers(0, 1500), KINDS), max_size=60).map(sorted)
+MARKS = [100, 500, 1000, 1500]
+
+
+@settings(max_examples=400, deadline=None)
+@given(all_habits(), EVENTS)
+def test_every_tick_is_that_of_plain_python(habits: JobHabits, events: Events) -> None:
+    ledger = run(habits, events, MARKS)
+    speeds = [one / habits.num_replicas for one in range(habits.num_replicas + 1)]
+    reference = ReferenceJob(habits, speeds)
+    reference.run([one for one, _ in events], [kind for _, kind in events], MARKS)
+    assert ledger.causes.tolist() == reference.causes
+    assert ledger.trained.tolist() == reference.trained
+    assert ledger.counts.tolist() == reference.counts
+    assert ledger.progress.tolist() == reference.progress
+
+
+@settings(max_examples=200, deadline=None)
+@given(all_habits(), EVENTS)
+def test_all_time_is_accounted_for(habits: JobHabits, events: Events) -> None:
+    ledger = run(habits, events, MARKS)
+    assert ledger.trained.sum() + ledger.causes.sum() == MARKS[-1]
+
+
+FAILURES = st.lists(
+    st.tuples(st.integers(0, 1500), st.sampled_from([0, TAKES_NODE])), max_size=40
+).map(sorted)
+
+
+@settings(max_examples=200, deadline=None)
+@given(all_habits(replicas=1), FAILURES, st.sets(st.integers(0, 7)))
+def test_fewer_failures_never_train_less(
+    habits: JobHabits, events: Events, left_out: set[int]
+) -> None:
+    """Unless the earlier of two is noticed before the later one, or nodes run out."""
+    events = events[:8]
+    habits = habits._replace(
+        detection=0,
+        nodes_per_replica=8,
+        num_nodes=habits.num_nodes - habits.nodes_per_replica + 8,
+    )
+    fewer = [one for place, one in enumerate(events) if place not in left_out]
+    more = run(habits, events, MARKS).trained.sum()
+    assert run(habits, fewer, MARKS).trained.sum() >= more
+
+
+@settings(max_examples=200, deadline=None)
+@given(all_habits(replicas=1), FAILURES, st.integers(1, 3))
+def test_more_spares_never_train_less(
+    habits: JobHabits, events: Events, more: int
+) -> None:
+    """If each node is back before the next failure.
+
+    Else a job that stands still for lack of nodes may be spared a failure.
+    """
+    apart = habits.detection + habits.restart + habits.repair + habits.maintenance
+    events = [(when + place * apart, kind) for place, (when, kind) in enumerate(events)]
+    spared = habits._replace(num_nodes=habits.num_nodes + more)
+    few = run(habits, events, MARKS).trained.sum()
+    assert run(spared, events, MARKS).trained.sum() >= few
+
+
+@settings(max_examples=200, deadline=None)
+@given(all_habits(replicas=1), FAILURES)
+def test_writing_beside_the_training_never_trains_less(
+    habits: JobHabits, events: Events
+) -> None:
+    """If the writing does not make the next one late."""
+    slack = habits.write - habits.copy
+    habits = habits._replace(interval=max(habits.interval, slack))
+    waits = run(habits._replace(is_asynchronous=0), events, MARKS).trained.sum()
+    assert run(habits._replace(is_asynchronous=1), events, MARKS).trained.sum() >= waits
+
+
+@settings(max_examples=100, deadline=None)
+@given(all_habits())
+def test_without_failures_only_checkpoints_take_time(habits: JobHabits) -> None:
+    ledger = run(habits, [], [10_000])
+    stall = habits.copy if habits.is_asynchronous else habits.write
+    background = habits.write - habits.copy if habits.is_asynchronous else 0
+    period = max(habits.interval, background) + stall
+    # The first one need not wait for another.
+    first = habits.interval + stall
+    whole, rest = divmod(10_000 - first, period)
+    stalls = stall * (1 + whole) + max(0, rest - (period - stall))
+    assert ledger.causes.sum() == stalls
+    assert ledger.trained.sum() == 10_000 - stalls
