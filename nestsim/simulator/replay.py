@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from nestsim.simulator.build import Model, build_model
 from nestsim.simulator.compiled import end_of_compiled_run, simulate_compiled
-from nestsim.simulator.flows import SIGNAL
+from nestsim.simulator.flows import SIGNAL, Traffic
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
 from nestsim.simulator.outcome import (
     MOST_SIMPY_EVENTS,
@@ -41,7 +41,6 @@ from nestsim.simulator.outcome import (
     MemoryTimeline,
     Replay,
     Spans,
-    Traffic,
     Transfers,
 )
 from nestsim.simulator.programs import PASS_KINDS, StageProgram
