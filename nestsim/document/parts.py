@@ -5,7 +5,7 @@ read alike, in the terminal, on the page, in pictures and in Markdown. Texts are
 renderers escape what their format needs escaped. Nothing here knows a format.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -94,7 +94,7 @@ class DataTable:
     """How many of the first rows the terminal has; None for all."""
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 - those of the fields
         cls,
         caption: str,
         records: Iterable[Record],
@@ -103,6 +103,7 @@ class DataTable:
         sortable: bool = False,
         shown: int | None = None,
         first: int | None = None,
+        numbers: Sequence[str] = (),
     ) -> "DataTable":
         """Return a table of records; columns with cells that have keys are numbers.
 
@@ -114,11 +115,13 @@ class DataTable:
             One for each row.
         columns
             Heading -> what writes a record's cell.
+        numbers
+            Columns of texts that are numbers, too.
         """
         rows = tuple(
             tuple(write(record) for write in columns.values()) for record in records
         )
-        numbers = {
+        right = {*numbers} | {
             name
             for row in rows
             for name, text in zip(columns, row, strict=True)
@@ -128,7 +131,7 @@ class DataTable:
             caption=caption,
             columns=tuple(columns),
             rows=rows,
-            numbers=tuple(name for name in columns if name in numbers),
+            numbers=tuple(name for name in columns if name in right),
             sortable=sortable,
             shown=shown,
             first=first,
@@ -181,8 +184,8 @@ class FigureBlock:
     """What its paints stand for; empty for what the drawing itself says."""
 
     bars: Mapping[str, Any] = field(default_factory=dict)
-    """Bars of a timeline as columns (`nestsim.page.timeline`), thinned out to what can
-    be told apart when they are drawn; empty for other figures."""
+    """Columns of bars of a timeline, which the page thins out to what can be told
+    apart; empty for other figures."""
 
     follows_window: bool = False
     """Whether its time axis is the page's common window."""
@@ -192,6 +195,9 @@ class FigureBlock:
 
     in_text: bool = True
     """Whether the terminal and Markdown have its numbers, too."""
+
+    opened: bool = False
+    """Whether the page shows its numbers without a click."""
 
     @property
     def entries(self) -> tuple[Swatch, ...]:
@@ -258,6 +264,9 @@ class Section:
     in_text: bool = True
     """Whether the terminal and Markdown have it, too, not the page alone."""
 
+    detail: bool = False
+    """Whether the terminal has it with ``--verbose`` only; ``report.txt`` has it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
@@ -271,6 +280,10 @@ class Document:
 
     headline: Headline
     sections: tuple[Section, ...]
+
+    def with_section(self, section: Section) -> "Document":
+        """Return the document with one more section at its end."""
+        return replace(self, sections=(*self.sections, section))
 
     def with_figures(self, *names: str) -> "Document":
         """Return the document with no other figures than these; all for no names."""

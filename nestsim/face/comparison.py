@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import frame_of, plain_values
+from nestsim.document.folder import ResultsFolder
 from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
@@ -33,9 +35,6 @@ from nestsim.features.compare.job import (
 from nestsim.features.compare.record import Comparison
 from nestsim.features.compare.text import print_comparison
 from nestsim.page.kinds.comparison import comparison_page
-from nestsim.report.destination import ResultsFolder
-from nestsim.report.frames import frame_of
-from nestsim.report.json import plain_values
 from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario
 from planner.work import Progress
@@ -84,7 +83,7 @@ class CompareReport(PagedReport):
         """Return one row for each scenario and planner."""
         return frame_of(plain_values(comparison_rows(self.result)))
 
-    def print_to(self, console: "Console") -> None:
+    def print_to(self, console: "Console", *, verbose: bool = False) -> None:  # noqa: ARG002
         """Print who is fastest, and by which term."""
         print_comparison(self.result, console)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import frame_of, plain_values
+from nestsim.document.folder import ResultsFolder
 from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
@@ -33,9 +35,6 @@ from nestsim.features.compare.networks.job import (
 from nestsim.features.compare.networks.record import Equal, NetworkComparison
 from nestsim.features.compare.networks.text import leaders_label, print_networks
 from nestsim.page.kinds.networks import networks_page
-from nestsim.report.destination import ResultsFolder
-from nestsim.report.frames import frame_of
-from nestsim.report.json import plain_values
 from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario
 from planner.work import Progress
@@ -88,7 +87,7 @@ class NetworksReport(PagedReport):
         """Return one row for each network and planner."""
         return frame_of(plain_values(networks_rows(self.result)))
 
-    def print_to(self, console: "Console") -> None:
+    def print_to(self, console: "Console", *, verbose: bool = False) -> None:  # noqa: ARG002
         """Print whether they are equal, what each gives, and what it is made of."""
         print_networks(self.result, console)
 

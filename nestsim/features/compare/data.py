@@ -14,15 +14,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from nestsim.document.dumps import csv_of, dump_json, plain_values
+from nestsim.document.folder import PAGE, Writer, writer_of
+from nestsim.document.terminal import plain_text
 from nestsim.features.compare.measure import belief_gap, differences
 from nestsim.features.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.features.compare.text import comparison_title, print_comparison, sentences
-from nestsim.report.cost import cost_cells, cost_json
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.folder import PAGE
-from nestsim.report.frames import csv_of
-from nestsim.report.json import _throughput, dump_json, plain_values
-from nestsim.report.tables import plain_text
+from nestsim.features.run.cost import cost_cells, cost_json
+from nestsim.features.run.record import _throughput
 from nestsim.scenario.load import Scenario
 
 

@@ -12,20 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from nestsim.document.canvas import PLAIN_BARS, WIDTH, figure_with_headline, save_figure
+from nestsim.document.lettering import DPI, shortened, size_that_fits, widest, wrapped
+from nestsim.document.paints import INK, ink_on, planner_colours
+from nestsim.document.wording import plural
 from nestsim.features.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.features.compare.text import comparison_title, format_ratio
 from nestsim.features.validation.metrics import grouped
-from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
-from nestsim.report.figures.lettering import (
-    DPI,
-    shortened,
-    size_that_fits,
-    widest,
-    wrapped,
-)
-from nestsim.report.figures.palette import INK, ink_on, planner_colours
-from nestsim.report.figures.panels import PLAIN_BARS
-from nestsim.report.wording import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,6 +10,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nestsim.document.terminal import (
+    add_row,
+    facts,
+    new_table,
+    print_line,
+    print_section,
+)
+from nestsim.document.wording import (
+    difference,
+    percent,
+    plan_label,
+    plural,
+    signed_duration,
+    signed_percent,
+)
 from nestsim.features.compare.measure import (
     OWN_MODEL,
     belief_gap,
@@ -23,16 +38,7 @@ from nestsim.features.compare.record import (
     PlannerEntry,
     ScenarioEntries,
 )
-from nestsim.report.cost import cost_rows, cost_sentences
-from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
-from nestsim.report.wording import (
-    difference,
-    percent,
-    plan_label,
-    plural,
-    signed_duration,
-    signed_percent,
-)
+from nestsim.features.run.cost import cost_rows, cost_sentences
 from topologies.units import format_duration, format_size
 
 EQUAL = 1e-9

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nestsim.document.figures import BarGroups, BarsOfGroup, GroupedBar
-from nestsim.document.paints import Swatch
+from nestsim.document.paints import DISTINCT, Swatch
 from nestsim.document.parts import (
     Block,
     Cell,
@@ -17,8 +17,7 @@ from nestsim.document.parts import (
     Section,
     Sentences,
 )
-from nestsim.report.figures.palette import DISTINCT
-from nestsim.report.wording import number, plan_label, plural
+from nestsim.document.wording import number, plan_label, plural
 from planner.step.plan import Plan
 from topologies.units import format_duration, format_size
 

@@ -24,8 +24,7 @@ from nestsim.document.parts import (
     Section,
     Sentences,
 )
-from nestsim.report.cost import hourly
-from nestsim.report.wording import number, percent, plan_label, plural
+from nestsim.document.wording import hourly, number, percent, plan_label, plural
 from planner.step.plan import Plan
 from topologies.units import (
     format_bandwidth,

@@ -15,9 +15,8 @@ from rich.console import Console
 from nestsim.document.html import page_html, specification
 from nestsim.document.markdown import markdown
 from nestsim.document.parts import Document
-from nestsim.document.picture.sheet import MOST_PANELS, draw_document, has_picture
-from nestsim.document.terminal import print_document
-from nestsim.report.tables import plain_text
+from nestsim.document.sheet import MOST_PANELS, draw_document, has_picture
+from nestsim.document.terminal import plain_text, print_document
 from tests.nestsim.document import example
 from tests.nestsim.document.example import HOSTILE, LONG, SHAPES, WIDE
 from tests.nestsim.report.pictures import Picture, draw

@@ -10,6 +10,7 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
+from nestsim.document.dumps import dump_json
 from nestsim.document.html import page_html
 from nestsim.document.parts import Document, Section
 from nestsim.face.report import FolderReport
@@ -22,7 +23,6 @@ from nestsim.features.sweep.axes import Axis
 from nestsim.features.sweep.document import sweep_document
 from nestsim.features.sweep.record import sweep_json
 from nestsim.page.kinds.networks import networks_page
-from nestsim.report.json import dump_json
 from nestsim.scenario import load_scenario
 from tests.nestsim.features.compare.small import write
 from tests.nestsim.features.compare.test_networks import PRICES, TORUS, TREE, put

@@ -8,21 +8,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestsim.document.figures import axis_ends
 from nestsim.document.paints import DASHES, PAINTS
 from nestsim.document.parts import Cell
-from nestsim.page.candidates import candidates_table
-from nestsim.page.devices import Boxes, Workers, boxes_alike, boxes_of, working_blocks
-from nestsim.page.run import result_page
-from nestsim.page.timeline import MIXED, joined_bars, shown_stages
-from nestsim.report.figures.data import (
+from nestsim.features.run.devices import (
+    Boxes,
+    Workers,
+    boxes_alike,
+    boxes_of,
+    working_blocks,
+)
+from nestsim.features.run.document import result_page
+from nestsim.features.run.figures import (
     BAR_KINDS,
     Bars,
     WaterfallStep,
     Window,
-    axis_ends,
+    candidates_table,
     waterfall_ends,
 )
-from nestsim.report.json import job_json
+from nestsim.features.run.record import job_json
+from nestsim.features.run.timeline import MIXED, joined_bars, shown_stages
 from tests.nestsim.report.examples import FOUR_STAGES, make_job
 
 JOB = make_job(*FOUR_STAGES)

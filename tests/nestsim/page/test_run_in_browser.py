@@ -10,8 +10,8 @@ import pytest
 
 from nestsim.document.html import page_html
 from nestsim.document.parts import Document, Snippet
-from nestsim.page.run import result_page
-from nestsim.report.json import job_json
+from nestsim.features.run.document import result_page
+from nestsim.features.run.record import job_json
 from tests.nestsim.page.conftest import DARK, DESKTOP, PHONE, Opened
 from tests.nestsim.report.examples import FOUR_STAGES, make_job, nothing_fits
 

@@ -10,8 +10,8 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
+from nestsim.document.folder import claimed_folder, writer_of
 from nestsim.document.html import page_html
-from nestsim.report.destination import claimed_folder, writer_of
 from tests.nestsim.features.compare.small import write
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"

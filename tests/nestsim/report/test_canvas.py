@@ -10,13 +10,13 @@ import pytest
 import seaborn as sns
 from matplotlib.colors import to_hex
 
-from nestsim.report.figures.canvas import (
+from nestsim.document.canvas import (
     STYLE,
     figure_with_headline,
     heat_colours,
     save_figure,
 )
-from nestsim.report.figures.palette import DISTINCT
+from nestsim.document.paints import DISTINCT
 
 FONTS = {"font.family", "font.sans-serif", "image.cmap"}
 """What seaborn sets, and we leave: every machine has another first font of its list."""

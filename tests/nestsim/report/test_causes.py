@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.report.statistics import CAUSES, iteration_causes
+from nestsim.features.run.statistics import CAUSES, iteration_causes
 from nestsim.simulator.replay import replay
 from nestsim.simulator.work import PipelineWork, RingPhase
 from tests.nestsim.simulator.cases import (

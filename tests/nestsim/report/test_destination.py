@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nestsim.report.destination import (
+from nestsim.document.folder import (
     MANIFEST,
     Writer,
     check_file,

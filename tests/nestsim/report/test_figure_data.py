@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.evaluate.verdict import Gap
-from nestsim.report.figures.data import (
+from nestsim.features.run.figures import (
     fullest_stage,
     gap_steps,
     gap_title,

@@ -7,9 +7,14 @@ import matplotlib as mpl
 import pytest
 
 from nestsim.evaluate.results import JobResult
-from nestsim.report.figures.run import draw_gap, draw_links, draw_memory, draw_timeline
-from nestsim.report.figures.timeline import _shades
-from nestsim.report.json import reported_candidate
+from nestsim.features.run.record import reported_candidate
+from nestsim.features.run.timeline import (
+    _shades,
+    draw_gap,
+    draw_links,
+    draw_memory,
+    draw_timeline,
+)
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
     INTERLEAVED,

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from nestsim.report.figures.data import (
+from nestsim.features.run.figures import (
     level_rows,
     link_rows,
     links_title,
     timeline_bars,
     timeline_windows,
 )
-from nestsim.report.statistics import (
+from nestsim.features.run.statistics import (
     bubble_fraction,
     hottest_links,
     level_uses,

@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.report.destination import claimed_folder
-from nestsim.report.figures.data import hottest_link_use
-from nestsim.report.folder import FILES as NAMES
-from nestsim.report.folder import result_facts, result_writers
-from nestsim.report.json import dump_json, job_json, reported_candidate
+from nestsim.document.dumps import dump_json
+from nestsim.document.folder import claimed_folder
+from nestsim.features.run.figures import hottest_link_use
+from nestsim.features.run.record import FILES as NAMES
+from nestsim.features.run.record import (
+    job_json,
+    reported_candidate,
+    result_facts,
+    result_writers,
+)
 from planner.step.plan import Plan
 from tests.nestsim.report.examples import (
     FOUR_STAGES,

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 
-from nestsim.report.frames import csv_of, frame_of
+from nestsim.document.dumps import csv_of, frame_of
 
 ROWS = [
     {"name": 'a "b", c', "whole": 2**53 + 1, "part": 0.1 + 0.2, "flag": True},

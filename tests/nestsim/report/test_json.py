@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestsim.document.dumps import dump_json
 from nestsim.evaluate.uncertainty import Band
-from nestsim.report.json import (
-    dump_json,
+from nestsim.features.run.record import (
     job_json,
     optimality_gap,
     plan_json,
     reported_candidate,
 )
-from nestsim.report.network import topology_json
-from nestsim.report.statistics import CAUSES
+from nestsim.features.run.statistics import CAUSES
+from nestsim.features.topology.document import topology_json
 from planner.step.plan import Plan
 from tests.nestsim.report.examples import (
     FOUR_STAGES,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
-from nestsim.report.figures.lettering import (
+from nestsim.document.canvas import WIDTH, figure_with_headline, save_figure
+from nestsim.document.lettering import (
     shortened,
     size_that_fits,
     spaced,

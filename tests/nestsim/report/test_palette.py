@@ -3,9 +3,7 @@
 import re
 from pathlib import Path
 
-from nestsim.features.memory.job import LOGITS
-from nestsim.lowering import lower as account
-from nestsim.report.figures.palette import (
+from nestsim.document.paints import (
     INK,
     MEMORY_PARTS,
     PLANNERS,
@@ -14,6 +12,8 @@ from nestsim.report.figures.palette import (
     part_colour,
     planner_colours,
 )
+from nestsim.features.memory.job import LOGITS
+from nestsim.lowering import lower as account
 from planner import rivals
 from planner.step.memory import STEP_END
 

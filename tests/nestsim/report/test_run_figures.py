@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from nestsim.document.paints import LONGER, MEMORY_PARTS, SHORTER, level_colour
 from nestsim.evaluate.verdict import Gap
-from nestsim.report.figures.palette import LONGER, MEMORY_PARTS, SHORTER, level_colour
-from nestsim.report.figures.run import draw_gap, draw_links, draw_memory
+from nestsim.features.run.timeline import draw_gap, draw_links, draw_memory
 from tests.nestsim.report.examples import MEMORY, USABLE
 from tests.nestsim.report.pictures import draw, legend_colours
 from tests.nestsim.report.test_figures import FOUR, JOBS, best_of

@@ -9,9 +9,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from nestsim.evaluate.job import first_confirmed
 from nestsim.evaluate.results import ReplayedResult
-from nestsim.report.folder import summary_rows
-from nestsim.report.json import job_json, reported_candidate
-from nestsim.report.text import print_result, result_json, simulation_json
+from nestsim.features.run.document import print_result, result_json, simulation_json
+from nestsim.features.run.record import job_json, reported_candidate, summary_rows
 from tests.nestsim.report.examples import FOUR_STAGES, INTERLEAVED, Shape, make_job
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.report.statistics import (
+from nestsim.features.run.statistics import (
     bubble_fraction,
     hottest_links,
     level_uses,

@@ -9,8 +9,8 @@ from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
 from nestsim.evaluate.uncertainty import Band
-from nestsim.report.network import print_topology
-from nestsim.report.text import print_job, print_plans
+from nestsim.features.run.document import print_job, print_plans
+from nestsim.features.topology.document import print_topology
 from planner.work import TIME_LIMIT, WORK_LIMIT, Spent
 from tests.nestsim.report.examples import (
     FOUR_STAGES,

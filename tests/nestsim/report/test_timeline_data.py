@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from nestsim.report.figures.data import (
+from nestsim.document.wording import time_unit
+from nestsim.features.run.figures import (
     BAR_KINDS,
-    time_unit,
     timeline_bars,
     timeline_title,
     timeline_windows,

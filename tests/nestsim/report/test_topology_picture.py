@@ -7,9 +7,9 @@ import matplotlib.image
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from nestsim.report.network import print_topology
-from nestsim.report.tables import plain_text
-from nestsim.report.topology.draw import draw_topology
+from nestsim.document.terminal import plain_text
+from nestsim.features.topology.document import print_topology
+from nestsim.features.topology.picture import draw_topology
 from tests.topologies.strategies import degraded, networks
 from topologies import SpineLeafSpec, build_network
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.evaluate.verdict import Gap
-from nestsim.report.wording import (
+from nestsim.document.wording import (
     device_ranges,
     gap_cause,
     gap_sentence,
@@ -23,6 +22,7 @@ from nestsim.report.wording import (
     signed_percent,
     size_of_limit,
 )
+from nestsim.evaluate.verdict import Gap
 from tests.nestsim.report.examples import Shape, layer_names, make_plan
 
 

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from nestsim.document.dumps import dump_json, plain_values
+from nestsim.document.folder import PAGE, Writer, writer_of
+from nestsim.document.terminal import plain_text
 from nestsim.features.compare.data import TIMES, rows_csv
 from nestsim.features.compare.networks.equality import (
     are_equal,
@@ -31,11 +34,8 @@ from nestsim.features.compare.networks.text import (
     print_networks,
     relative,
 )
-from nestsim.report.cost import cost_cells, cost_json
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.folder import PAGE
-from nestsim.report.json import _throughput, dump_json, plain_values
-from nestsim.report.tables import plain_text
+from nestsim.features.run.cost import cost_cells, cost_json
+from nestsim.features.run.record import _throughput
 from nestsim.scenario.load import Scenario
 
 

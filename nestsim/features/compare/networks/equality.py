@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from nestsim.document.wording import HOUR, number, percent
 from nestsim.features.compare.networks.record import (
     EQUAL_WITHIN,
     ComparedNetwork,
@@ -11,8 +12,6 @@ from nestsim.features.compare.networks.record import (
     NetworkEntry,
     spread,
 )
-from nestsim.report.cost import HOUR
-from nestsim.report.wording import number, percent
 from topologies.units import format_bandwidth, format_money
 
 

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nestsim.document.canvas import PLAIN_BARS, WIDTH, figure_with_headline, save_figure
+from nestsim.document.lettering import DPI, shortened, widest, wrapped
+from nestsim.document.paints import DISTINCT, INK, ink_on, level_colour
+from nestsim.document.wording import number, plan_label
 from nestsim.features.compare.networks.equality import equality_sentence
 from nestsim.features.compare.networks.record import (
     ComparedNetwork,
@@ -20,11 +24,6 @@ from nestsim.features.compare.networks.record import (
 )
 from nestsim.features.compare.networks.text import networks_title, relative
 from nestsim.features.compare.text import format_ratio
-from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
-from nestsim.report.figures.lettering import DPI, shortened, widest, wrapped
-from nestsim.report.figures.palette import DISTINCT, INK, ink_on, level_colour
-from nestsim.report.figures.panels import PLAIN_BARS
-from nestsim.report.wording import number, plan_label
 from topologies.units import format_bandwidth, format_duration
 
 if TYPE_CHECKING:

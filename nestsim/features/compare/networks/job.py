@@ -33,10 +33,10 @@ from nestsim.features.compare.networks.record import (
     NetworkLoad,
 )
 from nestsim.features.compare.record import PlannerEntry
+from nestsim.features.run.record import optimality_gap
+from nestsim.features.run.statistics import hottest_links, iteration_causes
 from nestsim.features.sweep.runner import run_sweep
-from nestsim.report.json import optimality_gap
-from nestsim.report.network import has_ideal_trunks
-from nestsim.report.statistics import hottest_links, iteration_causes
+from nestsim.features.topology.document import has_ideal_trunks
 from nestsim.running.store import Outcome, Point, Row, Store, content_key
 from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
 from nestsim.scenario.load import Scenario

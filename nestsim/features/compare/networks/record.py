@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
+from nestsim.document.wording import difference
 from nestsim.evaluate.cost.cluster import ClusterCost
 from nestsim.evaluate.cost.run import RunCost
 from nestsim.features.compare.record import PlannerEntry
-from nestsim.report.wording import difference
 from nestsim.running.store import Row
 from topologies.fabrics.inventory import Inventory
 from topologies.short_repr import short_repr

@@ -11,6 +11,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nestsim.document.terminal import (
+    add_row,
+    facts,
+    new_table,
+    print_line,
+    print_section,
+)
+from nestsim.document.wording import (
+    HOUR,
+    difference,
+    number,
+    percent,
+    plan_label,
+    plural,
+    signed_duration,
+)
 from nestsim.features.compare.measure import differences, largest
 from nestsim.features.compare.networks.equality import (
     are_equal,
@@ -34,17 +50,8 @@ from nestsim.features.compare.text import (
     format_time,
     listed,
 )
-from nestsim.report.cost import HOUR, cost_sentences
-from nestsim.report.network import IDEAL_TRUNKS
-from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
-from nestsim.report.wording import (
-    difference,
-    number,
-    percent,
-    plan_label,
-    plural,
-    signed_duration,
-)
+from nestsim.features.run.cost import cost_sentences
+from nestsim.features.topology.document import IDEAL_TRUNKS
 from topologies.fabrics.inventory import TierParts
 from topologies.units import (
     format_bandwidth,

@@ -5,10 +5,10 @@ import io
 
 import pytest
 
+from nestsim.document.terminal import plain_text
 from nestsim.features.compare.data import comparison_csv, comparison_json
 from nestsim.features.compare.job import CompareSettings, compare_job
 from nestsim.features.compare.text import print_comparison
-from nestsim.report.tables import plain_text
 from nestsim.scenario import load_scenario
 from tests.nestsim.features.compare.small import write
 from topologies.errors import InputError

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from rich.console import Console
 
+from nestsim.document.paints import PLANNERS
 from nestsim.features.compare.data import (
     comparison_csv,
     comparison_json,
@@ -39,7 +40,6 @@ from nestsim.features.compare.record import (
     ScenarioEntries,
 )
 from nestsim.features.compare.text import fastest, print_comparison, sentences
-from nestsim.report.figures.palette import PLANNERS
 from planner.cost.objective import COLLECTIVES
 from planner.work import WORK_LIMIT, Spent
 from tests.nestsim.features.compare.small import load

@@ -10,7 +10,7 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
-from nestsim.document.picture.sheet import draw_document
+from nestsim.document.sheet import draw_document
 from nestsim.evaluate.evaluator import build_workload
 from nestsim.features.memory.document import memory_document
 from nestsim.features.memory.job import memory_job

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.document.picture.sheet import draw_document
+from nestsim.document.sheet import draw_document
 from nestsim.features.stress.crossed import hottest_bars, share_to_keep
 from nestsim.features.stress.data import stress_json
 from nestsim.features.stress.document import stress_document

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.cli import main
-from nestsim.report.diff import compare_reports
+from nestsim.features.run.diff import compare_reports
 from planner.step.plan import from_ranges
 
 SCENARIOS = Path(__file__).parents[4] / "scenarios"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.document.picture.sheet import draw_document, has_picture
+from nestsim.document.sheet import draw_document, has_picture
 from nestsim.features.sweep.axes import Axis
 from nestsim.features.sweep.document import sweep_document
 from nestsim.features.sweep.job import ScenarioSweepResult
