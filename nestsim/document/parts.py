@@ -193,11 +193,19 @@ class FigureBlock:
     note: str = ""
     """What to know beside the legend."""
 
+    hint: str = ""
+    """How to read the drawing: page and picture have it before the note."""
+
     in_text: bool = True
     """Whether the terminal and Markdown have its numbers, too."""
 
     opened: bool = False
     """Whether the page shows its numbers without a click."""
+
+    @property
+    def below(self) -> str:
+        """Return what stands below the drawing."""
+        return f"{self.hint} {self.note}".strip()
 
     @property
     def entries(self) -> tuple[Swatch, ...]:
@@ -245,7 +253,9 @@ Block = DataTable | FactList | Sentences | FigureBlock | TimeWindow | Snippet
 
 def is_in_text(block: Block) -> bool:
     """Return whether the terminal and Markdown have a block, not the page alone."""
-    return not isinstance(block, FigureBlock) or block.in_text
+    if isinstance(block, FigureBlock):
+        return block.in_text
+    return not isinstance(block, TimeWindow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

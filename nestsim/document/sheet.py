@@ -106,7 +106,7 @@ class _Panel:
             width=width,
             title=filled(block.title, _TITLE, width, 3, "bold"),
             legend=tuple(_legend_lines(block.entries, width)),
-            note=filled(block.note, _NOTE, width, 4),
+            note=filled(block.below, _NOTE, width, 4),
             margins=margins_of(shape, width),
         )
 

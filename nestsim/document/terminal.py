@@ -157,6 +157,9 @@ def _pieces(table: DataTable, room: int) -> Iterator[list[int]]:
     ]
     groups = [name.partition(_APART)[::2] for name in table.columns]
     lead = next((place for place in range(count) if groups[place][1]), count)
+    if lead == count and all(name in table.numbers for name in table.columns[1:]):
+        # Words can break, numbers cannot: a table of numbers has any of its columns.
+        lead, groups = 1, [(str(place), "") for place in range(count)]
     if lead in {0, count} or sum(widths) <= room:
         yield list(range(count))
         return

@@ -125,7 +125,7 @@ def devices_figure(
         "and the replica that they work for.",
         drawing=_drawing(network, boxes, drawn, one_stage=one_stage),
         table=stages,
-        note=f"A row is a block of {boxes.columns} devices, a bar the ranks of one "
+        hint=f"A row is a block of {boxes.columns} devices, a bar the ranks of one "
         f"replica; numbers in narrow bars: the {numbers}.{rest}",
     )
 

@@ -686,7 +686,12 @@ def _traffic(replay: "Replay", network: Network) -> list[Block]:
     }
     links = hottest_links(replay, network)
     return [
-        DataTable.of("Links by level, over the iteration", uses, level_columns),
+        DataTable.of(
+            "Links by level, over the iteration",
+            uses,
+            level_columns,
+            numbers=("Links used",),
+        ),
         DataTable.of("Hottest links", links, link_columns),
     ]
 

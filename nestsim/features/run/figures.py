@@ -259,7 +259,7 @@ def memory_bars(
         table=DataTable.of(
             "What the peak of each stage is made of", range(len(replay.memory)), columns
         ),
-        note="Dashed: "
+        hint="Dashed: "
         + ", ".join(f"{name} {limit:.4g} GiB" for name, limit in limits.items())
         + ".",
     )
@@ -386,7 +386,7 @@ def link_figures(replay: Replay, network: Network) -> tuple[FigureBlock, ...]:
             ),
             table=_use_table(rows, "Link"),
             follows_window=True,
-            note="The stronger the colour, the more of a link is in use; (x8): so many "
+            hint="The stronger the colour, the more of a link is in use; (x8): so many "
             "links carry the same.",
         ),
         FigureBlock(
@@ -517,6 +517,7 @@ def gap_table(candidate: "Candidate") -> DataTable:
                 row[1] / planned if planned else math.nan
             ),
         },
+        numbers=("Of planned",),
     )
 
 
@@ -532,6 +533,7 @@ def causes_table(caption: str, causes: Mapping[str, float], total: float) -> Dat
             "Time": lambda row: cell(row[1], format_duration),
             "Share": lambda row: percent(row[1] / total if total else math.nan),
         },
+        numbers=("Share",),
     )
 
 

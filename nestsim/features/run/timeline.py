@@ -208,7 +208,7 @@ def timeline_figure(candidate: "Candidate") -> FigureBlock:
         ),
         bars=_columns(bars, counts, stages, replay.iteration_time),
         follows_window=True,
-        note=" ".join(notes),
+        hint=" ".join(notes),
     )
 
 
