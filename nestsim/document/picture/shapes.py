@@ -43,6 +43,18 @@ _MOST_MARKED = 40
 
 _POINTS = ("o", "s", "^", "D", "P", "v")
 
+_DOT: Mapping[str, Any] = MappingProxyType(
+    {
+        "markersize": 8,
+        "markerfacecolor": "white",
+        "markeredgecolor": INK,
+        "linestyle": "none",
+        "zorder": 4,
+        "clip_on": False,
+    }
+)
+"""Diamonds on bars."""
+
 _HATCHES: Mapping[str, str] = MappingProxyType(
     {
         "plain": "",
@@ -72,14 +84,16 @@ class Margins(NamedTuple):
 
 def texture(entry: Swatch) -> dict[str, Any]:
     """Return how matplotlib draws the mark of a legend's entry."""
-    return _stroke(int(entry.paint)) if entry.line else _fill(entry.paint)
+    if entry.line:
+        return _stroke(int(entry.paint), entry.dashes)
+    return _fill(entry.paint)
 
 
-def _stroke(number: int) -> dict[str, Any]:
+def _stroke(colour: int, number: int) -> dict[str, Any]:
     dash = DASHES[number % len(DASHES)]
     solid = dash[-1] == 0
     return {
-        "color": DISTINCT[number % len(DISTINCT)],
+        "color": DISTINCT[colour % len(DISTINCT)],
         "linestyle": "-" if solid else (0, tuple(0.5 * part for part in dash)),
     }
 
@@ -109,8 +123,7 @@ def margins_of(shape: Shape, width: float) -> Margins:
         height = max(0.36 * (len(rows) + headings), 0.8)
         return Margins(height, left, bottom=0.5 + 0.2 * lines)
     groups = shape.groups if isinstance(shape, BarGroups) else ()
-    bars = shape.bars if isinstance(shape, Stacks) else _members(shape)
-    rows = [bar.name for bar in bars]
+    rows = [bar.name for bar in shape.bars]
     height = 0.36 * (len(rows) + sum(bool(group.name) for group in groups))
     return Margins(max(height, 0.5), _room_of(rows, width))
 
@@ -139,18 +152,18 @@ def _size(axes: "Axes") -> tuple[float, float]:
 def _draw_curves(axes: "Axes", shape: Curves) -> None:
     import seaborn as sns
 
-    for number, (curve, width) in enumerate(
-        zip(shape.curves, shape.widths(), strict=True)
+    for number, (curve, width, colour) in enumerate(
+        zip(shape.curves, shape.widths(), shape.colours, strict=True)
     ):
         xs = [point.x for point in curve.points]
-        stroke = _stroke(number)
+        stroke = _stroke(colour, number)
         if curve.has_band:
             low, high = (
                 [math.nan if end is None else end for end in ends]
                 for ends in zip(*((p.low, p.high) for p in curve.points), strict=True)
             )
-            colour = stroke["color"]
-            axes.fill_between(xs, low, high, color=colour, alpha=0.22, linewidth=0)
+            paint = stroke["color"]
+            axes.fill_between(xs, low, high, color=paint, alpha=0.22, linewidth=0)
         sns.lineplot(
             x=xs,
             y=[point.y for point in curve.points],
@@ -203,10 +216,6 @@ def _scale(axes: "Axes", shape: Curves) -> None:
     axes.minorticks_off()
 
 
-def _members(shape: BarGroups) -> list[Any]:
-    return [bar for group in shape.groups for bar in group.bars]
-
-
 def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
     import seaborn as sns
 
@@ -220,7 +229,7 @@ def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
             row += 1
         rows += range(row, row + len(group.bars))
         row += len(group.bars)
-    bars = _members(shape)
+    bars = shape.bars
     lengths = [bar.length or 0.0 for bar in bars]
     sns.barplot(
         x=lengths,
@@ -239,26 +248,37 @@ def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
     for place, bar in zip(rows, bars, strict=True):
         if bar.mark is not None:
             _draw_mark(axes, bar.mark, place)
-    _write_words(axes, rows, [(bar.length or 0.0, bar.mark, bar.words) for bar in bars])
+        if bar.dot is not None:
+            marker = ">" if bar.dot > shape.reach else "D"
+            axes.plot(min(bar.dot, shape.reach), place, marker=marker, **_DOT)
+    words = [
+        (
+            bar.length or 0.0,
+            [min(end, shape.reach) for end in (bar.mark, bar.dot) if end is not None],
+            bar.words,
+        )
+        for bar in bars
+    ]
+    _write_words(axes, rows, words)
     _name_rows(axes, rows, [bar.name for bar in bars], row)
 
 
 def _write_words(
     axes: "Axes",
     rows: Sequence[int],
-    bars: Sequence[tuple[float, float | None, str]],
+    bars: Sequence[tuple[float, Sequence[float], str]],
 ) -> None:
-    """Write words behind bars of a length; behind their mark if it is in the way."""
-    whole = max(max(length, mark or 0.0) for length, mark, _ in bars) or 1.0
+    """Write words behind bars of a length; behind their marks if one is in the way."""
+    whole = max(max(length, *marks, 0.0) for length, marks, _ in bars) or 1.0
     inch = whole / (0.85 * _size(axes)[0])
     ends = [
         length
-        if mark is None or length + inch * (0.2 + text_width(words, 12.0)) < mark
-        else max(length, mark)
-        for length, mark, words in bars
+        if all(length + inch * (0.2 + text_width(words, 12.0)) < mark for mark in marks)
+        else max(length, *marks)
+        for length, marks, words in bars
     ]
     write_beside(axes, ends, rows, [words for _, _, words in bars])
-    last = max((mark or 0.0 for _, mark, _ in bars), default=0.0)
+    last = max((max(marks, default=0.0) for _, marks, _ in bars), default=0.0)
     axes.set_xlim(0.0, max(axes.get_xlim()[1], 1.02 * last))
 
 
@@ -300,7 +320,11 @@ def _draw_stacks(axes: "Axes", shape: Stacks) -> None:
             _draw_mark(axes, bar.mark, row)
     rows = list(range(len(shape.bars)))
     ends = [
-        (sum(part.length for part in bar.parts), bar.mark, bar.words)
+        (
+            sum(part.length for part in bar.parts),
+            [] if bar.mark is None else [bar.mark],
+            bar.words,
+        )
         for bar in shape.bars
     ]
     _write_words(axes, rows, ends)

@@ -1,9 +1,8 @@
 """Bars in groups, from top to bottom: a group's name, then a bar for each member."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from nestsim.document.figures import BarGroups, BarsOfGroup, GroupedBar
+from nestsim.document.figures import BarGroups, GroupedBar
 from nestsim.document.paints import fill
 from nestsim.document.vega.drawing import (
     ROW_AXIS,
@@ -13,7 +12,6 @@ from nestsim.document.vega.drawing import (
     rounded,
     row_marks,
     row_name,
-    rows_of,
 )
 
 _ROW = 30
@@ -25,9 +23,9 @@ _LETTER = 7.5
 
 def bars_drawing(bars: BarGroups) -> Drawing:
     """Return groups of bars, from top to bottom."""
-    rows = _rows(bars.groups)
-    ends = [end for row in rows for end in (row["length"], row["mark"]) if end]
-    top = rounded(max(ends, default=1.0))
+    rows = _rows(bars)
+    has_dots = any(bar.dot is not None for bar in bars.bars)
+    top = rounded(bars.reach)
     place: Drawing = {
         "field": "row",
         "type": "nominal",
@@ -61,6 +59,7 @@ def bars_drawing(bars: BarGroups) -> Drawing:
             },
         },
         *row_marks(place),
+        *((_dots(place),) if has_dots else ()),
         {
             "transform": [{"filter": "datum.group != ''"}],
             "mark": {
@@ -76,24 +75,46 @@ def bars_drawing(bars: BarGroups) -> Drawing:
             },
         },
         height=max(2 * _ROW, _ROW * len(rows)),
-        data=rows_of({name: [one[name] for one in rows] for name in rows[0]}),
+        data={"values": rows},
     )
 
 
-def _rows(groups: Sequence[BarsOfGroup]) -> list[dict[str, Any]]:
+def _dots(place: Drawing) -> Drawing:
+    """Return the diamonds; those off the axis are triangles at its end."""
+    return {
+        "transform": [{"filter": "isValid(datum.dot)"}],
+        "mark": {"type": "point", "filled": True, "size": 90, "tooltip": None},
+        "encoding": {
+            "y": place,
+            "x": {"field": "dot", "type": "quantitative"},
+            "shape": {"field": "dotShape", "type": "nominal", "scale": None},
+            "fill": {"value": "var(--ground)"},
+            "stroke": {"value": "var(--ink)"},
+        },
+    }
+
+
+def _rows(bars: BarGroups) -> list[dict[str, Any]]:
     """Return the rows of the drawing: names of groups, and bars."""
     rows: list[dict[str, Any]] = []
-    for group in groups:
+    for group in bars.groups:
         if group.name:
-            rows.append(_row(len(rows), GroupedBar("", None, "", "idle"), group.name))
+            heading = GroupedBar("", None, "", "idle")
+            rows.append(_row(len(rows), heading, group.name, bars.reach))
         rows += [
-            _row(len(rows) + place, bar, "") for place, bar in enumerate(group.bars)
+            _row(len(rows) + place, bar, "", bars.reach)
+            for place, bar in enumerate(group.bars)
         ]
     return rows
 
 
-def _row(number: int, bar: GroupedBar, group: str) -> dict[str, Any]:
+def _row(number: int, bar: GroupedBar, group: str, reach: float) -> dict[str, Any]:
+    dots: dict[str, Any] = {}
+    if bar.dot is not None:
+        shape = "triangle-right" if bar.dot > reach else "diamond"
+        dots = {"dot": rounded(min(bar.dot, reach)), "dotShape": shape}
     return {
+        **dots,
         "row": row_name(number, bar.name),
         "length": None if bar.length is None else rounded(bar.length),
         "mark": None if bar.mark is None else rounded(bar.mark),

@@ -49,8 +49,8 @@ def curves_drawing(figure: Curves) -> Drawing:
     if figure.has_bands:
         data |= {"low": [], "high": []}
     layers: list[Drawing] = []
-    for number, (curve, width) in enumerate(
-        zip(figure.curves, figure.widths(), strict=True)
+    for number, (curve, width, colour) in enumerate(
+        zip(figure.curves, figure.widths(), figure.colours, strict=True)
     ):
         for point in curve.points:
             data["curve"].append(number)
@@ -61,19 +61,19 @@ def curves_drawing(figure: Curves) -> Drawing:
                 for name, end in (("low", point.low), ("high", point.high)):
                     data[name].append(None if end is None else rounded(end))
         if curve.has_band:
-            layers.append(_band(number, across, down))
-        layers.append(_line(number, width, across, down))
+            layers.append(_band(number, colour, across, down))
+        layers.append(_line(number, colour, width, across, down))
     layers += [_mark("x", place) for place in figure.marks.upright]
     layers += [_mark("y", place) for place in figure.marks.level]
     return drawing(*layers, height=_HEIGHT, data=rows_of(data))
 
 
-def _band(number: int, across: Drawing, down: Drawing) -> Drawing:
+def _band(number: int, colour: int, across: Drawing, down: Drawing) -> Drawing:
     return {
         "transform": [{"filter": f"datum.curve === {number}"}],
         "mark": {
             "type": "area",
-            "fill": line_colour(number),
+            "fill": line_colour(colour),
             "fillOpacity": 0.22,
             "tooltip": None,
         },
@@ -85,19 +85,21 @@ def _band(number: int, across: Drawing, down: Drawing) -> Drawing:
     }
 
 
-def _line(number: int, width: float, across: Drawing, down: Drawing) -> Drawing:
+def _line(
+    number: int, colour: int, width: float, across: Drawing, down: Drawing
+) -> Drawing:
     return {
         "transform": [{"filter": f"datum.curve === {number}"}],
         "mark": {
             "type": "line",
-            "stroke": line_colour(number),
+            "stroke": line_colour(colour),
             "strokeDash": line_dash(number),
             "strokeWidth": rounded(width, 3),
             "tooltip": None,
             "point": {
                 "filled": False,
                 "fill": "var(--ground)",
-                "stroke": line_colour(number),
+                "stroke": line_colour(colour),
                 "shape": _SHAPES[number % len(_SHAPES)],
                 "size": 60,
                 "tooltip": True,

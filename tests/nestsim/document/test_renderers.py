@@ -34,6 +34,7 @@ def test_every_number_is_printed_whole_at_every_width(width: int) -> None:
     text = printed(example.document(), width=width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
+    assert [line for line in lines if line != line.rstrip()] == []
     assert "…" not in text
     words = {word for line in lines for word in line.split()}
     for row in WIDE.rows:
