@@ -93,7 +93,7 @@ class Curves:
 
     @property
     def colours(self) -> tuple[int, ...]:
-        """Return the number of each line's colour; its dashes are those of its place."""
+        """Return the number of each line's colour; dashes go by its place."""
         return tuple(
             number if curve.series is None else curve.series
             for number, curve in enumerate(self.curves)
@@ -179,7 +179,7 @@ _FAR = 1.4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarGroups:
-    """Groups of bars; lines across and diamonds on them are what they are held against."""
+    """Groups of bars; lines across and diamonds on them are what to compare with."""
 
     groups: tuple[BarsOfGroup, ...]
     """From top to bottom."""

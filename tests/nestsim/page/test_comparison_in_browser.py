@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nestsim.cli import main
-from nestsim.page.kinds.comparison import comparison_page
+from nestsim.features.compare.document import comparison_document
 from tests.nestsim.features.compare.small import write
 from tests.nestsim.page.conftest import DARK, DESKTOP, PHONE, Opened
 
@@ -56,7 +56,7 @@ def test_the_winner_comes_first_and_plans_are_sorted_by_time(
 ) -> None:
     one = opened(folder / "page.html")
     assert data["headline"] in one.view.locator("h2").first.inner_text()
-    table = one.view.locator("#planners table")
+    table = one.view.locator("#planners table").first
     table.get_by_role("button", name="Replayed").click()
     column = table.locator("thead th").all_inner_texts().index("Replayed")
     cells = table.locator(f"tbody tr > :nth-child({column + 1})").all()
@@ -75,7 +75,7 @@ def test_names_are_shown_as_text(opened: Open, data: Any) -> None:
         for entry in group["entries"]:
             entry["reason"], entry["valid"] = HOSTILE, False
         group["sentences"] = [HOSTILE]
-    one = opened(comparison_page(data))
+    one = opened(comparison_document(data))
     assert one.view.locator("img, main b").count() == 0
     assert HOSTILE in one.view.locator("#why").inner_text()
     assert one.complaints == []
@@ -104,7 +104,8 @@ def test_a_plan_that_nobody_found_room_for_has_no_bar(opened: Open, data: Any) -
     entry = data["groups"][0]["entries"][0]
     entry.update(valid=False, plan=None, planned=None, simulated=None, verdict=None)
     entry["relative_throughput"] = {"planned": None, "simulated": None}
-    one = opened(comparison_page(data))
+    entry["belief_s"] = None
+    one = opened(comparison_document(data))
     assert (
         "nothing valid"
         in one.view.locator("#figure-throughput .plot svg").text_content()

@@ -14,6 +14,7 @@ from nestsim.document.html import page_html
 from nestsim.document.parts import Document, Section
 from nestsim.face.report import FolderReport
 from nestsim.face.sweep import SweepReport
+from nestsim.features.compare.networks_document import networks_document
 from nestsim.features.goodput.document import goodput_document
 from nestsim.features.jitter.document import jitter_document
 from nestsim.features.jobs.document import jobs_document
@@ -21,7 +22,6 @@ from nestsim.features.stress.document import stress_document
 from nestsim.features.sweep.axes import Axis
 from nestsim.features.sweep.document import sweep_document
 from nestsim.features.sweep.record import sweep_json
-from nestsim.page.kinds.networks import networks_page
 from nestsim.report.json import dump_json
 from nestsim.scenario import load_scenario
 from tests.nestsim.features.compare.small import write
@@ -99,7 +99,7 @@ def networked(folder: Path) -> Kind:
     networks = put(folder, tree=TREE, torus=TORUS)
     return Kind(
         nestsim.compare_networks(path, networks),
-        networks_page,
+        networks_document,
         {"throughput", "step", "ports"},
         ("four blocks", "tree", "torus", "spine"),
         ("throughput", "Iteration"),

@@ -8,34 +8,36 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from nestsim.features.compare.data import TIMES, rows_csv
-from nestsim.features.compare.networks.equality import (
-    are_equal,
-    equality_sentence,
-    tokens_per_port,
-    yardsticks,
+from nestsim.features.compare.data import (
+    FILES,
+    TIMES,
+    copies_of,
+    folder_writers,
+    rows_csv,
 )
-from nestsim.features.compare.networks.files import NetworkFile
-from nestsim.features.compare.networks.record import (
+from nestsim.features.compare.networks_document import networks_document
+from nestsim.features.compare.networks_files import NetworkFile
+from nestsim.features.compare.networks_record import (
     EQUAL_WITHIN,
     ComparedNetwork,
     NetworkComparison,
     NetworkEntry,
     step_parts,
 )
-from nestsim.features.compare.networks.text import (
+from nestsim.features.compare.networks_words import (
+    are_equal,
     assumptions,
     decisions,
+    equality_sentence,
     fairness,
     networks_title,
-    print_networks,
     relative,
+    tokens_per_port,
+    yardsticks,
 )
 from nestsim.report.cost import cost_cells, cost_json
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.folder import PAGE
+from nestsim.report.destination import Writer
 from nestsim.report.json import _throughput, dump_json, plain_values
-from nestsim.report.tables import plain_text
 from nestsim.scenario.load import Scenario
 
 
@@ -257,32 +259,21 @@ def _result_cells(
     }
 
 
-_FILES = ("comparison.csv", "comparison.json", "comparison.png", "report.txt", TIMES)
-
-
 def networks_files(scenario: Scenario, files: Sequence[NetworkFile]) -> list[str]:
     """Return the names of all files of the folder, but the store and the manifest."""
-    return [*copies(scenario, files), *_FILES, PAGE]
+    return [*copies(scenario, files), *FILES]
 
 
 def copies(scenario: Scenario, files: Sequence[NetworkFile]) -> dict[str, bytes]:
     """Return the files that were read, as the user wrote them, by name."""
-    found = {f"{scenario.path.stem}.toml": scenario.text}
-    for file in files:
-        name, number = f"networks/{file.path.stem}.toml", 1
-        while name in found:
-            number += 1
-            name = f"networks/{file.path.stem}_{number}.toml"
-        found[name] = file.text
-    return found
+    networks = ((f"networks/{file.path.stem}", file.text) for file in files)
+    return copies_of([(scenario.path.stem, scenario.text), *networks])
 
 
 def networks_writers(
     comparison: NetworkComparison, scenario: Scenario, files: Sequence[NetworkFile]
 ) -> dict[str, Writer]:
     """Return what writes each file, by name."""
-    from nestsim.features.compare.networks.figure import draw_networks
-
     times = [
         {
             "network": network.label,
@@ -292,19 +283,14 @@ def networks_writers(
         for network in comparison.networks
         for one in network.entries
     ]
+    data = networks_json(comparison, with_times=False)
     texts: dict[str, str | bytes] = {
         **copies(scenario, files),
         "comparison.csv": rows_csv(networks_rows(comparison)),
-        "comparison.json": dump_json(networks_json(comparison, with_times=False)),
-        "report.txt": plain_text(
-            lambda console: print_networks(comparison, console, with_times=False)
-        ),
+        "comparison.json": dump_json(data),
         TIMES: rows_csv(times),
     }
-    return {
-        **{name: writer_of(text) for name, text in texts.items()},
-        "comparison.png": lambda path: draw_networks(comparison, path),
-    }
+    return folder_writers(texts, networks_document(data))
 
 
 def networks_manifest(

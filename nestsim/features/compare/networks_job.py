@@ -23,8 +23,8 @@ from nestsim.features.compare.job import (
     model_label,
 )
 from nestsim.features.compare.measure import for_comparison, measured
-from nestsim.features.compare.networks.files import NetworkFile, on_network
-from nestsim.features.compare.networks.record import (
+from nestsim.features.compare.networks_files import NetworkFile, on_network
+from nestsim.features.compare.networks_record import (
     BusyLink,
     ComparedNetwork,
     Equal,

@@ -1,14 +1,7 @@
-"""A comparison of planners as text, for a person at a terminal.
-
-Tables, and what they come to in sentences: who wins, why, and who was wrong.
-"""
+"""What a comparison of planners comes to in sentences: who wins, why, who was wrong."""
 
 import math
 from collections.abc import Sequence
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from nestsim.features.compare.measure import (
     OWN_MODEL,
@@ -23,17 +16,13 @@ from nestsim.features.compare.record import (
     PlannerEntry,
     ScenarioEntries,
 )
-from nestsim.report.cost import cost_rows, cost_sentences
-from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.wording import (
     difference,
     percent,
-    plan_label,
-    plural,
     signed_duration,
     signed_percent,
 )
-from topologies.units import format_duration, format_size
+from topologies.units import format_duration
 
 EQUAL = 1e-9
 """Relative difference of times that rounding explains."""
@@ -244,136 +233,3 @@ def _search(entry: PlannerEntry) -> list[str]:
 def listed(names: Sequence[str]) -> str:
     """Write names as a list: ``nest, manual and mcmc``."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
-
-
-NOTHING = "X"
-"""Cell where nothing valid was found."""
-
-
-def print_comparison(
-    comparison: Comparison, console: Console, *, with_times: bool = True
-) -> None:
-    """Print each group's tables and sentences, and all groups in one table.
-
-    Parameters
-    ----------
-    comparison
-        What was found.
-    console
-        Where to.
-    with_times
-        Whether to print how long the searches took.
-    """
-    for number, group in enumerate(comparison.groups):
-        if number:
-            console.print()
-        _print_group(group, console, with_times=with_times)
-    if len(comparison.groups) > 1:
-        title = f"Simulated throughput, {comparison.base} = 1"
-        print_section(console, title, _overview(comparison))
-
-
-def _print_group(group: ScenarioEntries, console: Console, *, with_times: bool) -> None:
-    headline = Text(f"{plural(len(group.entries), 'planner')} compared", style="bold")
-    subject = f"{group.scenario}: {plural(group.num_devices, 'device')}, {group.model}"
-    print_line(console, headline, subject)
-    title = (
-        "Iteration time: believed by the planner, planned by one evaluator, replayed"
-    )
-    print_section(console, title, _times_table(group, with_times=with_times))
-    print_section(console, "Plans", _plans_table(group))
-    if group.cost is not None:
-        print_section(console, "Cost and power, by the replay", _cost_table(group))
-        said = Text("\n".join(f"  - {one}" for one in cost_sentences(group.cost)))
-        print_section(console, "What cost and power rest on", said)
-    obstacles = {
-        entry.planner: entry.obstacle for entry in group.entries if entry.obstacle
-    }
-    if obstacles:
-        print_section(console, f"{NOTHING}: nothing valid was found", facts(obstacles))
-    body = Table.grid(padding=(0, 1, 0, 0))
-    for sentence in sentences(group):
-        body.add_row(Text("  -"), Text(sentence))
-    print_section(console, "What decides", body)
-
-
-def _times_table(group: ScenarioEntries, *, with_times: bool) -> Table:
-    versus = f"Vs {group.base}"
-    numbers = ["Search", "Belief", "Planned", "Simulated", "Differs", versus]
-    if not with_times:
-        numbers.remove("Search")
-    table = new_table("Planner", *numbers, numbers=numbers)
-    best = group.best
-    for entry in group.entries:
-        cells = [format_time(entry.search_time)] if with_times else []
-        made = entry.found
-        planned = made.planned.iteration_time if made else math.nan
-        simulated = made.simulated.iteration_time if made else math.nan
-        ratio = group.simulated_ratio(entry)
-        cells += [
-            format_time(entry.belief),
-            format_time(planned),
-            format_time(simulated),
-            signed_percent(difference(planned, simulated)),
-            format_ratio(ratio) if entry.is_valid else NOTHING,
-        ]
-        add_row(table, entry.planner, *cells, style="bold" if entry is best else "")
-    return table
-
-
-def _plans_table(group: ScenarioEntries) -> Table:
-    numbers = ("Planned memory", "Simulated memory")
-    table = new_table("Planner", "Plan", *numbers, "Verdict", numbers=numbers)
-    for entry in group.entries:
-        made = entry.found
-        if made is None:
-            add_row(table, entry.planner, NOTHING, "-", "-", "none")
-            continue
-        add_row(
-            table,
-            entry.planner,
-            plan_label(made.plan),
-            format_size(made.planned.peak_memory),
-            format_size(made.simulated.peak_memory),
-            made.verdict,
-        )
-    table.columns[-1].no_wrap = True
-    return table
-
-
-def _cost_table(group: ScenarioEntries) -> Table:
-    """Return what each planner's plan costs, as far as there are prices and powers."""
-    names: dict[str, None] = {}
-    rows: dict[str, dict[str, str]] = {}
-    for entry in group.entries:
-        run = group.cost_of(entry)
-        rows[entry.planner] = {} if run is None else cost_rows(run)
-        names |= dict.fromkeys(rows[entry.planner])
-    for shared in ("the cluster", "power", "the network"):
-        names.pop(shared, None)
-    table = new_table("Planner", *names)
-    for planner, cells in rows.items():
-        add_row(table, planner, *(cells.get(name, NOTHING) for name in names))
-    return table
-
-
-def _overview(comparison: Comparison) -> Table:
-    planners = comparison.planners
-    table = new_table("Scenario", "Devices", *planners, numbers=("Devices", *planners))
-    for group in comparison.groups:
-        ratios = (
-            format_ratio(group.simulated_ratio(entry)) if entry.is_valid else NOTHING
-            for entry in group.entries
-        )
-        add_row(table, group.scenario, str(group.num_devices), *ratios)
-    return table
-
-
-def format_time(seconds: float) -> str:
-    """Write a time, ``-`` if there is none."""
-    return format_duration(seconds) if math.isfinite(seconds) else "-"
-
-
-def format_ratio(ratio: float) -> str:
-    """Write a ratio of throughputs, ``-`` if there is none."""
-    return f"{ratio:.3f}" if math.isfinite(ratio) else "-"
