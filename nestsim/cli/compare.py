@@ -263,9 +263,9 @@ def _networks_asked(
     equal: EqualIn | None,
 ) -> _Asked:
     import nestsim
-    from nestsim.features.compare.networks.data import networks_files
-    from nestsim.features.compare.networks.files import read_network_files
-    from nestsim.features.compare.networks.job import checked_planners
+    from nestsim.features.compare.networks_data import networks_files
+    from nestsim.features.compare.networks_files import read_network_files
+    from nestsim.features.compare.networks_job import checked_planners
 
     files = read_network_files(networks)
     return _Asked(

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 GIB = 2.0**30
 """[byte]"""
 
-PLAIN_BARS: Mapping[str, Any] = MappingProxyType({"errorbar": None, "saturation": 1})
-"""What seaborn is told of bars that stand for one number each."""
-
 _LETTERS, _BESIDE = 12.0, 5.0
 """Size of the words beside bars, and how far from them they stand [point]."""
 

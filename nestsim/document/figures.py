@@ -51,6 +51,8 @@ class DrawnCurve(NamedTuple):
     """What the curve is; empty for a thin grey one that the legend does not name."""
 
     points: tuple[CurvePoint, ...]
+    series: int | None = None
+    """Number of the line's colour; None for its place among the curves."""
 
     @property
     def has_band(self) -> bool:
@@ -107,9 +109,19 @@ class Curves:
     def legend(self) -> tuple[Swatch, ...]:
         """Return what the lines stand for; nothing for a line alone."""
         return tuple(
-            Swatch(name=curve.name, paint=str(number), line=True)
-            for number, curve in enumerate(self.curves)
+            Swatch(name=curve.name, paint=str(colour), line=True, dash=number)
+            for number, (curve, colour) in enumerate(
+                zip(self.curves, self.colours, strict=True)
+            )
             if len(self.curves) > 1 and curve.name
+        )
+
+    @property
+    def colours(self) -> tuple[int, ...]:
+        """Return the number of each line's colour; dashes go by its place."""
+        return tuple(
+            number if curve.series is None else curve.series
+            for number, curve in enumerate(self.curves)
         )
 
     @property
@@ -175,6 +187,10 @@ class GroupedBar(NamedTuple):
     tip: str = ""
     """Text that the page shows where somebody points at the bar."""
 
+    dot: float | None = None
+    """Where a diamond stands, at the end of an axis that is too short; None for
+    none."""
+
 
 class BarsOfGroup(NamedTuple):
     """Bars below one name."""
@@ -185,9 +201,13 @@ class BarsOfGroup(NamedTuple):
     bars: tuple[GroupedBar, ...]
 
 
+_FAR = 1.4
+"""Diamonds that are so many times behind all bars are off the axis."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarGroups:
-    """Groups of bars; lines across them stand for what they are held against."""
+    """Groups of bars; lines across and diamonds on them are what to compare with."""
 
     groups: tuple[BarsOfGroup, ...]
     """From top to bottom."""
@@ -199,6 +219,22 @@ class BarGroups:
     def legend(self) -> tuple[Swatch, ...]:
         """Return nothing: bars have their names beside them."""
         return ()
+
+    @property
+    def bars(self) -> list[GroupedBar]:
+        """Return the bars of all groups."""
+        return [bar for group in self.groups for bar in group.bars]
+
+    @property
+    def reach(self) -> float:
+        """Return the last place on the axis.
+
+        Diamonds far behind all bars and lines do not make the bars short.
+        """
+        ends = [end for bar in self.bars for end in (bar.length, bar.mark) if end]
+        limit = _FAR * max(ends, default=1.0)
+        ends += [bar.dot for bar in self.bars if bar.dot and bar.dot <= limit]
+        return max(ends, default=1.0)
 
 
 class StackPart(NamedTuple):

@@ -5,7 +5,7 @@ those who do not tell the colours apart. The page defines each paint as an SVG p
 whose colours follow the reader's choice of light or dark.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -191,3 +191,29 @@ class Swatch:
 
     line: bool = False
     """Whether the mark is a line."""
+
+    dash: int | None = None
+    """Number of a line's dashes; None for that of its paint."""
+
+    @property
+    def dashes(self) -> int:
+        """Return the number of a line's dashes."""
+        return int(self.paint) if self.dash is None else self.dash
+
+
+def swatches(paints: Mapping[str, str]) -> tuple[Swatch, ...]:
+    """Return the legend of names and their paints."""
+    return tuple(Swatch(name=name, paint=paint) for name, paint in paints.items())
+
+
+def series_paints(names: Iterable[str]) -> dict[str, str]:
+    """Return a paint for each name, in their order."""
+    numbered = enumerate(dict.fromkeys(names))
+    return {name: f"series-{place % len(DISTINCT)}" for place, name in numbered}
+
+
+def planner_series(planners: Iterable[str]) -> dict[str, int]:
+    """Return the number of each planner's colour: the same one in every figure."""
+    names = list(dict.fromkeys(planners))
+    colours = map(DISTINCT.index, planner_colours(names))
+    return dict(zip(names, colours, strict=True))

@@ -66,6 +66,13 @@ def cell(value: float | None, write: Callable[[float], str]) -> "str | Cell":
     return "-" if value is None else Cell(write(value), value)
 
 
+def keyed(
+    key: str, write: Callable[[float], str]
+) -> "Callable[[Mapping[str, Any]], str | Cell]":
+    """Return what writes the number that a record has under a key into a cell."""
+    return lambda record: cell(record[key], write)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTable:
     """Rows below headings."""
@@ -156,6 +163,17 @@ class Sentences:
 
     sentences: tuple[str, ...]
     """One paragraph each."""
+
+
+def paragraphs(sentences: Iterable[str]) -> tuple["Block", ...]:
+    """Return the block of sentences; no block for none."""
+    block = Sentences(sentences=tuple(sentences))
+    return (block,) if block.sentences else ()
+
+
+def fact_lists(*lists: Mapping[str, str]) -> tuple["Block", ...]:
+    """Return the blocks of lists of facts; none for those without any."""
+    return tuple(FactList(rows=rows) for rows in lists if rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +294,11 @@ class Section:
 
     detail: bool = False
     """Whether the terminal has it with ``--verbose`` only; ``report.txt`` has it."""
+
+
+def filled(sections: Iterable[Section]) -> tuple[Section, ...]:
+    """Return the sections in which something stands."""
+    return tuple(section for section in sections if section.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nestsim.document.canvas import PLAIN_BARS, heat_colours, write_beside
+from nestsim.document.canvas import heat_colours, write_beside
 from nestsim.document.figures import (
     BETTER,
     STRONGEST,
     BarGroups,
     CostFront,
     Curves,
+    DrawnCurve,
     FrontPoint,
     HeatMap,
     Shape,
@@ -42,6 +43,18 @@ _MOST_MARKED = 40
 """Points of a curve that are marked one by one."""
 
 _POINTS = ("o", "s", "^", "D", "P", "v")
+
+_DOT: Mapping[str, Any] = MappingProxyType(
+    {
+        "markersize": 8,
+        "markerfacecolor": "white",
+        "markeredgecolor": INK,
+        "linestyle": "none",
+        "zorder": 4,
+        "clip_on": False,
+    }
+)
+"""Diamonds on bars."""
 
 _HATCHES: Mapping[str, str] = MappingProxyType(
     {
@@ -72,14 +85,16 @@ class Margins(NamedTuple):
 
 def texture(entry: Swatch) -> dict[str, Any]:
     """Return how matplotlib draws the mark of a legend's entry."""
-    return _stroke(int(entry.paint)) if entry.line else _fill(entry.paint)
+    if entry.line:
+        return _stroke(int(entry.paint), entry.dashes)
+    return _fill(entry.paint)
 
 
-def _stroke(number: int) -> dict[str, Any]:
+def _stroke(colour: int, number: int) -> dict[str, Any]:
     dash = DASHES[number % len(DASHES)]
     solid = dash[-1] == 0
     return {
-        "color": DISTINCT[number % len(DISTINCT)],
+        "color": DISTINCT[colour % len(DISTINCT)],
         "linestyle": "-" if solid else (0, tuple(0.5 * part for part in dash)),
     }
 
@@ -112,8 +127,7 @@ def margins_of(shape: Shape, width: float) -> Margins:
         height = max(0.36 * (len(rows) + headings), 0.8)
         return Margins(height, left, bottom=0.5 + 0.2 * lines)
     groups = shape.groups if isinstance(shape, BarGroups) else ()
-    bars = shape.bars if isinstance(shape, Stacks) else _members(shape)
-    rows = [bar.name for bar in bars]
+    rows = [bar.name for bar in shape.bars]
     height = 0.36 * (len(rows) + sum(bool(group.name) for group in groups))
     return Margins(max(height, 0.5), _room_of(rows, width))
 
@@ -140,13 +154,11 @@ def _size(axes: "Axes") -> tuple[float, float]:
 
 
 def _draw_curves(axes: "Axes", shape: Curves) -> None:
-    import seaborn as sns
-
-    for number, (curve, width) in enumerate(
-        zip(shape.curves, shape.widths(), strict=True)
+    for number, (curve, width, colour) in enumerate(
+        zip(shape.curves, shape.widths(), shape.colours, strict=True)
     ):
         xs = [point.x for point in curve.points]
-        stroke = _stroke(number)
+        stroke = _stroke(colour, number)
         if shape.stepped:
             look = stroke if curve.name else {"color": "0.75"}
             ys = [point.y for point in curve.points]
@@ -157,22 +169,9 @@ def _draw_curves(axes: "Axes", shape: Curves) -> None:
                 [math.nan if end is None else end for end in ends]
                 for ends in zip(*((p.low, p.high) for p in curve.points), strict=True)
             )
-            colour = stroke["color"]
-            axes.fill_between(xs, low, high, color=colour, alpha=0.22, linewidth=0)
-        sns.lineplot(
-            x=xs,
-            y=[point.y for point in curve.points],
-            estimator=None,
-            linewidth=width,
-            marker=_POINTS[number % len(_POINTS)] if len(xs) <= _MOST_MARKED else None,
-            markersize=6.5,
-            markerfacecolor="white",
-            markeredgecolor=stroke["color"],
-            markeredgewidth=1.4,
-            legend=False,
-            ax=axes,
-            **stroke,
-        )
+            paint = stroke["color"]
+            axes.fill_between(xs, low, high, color=paint, alpha=0.22, linewidth=0)
+        _draw_line(axes, curve, stroke | {"linewidth": width}, number)
     line: dict[str, Any] = {"color": INK, "linestyle": ":", "linewidth": 1.3}
     for place in shape.marks.upright:
         axes.axvline(place, zorder=0, **line)
@@ -194,6 +193,28 @@ def _draw_curves(axes: "Axes", shape: Curves) -> None:
     axes.set_ylim(*shape.heights)
     axes.grid(axis="y", alpha=0.3)
     _scale(axes, shape)
+
+
+def _draw_line(
+    axes: "Axes", curve: DrawnCurve, look: Mapping[str, Any], number: int
+) -> None:
+    """Draw a curve, each of its points if they are few."""
+    import seaborn as sns
+
+    is_marked = len(curve.points) <= _MOST_MARKED
+    sns.lineplot(
+        x=[point.x for point in curve.points],
+        y=[point.y for point in curve.points],
+        estimator=None,
+        marker=_POINTS[number % len(_POINTS)] if is_marked else None,
+        markersize=6.5,
+        markerfacecolor="white",
+        markeredgecolor=look["color"],
+        markeredgewidth=1.4,
+        legend=False,
+        ax=axes,
+        **look,
+    )
 
 
 def _scale(axes: "Axes", shape: Curves) -> None:
@@ -229,13 +250,7 @@ def _scale(axes: "Axes", shape: Curves) -> None:
     axes.minorticks_off()
 
 
-def _members(shape: BarGroups) -> list[Any]:
-    return [bar for group in shape.groups for bar in group.bars]
-
-
 def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
-    import seaborn as sns
-
     rows: list[int] = []
     row = 0
     for group in shape.groups:
@@ -246,45 +261,43 @@ def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
             row += 1
         rows += range(row, row + len(group.bars))
         row += len(group.bars)
-    bars = _members(shape)
-    lengths = [bar.length or 0.0 for bar in bars]
-    sns.barplot(
-        x=lengths,
-        y=rows,
-        hue=rows,
-        palette=[PAINTS[bar.paint].colour for bar in bars],
-        orient="y",
-        native_scale=True,
-        legend=False,
-        width=0.72,
-        ax=axes,
-        **PLAIN_BARS,
-    )
-    for patch, bar in zip(axes.patches, bars, strict=True):
-        patch.set(**_fill(bar.paint))
+    bars = shape.bars
+    for place, bar in zip(rows, bars, strict=True):
+        axes.barh(place, bar.length or 0.0, height=0.72, **_fill(bar.paint))
     for place, bar in zip(rows, bars, strict=True):
         if bar.mark is not None:
             _draw_mark(axes, bar.mark, place)
-    _write_words(axes, rows, [(bar.length or 0.0, bar.mark, bar.words) for bar in bars])
+        if bar.dot is not None:
+            marker = ">" if bar.dot > shape.reach else "D"
+            axes.plot(min(bar.dot, shape.reach), place, marker=marker, **_DOT)
+    words = [
+        (
+            bar.length or 0.0,
+            [min(end, shape.reach) for end in (bar.mark, bar.dot) if end is not None],
+            bar.words,
+        )
+        for bar in bars
+    ]
+    _write_words(axes, rows, words)
     _name_rows(axes, rows, [bar.name for bar in bars], row)
 
 
 def _write_words(
     axes: "Axes",
     rows: Sequence[int],
-    bars: Sequence[tuple[float, float | None, str]],
+    bars: Sequence[tuple[float, Sequence[float], str]],
 ) -> None:
-    """Write words behind bars of a length; behind their mark if it is in the way."""
-    whole = max(max(length, mark or 0.0) for length, mark, _ in bars) or 1.0
+    """Write words behind bars of a length; behind their marks if one is in the way."""
+    whole = max(max(length, *marks, 0.0) for length, marks, _ in bars) or 1.0
     inch = whole / (0.85 * _size(axes)[0])
     ends = [
         length
-        if mark is None or length + inch * (0.2 + text_width(words, 12.0)) < mark
-        else max(length, mark)
-        for length, mark, words in bars
+        if all(length + inch * (0.2 + text_width(words, 12.0)) < mark for mark in marks)
+        else max(length, *marks)
+        for length, marks, words in bars
     ]
     write_beside(axes, ends, rows, [words for _, _, words in bars])
-    last = max((mark or 0.0 for _, mark, _ in bars), default=0.0)
+    last = max((max(marks, default=0.0) for _, marks, _ in bars), default=0.0)
     axes.set_xlim(0.0, max(axes.get_xlim()[1], 1.02 * last))
 
 
@@ -328,7 +341,10 @@ def _draw_stacks(axes: "Axes", shape: Stacks) -> None:
     for limit in shape.limits:
         axes.axvline(limit, color=INK, linestyle=(0, (5, 3)), linewidth=1.3)
     rows = list(range(len(shape.bars)))
-    ends = [(max(bar.ends), bar.mark, bar.words) for bar in shape.bars]
+    ends = [
+        (max(bar.ends), [] if bar.mark is None else [bar.mark], bar.words)
+        for bar in shape.bars
+    ]
     _write_words(axes, rows, ends)
     if low < 0.0:
         axes.axvline(0.0, color=INK, linewidth=1)

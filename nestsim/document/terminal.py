@@ -12,8 +12,9 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -81,9 +82,31 @@ def print_document(
         _print_sentences([f"{MORE}{', '.join(titles)}."], console)
 
 
+class _Trimmed:
+    """What is printed without blanks at the ends of lines."""
+
+    def __init__(self, body: RenderableType) -> None:
+        self._body = body
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Segment]:
+        for line in console.render_lines(self._body, options, pad=False):
+            while line and not line[-1].text.strip():
+                line.pop()
+            if line:
+                text, style, _ = line.pop()
+                line.append(Segment(text.rstrip(), style))
+            yield from (*line, Segment.line())
+
+
+def _print(body: RenderableType, console: Console) -> None:
+    console.print(_Trimmed(body), highlight=False, end="")
+
+
 def _print_blocks(section: Section, console: Console) -> None:
     console.print()
-    console.print(Text(section.title, style="bold underline"), highlight=False)
+    _print(Text(section.title, style="bold underline"), console)
     blocks = [block for block in section.blocks if is_in_text(block)]
     for number, block in enumerate(blocks):
         if number and isinstance(block, _WITH_TABLE):
@@ -101,24 +124,22 @@ def _print_block(block: Block, console: Console) -> None:
         _print_table(block.table, console)
         _print_sentences([block.note] if block.note else [], console)
     elif isinstance(block, FactList):
-        console.print(facts(block.rows), highlight=False)
+        _print(facts(block.rows), console)
     elif isinstance(block, Sentences):
         _print_sentences(block.sentences, console)
     elif isinstance(block, Snippet):
-        console.print(Text(f"{block.name}\n{block.text}"), highlight=False)
+        _print(Text(f"{block.name}\n{block.text}"), console)
 
 
 def _print_sentences(sentences: Sequence[str], console: Console) -> None:
     for sentence in sentences:
-        console.print(
-            Padding(Text(sentence), (0, 0, 0, 2), expand=False), highlight=False
-        )
+        _print(Padding(Text(sentence), (0, 0, 0, 2), expand=False), console)
 
 
 def _print_table(table: DataTable, console: Console) -> None:
     rows = table.rows[: table.first]
     for columns in _pieces(table, console.width):
-        console.print(_text_table(table, rows, columns), highlight=False)
+        _print(_text_table(table, rows, columns), console)
     more = len(table.rows) - len(rows)
     if more:
         _print_sentences([f"{more:,} more on the page and in the JSON."], console)

@@ -277,8 +277,8 @@ def _curves(figure: Curves) -> Drawing:
     across = _window_across(figure) if stepped else _points_across(figure)
     rows: list[Drawing] = []
     layers: list[Drawing] = []
-    for number, (curve, width) in enumerate(
-        zip(figure.curves, figure.widths(), strict=True)
+    for number, (curve, width, colour) in enumerate(
+        zip(figure.curves, figure.widths(), figure.colours, strict=True)
     ):
         for point in curve.points:
             row: Drawing = {
@@ -295,13 +295,15 @@ def _curves(figure: Curves) -> Drawing:
                 }
             rows.append(row)
         if curve.has_band:
-            layers.append(_band(number, across, down))
+            layers.append(_band(number, colour, across, down))
         line: Drawing = {"stroke": "var(--rule-strong)"}
         if curve.name or not stepped:
-            line = {"stroke": line_colour(number), "strokeDash": line_dash(number)}
+            line = {"stroke": line_colour(colour), "strokeDash": line_dash(number)}
         line["strokeWidth"] = rounded(width, 3)
         line |= (
-            {"interpolate": "step-after", "clip": True} if stepped else _dots(number)
+            {"interpolate": "step-after", "clip": True}
+            if stepped
+            else _points(number, colour)
         )
         layers.append(
             {
@@ -346,13 +348,13 @@ def _window_across(figure: Curves) -> Drawing:
     return {**across, "axis": {**across["axis"], "title": figure.across}}
 
 
-def _dots(number: int) -> Drawing:
+def _points(number: int, colour: int) -> Drawing:
     """Return the points of a curve."""
     return {
         "point": {
             "filled": False,
             "fill": "var(--ground)",
-            "stroke": line_colour(number),
+            "stroke": line_colour(colour),
             "shape": _SHAPES[number % len(_SHAPES)],
             "size": 60,
             "tooltip": True,
@@ -360,12 +362,12 @@ def _dots(number: int) -> Drawing:
     }
 
 
-def _band(number: int, across: Drawing, down: Drawing) -> Drawing:
+def _band(number: int, colour: int, across: Drawing, down: Drawing) -> Drawing:
     return {
         "transform": [{"filter": f"datum.curve === {number}"}],
         "mark": {
             "type": "area",
-            "fill": line_colour(number),
+            "fill": line_colour(colour),
             "fillOpacity": 0.22,
             "tooltip": None,
         },
@@ -408,10 +410,10 @@ def _bars(figure: BarGroups) -> Drawing:
     """Return groups of bars, from top to bottom: a group's name, then its bars."""
     rows: list[Drawing] = []
     for group in figure.groups:
-        if group.name:
-            rows.append(_bar(len(rows), GroupedBar("", None, "", "idle"), group.name))
-        for bar in group.bars:
-            rows.append(_bar(len(rows), bar, ""))
+        heading = [GroupedBar("", None, "", "idle")] if group.name else []
+        for number, bar in enumerate((*heading, *group.bars)):
+            name = "" if number else group.name
+            rows.append(_bar(len(rows), bar, name, figure.reach))
     place: Drawing = {
         "field": "row",
         "type": "nominal",
@@ -424,9 +426,9 @@ def _bars(figure: BarGroups) -> Drawing:
         },
         "axis": _ROW_AXIS,
     }
-    ends = [end for row in rows for end in (row["length"], row["mark"]) if end]
     words = [row["words"] for row in rows]
-    scale, axis = _rows_across(words, 0.0, max(ends, default=1.0), figure.across)
+    scale, axis = _rows_across(words, 0.0, figure.reach, figure.across)
+    has_dots = any(bar.dot is not None for bar in figure.bars)
     return drawing(
         {
             "mark": {"type": "bar", "strokeWidth": 0.8},
@@ -439,14 +441,30 @@ def _bars(figure: BarGroups) -> Drawing:
             },
         },
         *_row_marks(place),
+        *((_diamonds(place),) if has_dots else ()),
         _group_names(place),
         height=_BAR * max(2, len(rows)),
         data=_records(rows),
     )
 
 
-def _bar(number: int, bar: GroupedBar, group: str) -> Drawing:
+def _diamonds(rows: Drawing) -> Drawing:
+    """Return the diamonds; those off the axis are triangles at its end."""
     return {
+        "transform": [{"filter": "isValid(datum.dot)"}],
+        "mark": {"type": "point", "filled": True, "size": 90, "tooltip": None},
+        "encoding": {
+            "y": rows,
+            "x": _number("dot"),
+            "shape": {"field": "dotShape", "type": "nominal", "scale": None},
+            "fill": {"value": "var(--ground)"},
+            "stroke": {"value": "var(--ink)"},
+        },
+    }
+
+
+def _bar(number: int, bar: GroupedBar, group: str, reach: float) -> Drawing:
+    row: Drawing = {
         "row": _row_name(number, bar.name),
         "length": None if bar.length is None else rounded(bar.length),
         "mark": None if bar.mark is None else rounded(bar.mark),
@@ -455,6 +473,10 @@ def _bar(number: int, bar: GroupedBar, group: str) -> Drawing:
         "group": group,
         "tip": bar.tip,
     }
+    if bar.dot is not None:
+        shape = "triangle-right" if bar.dot > reach else "diamond"
+        row |= {"dot": rounded(min(bar.dot, reach)), "dotShape": shape}
+    return row
 
 
 def _stacks(figure: Stacks) -> Drawing:
@@ -484,6 +506,7 @@ def _stacks(figure: Stacks) -> Drawing:
                     "mark": None
                     if bar.mark is None or not is_first
                     else rounded(bar.mark),
+                    "part": f"{part.length:.3g}" if len(bar.parts) > 1 else "",
                     "tip": part.tip,
                 }
             )
@@ -500,11 +523,38 @@ def _stacks(figure: Stacks) -> Drawing:
                 "tooltip": TIP,
             },
         },
+        _part_words(down, across, high - low),
         *_row_marks(down),
         *(_rule("x", rounded(limit), (5, 3)) for limit in figure.limits),
         height=max(3 * _STACK, (_STACK if len(bars) <= 32 else 10) * len(bars)),
         data=_records(rows),
     )
+
+
+def _part_words(rows: Drawing, across: Drawing, reach: float) -> Drawing:
+    """Return the layer of the lengths of parts that have room for them."""
+    room = f"(datum.to - datum.from) / {rounded(reach)} * 0.8 * width"
+    fits = f"{room} > 8 + 7 * length(datum.part)"
+    return {
+        "transform": [
+            {"filter": f"datum.part !== '' && {fits}"},
+            {"calculate": "(datum.from + datum.to) / 2", "as": "middle"},
+        ],
+        "mark": {
+            "type": "text",
+            "fontSize": 11,
+            "fill": "#000000",
+            "stroke": "#ffffff",
+            "strokeWidth": 3,
+            "strokeJoin": "round",
+            "tooltip": None,
+        },
+        "encoding": {
+            "y": rows,
+            "x": {**across, "field": "middle"},
+            "text": {"field": "part"},
+        },
+    }
 
 
 def _heat(figure: HeatMap) -> Drawing:

@@ -19,8 +19,8 @@ from nestsim.features.jobs.document import jobs_document
 from nestsim.features.jobs.results import lost_devices
 from nestsim.features.jobs.scenario import JobsScenario
 from nestsim.scenario.editing import toml_text
+from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.jobs.jobs_files import NETWORK, document, job
-from tests.nestsim.report.pictures import draw
 
 SCENARIOS = Path(__file__).parents[4] / "scenarios" / "jobs"
 

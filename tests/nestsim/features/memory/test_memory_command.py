@@ -21,7 +21,7 @@ from nestsim.scenario import load_scenario
 from planner.memory.account import MemoryJob, MemoryLimits
 from planner.step.memory import memory_of_stage
 from tests.docs.pages import DOCS, ROOT, read
-from tests.nestsim.report.pictures import draw
+from tests.nestsim.document.pictures import draw
 
 WRONG_INPUT = 2
 

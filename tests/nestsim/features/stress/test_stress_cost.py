@@ -14,8 +14,8 @@ from nestsim.features.stress.data import stress_json, stress_rows
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
 from nestsim.scenario import load_scenario
+from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.stress.clusters import TEXT
-from tests.nestsim.report.pictures import draw
 
 COST = """
 [cost]
