@@ -13,10 +13,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.drawing import vega_library
 from nestsim.document.dumps import plain_values
 from nestsim.document.paints import DASHES, DISTINCT, PAINTS
 from nestsim.document.parts import Document, FigureBlock
-from nestsim.document.vega import specification, vega_library
+from nestsim.document.vega import specification
 
 if TYPE_CHECKING:
     from jinja2 import Environment

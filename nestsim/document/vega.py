@@ -11,10 +11,23 @@ References
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from nestsim.document.drawing import (
+    AXIS_ROOM,
+    TIP,
+    TITLED_AXIS_ROOM,
+    Drawing,
+    drawing,
+    number_field,
+    plain_field,
+    records,
+    rounded,
+    rule,
+    window_axis,
+    window_params,
+)
 from nestsim.document.figures import (
     BarGroups,
     CostFront,
@@ -28,131 +41,6 @@ from nestsim.document.figures import (
     Strips,
 )
 from nestsim.document.paints import fill, line_colour, line_dash
-
-Drawing = dict[str, Any]
-"""A Vega-Lite specification, or a part of one."""
-
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-"""Names the version of the grammar; nothing is read from there."""
-
-_EXPORTS = "window.vegaEmbed = vegaEmbed;"
-"""All of the library that a page calls."""
-
-_LOOK: Mapping[str, Any] = {
-    "aria": False,
-    "background": None,
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        "domainColor": "var(--rule-strong)",
-        "gridColor": "var(--rule)",
-        "labelColor": "var(--ink-soft)",
-        "labelFontSize": 12,
-        "tickColor": "var(--rule-strong)",
-        "titleColor": "var(--ink-soft)",
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "titlePadding": 8,
-    },
-    "text": {"fill": "var(--ink)", "fontSize": 12},
-    "rule": {"stroke": "var(--ink)"},
-}
-"""Of every drawing. The picture is one image to a screen reader, hence no marks are
-announced: the table behind it says what they say."""
-
-
-@cache
-def vega_library() -> str:
-    """Return the source of Vega, Vega-Lite and Vega-Embed as one script.
-
-    It can interpret expressions without evaluating any text as code, so that a page can
-    forbid that.
-    """
-    from vl_convert import javascript_bundle
-
-    return javascript_bundle(_EXPORTS)
-
-
-def drawing(
-    *layers: Drawing,
-    height: int,
-    params: Sequence[Drawing] = (),
-    data: Drawing | None = None,
-) -> Drawing:
-    """Return a specification of layers that is as wide as its place.
-
-    Parameters
-    ----------
-    layers
-        Marks with their encodings.
-    height
-        Of the drawing without its axes [pixel].
-    params
-        Variables that expressions name.
-    data
-        Of all layers.
-    """
-    return {
-        "$schema": _SCHEMA,
-        "width": "container",
-        "height": height,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "padding": {"left": 2, "right": 8, "top": 6, "bottom": 2},
-        "config": dict(_LOOK),
-        **({"params": list(params)} if params else {}),
-        **({"data": data} if data is not None else {}),
-        "layer": list(layers),
-    }
-
-
-def rows_of(columns: Mapping[str, Sequence[Any]]) -> Drawing:
-    """Return columns of one length as the data of a drawing."""
-    names = list(columns)
-    lines = zip(*columns.values(), strict=True)
-    return {"values": [dict(zip(names, line, strict=True)) for line in lines]}
-
-
-def rounded(value: float, digits: int = 6) -> float:
-    """Return a number with so many significant digits: figures need no more."""
-    return float(f"{value:.{digits}g}")
-
-
-WINDOW_PARAMS = ("from", "to")
-"""Names of the ends of the page's common window of time."""
-
-
-def window_params(total: float) -> list[Drawing]:
-    """Return the ends of the window that is shown, the whole time at first."""
-    return [
-        {"name": name, "value": value}
-        for name, value in zip(WINDOW_PARAMS, (0.0, total), strict=True)
-    ]
-
-
-def window_axis(field: str, unit: str) -> Drawing:
-    """Return the horizontal axis of a figure that shows the common window."""
-    low, high = ({"expr": name} for name in WINDOW_PARAMS)
-    return {
-        "field": field,
-        "type": "quantitative",
-        "scale": {"domain": [low, high], "nice": False},
-        "axis": {"title": f"time [{unit}]", "tickCount": 6, "grid": False},
-    }
-
-
-AXIS_ROOM = {"minExtent": 54, "maxExtent": 54}
-TITLED_AXIS_ROOM = {"minExtent": 33, "maxExtent": 33}
-"""Of vertical axes beside the common window, without and with a title: the same moment
-stands at the same place in all figures."""
-
-
-def plain_field(field: str) -> Drawing:
-    """Return an encoding that takes paints, colours or numbers as they are."""
-    return {"field": field, "type": "nominal", "scale": None, "legend": None}
-
-
-TIP: Drawing = {"field": "tip", "type": "nominal"}
-"""Encoding of the words that a mark shows where somebody points at it."""
 
 _APART = "|"
 """Between the number of a row or column, by which they differ, and its label."""
@@ -192,25 +80,6 @@ def _row_name(number: int, label: str) -> str:
     return f"{number}{_APART}{label}"
 
 
-def _records(rows: Sequence[Mapping[str, Any]]) -> Drawing:
-    """Return rows as the data of a drawing."""
-    return {"values": list(rows)}
-
-
-def _number(field: str, **more: Any) -> Drawing:
-    """Return an encoding of numbers."""
-    return {"field": field, "type": "quantitative", **more}
-
-
-def _rule(axis: str, place: float, dash: Sequence[int] = (2, 3)) -> Drawing:
-    """Return a dotted line across the drawing."""
-    return {
-        "data": {"values": [{}]},
-        "mark": {"type": "rule", "strokeDash": list(dash), "strokeWidth": 1.2},
-        "encoding": {axis: {"datum": place, "type": "quantitative"}},
-    }
-
-
 def _rows_across(
     words: Sequence[str], low: float, high: float, title: str
 ) -> tuple[Drawing, Drawing]:
@@ -232,7 +101,7 @@ def _row_marks(rows: Drawing) -> tuple[Drawing, Drawing]:
             "mark": {"type": "tick", "thickness": 3, "tooltip": None},
             "encoding": {
                 "y": rows,
-                "x": _number("mark"),
+                "x": number_field("mark"),
                 "color": {"value": "var(--ink)"},
             },
         },
@@ -265,7 +134,7 @@ def _curves(figure: Curves) -> Drawing:
     """Return curves with their bands, and lines to read them by."""
     stepped = figure.stepped
     lowest, highest = figure.heights
-    down = _number(
+    down = number_field(
         "y",
         scale={"domain": [rounded(lowest, 4), rounded(highest, 4)]},
         axis={
@@ -313,8 +182,8 @@ def _curves(figure: Curves) -> Drawing:
                 | ({} if stepped else {"tooltip": TIP}),
             }
         )
-    layers += [_rule("x", place) for place in figure.marks.upright]
-    layers += [_rule("y", place) for place in figure.marks.level]
+    layers += [rule("x", place) for place in figure.marks.upright]
+    layers += [rule("y", place) for place in figure.marks.level]
     layers += [
         _level_name(place, name, number)
         for number, (place, name) in enumerate(
@@ -325,7 +194,7 @@ def _curves(figure: Curves) -> Drawing:
         *layers,
         height=_WINDOW_HEIGHT if stepped else _HEIGHT,
         params=window_params(rounded(figure.places[-1])) if stepped else (),
-        data=_records(rows),
+        data=records(rows),
     )
 
 
@@ -340,7 +209,7 @@ def _points_across(figure: Curves) -> Drawing:
     is_round = figure.round_ticks and reach is not None
     axis |= {"tickCount": 6} if is_round else {"values": xs}
     axis |= {"format": "~g"} if figure.names is None else _named(figure.names)
-    return _number("x", scale=scale, axis=axis)
+    return number_field("x", scale=scale, axis=axis)
 
 
 def _window_across(figure: Curves) -> Drawing:
@@ -434,7 +303,7 @@ def _bars(figure: BarGroups) -> Drawing:
             "mark": {"type": "bar", "strokeWidth": 0.8},
             "encoding": {
                 "y": place,
-                "x": _number("length", scale=scale, axis=axis),
+                "x": number_field("length", scale=scale, axis=axis),
                 "fill": plain_field("fill"),
                 "stroke": {"value": "var(--rule-strong)"},
                 "tooltip": TIP,
@@ -444,7 +313,7 @@ def _bars(figure: BarGroups) -> Drawing:
         *((_diamonds(place),) if has_dots else ()),
         _group_names(place),
         height=_BAR * max(2, len(rows)),
-        data=_records(rows),
+        data=records(rows),
     )
 
 
@@ -455,7 +324,7 @@ def _diamonds(rows: Drawing) -> Drawing:
         "mark": {"type": "point", "filled": True, "size": 90, "tooltip": None},
         "encoding": {
             "y": rows,
-            "x": _number("dot"),
+            "x": number_field("dot"),
             "shape": {"field": "dotShape", "type": "nominal", "scale": None},
             "fill": {"value": "var(--ground)"},
             "stroke": {"value": "var(--ink)"},
@@ -483,7 +352,7 @@ def _stacks(figure: Stacks) -> Drawing:
     """Return bars of parts, from top to bottom."""
     bars, (low, high) = figure.bars, figure.reach
     scale, axis = _rows_across([bar.words for bar in bars], low, high, figure.across)
-    across = _number("from", scale=scale, axis=axis)
+    across = number_field("from", scale=scale, axis=axis)
     down: Drawing = {
         "field": "row",
         "type": "nominal",
@@ -525,9 +394,9 @@ def _stacks(figure: Stacks) -> Drawing:
         },
         _part_words(down, across, high - low),
         *_row_marks(down),
-        *(_rule("x", rounded(limit), (5, 3)) for limit in figure.limits),
+        *(rule("x", rounded(limit), (5, 3)) for limit in figure.limits),
         height=max(3 * _STACK, (_STACK if len(bars) <= 32 else 10) * len(bars)),
-        data=_records(rows),
+        data=records(rows),
     )
 
 
@@ -593,7 +462,7 @@ def _heat(figure: HeatMap) -> Drawing:
                 "y": down,
                 "fill": plain_field("fill"),
                 "stroke": plain_field("stroke"),
-                "fillOpacity": _number("strength", scale=None, legend=None),
+                "fillOpacity": number_field("strength", scale=None, legend=None),
                 "tooltip": TIP,
             },
         },
@@ -605,7 +474,7 @@ def _heat(figure: HeatMap) -> Drawing:
         },
         _group_names(down),
         height=_CELL * len({row["row"] for row in rows}),
-        data=_records(rows),
+        data=records(rows),
     )
 
 
@@ -656,7 +525,7 @@ def _front(figure: CostFront) -> Drawing:
     def axis(field: str, ends: tuple[float, float], title: str, **more: Any) -> Drawing:
         scale = {"domain": [*map(rounded, ends)], "nice": False, "zero": False}
         words = {"title": title, "tickCount": 5, **more}
-        return _number(field, scale=scale, axis=words)
+        return number_field(field, scale=scale, axis=words)
 
     places = {
         "x": axis("x", figure.reach, figure.across, grid=False),
@@ -669,7 +538,7 @@ def _front(figure: CostFront) -> Drawing:
             for point in points
         ]
         return {
-            "data": _records(rows),
+            "data": records(rows),
             "mark": mark,
             "encoding": {**places, **encoding},
         }
@@ -705,7 +574,7 @@ def _strips(figure: Strips) -> Drawing:
         for first, last, share in zip(edges, edges[1:], row.shares, strict=False)
         if share
     ]
-    place = _number(
+    place = number_field(
         "top",
         scale={"domain": [-0.5, count - 0.5], "reverse": True, "nice": False},
         axis={
@@ -727,12 +596,12 @@ def _strips(figure: Strips) -> Drawing:
                 "x2": {"field": "to"},
                 "y": place,
                 "y2": {"field": "bottom"},
-                "fillOpacity": _number("strength", scale=None, legend=None),
+                "fillOpacity": number_field("strength", scale=None, legend=None),
                 "tooltip": TIP,
             },
         },
         {
-            "data": _records(names),
+            "data": records(names),
             "mark": {
                 "type": "text",
                 "align": "left",
@@ -758,7 +627,7 @@ def _strips(figure: Strips) -> Drawing:
         ),
         height=max(96, _STRIP * count),
         params=window_params(edges[-1]),
-        data=_records(cells),
+        data=records(cells),
     )
 
 

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nestsim.document.drawing import Drawing, drawing, plain_field, rows_of
 from nestsim.document.paints import line_colour
 from nestsim.document.parts import DataTable, FigureBlock
-from nestsim.document.vega import Drawing, drawing, plain_field, rows_of
 from nestsim.document.wording import device_ranges, plural
 from planner.step.plan import Plan
 from topologies.network import Network

@@ -5,14 +5,11 @@ page and in ``report.txt``.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.drawing import rounded
 from nestsim.document.parts import (
-    Block,
-    Cell,
-    DataTable,
     Document,
     FactList,
     Headline,
@@ -21,16 +18,11 @@ from nestsim.document.parts import (
     Sentences,
     Snippet,
     TimeWindow,
-    cell,
 )
-from nestsim.document.vega import rounded
 from nestsim.document.wording import (
     context_kinds,
-    device_ranges,
-    difference,
     engine_sentence,
     gap_sentence,
-    layer_span,
     mfu_words,
     no_plan_words,
     number,
@@ -41,13 +33,10 @@ from nestsim.document.wording import (
     plan_label,
     plural,
     recompute_of_plan,
-    saving_label,
     schedule_label,
     second_copies_of_plan,
-    signed_percent,
     size_of_limit,
     spent_words,
-    stage_devices,
     time_unit,
     verdict_words,
     zero_label,
@@ -55,18 +44,16 @@ from nestsim.document.wording import (
 from nestsim.evaluate.assertions import Checked
 from nestsim.evaluate.uncertainty import SHARE, MemoryNeed
 from nestsim.features.run.assumptions import assumptions_rows
-from nestsim.features.run.cost import cost_rows, cost_sentences, parts_table
-from nestsim.features.run.devices import devices_figure
-from nestsim.features.run.figures import (
+from nestsim.features.run.causes import (
     causes_table,
     gap_figure,
     gap_table,
-    link_figures,
-    memory_bars,
-    memory_lines,
     planned_figure,
     plans_figure,
 )
+from nestsim.features.run.cost import cost_rows, cost_sentences, parts_table
+from nestsim.features.run.devices import devices_figure
+from nestsim.features.run.figures import link_figures, memory_bars, memory_lines
 from nestsim.features.run.record import (
     candidate_rows,
     optimality_gap,
@@ -74,14 +61,18 @@ from nestsim.features.run.record import (
     reported_candidate,
 )
 from nestsim.features.run.statistics import (
-    HotLink,
-    LevelUse,
     bubble_fraction,
-    hottest_links,
     iteration_causes,
-    level_uses,
     mean_breakdown,
     stage_breakdowns,
+)
+from nestsim.features.run.tables import (
+    assertion_sections,
+    planned_stage_table,
+    plans_table,
+    stage_table,
+    throughput_table,
+    traffic_blocks,
 )
 from nestsim.features.run.timeline import timeline_figure, timeline_windows
 from nestsim.features.topology.document import tiers_table
@@ -100,7 +91,6 @@ if TYPE_CHECKING:
         PlannedCandidate,
         PlanResult,
         ReplayedResult,
-        Throughput,
     )
     from nestsim.simulator.outcome import Replay
 
@@ -133,7 +123,7 @@ def run_document(
         headline=_no_plan(result) if best is None else _headline(result, best),
         sections=(
             *(() if best is None else _replayed(result, best, rows)),
-            *_assertions(checked),
+            *assertion_sections(checked),
             _basis(result),
             *(() if result.kind == "simulate" else (_search(result, best),)),
         ),
@@ -158,7 +148,7 @@ def plan_document(result: "PlanResult", checked: Sequence[Checked] = ()) -> Docu
         ),
         sections=(
             *(() if best is None else _planned(result, best)),
-            *_assertions(checked),
+            *assertion_sections(checked),
             _basis(result),
             _search(result, best),
         ),
@@ -315,7 +305,7 @@ def _replayed(
         title="Details of the replay",
         folded=True,
         blocks=(
-            *_traffic(replay, network),
+            *traffic_blocks(replay, network),
             Sentences(sentences=(*replay.notes, engine_sentence(best))),
         ),
         detail=True,
@@ -333,7 +323,7 @@ def _planned(result: "PlanResult", best: "PlannedCandidate") -> Iterator[Section
     """Yield what there is to say of plans that were not replayed."""
     priced = best.priced
     yield Section(
-        name="plans", title="Plans, best first", blocks=(_plans_table(result),)
+        name="plans", title="Plans, best first", blocks=(plans_table(result),)
     )
     notes = left_out_level_notes(result.network, priced.plan)
     yield Section(
@@ -533,126 +523,6 @@ def search_facts(
     return rows
 
 
-def throughput_table(candidate: "Candidate", device_memory: float) -> DataTable:
-    """Return planned beside simulated."""
-    planned, simulated = candidate.planned, candidate.simulated
-
-    def teraflops(rate: float) -> str:
-        return number(rate / 1e12)
-
-    def memory(used: float) -> str:
-        return size_of_limit(used, device_memory)
-
-    rows: dict[str, tuple[str, Callable[[float], str]]] = {
-        "Iteration time": ("iteration_time", format_duration),
-        "Tokens/s": ("tokens_per_second", number),
-        "Tokens/s/device": ("tokens_per_second_per_device", number),
-        "TFLOP/s/device": ("flops_per_device", teraflops),
-        "MFU": ("mfu", percent),
-        "MFU, causal": ("mfu_causal", percent),
-        "Peak memory": ("peak_memory", memory),
-    }
-    if simulated.mfu_causal == simulated.mfu:
-        del rows["MFU, causal"]
-
-    def written(
-        reached: "Throughput",
-    ) -> Callable[[tuple[str, tuple[str, Callable[[float], str]]]], Cell | str]:
-        return lambda row: cell(getattr(reached, row[1][0]), row[1][1])
-
-    return DataTable.of(
-        "Planned beside simulated",
-        rows.items(),
-        {
-            "Quantity": lambda row: row[0],
-            "Planned": written(planned),
-            "Simulated": written(simulated),
-            "Difference": lambda row: signed_percent(
-                difference(getattr(planned, row[1][0]), getattr(simulated, row[1][0]))
-            ),
-        },
-        numbers=("Difference",),
-    )
-
-
-def stage_table(candidate: "Candidate", layer_names: Sequence[str]) -> DataTable:
-    """Return what each stage holds, how long it works and how full it gets."""
-    replay, total = candidate.replay, candidate.replay.iteration_time
-    rows = stage_breakdowns(replay)
-    return DataTable.of(
-        "Stages",
-        range(len(rows)),
-        {
-            **_stage_columns(candidate.priced, layer_names),
-            "Memory": lambda stage: cell(replay.memory[stage].peak, format_size),
-            "Busy": lambda stage: percent(
-                rows[stage].passes / total if total else math.nan
-            ),
-        },
-        numbers=("Busy",),
-    )
-
-
-def planned_stage_table(priced: PricedPlan, layer_names: Sequence[str]) -> DataTable:
-    """Return what each stage holds, and its planned times and memory."""
-    costs = priced.stages
-    return DataTable.of(
-        "Its stages",
-        range(len(costs)),
-        {
-            **_stage_columns(priced, layer_names),
-            "Tail": lambda stage: cell(costs[stage].step_end_time, format_duration),
-            "Memory": lambda stage: cell(costs[stage].peak_memory, format_size),
-        },
-    )
-
-
-def _stage_columns(
-    priced: PricedPlan, layer_names: Sequence[str]
-) -> dict[str, Callable[[int], Cell | str]]:
-    """Return what stages hold, how they save memory if not alike, and their passes."""
-    stages, costs = priced.plan.stages, priced.stages
-    columns: dict[str, Callable[[int], Cell | str]] = {
-        "Stage": lambda stage: cell(stage, str),
-        "Layers": lambda stage: layer_span(layer_names, stages[stage]),
-        "Devices": lambda stage: device_ranges(stage_devices(stages[stage]), most=2),
-    }
-    if len({saving_label(stage) for stage in stages}) > 1:
-        columns["Saving"] = lambda stage: saving_label(stages[stage]) or "none"
-    columns["Forward"] = lambda stage: cell(costs[stage].forward_time, format_duration)
-    columns["Backward"] = lambda stage: cell(
-        costs[stage].backward_time, format_duration
-    )
-    if any(cost.weight_gradient_time > 0.0 for cost in costs):
-        columns["Weight"] = lambda stage: cell(
-            costs[stage].weight_gradient_time, format_duration
-        )
-    return columns
-
-
-def _plans_table(result: "PlanResult") -> DataTable:
-    """Return the k best plans of the search, best first."""
-    return DataTable.of(
-        "Plans, best first",
-        result.candidates,
-        {
-            "#": lambda candidate: cell(candidate.rank, str),
-            "Plan": lambda candidate: plan_label(candidate.priced.plan),
-            "Placement": lambda candidate: candidate.priced.plan.placement,
-            "Iteration": lambda candidate: cell(
-                candidate.planned.iteration_time, format_duration
-            ),
-            "Tokens/s": lambda candidate: cell(
-                candidate.planned.tokens_per_second, number
-            ),
-            "MFU": lambda candidate: cell(candidate.planned.mfu, percent),
-            "Memory": lambda candidate: cell(
-                candidate.planned.peak_memory, format_size
-            ),
-        },
-    )
-
-
 def step_window(replay: "Replay") -> TimeWindow:
     """Return the windows of a step that its figures can show."""
     scale, unit = time_unit(replay.iteration_time)
@@ -664,73 +534,3 @@ def step_window(replay: "Replay") -> TimeWindow:
             for window in timeline_windows(replay)
         ),
     )
-
-
-def _traffic(replay: "Replay", network: Network) -> list[Block]:
-    """Return what links carried."""
-    uses = level_uses(replay, network)
-    if not uses:
-        return [Sentences(sentences=("No link carried anything.",))]
-    level_columns: dict[str, Callable[[LevelUse], Cell | str]] = {
-        "Level": lambda use: use.name,
-        "Links used": lambda use: f"{number(use.num_used)} of {number(use.num_links)}",
-        "Carried": lambda use: cell(use.num_bytes, format_size),
-        "Mean use": lambda use: cell(use.mean_utilisation, percent),
-        "Highest use": lambda use: cell(use.max_utilisation, percent),
-    }
-    link_columns: dict[str, Callable[[HotLink], Cell | str]] = {
-        "Link": lambda link: link.name,
-        "Level": lambda link: link.level,
-        "Carried": lambda link: cell(link.num_bytes, format_size),
-        "Use": lambda link: cell(link.utilisation, percent),
-    }
-    links = hottest_links(replay, network)
-    return [
-        DataTable.of(
-            "Links by level, over the iteration",
-            uses,
-            level_columns,
-            numbers=("Links used",),
-        ),
-        DataTable.of("Hottest links", links, link_columns),
-    ]
-
-
-_WRITERS: Mapping[str, Callable[[float], str]] = MappingProxyType(
-    {
-        "iteration_time": format_duration,
-        "throughput": lambda value: f"{value:.6g} tokens/s",
-        "mfu": lambda value: f"{value:.4g}",
-        "gap": lambda value: f"{value:+.4g}",
-        "memory_fraction": lambda value: f"{value:.4g}",
-        "peak_memory": format_size,
-    }
-)
-"""Quantity -> how its value is written."""
-
-_WORDS = {True: "holds", False: "FAILED", None: "not checked"}
-"""Whether an assertion holds -> the word for it."""
-
-
-def _assertions(checked: Sequence[Checked]) -> tuple[Section, ...]:
-    """Return each assertion with what was found; nothing if there is none."""
-    if not checked:
-        return ()
-    table = DataTable.of(
-        "Assertions",
-        checked,
-        {
-            "Assertion": lambda item: item.assertion.name,
-            "Expected": lambda item: item.assertion.written,
-            "Found": _value_found,
-            "Outcome": lambda item: _WORDS[item.holds],
-        },
-    )
-    return (Section(name="assertions", title="Assertions", blocks=(table,)),)
-
-
-def _value_found(checked: Checked) -> str:
-    write = _WRITERS.get(checked.assertion.quantity)
-    if write is None or isinstance(checked.value, str):
-        return str(checked.value)
-    return write(checked.value)

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.document.paints import Swatch, fill
-from nestsim.document.parts import Cell, DataTable, FigureBlock, cell
-from nestsim.document.vega import (
+from nestsim.document.drawing import (
     AXIS_ROOM,
     TIP,
     Drawing,
@@ -23,6 +21,8 @@ from nestsim.document.vega import (
     window_axis,
     window_params,
 )
+from nestsim.document.paints import Swatch, fill
+from nestsim.document.parts import Cell, DataTable, FigureBlock, cell
 from nestsim.document.wording import percent, time_unit
 from nestsim.features.run.statistics import (
     COLLECTIVE_KINDS,
