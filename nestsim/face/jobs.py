@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 from nestsim.document.dumps import frame_of
 from nestsim.document.parts import Document
 from nestsim.document.wording import plan_label
-from nestsim.evaluate.assertions import Checked, check_assertions, exit_status
-from nestsim.evaluate.cost.run import RunCost
+from nestsim.evaluate.cost import RunCost
 from nestsim.evaluate.job import explain_job, plan_job, run_job, simulate_job
 from nestsim.evaluate.results import (
     Candidate,
+    Checked,
     ExplainResult,
     PlanResult,
     ReplayedResult,
+    check_assertions,
+    exit_status,
 )
 from nestsim.face.calls import (
     ProgressTarget,

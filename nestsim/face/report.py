@@ -20,8 +20,7 @@ from nestsim.document.markdown import markdown
 from nestsim.document.parts import Document
 from nestsim.document.sheet import draw_document, has_picture
 from nestsim.document.terminal import plain_text, print_document
-from nestsim.running.notebook import fact_text, html_of, html_table
-from nestsim.running.progress import shown_progress
+from nestsim.running.progress import fact_text, html_of, html_table, shown_progress
 from nestsim.scenario.errors import nearest, one_of
 from planner.work import Progress
 from topologies.errors import InputError

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from nestsim.document.wording import difference
-from nestsim.evaluate.cost.cluster import ClusterCost
-from nestsim.evaluate.cost.run import RunCost
+from nestsim.evaluate.cost import ClusterCost, RunCost
 from nestsim.features.compare.record import PlannerEntry
 from nestsim.running.store import Row
 from topologies.fabrics.inventory import Inventory

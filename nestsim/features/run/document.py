@@ -41,7 +41,7 @@ from nestsim.document.wording import (
     verdict_words,
     zero_label,
 )
-from nestsim.evaluate.assertions import Checked
+from nestsim.evaluate.results import Checked
 from nestsim.evaluate.uncertainty import SHARE, MemoryNeed
 from nestsim.features.run.assumptions import assumptions_rows
 from nestsim.features.run.causes import (
@@ -84,7 +84,7 @@ from topologies.network import Network
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from nestsim.evaluate.cost.run import RunCost
+    from nestsim.evaluate.cost import RunCost
     from nestsim.evaluate.results import (
         Candidate,
         JobResult,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nestsim.document.dumps import csv_of, plain_values
-from nestsim.evaluate.assertions import Checked
+from nestsim.evaluate.results import Checked
 from nestsim.evaluate.uncertainty import SHARE, need_json
 from nestsim.features.run.assumptions import assumptions_json
 from nestsim.features.run.cost import cost_cells, cost_json

@@ -25,7 +25,7 @@ from nestsim.document.wording import (
     size_of_limit,
     stage_devices,
 )
-from nestsim.evaluate.assertions import Checked
+from nestsim.evaluate.results import Checked
 from nestsim.features.run.statistics import (
     HotLink,
     LevelUse,

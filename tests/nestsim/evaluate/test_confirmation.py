@@ -15,8 +15,8 @@ from nestsim.features.run.record import result_json
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator import replay as replays
 from nestsim.simulator.build import build_model
-from nestsim.simulator.engines.simpy_engine import simulate
 from nestsim.simulator.replay import fold_model
+from nestsim.simulator.simpy_engine import simulate
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 

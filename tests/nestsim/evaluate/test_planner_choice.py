@@ -9,8 +9,8 @@ import pytest
 
 from nestsim.cli import main
 from nestsim.document.dumps import dump_json
-from nestsim.evaluate.assertions import FAILED
 from nestsim.evaluate.job import plan_job, run_job
+from nestsim.evaluate.results import FAILED
 from nestsim.features.run.record import plan_json
 from nestsim.scenario import load_scenario
 from nestsim.scenario.table import scenario_schema
