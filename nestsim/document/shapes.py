@@ -286,6 +286,7 @@ def _write_words(
     axes: "Axes",
     rows: Sequence[int],
     bars: Sequence[tuple[float, Sequence[float], str]],
+    low: float = 0.0,
 ) -> None:
     """Write words behind bars of a length; behind their marks if one is in the way."""
     whole = max(max(length, *marks, 0.0) for length, marks, _ in bars) or 1.0
@@ -296,9 +297,9 @@ def _write_words(
         else max(length, *marks)
         for length, marks, words in bars
     ]
-    write_beside(axes, ends, rows, [words for _, _, words in bars])
+    write_beside(axes, ends, rows, [words for _, _, words in bars], low)
     last = max((max(marks, default=0.0) for _, marks, _ in bars), default=0.0)
-    axes.set_xlim(0.0, max(axes.get_xlim()[1], 1.02 * last))
+    axes.set_xlim(low, max(axes.get_xlim()[1], 1.02 * last))
 
 
 def _write_parts(axes: "Axes", row: int, bar: StackedBar) -> None:
@@ -345,7 +346,7 @@ def _draw_stacks(axes: "Axes", shape: Stacks) -> None:
         (max(bar.ends), [] if bar.mark is None else [bar.mark], bar.words)
         for bar in shape.bars
     ]
-    _write_words(axes, rows, ends)
+    _write_words(axes, rows, ends, 1.03 * low)
     if low < 0.0:
         axes.axvline(0.0, color=INK, linewidth=1)
     axes.set_xlim(1.03 * low, max(axes.get_xlim()[1], 1.01 * high))
