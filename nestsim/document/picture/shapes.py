@@ -251,10 +251,16 @@ def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
         if bar.dot is not None:
             marker = ">" if bar.dot > shape.reach else "D"
             axes.plot(min(bar.dot, shape.reach), place, marker=marker, **_DOT)
+        if bar.whisker is not None:
+            axes.plot(bar.whisker, [place, place], color=INK, linewidth=2.0)
     words = [
         (
             bar.length or 0.0,
-            [min(end, shape.reach) for end in (bar.mark, bar.dot) if end is not None],
+            [
+                min(end, shape.reach)
+                for end in (bar.mark, bar.dot, *(bar.whisker or ()))
+                if end is not None
+            ],
             bar.words,
         )
         for bar in bars

@@ -25,6 +25,7 @@ def bars_drawing(bars: BarGroups) -> Drawing:
     """Return groups of bars, from top to bottom."""
     rows = _rows(bars)
     has_dots = any(bar.dot is not None for bar in bars.bars)
+    has_whiskers = any(bar.whisker is not None for bar in bars.bars)
     top = rounded(bars.reach)
     place: Drawing = {
         "field": "row",
@@ -60,6 +61,7 @@ def bars_drawing(bars: BarGroups) -> Drawing:
         },
         *row_marks(place),
         *((_dots(place),) if has_dots else ()),
+        *((_whiskers(place),) if has_whiskers else ()),
         {
             "transform": [{"filter": "datum.group != ''"}],
             "mark": {
@@ -94,6 +96,19 @@ def _dots(place: Drawing) -> Drawing:
     }
 
 
+def _whiskers(place: Drawing) -> Drawing:
+    """Return the lines from one end of a bar's range to the other."""
+    return {
+        "transform": [{"filter": "isValid(datum.low)"}],
+        "mark": {"type": "rule", "strokeWidth": 2, "tooltip": None},
+        "encoding": {
+            "y": place,
+            "x": {"field": "low", "type": "quantitative"},
+            "x2": {"field": "high"},
+        },
+    }
+
+
 def _rows(bars: BarGroups) -> list[dict[str, Any]]:
     """Return the rows of the drawing: names of groups, and bars."""
     rows: list[dict[str, Any]] = []
@@ -109,12 +124,14 @@ def _rows(bars: BarGroups) -> list[dict[str, Any]]:
 
 
 def _row(number: int, bar: GroupedBar, group: str, reach: float) -> dict[str, Any]:
-    dots: dict[str, Any] = {}
+    marks: dict[str, Any] = {}
     if bar.dot is not None:
         shape = "triangle-right" if bar.dot > reach else "diamond"
-        dots = {"dot": rounded(min(bar.dot, reach)), "dotShape": shape}
+        marks = {"dot": rounded(min(bar.dot, reach)), "dotShape": shape}
+    if bar.whisker is not None:
+        marks |= dict(zip(("low", "high"), map(rounded, bar.whisker), strict=True))
     return {
-        **dots,
+        **marks,
         "row": row_name(number, bar.name),
         "length": None if bar.length is None else rounded(bar.length),
         "mark": None if bar.mark is None else rounded(bar.mark),

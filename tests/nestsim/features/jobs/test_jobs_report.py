@@ -67,7 +67,7 @@ def test_the_text_has_every_job_and_what_was_tried(report: TenancyReport) -> Non
         )
     assert 'Where "third" hurts least' in text
     assert "all that differ" in text
-    assert "Slow-down over the ECMP seeds 0, 1; lines: the largest." in text
+    assert "Slow-down over the ECMP seeds 0, 1: thin lines from the least" in text
     assert "100 us" in text
     assert " -> spine 0 " in text
 
