@@ -62,7 +62,7 @@ class CompareReport(PagedReport):
 
     def facts(self) -> dict[str, Any]:
         """Return the fastest planner for each scenario."""
-        best = {one.scenario: one.best for one in self.result.groups}
+        best = {one.scenario: one.fastest for one in self.result.groups}
         return {
             "planners": self.result.planners,
             "base": self.result.base,

@@ -55,7 +55,7 @@ def comparison_json(
 
 
 def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, Any]:
-    best = group.best
+    best = group.fastest
     return {
         "scenario": group.scenario,
         "model": group.model,
@@ -75,7 +75,7 @@ def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, Any]:
 def _entry_json(
     group: ScenarioEntries, entry: PlannerEntry, *, with_times: bool
 ) -> dict[str, Any]:
-    made, best = entry.found, group.best
+    made, best = entry.found, group.fastest
     gap = simulated = None
     if made is not None:
         total = made.simulated.iteration_time - made.planned.iteration_time

@@ -271,7 +271,7 @@ def compare_job(
     )
     listener = None if progress is None else details.point
     found = run_sweep(points, task, store, workers=workers, progress=listener)
-    entries = [_entry(outcome) for outcome in found.outcomes]
+    entries = [entry_of(outcome) for outcome in found.outcomes]
     width = len(settings.planners)
     return Comparison(
         planners=settings.planners,
@@ -300,7 +300,8 @@ def _check(scenario: Scenario) -> None:
         raise error.at(str(scenario.path), ": ") from None
 
 
-def _entry(outcome: Outcome) -> PlannerEntry:
+def entry_of(outcome: Outcome) -> PlannerEntry:
+    """Return the entry of a point; one without a plan where it failed."""
     if outcome.row is None:
         return PlannerEntry(planner=outcome.point["planner"], why_not=outcome.reason)
     return PlannerEntry.from_row(outcome.row)

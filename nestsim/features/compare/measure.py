@@ -123,7 +123,7 @@ def measured(
         planner=planner,
         sees=outcome.sees,
         belief=outcome.belief,
-        evaluations=outcome.evaluations,
+        evaluations=int(outcome.evaluations),
         lower_bound=float("nan") if bound is None else bound,
         spent=outcome.spent,
         spread=tuple(outcome.spread),

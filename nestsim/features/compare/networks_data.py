@@ -21,7 +21,6 @@ from nestsim.features.compare.networks_record import (
     EQUAL_WITHIN,
     ComparedNetwork,
     NetworkComparison,
-    NetworkEntry,
     step_parts,
 )
 from nestsim.features.compare.networks_words import (
@@ -35,6 +34,7 @@ from nestsim.features.compare.networks_words import (
     tokens_per_port,
     yardsticks,
 )
+from nestsim.features.compare.record import PlannerEntry
 from nestsim.report.cost import cost_cells, cost_json
 from nestsim.report.destination import Writer
 from nestsim.report.json import _throughput, dump_json, plain_values
@@ -114,7 +114,7 @@ def _network_json(
         ],
         "confirmed": network.is_confirmed,
         "step_s": None if step is None else step._asdict(),
-        "best": network.best.entry.planner if network.best.entry.is_valid else None,
+        "best": network.best.planner if network.best.is_valid else None,
         "entries": [
             _entry_json(comparison, network, one, with_times=with_times)
             for one in network.entries
@@ -154,17 +154,17 @@ def _cost(network: ComparedNetwork) -> dict[str, Any]:
 def _entry_json(
     comparison: NetworkComparison,
     network: ComparedNetwork,
-    one: NetworkEntry,
+    one: PlannerEntry,
     *,
     with_times: bool,
 ) -> dict[str, Any]:
-    entry, made, load = one.entry, one.entry.found, one.load
-    run = network.run_cost(one)
+    made, load = one.found, one.load
+    run = network.cost_of(one)
     return {
-        "planner": entry.planner,
-        "valid": entry.is_valid,
+        "planner": one.planner,
+        "valid": one.is_valid,
         "verdict": made.verdict if made else None,
-        "reason": (made.reason if made else "") or entry.obstacle,
+        "reason": (made.reason if made else "") or one.obstacle,
         "plan": made.plan.to_json() if made else None,
         "simulated": _throughput(made.simulated) if made else None,
         "planned": _throughput(made.planned) if made else None,
@@ -185,13 +185,13 @@ def _entry_json(
             if network.cost is None
             else {"cost": None if run is None else cost_json(run)}
         ),
-        "lower_bound_s": entry.lower_bound,
+        "lower_bound_s": one.lower_bound,
         "optimality_gap": one.gap,
-        "work": entry.spent.work,
-        "stopped_by": entry.spent.stopped_by or None,
-        "reproducible": entry.spent.is_reproducible,
-        "notes": list(entry.notes),
-        **({"search_time_s": entry.search_time} if with_times else {}),
+        "work": one.spent.work,
+        "stopped_by": one.spent.stopped_by or None,
+        "reproducible": one.spent.is_reproducible,
+        "notes": list(one.notes),
+        **({"search_time_s": one.search_time} if with_times else {}),
     }
 
 
@@ -213,7 +213,7 @@ def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
             "network": network.label,
             "file": network.file,
             **_made_of(network),
-            "planner": one.entry.planner,
+            "planner": one.planner,
             **_result_cells(comparison, network, one),
         }
         for network in comparison.networks
@@ -225,9 +225,9 @@ def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
 
 
 def _result_cells(
-    comparison: NetworkComparison, network: ComparedNetwork, one: NetworkEntry
+    comparison: NetworkComparison, network: ComparedNetwork, one: PlannerEntry
 ) -> dict[str, Any]:
-    made, load = one.entry.found, one.load
+    made, load = one.found, one.load
     data = made.plan.settings_json() if made else {"parallel": {}}
     parallel = ("tensor", "pipeline", "data", "context", "expert")
     sizes = {
@@ -238,7 +238,7 @@ def _result_cells(
     hot = load.busiest if load else None
     return {
         "verdict": made.verdict if made else "none",
-        "valid": one.entry.is_valid,
+        "valid": one.is_valid,
         **sizes,
         **{name: data.get(name) for name in _PLAN_COLUMNS},
         "iteration_time_s": made.simulated.iteration_time if made else None,
@@ -251,11 +251,11 @@ def _result_cells(
         "hottest_link_utilisation": hot.utilisation if hot else None,
         "relative_speed": comparison.speed(one.tokens_per_second),
         "tokens_per_s_per_port": tokens_per_port(network, one.tokens_per_second),
-        **cost_cells(network.run_cost(one)),
-        "lower_bound_s": one.entry.lower_bound,
+        **cost_cells(network.cost_of(one)),
+        "lower_bound_s": one.lower_bound,
         "optimality_gap": one.gap,
-        "stopped_by": one.entry.spent.stopped_by or None,
-        "obstacle": one.entry.obstacle,
+        "stopped_by": one.spent.stopped_by or None,
+        "obstacle": one.obstacle,
     }
 
 
@@ -277,8 +277,8 @@ def networks_writers(
     times = [
         {
             "network": network.label,
-            "planner": one.entry.planner,
-            "search_time_s": one.entry.search_time,
+            "planner": one.planner,
+            "search_time_s": one.search_time,
         }
         for network in comparison.networks
         for one in network.entries

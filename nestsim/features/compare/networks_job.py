@@ -20,24 +20,22 @@ from nestsim.features.compare.job import (
     checked_settings,
     comparison_points,
     digest,
+    entry_of,
     model_label,
 )
 from nestsim.features.compare.measure import for_comparison, measured
 from nestsim.features.compare.networks_files import NetworkFile, on_network
 from nestsim.features.compare.networks_record import (
-    BusyLink,
     ComparedNetwork,
     Equal,
     NetworkComparison,
-    NetworkEntry,
-    NetworkLoad,
 )
-from nestsim.features.compare.record import PlannerEntry
+from nestsim.features.compare.record import BusyLink, NetworkLoad, PlannerEntry
 from nestsim.features.sweep.runner import run_sweep
 from nestsim.report.json import optimality_gap
 from nestsim.report.network import has_ideal_trunks
 from nestsim.report.statistics import hottest_links, iteration_causes
-from nestsim.running.store import Outcome, Point, Row, Store, content_key
+from nestsim.running.store import Point, Row, Store, content_key
 from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
 from nestsim.scenario.load import Scenario
 from planner.cost.objective import HOST, HOST_TRANSFERS
@@ -68,7 +66,7 @@ class NetworkTask(CompareTask):
         if found.candidate is not None:
             gap = proven_gap(scenario, found.entry, found.candidate)
             load = network_load(found.candidate, found.network)
-        return NetworkEntry.of(found.entry, load, gap).to_row()
+        return replace(found.entry, load=load, gap=gap).to_row()
 
 
 def proven_gap(scenario: Scenario, entry: PlannerEntry, made: Candidate) -> float:
@@ -202,7 +200,7 @@ def networks_job(  # noqa: PLR0913 - one for each thing that can be asked
     )
     listener = None if progress is None else details.point
     found = run_sweep(points, task, store, workers=workers, progress=listener)
-    entries = [_entry(outcome) for outcome in found.outcomes]
+    entries = [entry_of(outcome) for outcome in found.outcomes]
     width = len(names)
     return NetworkComparison(
         scenario=base.name,
@@ -233,13 +231,6 @@ def _checked_network(file: NetworkFile, scenario: Scenario) -> Network:
         return cluster_network(scenario)
     except InputError as error:
         raise error.at(str(file.path), ": ") from None
-
-
-def _entry(outcome: Outcome) -> NetworkEntry:
-    if outcome.row is None:
-        failed = PlannerEntry(planner=outcome.point["planner"], why_not=outcome.reason)
-        return NetworkEntry.of(failed, None, math.nan)
-    return NetworkEntry.from_row(outcome.row)
 
 
 def _check_equal(base: Scenario, equal: Equal | None) -> None:
@@ -319,7 +310,7 @@ def compared_network(
     file: NetworkFile,
     network: Network,
     cost: ClusterCost | None,
-    entries: Sequence[NetworkEntry],
+    entries: Sequence[PlannerEntry],
 ) -> ComparedNetwork:
     """Return a network with what it is made of and what was found on it."""
     inventory = count_parts(network)

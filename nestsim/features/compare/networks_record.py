@@ -1,4 +1,4 @@
-"""What a comparison of networks holds, and the plain rows that it is stored as.
+"""What a comparison of networks holds.
 
 What is the same for all is said once; a network has what it is made of, and an entry
 for each planner: the best plan that it found there, replayed.
@@ -6,14 +6,11 @@ for each planner: the best plan that it found there, replayed.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from nestsim.evaluate.cost.cluster import ClusterCost
-from nestsim.evaluate.cost.run import RunCost
-from nestsim.features.compare.record import PlannerEntry
+from nestsim.features.compare.record import ComparedEntries, PlannerEntry
 from nestsim.report.wording import difference
-from nestsim.running.store import Row
 from topologies.fabrics.inventory import Inventory
 from topologies.short_repr import short_repr
 
@@ -29,100 +26,7 @@ switches come in steps of ports, and nobody sells 5 % of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BusyLink:
-    """The link that a plan uses most, relative to what it can carry."""
-
-    name: str
-    """Its ends, ``"leaf 0 -> spine 0"``."""
-
-    level: str
-    """Name of its level."""
-
-    utilisation: float
-    """Bytes carried over bytes that it could have carried in the whole iteration."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkLoad:
-    """What a replayed plan asks of a network."""
-
-    exposed: float
-    """Communication that no compute hides: collectives inside of passes, waits for
-    messages between stages with all contention, and synchronisation at the end of the
-    step, as the mean over stages has them [s]."""
-
-    bubble: float
-    """What stages wait for each other beside that, uneven ones included [s]."""
-
-    busiest: BusyLink | None
-    """The hottest link; None where nothing is sent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkEntry:
-    """What one planner found on one network."""
-
-    entry: PlannerEntry
-    """Its plan, and what became of it."""
-
-    load: NetworkLoad | None = None
-    """What the plan asks of the network; None without one."""
-
-    gap: float = math.nan
-    """How far the time that the search minimised is above what it has proven that no
-    plan goes below, relative to that bound; NaN without a proof."""
-
-    tokens_per_second: float = math.nan
-    """In the replay, NaN without a plan that it finds room for [token/s]."""
-
-    __repr__ = short_repr
-
-    def to_row(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "entry": self.entry.to_row(),
-            "load": None if self.load is None else asdict(self.load),
-            "gap": self.gap if math.isfinite(self.gap) else None,
-        }
-
-    @classmethod
-    def from_row(cls, row: Row) -> "NetworkEntry":
-        """Read back what `to_row` wrote."""
-        load = row["load"]
-        gap = row["gap"]
-        return cls.of(
-            PlannerEntry.from_row(row["entry"]),
-            None if load is None else _load_of(load),
-            math.nan if gap is None else gap,
-        )
-
-    @classmethod
-    def of(
-        cls, entry: PlannerEntry, load: NetworkLoad | None, gap: float
-    ) -> "NetworkEntry":
-        """Return an entry with what follows from it."""
-        tokens = math.nan
-        if entry.found is not None and entry.is_valid:
-            tokens = entry.found.simulated.tokens_per_second
-        return cls(entry=entry, load=load, gap=gap, tokens_per_second=tokens)
-
-    @property
-    def time(self) -> float:
-        """Simulated iteration time, NaN without a valid plan [s]."""
-        return self.entry.simulated_time
-
-
-def _load_of(row: Row) -> NetworkLoad:
-    busiest = row["busiest"]
-    return NetworkLoad(
-        exposed=row["exposed"],
-        bubble=row["bubble"],
-        busiest=None if busiest is None else BusyLink(**busiest),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedNetwork:
+class ComparedNetwork(ComparedEntries):
     """One network: what it is made of, and what the planners found on it."""
 
     label: str
@@ -132,10 +36,10 @@ class ComparedNetwork:
     """Name of the file that it is from."""
 
     kind: str
+    """``"rail"``, ``"torus"`` and so on."""
 
     has_ideal_trunks: bool
     """Whether parallel cables act as one, so that no flows collide on one of them."""
-    """``"rail"``, ``"torus"`` and so on."""
 
     inventory: Inventory
     """Switches, ports and cables."""
@@ -150,37 +54,12 @@ class ComparedNetwork:
     """What NICs can send over what reaches the top of a tree; NaN where there is
     none."""
 
-    cost: ClusterCost | None
-    """What the cluster costs with this network; None if the scenario does not say."""
-
-    entries: tuple[NetworkEntry, ...]
-    """One for each planner, in the order of the planners."""
-
     __repr__ = short_repr
 
-    def run_cost(self, one: NetworkEntry) -> RunCost | None:
-        """Return what training costs by one plan; None without a price or a plan."""
-        if self.cost is None or not one.entry.is_valid:
-            return None
-        return RunCost(
-            cluster=self.cost,
-            iteration_time=one.time,
-            tokens_per_second=one.tokens_per_second,
-        )
-
     @property
-    def best(self) -> NetworkEntry:
+    def best(self) -> PlannerEntry:
         """The entry that is fastest in the replay; the first one if there is none."""
-        valid = [one for one in self.entries if one.entry.is_valid]
-        return min(valid, key=lambda one: one.time, default=self.entries[0])
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether the replay confirms some plan."""
-        return any(
-            one.entry.found is not None and one.entry.found.verdict == "confirmed"
-            for one in self.entries
-        )
+        return self.fastest or self.entries[0]
 
 
 class StepParts(NamedTuple):
@@ -199,10 +78,10 @@ class StepParts(NamedTuple):
 def step_parts(network: ComparedNetwork) -> StepParts | None:
     """Return where the step goes, None without a valid plan."""
     best = network.best
-    if best.load is None or not best.entry.is_valid:
+    if best.load is None or not best.is_valid:
         return None
     exposed, bubble = best.load.exposed, best.load.bubble
-    return StepParts(best.time - exposed - bubble, exposed, bubble)
+    return StepParts(best.simulated_time - exposed - bubble, exposed, bubble)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +129,7 @@ class NetworkComparison:
     @property
     def base(self) -> ComparedNetwork:
         """The network that the others are measured by: the first one with a plan."""
-        valid = (one for one in self.networks if one.best.entry.is_valid)
+        valid = (one for one in self.networks if one.best.is_valid)
         return next(valid, self.networks[0])
 
     def speed(self, tokens_per_second: float) -> float:
@@ -260,8 +139,8 @@ class NetworkComparison:
     @property
     def fastest(self) -> ComparedNetwork | None:
         """The network with the fastest plan, the first of equals; None without any."""
-        valid = [one for one in self.networks if one.best.entry.is_valid]
-        return min(valid, key=lambda one: one.best.time, default=None)
+        valid = [one for one in self.networks if one.best.is_valid]
+        return min(valid, key=lambda one: one.best.simulated_time, default=None)
 
     @property
     def leaders(self) -> tuple[ComparedNetwork, ...]:
@@ -271,7 +150,7 @@ class NetworkComparison:
             one
             for one in self.networks
             if fastest is not None
-            and difference(fastest.best.time, one.best.time) < TIE
+            and difference(fastest.best.simulated_time, one.best.simulated_time) < TIE
         )
 
 

@@ -14,9 +14,9 @@ from nestsim.features.compare.networks_record import (
     TIE,
     ComparedNetwork,
     NetworkComparison,
-    NetworkEntry,
     spread,
 )
+from nestsim.features.compare.record import PlannerEntry
 from nestsim.features.compare.words import CLOSE, EQUAL, listed
 from nestsim.report.cost import HOUR, cost_sentences
 from nestsim.report.network import IDEAL_TRUNKS
@@ -35,9 +35,9 @@ def networks_title(comparison: NetworkComparison) -> str:
     fastest = comparison.fastest
     if fastest is None:
         return "On no network is there a plan that the replay finds room for"
-    times = [one.best.time for one in comparison.networks]
+    times = [one.best.simulated_time for one in comparison.networks]
     lead = difference(
-        fastest.best.time, max(time for time in times if math.isfinite(time))
+        fastest.best.simulated_time, max(time for time in times if math.isfinite(time))
     )
     title = f"Fastest network in the replay: {leaders_label(comparison)}"
     return f"{title}, up to {percent(lead)} ahead" if lead >= TIE else title
@@ -52,7 +52,7 @@ def leaders_label(comparison: NetworkComparison) -> str:
 
 
 def relative(
-    comparison: NetworkComparison, network: ComparedNetwork, one: NetworkEntry
+    comparison: NetworkComparison, network: ComparedNetwork, one: PlannerEntry
 ) -> list[float]:
     """Return throughput, for each port and for money, relative to the base.
 
@@ -77,10 +77,13 @@ def decisions(comparison: NetworkComparison) -> list[str]:
         return ["On no network is there a plan that the replay finds room for."]
     leaders = comparison.leaders
     names = listed([one.label for one in leaders])
-    time = f"{format_duration(fastest.best.time)} per iteration"
+    time = f"{format_duration(fastest.best.simulated_time)} per iteration"
     lines = [f"{names} is fastest, with {time}."]
     if len(leaders) > 1:
-        apart = max(one.best.time for one in leaders) - fastest.best.time
+        apart = (
+            max(one.best.simulated_time for one in leaders)
+            - fastest.best.simulated_time
+        )
         by = f"at most {format_duration(apart)} apart" if apart else "all alike"
         lines = [
             f"{names} tie, with {time}, {by}: less than {percent(TIE)} is no lead, and "
@@ -93,21 +96,21 @@ def decisions(comparison: NetworkComparison) -> list[str]:
     ]
     for network in comparison.networks:
         for one in network.entries:
-            planner = f", {one.entry.planner}" if len(network.entries) > 1 else ""
-            lines += [f"{network.label}{planner}: {note}" for note in one.entry.notes]
+            planner = f", {one.planner}" if len(network.entries) > 1 else ""
+            lines += [f"{network.label}{planner}: {note}" for note in one.notes]
     return lines
 
 
 def _slower(fastest: ComparedNetwork, network: ComparedNetwork) -> str:
     """Say by how much a network is slower, and by which term."""
-    best, other = fastest.best.entry.found, network.best.entry.found
-    if other is None or not network.best.entry.is_valid:
-        return f"{network.label}: {network.best.entry.obstacle}"
+    best, other = fastest.best.found, network.best.found
+    if other is None or not network.best.is_valid:
+        return f"{network.label}: {network.best.obstacle}"
     assert best is not None
-    longer = difference(fastest.best.time, network.best.time)
+    longer = difference(fastest.best.simulated_time, network.best.simulated_time)
     close = " (too close to tell apart under contention)" if longer < CLOSE else ""
     cause = largest(differences(best, other))
-    total = network.best.time - fastest.best.time
+    total = network.best.simulated_time - fastest.best.simulated_time
     same = "the same plan" if best.plan == other.plan else "another plan"
     return (
         f"{network.label} takes {percent(longer)} longer, {signed_duration(total)}"
@@ -161,10 +164,10 @@ def _proofs(comparison: NetworkComparison) -> list[str]:
     return [f"On {listed(names)} {text}" for text, names in proven.items() if text]
 
 
-def _proof(one: NetworkEntry, how: str) -> str:
+def _proof(one: PlannerEntry, how: str) -> str:
     """Say what is proven of a plan, behind the names of networks; "" without one."""
-    planner, spent = one.entry.planner, one.entry.spent
-    if one.entry.found is None:
+    planner, spent = one.planner, one.spent
+    if one.found is None:
         return ""
     stopped = f"the {spent.stopped_by} ended the search: " if spent.is_stopped else ""
     if math.isnan(one.gap):
@@ -287,12 +290,12 @@ def network_rate(network: ComparedNetwork) -> float:
     return math.nan if rate is None else rate * HOUR
 
 
-def tokens_per_money(network: ComparedNetwork, one: NetworkEntry) -> float:
+def tokens_per_money(network: ComparedNetwork, one: PlannerEntry) -> float:
     """Return tokens for one unit of the currency, NaN without a price or a plan.
 
     Of the whole cluster, as far as it is priced [token/currency].
     """
-    run = network.run_cost(one)
+    run = network.cost_of(one)
     tokens = None if run is None else run.tokens_per_money
     return math.nan if tokens is None else tokens
 

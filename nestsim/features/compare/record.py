@@ -6,13 +6,16 @@ throughput are inverse ratios of iteration times, as the work is the same.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import PlainSerializer, PlainValidator
 
 from nestsim.evaluate.cost.cluster import ClusterCost
 from nestsim.evaluate.cost.run import RunCost
 from nestsim.evaluate.results import Throughput
 from nestsim.evaluate.verdict import NO_ROOM
+from nestsim.running.rows import row_of, value_of
 from nestsim.running.store import Row
 from planner.step.plan import Plan
 from planner.work import Spent
@@ -23,7 +26,7 @@ from topologies.short_repr import short_repr
 class BestPlan:
     """The plan that a planner proposes first, priced, replayed and judged."""
 
-    plan: Plan
+    plan: Annotated[Plan, PlainSerializer(Plan.to_json), PlainValidator(Plan.from_json)]
 
     planned: Throughput
     """By the common evaluator."""
@@ -53,6 +56,36 @@ class BestPlan:
     def terms(self) -> dict[str, float]:
         """The simulated iteration time by cause [s]; the terms add up to it."""
         return {**self.planned_terms, **self.gap_terms}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusyLink:
+    """The link that a plan uses most, relative to what it can carry."""
+
+    name: str
+    """Its ends, ``"leaf 0 -> spine 0"``."""
+
+    level: str
+    """Name of its level."""
+
+    utilisation: float
+    """Bytes carried over bytes that it could have carried in the whole iteration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLoad:
+    """What a replayed plan asks of a network."""
+
+    exposed: float
+    """Communication that no compute hides: collectives inside of passes, waits for
+    messages between stages with all contention, and synchronisation at the end of the
+    step, as the mean over stages has them [s]."""
+
+    bubble: float
+    """What stages wait for each other beside that, uneven ones included [s]."""
+
+    busiest: BusyLink | None
+    """The hottest link; None where nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +134,15 @@ class PlannerEntry:
     why_not: str = ""
     """Why it has no plan, in one sentence; empty if it has one."""
 
+    load: NetworkLoad | None = None
+    """What its plan asks of the network; None without one, or where networks are not
+    compared."""
+
+    gap: float = math.nan
+    """How far the time that the search minimised is above what it has proven that no
+    plan goes below, relative to that bound; NaN without a proof, or where networks are
+    not compared."""
+
     __repr__ = short_repr
 
     @property
@@ -131,82 +173,60 @@ class PlannerEntry:
             return math.nan
         return self.found.planned.iteration_time
 
-    def to_row(self) -> dict[str, Any]:
-        """Return plain JSON values; numbers that JSON lacks are None."""
-        found = self.found
-        return {
-            "planner": self.planner,
-            "sees": self.sees,
-            "belief_s": _finite(self.belief),
-            "evaluations": int(self.evaluations),
-            "lower_bound_s": _finite(self.lower_bound),
-            "spent": asdict(self.spent),
-            "spread_s": [_finite(time) for time in self.spread],
-            "search_time_s": _finite(self.search_time),
-            "launchable_time_s": _finite(self.launchable_time),
-            "free_time_s": _finite(self.free_time),
-            "notes": list(self.notes),
-            "found": None if found is None else _found_row(found),
-            "why_not": self.why_not,
-        }
+    @property
+    def tokens_per_second(self) -> float:
+        """Of its plan in the replay, NaN without a valid one [token/s]."""
+        if self.found is None or not self.is_valid:
+            return math.nan
+        return self.found.simulated.tokens_per_second
+
+    def to_row(self) -> Row:
+        """Return plain JSON values."""
+        return row_of(self)
 
     @classmethod
     def from_row(cls, row: Row) -> "PlannerEntry":
         """Read back what `to_row` wrote."""
-        found = row["found"]
-        return cls(
-            planner=row["planner"],
-            sees=row["sees"],
-            belief=_number(row["belief_s"]),
-            evaluations=row["evaluations"],
-            lower_bound=_number(row["lower_bound_s"]),
-            spent=Spent(**row["spent"]),
-            spread=tuple(_number(time, math.inf) for time in row["spread_s"]),
-            search_time=_number(row["search_time_s"]),
-            launchable_time=_number(row["launchable_time_s"]),
-            free_time=_number(row["free_time_s"]),
-            notes=tuple(row["notes"]),
-            found=None if found is None else _found_of(found),
-            why_not=row["why_not"],
-        )
-
-
-def _found_row(found: BestPlan) -> dict[str, Any]:
-    return {
-        "plan": found.plan.to_json(),
-        "planned": asdict(found.planned),
-        "simulated": asdict(found.simulated),
-        "planned_terms_s": list(found.planned_terms.items()),
-        "gap_terms_s": list(found.gap_terms.items()),
-        "verdict": found.verdict,
-        "reason": found.reason,
-        "broken_rules": list(found.broken_rules),
-    }
-
-
-def _found_of(row: Row) -> BestPlan:
-    return BestPlan(
-        plan=Plan.from_json(row["plan"]),
-        planned=Throughput(**row["planned"]),
-        simulated=Throughput(**row["simulated"]),
-        planned_terms=dict(row["planned_terms_s"]),
-        gap_terms=dict(row["gap_terms_s"]),
-        verdict=row["verdict"],
-        reason=row["reason"],
-        broken_rules=tuple(row["broken_rules"]),
-    )
-
-
-def _finite(value: float | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
-def _number(value: float | None, otherwise: float = math.nan) -> float:
-    return otherwise if value is None else value
+        return value_of(cls, row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioEntries:
+class ComparedEntries:
+    """What each planner found on one cluster."""
+
+    entries: tuple[PlannerEntry, ...]
+    """In the order of the planners, the same in every group."""
+
+    cost: ClusterCost | None = None
+    """What the cluster costs and draws; None if the scenario does not say."""
+
+    @property
+    def fastest(self) -> PlannerEntry | None:
+        """The entry that is fastest in the replay, the first of equals, if any."""
+        valid = [entry for entry in self.entries if entry.is_valid]
+        return min(valid, key=lambda entry: entry.simulated_time, default=None)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the replay confirms the plan of some planner."""
+        return any(
+            entry.found is not None and entry.found.verdict == "confirmed"
+            for entry in self.entries
+        )
+
+    def cost_of(self, entry: PlannerEntry) -> RunCost | None:
+        """Return what a planner's plan costs; None without a plan or prices."""
+        if self.cost is None or not entry.is_valid:
+            return None
+        return RunCost(
+            cluster=self.cost,
+            iteration_time=entry.simulated_time,
+            tokens_per_second=entry.tokens_per_second,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioEntries(ComparedEntries):
     """One scenario, and what each planner found for it."""
 
     scenario: str
@@ -223,17 +243,11 @@ class ScenarioEntries:
     base: str
     """Name of the planner that the others are measured by."""
 
-    entries: tuple[PlannerEntry, ...]
-    """In the order of the planners, the same in every group."""
-
     launchable: bool = False
     """Whether planners were held to what the framework can launch."""
 
     framework: str = ""
     """Whose rules those are, and which version's."""
-
-    cost: ClusterCost | None = None
-    """What the cluster costs and draws; None if the scenario does not say."""
 
     __repr__ = short_repr
 
@@ -251,30 +265,6 @@ class ScenarioEntries:
             return math.nan
         least = min(filter(math.isfinite, within))
         return least / min(least, *filter(math.isfinite, free))
-
-    @property
-    def best(self) -> PlannerEntry | None:
-        """The entry that is fastest in the replay, the first of equals, if any."""
-        valid = [entry for entry in self.entries if entry.is_valid]
-        return min(valid, key=lambda entry: entry.simulated_time, default=None)
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether the replay confirms the plan of some planner."""
-        return any(
-            entry.found is not None and entry.found.verdict == "confirmed"
-            for entry in self.entries
-        )
-
-    def cost_of(self, entry: PlannerEntry) -> RunCost | None:
-        """Return what a planner's plan costs; None without a plan or prices."""
-        if self.cost is None or entry.found is None or not entry.is_valid:
-            return None
-        return RunCost(
-            cluster=self.cost,
-            iteration_time=entry.found.simulated.iteration_time,
-            tokens_per_second=entry.found.simulated.tokens_per_second,
-        )
 
     def simulated_ratio(self, entry: PlannerEntry) -> float:
         """Return simulated throughput relative to the base's, NaN without both."""

@@ -57,7 +57,7 @@ def comparison_title(comparison: Comparison) -> str:
 
 def sentences(group: ScenarioEntries) -> list[str]:
     """Return what is to be said of one scenario."""
-    best = group.best
+    best = group.fastest
     if best is None or best.found is None:
         nothing = "No planner has a plan that the replay finds room for."
         return [nothing, *_repeatable(group)]
@@ -83,7 +83,7 @@ def _repeatable(group: ScenarioEntries) -> list[str]:
 
 def fastest(group: ScenarioEntries) -> list[str]:
     """Return the planners whose plan no other one's beats in the replay."""
-    best = group.best
+    best = group.fastest
     return [
         entry.planner
         for entry in group.entries
