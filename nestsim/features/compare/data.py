@@ -18,8 +18,15 @@ from nestsim.document.parts import Document
 from nestsim.document.picture.sheet import draw_document
 from nestsim.document.terminal import print_document
 from nestsim.features.compare.document import comparison_document
-from nestsim.features.compare.measure import belief_gap, differences
-from nestsim.features.compare.record import Comparison, PlannerEntry, ScenarioEntries
+from nestsim.features.compare.record import (
+    BestPlan,
+    ComparedEntries,
+    Comparison,
+    PlannerEntry,
+    ScenarioEntries,
+    belief_gap,
+    differences,
+)
 from nestsim.features.compare.words import comparison_title, sentences
 from nestsim.report.cost import cost_cells, cost_json
 from nestsim.report.destination import Writer, writer_of
@@ -76,35 +83,20 @@ def _entry_json(
     group: ScenarioEntries, entry: PlannerEntry, *, with_times: bool
 ) -> dict[str, Any]:
     made, best = entry.found, group.fastest
-    gap = simulated = None
+    gap = None
+    values = entry_json(group, entry, with_times=with_times)
     if made is not None:
         total = made.simulated.iteration_time - made.planned.iteration_time
         gap = {"total_s": total, "terms": made.gap_terms}
-        simulated = _throughput(made.simulated)
-    return {
-        "planner": entry.planner,
+        values["planned"]["terms_s"] = made.planned_terms
+    values |= {
         "sees": entry.sees,
-        "valid": entry.is_valid,
-        "verdict": made.verdict if made else None,
-        "reason": (made.reason if made else "") or entry.obstacle,
-        "plan": made.plan.to_json() if made else None,
         "broken_rules": list(made.broken_rules) if made else [],
         "launchable_time_s": entry.launchable_time,
         "free_time_s": entry.free_time,
-        **({"search_time_s": entry.search_time} if with_times else {}),
         "evaluations": entry.evaluations,
-        "work": entry.spent.work,
-        "stopped_by": entry.spent.stopped_by or None,
-        "reproducible": entry.spent.is_reproducible,
-        "lower_bound_s": entry.lower_bound,
         "belief_s": entry.belief,
         "seeds_s": entry.spread,
-        "notes": list(entry.notes),
-        "planned": {**_throughput(made.planned), "terms_s": made.planned_terms}
-        if made
-        else None,
-        "simulated": simulated,
-        **_cost_json(group, entry),
         "gap": gap,
         "relative_throughput": {
             "planned": group.planned_ratio(entry),
@@ -117,14 +109,44 @@ def _entry_json(
         if made and best and best.found
         else None,
     }
+    return {name: values[name] for name in _ENTRY if name in values}
 
 
-def _cost_json(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, Any]:
-    """Return what a plan costs; nothing where the scenario does not say."""
-    run = group.cost_of(entry)
-    if run is None:
-        return {} if group.cost is None else {"cost": None}
-    return {"cost": cost_json(run)}
+_ENTRY = (
+    *("planner", "sees", "valid", "verdict", "reason", "plan", "broken_rules"),
+    *("launchable_time_s", "free_time_s", "search_time_s", "evaluations", "work"),
+    *("stopped_by", "reproducible", "lower_bound_s", "belief_s", "seeds_s", "notes"),
+    *("planned", "simulated", "cost", "gap", "relative_throughput"),
+    *("simulated_minus_belief_s", "longer_than_fastest_s"),
+)
+"""Keys of an entry, in their order."""
+
+
+def entry_json(
+    group: ComparedEntries, entry: PlannerEntry, *, with_times: bool
+) -> dict[str, Any]:
+    """Return what is said of an entry whatever is compared.
+
+    No cost where the scenario does not say, and no time of the search where it is not
+    asked for.
+    """
+    made, run = entry.found, group.cost_of(entry)
+    return {
+        "planner": entry.planner,
+        "valid": entry.is_valid,
+        "verdict": made.verdict if made else None,
+        "reason": (made.reason if made else "") or entry.obstacle,
+        "plan": made.plan.to_json() if made else None,
+        "simulated": _throughput(made.simulated) if made else None,
+        "planned": _throughput(made.planned) if made else None,
+        **({} if group.cost is None else {"cost": run and cost_json(run)}),
+        "lower_bound_s": entry.lower_bound,
+        "work": entry.spent.work,
+        "stopped_by": entry.spent.stopped_by or None,
+        "reproducible": entry.spent.is_reproducible,
+        "notes": list(entry.notes),
+        **({"search_time_s": entry.search_time} if with_times else {}),
+    }
 
 
 def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
@@ -184,18 +206,31 @@ def _plan_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, Any]:
         "devices_used": made.plan.devices_used if made else None,
         "belief_iteration_time_s": entry.belief,
     }
-    for name, field in (
-        ("iteration_time_s", "iteration_time"),
-        ("tokens_per_s", "tokens_per_second"),
-        ("mfu", "mfu"),
-        ("peak_memory_bytes", "peak_memory"),
-    ):
-        cells[f"planned_{name}"] = getattr(made.planned, field) if made else None
-        cells[f"simulated_{name}"] = getattr(made.simulated, field) if made else None
+    planned, simulated = throughput_cells(made)
+    for name in planned:
+        cells[f"planned_{name}"] = planned[name]
+        cells[f"simulated_{name}"] = simulated[name]
     cells["base"] = group.base
     cells["planned_relative_throughput"] = group.planned_ratio(entry)
     cells["simulated_relative_throughput"] = group.simulated_ratio(entry)
     return cells
+
+
+def throughput_cells(made: BestPlan | None) -> list[dict[str, float | None]]:
+    """Return the cells of a plan's throughput, planned and replayed; empty for none."""
+    fields = {
+        "iteration_time_s": "iteration_time",
+        "tokens_per_s": "tokens_per_second",
+        "mfu": "mfu",
+        "peak_memory_bytes": "peak_memory",
+    }
+    return [
+        {
+            name: None if whose is None else getattr(whose, field)
+            for name, field in fields.items()
+        }
+        for whose in ((made.planned, made.simulated) if made else (None, None))
+    ]
 
 
 def _search_cells(entry: PlannerEntry) -> dict[str, Any]:

@@ -103,15 +103,44 @@ def digest(scenario: Scenario) -> str:
     return hashlib.sha256(anywhere.content().encode() + links).hexdigest()
 
 
-def comparison_points(
-    labels: Sequence[str], planners: Sequence[str]
-) -> list[dict[str, str]]:
-    """Return the points, scenario by scenario."""
-    return [
+def compared_entries(
+    task: CompareTask,
+    planners: Sequence[str],
+    *,
+    store: Store | None,
+    workers: int | None,
+    progress: Progress | None,
+) -> dict[str, tuple[PlannerEntry, ...]]:
+    """Return what each planner finds, by the label of the scenario.
+
+    Parameters
+    ----------
+    task
+        What is done with each scenario and planner.
+    planners
+        Names, in the order of the entries.
+    store, workers, progress
+        As `compare_job` takes them.
+    """
+    labels = list(task.scenarios)
+    points = [
         {"scenario": label, "planner": planner}
         for label in labels
         for planner in planners
     ]
+    details = Details(progress, len(points))
+    listener = None if progress is None else details.point
+    swept = run_sweep(
+        points,
+        replace(task, details=details),
+        store,
+        workers=workers,
+        progress=listener,
+    )
+    entries: dict[str, list[PlannerEntry]] = {label: [] for label in labels}
+    for outcome in swept.outcomes:
+        entries[outcome.point["scenario"]].append(_entry_of(outcome))
+    return {label: tuple(of_label) for label, of_label in entries.items()}
 
 
 NOT_BY_DEFAULT = ("exhaustive", "fixed")
@@ -261,24 +290,19 @@ def compare_job(
         if progress is not None:
             progress(f"check: {labels[number]}", number / len(scenarios))
         _check(scenario)
-    points = comparison_points(labels, settings.planners)
-    details = Details(progress, len(points))
-    compared = map(for_comparison, scenarios)
     task = CompareTask(
-        scenarios=dict(zip(labels, compared, strict=True)),
+        scenarios=dict(zip(labels, map(for_comparison, scenarios), strict=True)),
         time_limit=settings.time_limit,
-        details=details,
     )
-    listener = None if progress is None else details.point
-    found = run_sweep(points, task, store, workers=workers, progress=listener)
-    entries = [entry_of(outcome) for outcome in found.outcomes]
-    width = len(settings.planners)
+    entries = compared_entries(
+        task, settings.planners, store=store, workers=workers, progress=progress
+    )
     return Comparison(
         planners=settings.planners,
         base=settings.base,
         groups=tuple(
-            _group(scenario, label, settings.base, entries[i * width : (i + 1) * width])
-            for i, (scenario, label) in enumerate(zip(scenarios, labels, strict=True))
+            _group(scenario, label, settings.base, entries[label])
+            for scenario, label in zip(scenarios, labels, strict=True)
         ),
     )
 
@@ -300,15 +324,15 @@ def _check(scenario: Scenario) -> None:
         raise error.at(str(scenario.path), ": ") from None
 
 
-def entry_of(outcome: Outcome) -> PlannerEntry:
-    """Return the entry of a point; one without a plan where it failed."""
+def _entry_of(outcome: Outcome) -> PlannerEntry:
+    """Return the entry of a point; without a plan where it failed."""
     if outcome.row is None:
         return PlannerEntry(planner=outcome.point["planner"], why_not=outcome.reason)
     return PlannerEntry.from_row(outcome.row)
 
 
 def _group(
-    scenario: Scenario, label: str, base: str, entries: Sequence[PlannerEntry]
+    scenario: Scenario, label: str, base: str, entries: tuple[PlannerEntry, ...]
 ) -> ScenarioEntries:
     network, workload = build_job(scenario, None)
     return ScenarioEntries(
@@ -317,7 +341,7 @@ def _group(
         num_devices=network.num_devices,
         device_memory=workload.smallest_of().memory_bytes,
         base=base,
-        entries=tuple(entries),
+        entries=entries,
         launchable=scenario.search.keeps_rules,
         framework=scenario.search.rules.framework if scenario.search.rules else "",
         cost=priced_cluster(scenario),

@@ -6,7 +6,6 @@ between two plans, or between a plan and what its planner believed, is a sum ove
 too, and its largest part names what decides.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from nestsim.evaluate.results import Candidate
 from nestsim.features.compare.record import BestPlan, PlannerEntry
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import SweepSpec
-from planner.cost.objective import largest_term
 from planner.rivals.protocol import PlannerSettings
 from planner.work import Progress
 from topologies.errors import InputError
@@ -142,59 +140,3 @@ def _refusal(error: InputError) -> str:
     where = "" if error.where in {"", "planner"} else f"{error.where}: "
     expected = f"; expected: {error.expected}" if error.expected else ""
     return f"Refused: {where}{error.problem}{expected}."
-
-
-OWN_MODEL = "its own model"
-"""Cause: what a planner's model leaves out, or counts too much, beside the common
-evaluator."""
-
-
-class Cause(NamedTuple):
-    """The part of a difference that does most for it."""
-
-    term: str
-    """Name of the part."""
-
-    seconds: float
-    """Size of the part, of the difference's sign [s]."""
-
-
-def differences(best: BestPlan, other: BestPlan) -> dict[str, float]:
-    """Return by term how much longer one plan takes in the replay [s]."""
-    first, second = best.terms, other.terms
-    return {
-        name: second.get(name, 0.0) - first.get(name, 0.0)
-        for name in dict.fromkeys([*first, *second])
-    }
-
-
-def belief_gap(entry: PlannerEntry) -> dict[str, float]:
-    """Return simulated minus believed time of a plan by cause [s].
-
-    The entry must have a plan and a belief.
-    """
-    assert entry.found is not None
-    by_model = entry.found.planned.iteration_time - entry.belief
-    return {OWN_MODEL: by_model, **entry.found.gap_terms}
-
-
-def largest(parts: Mapping[str, float]) -> Cause:
-    """Return the part that does most for the sum, as `largest_term`."""
-    term = largest_term(parts)
-    return Cause(term, parts[term])
-
-
-def turned_by(first: BestPlan, second: BestPlan) -> Cause | None:
-    """Return what makes the replay reverse the order of two plans.
-
-    None if the second one is not the faster in the replay, or is in the plan already.
-    """
-    is_promised = first.planned.iteration_time <= second.planned.iteration_time
-    is_kept = first.simulated.iteration_time <= second.simulated.iteration_time
-    if not is_promised or is_kept:
-        return None
-    gaps = {
-        name: first.gap_terms.get(name, 0.0) - second.gap_terms.get(name, 0.0)
-        for name in dict.fromkeys([*first.gap_terms, *second.gap_terms])
-    }
-    return largest(gaps)

@@ -12,8 +12,10 @@ from nestsim.features.compare.data import (
     FILES,
     TIMES,
     copies_of,
+    entry_json,
     folder_writers,
     rows_csv,
+    throughput_cells,
 )
 from nestsim.features.compare.networks_document import networks_document
 from nestsim.features.compare.networks_files import NetworkFile
@@ -35,9 +37,9 @@ from nestsim.features.compare.networks_words import (
     yardsticks,
 )
 from nestsim.features.compare.record import PlannerEntry
-from nestsim.report.cost import cost_cells, cost_json
+from nestsim.report.cost import cost_cells
 from nestsim.report.destination import Writer
-from nestsim.report.json import _throughput, dump_json, plain_values
+from nestsim.report.json import dump_json, plain_values
 from nestsim.scenario.load import Scenario
 
 
@@ -158,16 +160,9 @@ def _entry_json(
     *,
     with_times: bool,
 ) -> dict[str, Any]:
-    made, load = one.found, one.load
-    run = network.cost_of(one)
-    return {
-        "planner": one.planner,
-        "valid": one.is_valid,
-        "verdict": made.verdict if made else None,
-        "reason": (made.reason if made else "") or one.obstacle,
-        "plan": made.plan.to_json() if made else None,
-        "simulated": _throughput(made.simulated) if made else None,
-        "planned": _throughput(made.planned) if made else None,
+    load = one.load
+    values = {
+        **entry_json(network, one, with_times=with_times),
         "exposed_communication_s": load.exposed if load else None,
         "bubble_s": load.bubble if load else None,
         "hottest_link": asdict(load.busiest) if load and load.busiest else None,
@@ -180,19 +175,19 @@ def _entry_json(
                 strict=True,
             )
         ),
-        **(
-            {}
-            if network.cost is None
-            else {"cost": None if run is None else cost_json(run)}
-        ),
-        "lower_bound_s": one.lower_bound,
         "optimality_gap": one.gap,
-        "work": one.spent.work,
-        "stopped_by": one.spent.stopped_by or None,
-        "reproducible": one.spent.is_reproducible,
-        "notes": list(one.notes),
-        **({"search_time_s": one.search_time} if with_times else {}),
     }
+    return {name: values[name] for name in _ENTRY if name in values}
+
+
+_ENTRY = (
+    *("planner", "valid", "verdict", "reason", "plan", "simulated", "planned"),
+    *("exposed_communication_s", "bubble_s", "hottest_link", "relative_speed"),
+    *("tokens_per_s_per_port", "relative_per", "cost", "lower_bound_s"),
+    *("optimality_gap", "work", "stopped_by", "reproducible", "notes"),
+    "search_time_s",
+)
+"""Keys of an entry, in their order."""
 
 
 _PLAN_COLUMNS = (
@@ -241,10 +236,7 @@ def _result_cells(
         "valid": one.is_valid,
         **sizes,
         **{name: data.get(name) for name in _PLAN_COLUMNS},
-        "iteration_time_s": made.simulated.iteration_time if made else None,
-        "tokens_per_s": made.simulated.tokens_per_second if made else None,
-        "mfu": made.simulated.mfu if made else None,
-        "peak_memory_bytes": made.simulated.peak_memory if made else None,
+        **throughput_cells(made)[1],
         "exposed_communication_s": load.exposed if load else None,
         "bubble_s": load.bubble if load else None,
         "hottest_link": hot.name if hot else None,

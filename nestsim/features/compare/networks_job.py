@@ -16,11 +16,9 @@ from nestsim.evaluate.results import Candidate
 from nestsim.features.compare.job import (
     CompareSettings,
     CompareTask,
-    Details,
     checked_settings,
-    comparison_points,
+    compared_entries,
     digest,
-    entry_of,
     model_label,
 )
 from nestsim.features.compare.measure import for_comparison, measured
@@ -31,7 +29,6 @@ from nestsim.features.compare.networks_record import (
     NetworkComparison,
 )
 from nestsim.features.compare.record import BusyLink, NetworkLoad, PlannerEntry
-from nestsim.features.sweep.runner import run_sweep
 from nestsim.report.json import optimality_gap
 from nestsim.report.network import has_ideal_trunks
 from nestsim.report.statistics import hottest_links, iteration_causes
@@ -189,19 +186,15 @@ def networks_job(  # noqa: PLR0913 - one for each thing that can be asked
         if progress is not None:
             progress(f"check: {file.label}", number / len(files))
         built.append(_checked_network(file, scenario))
-    points = comparison_points(labels, names)
-    details = Details(progress, len(points))
     costs = cluster_costs(base.cost, built)
     compared = map(_without_prices, scenarios)
     task = NetworkTask(
         scenarios=dict(zip(labels, compared, strict=True)),
         time_limit=None,
-        details=details,
     )
-    listener = None if progress is None else details.point
-    found = run_sweep(points, task, store, workers=workers, progress=listener)
-    entries = [entry_of(outcome) for outcome in found.outcomes]
-    width = len(names)
+    entries = compared_entries(
+        task, names, store=store, workers=workers, progress=progress
+    )
     return NetworkComparison(
         scenario=base.name,
         model=model_label(base),
@@ -216,10 +209,8 @@ def networks_job(  # noqa: PLR0913 - one for each thing that can be asked
         work_limit=base.search.work_limit,
         asked=equal,
         networks=tuple(
-            compared_network(file, network, cost, entries[i * width : (i + 1) * width])
-            for i, (file, network, cost) in enumerate(
-                zip(files, built, costs, strict=True)
-            )
+            compared_network(file, network, cost, entries[file.label])
+            for file, network, cost in zip(files, built, costs, strict=True)
         ),
     )
 
@@ -310,7 +301,7 @@ def compared_network(
     file: NetworkFile,
     network: Network,
     cost: ClusterCost | None,
-    entries: Sequence[PlannerEntry],
+    entries: tuple[PlannerEntry, ...],
 ) -> ComparedNetwork:
     """Return a network with what it is made of and what was found on it."""
     inventory = count_parts(network)
@@ -324,5 +315,5 @@ def compared_network(
         bisection_rule=bisection_rule(network),
         oversubscription=links_up(network) if network.is_tree else math.nan,
         cost=cost,
-        entries=tuple(entries),
+        entries=entries,
     )

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nestsim.features.compare.measure import differences, largest
 from nestsim.features.compare.networks_record import (
     EQUAL_WITHIN,
     TIE,
@@ -16,7 +15,7 @@ from nestsim.features.compare.networks_record import (
     NetworkComparison,
     spread,
 )
-from nestsim.features.compare.record import PlannerEntry
+from nestsim.features.compare.record import PlannerEntry, differences, largest
 from nestsim.features.compare.words import CLOSE, EQUAL, listed
 from nestsim.report.cost import HOUR, cost_sentences
 from nestsim.report.network import IDEAL_TRUNKS

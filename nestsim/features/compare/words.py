@@ -3,18 +3,16 @@
 import math
 from collections.abc import Sequence
 
-from nestsim.features.compare.measure import (
-    OWN_MODEL,
-    belief_gap,
-    differences,
-    largest,
-    turned_by,
-)
 from nestsim.features.compare.record import (
+    OWN_MODEL,
     BestPlan,
     Comparison,
     PlannerEntry,
     ScenarioEntries,
+    belief_gap,
+    differences,
+    largest,
+    turned_by,
 )
 from nestsim.report.wording import (
     difference,

@@ -25,18 +25,16 @@ from nestsim.features.compare.data import (
 )
 from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.job import CompareSettings, compare_job
-from nestsim.features.compare.measure import (
-    OWN_MODEL,
-    Cause,
-    belief_gap,
-    largest,
-    turned_by,
-)
 from nestsim.features.compare.record import (
+    OWN_MODEL,
     BestPlan,
+    Cause,
     Comparison,
     PlannerEntry,
     ScenarioEntries,
+    belief_gap,
+    largest,
+    turned_by,
 )
 from nestsim.features.compare.words import comparison_title, fastest, sentences
 from nestsim.report.figures.palette import PLANNERS
