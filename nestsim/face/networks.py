@@ -19,6 +19,8 @@ from nestsim.face.calls import (
 from nestsim.face.report import Contents, PagedReport
 from nestsim.features.compare.data import STORE, TIMES
 from nestsim.features.compare.networks_data import (
+    are_equal,
+    leaders_label,
     networks_json,
     networks_manifest,
     networks_rows,
@@ -32,7 +34,6 @@ from nestsim.features.compare.networks_job import (
     networks_job,
 )
 from nestsim.features.compare.networks_record import Equal, NetworkComparison
-from nestsim.features.compare.networks_words import are_equal, leaders_label
 from nestsim.report.destination import ResultsFolder
 from nestsim.report.frames import frame_of
 from nestsim.report.json import plain_values

@@ -19,9 +19,10 @@ from nestsim.features.compare.job import (
     checked_settings,
     compared_entries,
     digest,
+    for_comparison,
+    measured,
     model_label,
 )
-from nestsim.features.compare.measure import for_comparison, measured
 from nestsim.features.compare.networks_files import NetworkFile, on_network
 from nestsim.features.compare.networks_record import (
     ComparedNetwork,

@@ -24,7 +24,6 @@ from nestsim.features.goodput.closed_form import (
     spares_for,
     young_interval,
 )
-from nestsim.features.goodput.failures import GIVEN, FailureKind
 from nestsim.features.goodput.results import (
     CheckpointFacts,
     GoodputFindings,
@@ -33,7 +32,12 @@ from nestsim.features.goodput.results import (
     IntervalPoint,
     SeedBand,
 )
-from nestsim.features.goodput.simulate import RecoveryHabits, run_seeds
+from nestsim.features.goodput.simulate import (
+    GIVEN,
+    FailureKind,
+    RecoveryHabits,
+    run_seeds,
+)
 from nestsim.report.wording import plan_label
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.operations.goodput import STORAGE_PER_DEVICE, GoodputSpec

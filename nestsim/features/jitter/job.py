@@ -18,8 +18,12 @@ from nestsim.evaluate.job import price_table_plan
 from nestsim.features.jitter.closed_form import Paces, approximations
 from nestsim.features.jitter.order_statistics import QuantileBand, sample_quantile
 from nestsim.features.jitter.pipelines import form_of
-from nestsim.features.jitter.replicas import fewer_replicas
-from nestsim.features.jitter.scale import ScaleRow, SimulatedMean, sizes_of
+from nestsim.features.jitter.scale import (
+    ScaleRow,
+    SimulatedMean,
+    fewer_replicas,
+    sizes_of,
+)
 from nestsim.features.sweep.runner import run_sweep
 from nestsim.running.store import Point, Row, content_key
 from nestsim.scenario.load import Scenario

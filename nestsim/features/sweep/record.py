@@ -17,14 +17,12 @@ from nestsim.features.sweep.axes import Axis
 from nestsim.features.sweep.job import (
     STORE,
     ScenarioSweepResult,
-    write_csv,
-    write_parquet,
-)
-from nestsim.features.sweep.ranking import (
     best_first,
     currency_of,
     front_of,
     throughput_of,
+    write_csv,
+    write_parquet,
 )
 from nestsim.report.destination import Writer
 from nestsim.report.folder import PAGE

@@ -12,17 +12,17 @@ import pytest
 from nestsim.evaluate.evaluator import build_job
 from nestsim.evaluate.job import simulate_job
 from nestsim.features.compare import job as task
+from nestsim.features.compare.data import sentences
 from nestsim.features.compare.job import (
     CompareSettings,
     checked_settings,
     compare_job,
     default_planners,
+    measure,
     scenario_labels,
     store_facts,
 )
-from nestsim.features.compare.measure import measure
 from nestsim.features.compare.record import Comparison, PlannerEntry, ScenarioEntries
-from nestsim.features.compare.words import sentences
 from nestsim.running.store import Store
 from planner.cost.pricing import price_plan
 from planner.rivals import PLANNERS

@@ -21,7 +21,10 @@ from nestsim.features.compare.data import (
     comparison_csv,
     comparison_json,
     comparison_rows,
+    comparison_title,
+    fastest,
     search_times_csv,
+    sentences,
 )
 from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.job import CompareSettings, compare_job
@@ -36,7 +39,6 @@ from nestsim.features.compare.record import (
     largest,
     turned_by,
 )
-from nestsim.features.compare.words import comparison_title, fastest, sentences
 from nestsim.report.figures.palette import PLANNERS
 from planner.cost.objective import COLLECTIVES
 from planner.work import WORK_LIMIT, Spent

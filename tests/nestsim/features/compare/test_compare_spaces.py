@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from nestsim.evaluate.evaluator import Evaluator
-from nestsim.features.compare.data import comparison_json
+from nestsim.features.compare.data import comparison_json, sentences
 from nestsim.features.compare.job import (
     SPACES,
     CompareSettings,
@@ -19,7 +19,6 @@ from nestsim.features.compare.job import (
     store_facts,
 )
 from nestsim.features.compare.record import PlannerEntry, ScenarioEntries
-from nestsim.features.compare.words import sentences
 from nestsim.scenario.load import Scenario
 from tests.nestsim.features.compare.small import load
 from topologies.errors import InputError

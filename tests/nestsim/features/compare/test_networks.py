@@ -13,7 +13,18 @@ from nestsim.cli import main
 from nestsim.cli.console.several import repeated
 from nestsim.document.picture.sheet import draw_document
 from nestsim.features.compare import networks_job as task
-from nestsim.features.compare.networks_data import networks_json, networks_rows
+from nestsim.features.compare.networks_data import (
+    are_equal,
+    decisions,
+    equality_sentence,
+    fairness,
+    network_rate,
+    networks_json,
+    networks_rows,
+    networks_title,
+    tokens_per_money,
+    tokens_per_port,
+)
 from nestsim.features.compare.networks_document import networks_document
 from nestsim.features.compare.networks_files import on_network, read_network_files
 from nestsim.features.compare.networks_job import networks_facts, networks_job
@@ -22,16 +33,6 @@ from nestsim.features.compare.networks_record import (
     NetworkComparison,
     spread,
     step_parts,
-)
-from nestsim.features.compare.networks_words import (
-    are_equal,
-    decisions,
-    equality_sentence,
-    fairness,
-    network_rate,
-    networks_title,
-    tokens_per_money,
-    tokens_per_port,
 )
 from nestsim.features.compare.record import PlannerEntry
 from nestsim.running.store import Store
