@@ -17,14 +17,6 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, PagedReport
-from nestsim.features.compare.data import (
-    STORE,
-    TIMES,
-    comparison_facts,
-    comparison_json,
-    comparison_rows,
-    comparison_writers,
-)
 from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.job import (
     CompareSettings,
@@ -32,7 +24,15 @@ from nestsim.features.compare.job import (
     compare_job,
     store_facts,
 )
-from nestsim.features.compare.record import Comparison
+from nestsim.features.compare.record import (
+    STORE,
+    TIMES,
+    comparison_facts,
+    comparison_json,
+    comparison_rows,
+    comparison_writers,
+)
+from nestsim.features.compare.results import Comparison
 from nestsim.report.destination import ResultsFolder
 from nestsim.report.frames import frame_of
 from nestsim.report.json import plain_values

@@ -17,15 +17,6 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, PagedReport
-from nestsim.features.compare.data import STORE, TIMES
-from nestsim.features.compare.networks_data import (
-    are_equal,
-    leaders_label,
-    networks_json,
-    networks_manifest,
-    networks_rows,
-    networks_writers,
-)
 from nestsim.features.compare.networks_document import networks_document
 from nestsim.features.compare.networks_files import NetworkFile, read_network_files
 from nestsim.features.compare.networks_job import (
@@ -33,7 +24,16 @@ from nestsim.features.compare.networks_job import (
     networks_facts,
     networks_job,
 )
-from nestsim.features.compare.networks_record import Equal, NetworkComparison
+from nestsim.features.compare.networks_record import (
+    are_equal,
+    leaders_label,
+    networks_json,
+    networks_manifest,
+    networks_rows,
+    networks_writers,
+)
+from nestsim.features.compare.networks_results import Equal, NetworkComparison
+from nestsim.features.compare.record import STORE, TIMES
 from nestsim.report.destination import ResultsFolder
 from nestsim.report.frames import frame_of
 from nestsim.report.json import plain_values

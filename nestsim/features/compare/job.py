@@ -16,7 +16,7 @@ import tomli
 from nestsim.evaluate.cluster import priced_cluster
 from nestsim.evaluate.evaluator import Evaluator, build_job, progress_of
 from nestsim.evaluate.results import Candidate
-from nestsim.features.compare.record import (
+from nestsim.features.compare.results import (
     BestPlan,
     Comparison,
     PlannerEntry,

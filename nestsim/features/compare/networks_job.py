@@ -24,12 +24,12 @@ from nestsim.features.compare.job import (
     model_label,
 )
 from nestsim.features.compare.networks_files import NetworkFile, on_network
-from nestsim.features.compare.networks_record import (
+from nestsim.features.compare.networks_results import (
     ComparedNetwork,
     Equal,
     NetworkComparison,
 )
-from nestsim.features.compare.record import BusyLink, NetworkLoad, PlannerEntry
+from nestsim.features.compare.results import BusyLink, NetworkLoad, PlannerEntry
 from nestsim.report.json import optimality_gap
 from nestsim.report.network import has_ideal_trunks
 from nestsim.report.statistics import hottest_links, iteration_causes

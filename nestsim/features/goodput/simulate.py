@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.features.goodput.kernels.run import (
+from nestsim.features.goodput.kernels import (
     COPYING,
     DETECTING,
     HANGS,
@@ -96,7 +96,7 @@ class Events(NamedTuple):
     """When, ascending, shape ``(E,)`` [tick]."""
 
     kinds: IntArray
-    """Bits of `nestsim.features.goodput.kernels.run`, shape ``(E,)``."""
+    """Bits of `nestsim.features.goodput.kernels`, shape ``(E,)``."""
 
     counts: tuple[int, ...]
     """Failures of each kind that was given."""

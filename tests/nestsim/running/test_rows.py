@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from nestsim.features.compare.record import BusyLink, NetworkLoad, PlannerEntry
+from nestsim.features.compare.results import BusyLink, NetworkLoad, PlannerEntry
 from nestsim.running.rows import row_of, value_of
 
 

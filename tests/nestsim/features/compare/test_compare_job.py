@@ -12,7 +12,6 @@ import pytest
 from nestsim.evaluate.evaluator import build_job
 from nestsim.evaluate.job import simulate_job
 from nestsim.features.compare import job as task
-from nestsim.features.compare.data import sentences
 from nestsim.features.compare.job import (
     CompareSettings,
     checked_settings,
@@ -22,7 +21,8 @@ from nestsim.features.compare.job import (
     scenario_labels,
     store_facts,
 )
-from nestsim.features.compare.record import Comparison, PlannerEntry, ScenarioEntries
+from nestsim.features.compare.record import sentences
+from nestsim.features.compare.results import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.running.store import Store
 from planner.cost.pricing import price_plan
 from planner.rivals import PLANNERS

@@ -17,7 +17,9 @@ from nestsim.document.figures import BarGroups, BarsOfGroup
 from nestsim.document.parts import Document
 from nestsim.document.picture.sheet import draw_document
 from nestsim.document.terminal import print_document
-from nestsim.features.compare.data import (
+from nestsim.features.compare.document import comparison_document
+from nestsim.features.compare.job import CompareSettings, compare_job
+from nestsim.features.compare.record import (
     comparison_csv,
     comparison_json,
     comparison_rows,
@@ -26,9 +28,7 @@ from nestsim.features.compare.data import (
     search_times_csv,
     sentences,
 )
-from nestsim.features.compare.document import comparison_document
-from nestsim.features.compare.job import CompareSettings, compare_job
-from nestsim.features.compare.record import (
+from nestsim.features.compare.results import (
     OWN_MODEL,
     BestPlan,
     Cause,

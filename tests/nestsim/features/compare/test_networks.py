@@ -13,7 +13,10 @@ from nestsim.cli import main
 from nestsim.cli.console.several import repeated
 from nestsim.document.picture.sheet import draw_document
 from nestsim.features.compare import networks_job as task
-from nestsim.features.compare.networks_data import (
+from nestsim.features.compare.networks_document import networks_document
+from nestsim.features.compare.networks_files import on_network, read_network_files
+from nestsim.features.compare.networks_job import networks_facts, networks_job
+from nestsim.features.compare.networks_record import (
     are_equal,
     decisions,
     equality_sentence,
@@ -25,16 +28,13 @@ from nestsim.features.compare.networks_data import (
     tokens_per_money,
     tokens_per_port,
 )
-from nestsim.features.compare.networks_document import networks_document
-from nestsim.features.compare.networks_files import on_network, read_network_files
-from nestsim.features.compare.networks_job import networks_facts, networks_job
-from nestsim.features.compare.networks_record import (
+from nestsim.features.compare.networks_results import (
     ComparedNetwork,
     NetworkComparison,
     spread,
     step_parts,
 )
-from nestsim.features.compare.record import PlannerEntry
+from nestsim.features.compare.results import PlannerEntry
 from nestsim.running.store import Store
 from nestsim.scenario import Scenario, load_scenario
 from tests.nestsim.features.compare.small import TEXT, load, write

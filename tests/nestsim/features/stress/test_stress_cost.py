@@ -9,9 +9,9 @@ from nestsim.document.parts import Document
 from nestsim.document.picture.sheet import draw_document
 from nestsim.document.terminal import print_document
 from nestsim.features.stress.conditions import AS_BUILT
-from nestsim.features.stress.data import stress_json, stress_rows
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
+from nestsim.features.stress.record import stress_json, stress_rows
 from nestsim.report.frames import csv_of
 from nestsim.report.tables import plain_text
 from nestsim.scenario import load_scenario

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from nestsim.document.picture.sheet import draw_document
-from nestsim.features.stress.data import stress_json
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
+from nestsim.features.stress.record import stress_json
 from nestsim.features.stress.results import StressResult, hottest_bars, share_to_keep
 from nestsim.report.figures.palette import PLANNERS
 from tests.nestsim.features.stress.clusters import small

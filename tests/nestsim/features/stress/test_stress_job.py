@@ -14,7 +14,6 @@ from nestsim.document.picture.sheet import has_picture
 from nestsim.document.terminal import print_document
 from nestsim.features.stress import job as tasks
 from nestsim.features.stress.conditions import AS_BUILT
-from nestsim.features.stress.data import plan_names, stress_json
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.evaluator import (
     ALIKE,
@@ -23,6 +22,7 @@ from nestsim.features.stress.evaluator import (
     scenario_digest,
 )
 from nestsim.features.stress.job import STORE_NAMES, stress_job
+from nestsim.features.stress.record import plan_names, stress_json
 from nestsim.features.stress.results import StressResult, hottest_bars, regret_matrix
 from nestsim.features.stress.thresholds import CROSSOVER_TOLERANCE
 from nestsim.report.json import dump_json
