@@ -11,8 +11,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import PlainSerializer, PlainValidator
 
-from nestsim.evaluate.cost.cluster import ClusterCost
-from nestsim.evaluate.cost.run import RunCost
+from nestsim.evaluate.cost import ClusterCost, RunCost
 from nestsim.evaluate.results import Throughput
 from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.running.rows import row_of, value_of

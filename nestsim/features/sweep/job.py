@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nestsim.evaluate.cost.pareto import pareto_front
+from nestsim.evaluate.cost import pareto_front
 from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.features.sweep.axes import Axis, merged, product
 from nestsim.features.sweep.runner import run_sweep
