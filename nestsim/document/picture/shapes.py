@@ -261,7 +261,8 @@ def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
                 for end in (bar.mark, bar.dot, *(bar.whisker or ()))
                 if end is not None
             ],
-            bar.words,
+            # A diamond is wider than a line.
+            bar.words if bar.dot is None else f" {bar.words}",
         )
         for bar in bars
     ]
@@ -293,7 +294,8 @@ def _write_parts(axes: "Axes", row: int, bar: StackedBar) -> None:
     inches = _size(axes)[0] / axes.get_xlim()[1]
     reached = 0.0
     for part in bar.parts:
-        words, room = f"{part.length:.3g}", 0.85 * inches * part.length
+        words = f"{part.length:,.0f}" if part.length >= 100 else f"{part.length:.3g}"
+        room = 0.85 * inches * part.length
         size = size_that_fits([words], room, largest=10.0, smallest=8.0)
         if size is not None:
             colour = PAINTS[part.paint].colour
