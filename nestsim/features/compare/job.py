@@ -4,7 +4,6 @@ A comparison is a sweep: a point is a scenario and a planner, a row its entry. T
 planner searches; its plan is priced, replayed and judged.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from nestsim.features.compare.results import (
     ScenarioEntries,
 )
 from nestsim.features.sweep.runner import run_sweep
+from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import Outcome, Point, Row, Store, content_key
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import SweepSpec
@@ -30,7 +30,6 @@ from planner.rivals import PLANNERS
 from planner.rivals.protocol import PlannerSettings
 from planner.work import Progress
 from topologies.errors import InputError
-from topologies.link_file import link_file_bytes
 from topologies.network import Network
 
 
@@ -213,24 +212,13 @@ class CompareTask:
         """Return a hash of the planner's name and all that it is told."""
         scenario = self.scenarios[point["scenario"]]
         settings = self.settings(scenario)
-        return content_key([dict(point), digest(scenario), repr(settings)])
+        return content_key([dict(point), scenario_digest(scenario), repr(settings)])
 
     def settings(self, scenario: Scenario) -> PlannerSettings:
         """Return what planners are told beside the space."""
         return replace(
             scenario.planner_settings, time_limit=self.time_limit, fixed=scenario.plan
         )
-
-
-def digest(scenario: Scenario) -> str:
-    """Return a hash of what a scenario says, defaults and files resolved.
-
-    Where the file lies and how it is written does not matter.
-    """
-    spec = scenario.network_spec
-    links = b"".join(link_file_bytes(path) for path in spec.files)
-    anywhere = replace(scenario, network_spec=spec.without_folders())
-    return hashlib.sha256(anywhere.content().encode() + links).hexdigest()
 
 
 def compared_entries(
@@ -370,7 +358,9 @@ def store_facts(
     """Return what a store must agree in to be taken up, as names and hashes."""
     return {
         "version of nestsim": version("nestsim"),
-        "scenarios": content_key([digest(for_comparison(one)) for one in scenarios]),
+        "scenarios": content_key(
+            [scenario_digest(for_comparison(one)) for one in scenarios]
+        ),
         "planners": ", ".join(settings.planners),
         "time limit": str(settings.time_limit),
         "space": settings.space,

@@ -18,7 +18,6 @@ from nestsim.features.compare.job import (
     CompareTask,
     checked_settings,
     compared_entries,
-    digest,
     for_comparison,
     measured,
     model_label,
@@ -30,6 +29,7 @@ from nestsim.features.compare.networks_results import (
     NetworkComparison,
 )
 from nestsim.features.compare.results import BusyLink, NetworkLoad, PlannerEntry
+from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.report.json import optimality_gap
 from nestsim.report.network import has_ideal_trunks
 from nestsim.report.statistics import hottest_links, iteration_causes
@@ -131,7 +131,7 @@ def networks_facts(
     labels = [file.label for file in files]
     return {
         "version of nestsim": version("nestsim"),
-        "networks": content_key([labels, [digest(one) for one in scenarios]]),
+        "networks": content_key([labels, [scenario_digest(one) for one in scenarios]]),
         "planners": ", ".join(planners),
     }
 

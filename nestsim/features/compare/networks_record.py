@@ -195,17 +195,6 @@ _ENTRY = (
 """Keys of an entry, in their order."""
 
 
-_PLAN_COLUMNS = (
-    "micro_batch_size",
-    "num_microbatches",
-    "schedule",
-    "recompute",
-    "zero_stage",
-    "placement",
-)
-"""Settings of a plan that have a column."""
-
-
 def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
     """Return one row for each network and planner, in SI units."""
     rows = [
@@ -240,7 +229,7 @@ def _result_cells(
         "verdict": made.verdict if made else "none",
         "valid": one.is_valid,
         **sizes,
-        **{name: data.get(name) for name in _PLAN_COLUMNS},
+        **{name: data.get(name) for name in PLAN_COLUMNS[1:]},
         **throughput_cells(made)[1],
         "exposed_communication_s": load.exposed if load else None,
         "bubble_s": load.bubble if load else None,

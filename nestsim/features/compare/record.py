@@ -31,6 +31,7 @@ from nestsim.features.compare.results import (
     largest,
     turned_by,
 )
+from nestsim.features.sweep.scenario_task import PLAN_COLUMNS
 from nestsim.report.cost import cost_cells, cost_json
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.folder import PAGE
@@ -183,17 +184,6 @@ def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-_PLAN_COLUMNS = (
-    "virtual_pipeline_model_parallel_size",
-    "micro_batch_size",
-    "num_microbatches",
-    "schedule",
-    "recompute",
-    "zero_stage",
-    "placement",
-)
-"""Settings of a plan that have a column."""
-
 _PARALLEL_COLUMNS = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
@@ -212,7 +202,7 @@ def _plan_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, Any]:
         "verdict": made.verdict if made else "none",
         "valid": entry.is_valid,
         **{name: data["parallel"].get(name) for name in _PARALLEL_COLUMNS},
-        **{name: data.get(name) for name in _PLAN_COLUMNS},
+        **{name: data.get(name) for name in PLAN_COLUMNS},
         "devices_used": made.plan.devices_used if made else None,
         "belief_iteration_time_s": entry.belief,
     }

@@ -19,12 +19,12 @@ from nestsim.features.stress.evaluator import (
     ALIKE,
     evaluator_of,
     plan_key,
-    scenario_digest,
 )
 from nestsim.features.stress.job import STORE_NAMES, stress_job
 from nestsim.features.stress.record import plan_names, stress_json
 from nestsim.features.stress.results import StressResult, hottest_bars, regret_matrix
 from nestsim.features.stress.thresholds import CROSSOVER_TOLERANCE
+from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.report.json import dump_json
 from planner.step.plan import Plan
 from tests.nestsim.features.stress.clusters import small
