@@ -33,6 +33,7 @@ from nestsim.features.compare.record import (
     throughput_cells,
 )
 from nestsim.features.compare.results import PlannerEntry, differences, largest
+from nestsim.features.sweep.scenario_task import PLAN_COLUMNS
 from nestsim.report.cost import HOUR, cost_cells, cost_sentences
 from nestsim.report.destination import Writer
 from nestsim.report.json import dump_json, plain_values
