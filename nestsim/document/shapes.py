@@ -270,11 +270,18 @@ def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
         if bar.dot is not None:
             marker = ">" if bar.dot > shape.reach else "D"
             axes.plot(min(bar.dot, shape.reach), place, marker=marker, **_DOT)
+        if bar.whisker is not None:
+            axes.plot(bar.whisker, [place, place], color=INK, linewidth=2.0)
     words = [
         (
             bar.length or 0.0,
-            [min(end, shape.reach) for end in (bar.mark, bar.dot) if end is not None],
-            bar.words,
+            [
+                min(end, shape.reach)
+                for end in (bar.mark, bar.dot, *(bar.whisker or ()))
+                if end is not None
+            ],
+            # A diamond is wider than a line.
+            bar.words if bar.dot is None else f" {bar.words}",
         )
         for bar in bars
     ]
@@ -307,7 +314,8 @@ def _write_parts(axes: "Axes", row: int, bar: StackedBar) -> None:
     inches = _size(axes)[0] / axes.get_xlim()[1]
     reached = 0.0
     for part in bar.parts:
-        words, room = f"{part.length:.3g}", 0.85 * inches * part.length
+        words = f"{part.length:,.0f}" if part.length >= 100 else f"{part.length:.3g}"
+        room = 0.85 * inches * part.length
         size = size_that_fits([words], room, largest=10.0, smallest=8.0)
         if size is not None:
             colour = PAINTS[part.paint].colour

@@ -177,7 +177,7 @@ def _figures(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
             groups,
             paints,
             name="throughput" if place == 1 else f"throughput-{place}",
-            title=data["headline"] if len(models) == 1 else model,
+            title="Throughput in the replay" if len(models) == 1 else model,
         )
         for place, (model, groups) in enumerate(models.items(), start=1)
     )

@@ -16,28 +16,24 @@ from nestsim.evaluate.results import Candidate
 from nestsim.features.compare.job import (
     CompareSettings,
     CompareTask,
-    Details,
     checked_settings,
-    comparison_points,
-    digest,
+    compared_entries,
+    for_comparison,
+    measured,
     model_label,
 )
-from nestsim.features.compare.measure import for_comparison, measured
 from nestsim.features.compare.networks_files import NetworkFile, on_network
-from nestsim.features.compare.networks_record import (
-    BusyLink,
+from nestsim.features.compare.networks_results import (
     ComparedNetwork,
     Equal,
     NetworkComparison,
-    NetworkEntry,
-    NetworkLoad,
 )
-from nestsim.features.compare.record import PlannerEntry
+from nestsim.features.compare.results import BusyLink, NetworkLoad, PlannerEntry
 from nestsim.features.run.record import optimality_gap
 from nestsim.features.run.statistics import hottest_links, iteration_causes
-from nestsim.features.sweep.runner import run_sweep
+from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.features.topology.document import has_ideal_trunks
-from nestsim.running.store import Outcome, Point, Row, Store, content_key
+from nestsim.running.store import Point, Row, Store, content_key
 from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
 from nestsim.scenario.load import Scenario
 from planner.cost.objective import HOST, HOST_TRANSFERS
@@ -72,7 +68,7 @@ class NetworkTask(CompareTask):
         if found.candidate is not None:
             gap = proven_gap(scenario, found.entry, found.candidate)
             load = network_load(found.candidate, found.network)
-        return NetworkEntry.of(found.entry, load, gap).to_row()
+        return replace(found.entry, load=load, gap=gap).to_row()
 
 
 def proven_gap(scenario: Scenario, entry: PlannerEntry, made: Candidate) -> float:
@@ -135,7 +131,7 @@ def networks_facts(
     labels = [file.label for file in files]
     return {
         "version of nestsim": version("nestsim"),
-        "networks": content_key([labels, [digest(one) for one in scenarios]]),
+        "networks": content_key([labels, [scenario_digest(one) for one in scenarios]]),
         "planners": ", ".join(planners),
     }
 
@@ -195,19 +191,15 @@ def networks_job(  # noqa: PLR0913 - one for each thing that can be asked
         if progress is not None:
             progress(f"check: {file.label}", number / len(files))
         built.append(_checked_network(file, scenario))
-    points = comparison_points(labels, names)
-    details = Details(progress, len(points))
     costs = cluster_costs(base.cost, built)
     compared = map(_without_prices, scenarios)
     task = NetworkTask(
         scenarios=dict(zip(labels, compared, strict=True)),
         time_limit=None,
-        details=details,
     )
-    listener = None if progress is None else details.point
-    found = run_sweep(points, task, store, workers=workers, progress=listener)
-    entries = [_entry(outcome) for outcome in found.outcomes]
-    width = len(names)
+    entries = compared_entries(
+        task, names, store=store, workers=workers, progress=progress
+    )
     return NetworkComparison(
         scenario=base.name,
         model=model_label(base),
@@ -222,10 +214,8 @@ def networks_job(  # noqa: PLR0913 - one for each thing that can be asked
         work_limit=base.search.work_limit,
         asked=equal,
         networks=tuple(
-            compared_network(file, network, cost, entries[i * width : (i + 1) * width])
-            for i, (file, network, cost) in enumerate(
-                zip(files, built, costs, strict=True)
-            )
+            compared_network(file, network, cost, entries[file.label])
+            for file, network, cost in zip(files, built, costs, strict=True)
         ),
     )
 
@@ -237,13 +227,6 @@ def _checked_network(file: NetworkFile, scenario: Scenario) -> Network:
         return cluster_network(scenario)
     except InputError as error:
         raise error.at(str(file.path), ": ") from None
-
-
-def _entry(outcome: Outcome) -> NetworkEntry:
-    if outcome.row is None:
-        failed = PlannerEntry(planner=outcome.point["planner"], why_not=outcome.reason)
-        return NetworkEntry.of(failed, None, math.nan)
-    return NetworkEntry.from_row(outcome.row)
 
 
 def _check_equal(base: Scenario, equal: Equal | None) -> None:
@@ -323,7 +306,7 @@ def compared_network(
     file: NetworkFile,
     network: Network,
     cost: ClusterCost | None,
-    entries: Sequence[NetworkEntry],
+    entries: tuple[PlannerEntry, ...],
 ) -> ComparedNetwork:
     """Return a network with what it is made of and what was found on it."""
     inventory = count_parts(network)
@@ -337,5 +320,5 @@ def compared_network(
         bisection_rule=bisection_rule(network),
         oversubscription=links_up(network) if network.is_tree else math.nan,
         cost=cost,
-        entries=tuple(entries),
+        entries=entries,
     )

@@ -25,7 +25,6 @@ from nestsim.features.goodput.closed_form import (
     spares_for,
     young_interval,
 )
-from nestsim.features.goodput.failures import GIVEN, FailureKind
 from nestsim.features.goodput.results import (
     CheckpointFacts,
     GoodputFindings,
@@ -34,7 +33,12 @@ from nestsim.features.goodput.results import (
     IntervalPoint,
     SeedBand,
 )
-from nestsim.features.goodput.simulate import RecoveryHabits, run_seeds
+from nestsim.features.goodput.simulate import (
+    GIVEN,
+    FailureKind,
+    RecoveryHabits,
+    run_seeds,
+)
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.operations.goodput import STORAGE_PER_DEVICE, GoodputSpec
 from nestsim.scenario.operations.published_failures import (

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nestsim.features.goodput.document import headline, job_facts, sentences
-from nestsim.features.goodput.failures import GIVEN
 from nestsim.features.goodput.results import GoodputFindings, GoodputResult, SeedBand
+from nestsim.features.goodput.simulate import GIVEN
 
 
 def goodput_json(result: GoodputResult) -> dict[str, Any]:

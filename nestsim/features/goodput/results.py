@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.features.goodput.closed_form import Cycle
-from nestsim.features.goodput.failures import FailureKind
-from nestsim.features.goodput.simulate import GoodputRuns, RecoveryHabits
+from nestsim.features.goodput.simulate import FailureKind, GoodputRuns, RecoveryHabits
 from planner.work import Spent
 from topologies.arrays import FloatArray
 from topologies.short_repr import short_repr

@@ -26,7 +26,6 @@ from nestsim.features.stress.evaluator import (
     ConditionResult,
     evaluator_of,
     plan_key,
-    scenario_digest,
 )
 from nestsim.features.stress.results import InverseAnswer, PlanChange, StressResult
 from nestsim.features.stress.thresholds import (
@@ -39,6 +38,7 @@ from nestsim.features.stress.thresholds import (
 )
 from nestsim.features.sweep.executors.protocol import Executor
 from nestsim.features.sweep.runner import SweepResult, run_sweep
+from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import (
     Point,
     PointFailedError,

@@ -19,14 +19,12 @@ from nestsim.features.sweep.axes import Axis
 from nestsim.features.sweep.job import (
     STORE,
     ScenarioSweepResult,
-    write_csv,
-    write_parquet,
-)
-from nestsim.features.sweep.ranking import (
     best_first,
     currency_of,
     front_of,
     throughput_of,
+    write_csv,
+    write_parquet,
 )
 from nestsim.running.store import Outcome, plain_json
 from topologies.arrays import FloatArray

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -54,6 +54,12 @@ FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
 
 NOTHING = "the search found no plan"
 """Reason of a point at which there is no plan."""
+
+PLAN_COLUMNS = (
+    *("virtual_pipeline_model_parallel_size", "micro_batch_size", "num_microbatches"),
+    *("schedule", "recompute", "zero_stage", "placement"),
+)
+"""Settings of a plan that tables have a column for, beside its parallel sizes."""
 
 MOST_CHECKED = 200
 """If none of so many points is a scenario, none is taken to be."""
@@ -159,6 +165,17 @@ class ScenarioTask:
             "files": _files_digest(self.path.parent, self.document, values),
             "settings": content_key([self.what, list(values.items()), time_limit]),
         }
+
+
+def scenario_digest(scenario: "Scenario") -> str:
+    """Return a hash of what a scenario says, defaults and files resolved.
+
+    Where the file lies and how it is written does not matter.
+    """
+    spec = scenario.network_spec
+    links = b"".join(link_file.link_file_bytes(path) for path in spec.files)
+    anywhere = replace(scenario, network_spec=spec.without_folders())
+    return hashlib.sha256(anywhere.content().encode() + links).hexdigest()
 
 
 def _files_digest(
@@ -284,17 +301,8 @@ def _throughput(whose: str, throughput: "Throughput") -> dict[str, float]:
 def _settings(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
     plan = candidate.priced.plan
     data = plan.settings_json()
-    names = (
-        "virtual_pipeline_model_parallel_size",
-        "micro_batch_size",
-        "num_microbatches",
-        "schedule",
-        "recompute",
-        "zero_stage",
-        "placement",
-    )
     return {
         **data["parallel"],
-        **{name: data[name] for name in names},
+        **{name: data[name] for name in PLAN_COLUMNS},
         "devices_used": plan.devices_used,
     }
