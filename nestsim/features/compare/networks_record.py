@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from nestsim.features.compare.networks_document import networks_document
-from nestsim.features.compare.networks_files import NetworkFile
+from nestsim.features.compare.networks_job import NetworkFile
 from nestsim.features.compare.networks_results import (
     EQUAL_WITHIN,
     TIE,
