@@ -109,7 +109,7 @@ def _network_file(path: Path, text: bytes, document: Mapping[str, Any]) -> Netwo
     is_scenario = "model" in document
     network: Mapping[str, Any]
     if is_bare:
-        network = {key: one for key, one in document.items() if key != "name"}
+        network = {key: value for key, value in document.items() if key != "name"}
     else:
         network = _inner_table(document)
         if not is_scenario:
@@ -211,13 +211,13 @@ def on_network(base: Scenario, file: NetworkFile) -> Scenario:
         scenario = scenario_of(document, base.path, toml_text(document).encode())
     except InputError as error:
         raise _in_file(error, file) from None
-    found = scenario.network_spec.num_devices
+    joined = scenario.network_spec.num_devices
     asked = base.network_spec.num_devices
-    if found != asked:
+    if joined != asked:
         raise InputError(
             "does not join as many devices as the scenario has",
             where=f"{file.path}: {'kind' if file.is_bare else _TABLE}",
-            got=f"{found} devices",
+            got=f"{joined} devices",
             expected=f"{asked}, those of {base.path}",
         )
     return scenario
@@ -251,17 +251,17 @@ class NetworkTask(CompareTask):
     def __call__(self, point: Point) -> Row:
         """Return the row of the entry."""
         scenario, planner = self.scenarios[point["scenario"]], point["planner"]
-        found = measured(
+        replayed = measured(
             scenario,
             planner,
             self.settings(scenario),
             progress=self.details.listener,
         )
         gap, load = math.nan, None
-        if found.candidate is not None:
-            gap = proven_gap(scenario, found.entry, found.candidate)
-            load = network_load(found.candidate, found.network)
-        return replace(found.entry, load=load, gap=gap).to_row()
+        if replayed.candidate is not None:
+            gap = proven_gap(scenario, replayed.entry, replayed.candidate)
+            load = network_load(replayed.candidate, replayed.network)
+        return replace(replayed.entry, load=load, gap=gap).to_row()
 
 
 def proven_gap(scenario: Scenario, entry: PlannerEntry, made: Candidate) -> float:
@@ -324,7 +324,9 @@ def networks_facts(
     labels = [file.label for file in files]
     return {
         "version of nestsim": version("nestsim"),
-        "networks": content_key([labels, [scenario_digest(one) for one in scenarios]]),
+        "networks": content_key(
+            [labels, [scenario_digest(scenario) for scenario in scenarios]]
+        ),
         "planners": ", ".join(planners),
     }
 
@@ -470,19 +472,19 @@ _Priced = TypeVar("_Priced", LinkPrice, SwitchPrice)
 
 def _holding(entries: Sequence[_Priced], levels: set[str]) -> tuple[_Priced, ...]:
     """Return the entries that hold in a network with these levels."""
-    found = []
+    holding = []
     for entry in entries:
         kept = tuple(level for level in entry.levels if level in levels)
         if kept or not entry.levels:
-            found.append(replace(entry, levels=kept))
-    return tuple(found)
+            holding.append(replace(entry, levels=kept))
+    return tuple(holding)
 
 
 def _check_levels(spec: CostSpec, levels: set[str]) -> None:
     """Refuse entries for levels that no network has."""
     entries: list[tuple[str, LinkPrice | SwitchPrice]] = [
-        *((f"links[{i}]", one) for i, one in enumerate(spec.links)),
-        *((f"switches[{i}]", one) for i, one in enumerate(spec.switches)),
+        *((f"links[{i}]", name) for i, name in enumerate(spec.links)),
+        *((f"switches[{i}]", name) for i, name in enumerate(spec.switches)),
     ]
     for where, entry in entries:
         for level in entry.levels:
@@ -491,7 +493,7 @@ def _check_levels(spec: CostSpec, levels: set[str]) -> None:
                     "is no level of any of the networks",
                     where=f"cost.{where}.levels",
                     got=level,
-                    expected=" or ".join(f'"{one}"' for one in sorted(levels)),
+                    expected=" or ".join(f'"{name}"' for name in sorted(levels)),
                 )
 
 
