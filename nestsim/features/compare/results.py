@@ -276,8 +276,8 @@ class ScenarioEntries(ComparedEntries):
 
     @property
     def _base(self) -> PlannerEntry:
-        (found,) = (entry for entry in self.entries if entry.planner == self.base)
-        return found
+        (base,) = (entry for entry in self.entries if entry.planner == self.base)
+        return base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
