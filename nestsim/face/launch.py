@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nestsim.document.parts import Snippet
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, FolderReport, Report
-from nestsim.launch.formats.trainers.dumped import stored_arguments
-from nestsim.launch.groups import group_files
+from nestsim.launch.formats.trainers.reading import stored_arguments
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.onto.merging import changed_launch
 from nestsim.launch.read import ImportedScenario, LaunchSource, imported_scenario
@@ -24,6 +23,7 @@ from nestsim.launch.registry import (
     WITHOUT_OPTIONS,
     find_reader,
     find_writer,
+    group_files,
 )
 from nestsim.report.destination import writer_of
 from nestsim.report.frames import frame_of

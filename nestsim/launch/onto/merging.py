@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nestsim.launch.formats.megatron.carried import TOKENS
+from nestsim.launch.formats.megatron.options import TOKENS
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
-from nestsim.launch.onto.kinds import (
+from nestsim.launch.onto.mapping_text import (
     OptionText,
+    TomlText,
+    TreeText,
     first_like,
     is_toml,
     is_tree,
@@ -27,7 +29,6 @@ from nestsim.launch.onto.kinds import (
     values_of,
     word_of,
 )
-from nestsim.launch.onto.mapping_text import TomlText, TreeText
 from nestsim.launch.onto.script_text import (
     LAUNCHER,
     NODES,

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from estimators.grouping import Grouping
-from nestsim.launch.formats.deepspeed.architecture import (
+from nestsim.launch.formats.deepspeed.config import ConfigFacts, read_config
+from nestsim.launch.formats.deepspeed.script import (
+    TABLE,
+    TrainerOptions,
     architecture,
     num_blocks_of,
     ties_of,
 )
-from nestsim.launch.formats.deepspeed.config import ConfigFacts, read_config
-from nestsim.launch.formats.deepspeed.script import TABLE, TrainerOptions
 from nestsim.launch.ranks import placement_settings
 from nestsim.launch.read import OptionEffects
 from planner.plans.spec import DEFAULT_ORDER

@@ -4,9 +4,7 @@ import math
 from typing import Any
 
 from estimators.models.library.catalog import load_model
-from nestsim.launch.carried import launch_table
-from nestsim.launch.formats.given import TableOptions
-from nestsim.launch.formats.maxtext.mesh import AxisMesh
+from nestsim.launch.carried import TableOptions, launch_table
 from nestsim.launch.formats.maxtext.sources import (
     AXES,
     BUILT,
@@ -15,6 +13,7 @@ from nestsim.launch.formats.maxtext.sources import (
     OTHER_AXES,
     REMAT_TENSORS,
     TABLE,
+    AxisMesh,
     blocks_of_layer,
     is_maxtext,
     read_settings,

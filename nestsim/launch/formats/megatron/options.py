@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nestsim.launch.carried import stored_words
 from nestsim.launch.read import OptionEffects
 from nestsim.launch.shell.marks import known_word, readable
 from nestsim.scenario.errors import nearest, one_of
@@ -32,6 +33,17 @@ BY_NAME: Mapping[str, LaunchOption] = {
     for name in (option.name, *option.older)
 }
 """Options that are one setting each by their names, older ones included."""
+
+READ = BY_NAME.keys() | COMPOSED
+"""Options that a setting is read from."""
+
+TOKENS = frozenset(
+    {
+        *("tokenizer-type", "tokenizer-model", "vocab-size", "padded-vocab-size"),
+        *("pad-vocab-size-to", "make-vocab-size-divisible-by"),
+    }
+)
+"""Options that say how large the vocabulary is, together."""
 
 FLASH = tuple(name for name in TABLE.options if name.startswith("use-flash-attn"))
 """Options of older versions that ask for FlashAttention."""
@@ -244,6 +256,15 @@ class GivenOptions:
                     expected="an option of Megatron-LM, or to be left out",
                     hint=nearest(name, sorted(TABLE.names)),
                 )
+
+    def kept(self) -> dict[str, Any]:
+        """Return the options that no setting holds, as a scenario has them."""
+        held = (READ - TABLE.finer) & self.ticked
+        return {
+            name: stored_words(words)
+            for name, words in self.values.items()
+            if name not in held
+        }
 
     def effects(self) -> OptionEffects:
         """Return what became of each option, after all were read."""

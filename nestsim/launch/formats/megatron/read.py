@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from nestsim.launch.carried import launch_table
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.carried import kept_options
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
 from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.settings import model_options, script_of
@@ -182,8 +181,7 @@ def options_job(
             name: tables["model"][name] for name in _NAMED if name in tables["model"]
         }
         tables["model"] = {**(source.model_table() or {}), **model}
-    carried = kept_options(given)
-    tables |= launch_table(known.FORMAT, carried, given.assumptions)
+    tables |= launch_table(known.FORMAT, given.kept(), given.assumptions)
     return ImportedJob(
         name=source.path.stem,
         tables=tables,

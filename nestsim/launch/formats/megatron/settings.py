@@ -17,8 +17,7 @@ from nestsim.launch.formats.megatron.patterns import write_layout, write_list
 from nestsim.launch.formats.usual import strongest
 from nestsim.launch.job import LaunchJob
 from planner.frameworks.framework import FRAMEWORKS
-from planner.frameworks.rules import LaunchRules
-from planner.frameworks.splits import LAYOUT, counted_ends, has_other_ends
+from planner.frameworks.rules import LAYOUT, LaunchRules, counted_ends, has_other_ends
 from planner.step.schedules.language import round_length
 
 Values = tuple[str, ...]

@@ -1,26 +1,52 @@
-"""A launch script of Megatron-LM: complete, commented, ready but for the data."""
+"""Launch scripts of Megatron-LM, complete but for data, and recipes of Megatron Bridge.
 
+Options of an imported script come back (`nestsim.launch.carried` is how; here is which,
+and what does not go together). A recipe has the same options as fields of a
+`ConfigContainer`; one that has no field is a gap.
+
+Facts of the recipe: the classes of megatron-bridge 0.3.1, which build on those of
+megatron-core 0.16: ``megatron/bridge/training/config.py``,
+``training/mixed_precision.py``, ``training/comm_overlap.py``,
+``models/gpt_provider.py``, ``recipes/common.py``.
+"""
+
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from textwrap import indent
+from typing import Any
 
-from nestsim.launch.carried import OptionGroup, array_text, joined, taken_outside
+from nestsim.launch.carried import (
+    OptionGroup,
+    array_text,
+    brought_back,
+    carried_options,
+    joined,
+    taken_outside,
+    with_imported,
+    words_of_option,
+)
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.carried import (
-    has_data,
-    has_tokens,
-    script_options,
-    with_script,
+from nestsim.launch.formats.megatron.composed import (
+    Launched,
+    read_tables,
+    read_vocabulary,
 )
 from nestsim.launch.formats.megatron.gaps import find_gaps
+from nestsim.launch.formats.megatron.options import GivenOptions
+from nestsim.launch.formats.megatron.patterns import read_list
 from nestsim.launch.formats.megatron.settings import (
     Options,
+    Values,
     job_options,
     rank_order,
     script_of,
 )
-from nestsim.launch.job import LaunchFiles, LaunchJob
+from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
 from nestsim.launch.training import CHECK_COMMAND, check_text
+from planner.frameworks.options import LaunchOption
+from topologies.errors import InputError
 
 VERSION: str = known.TABLE.facts["release"]
 """Version whose options are written."""
@@ -211,3 +237,323 @@ _TEMPLATES: Mapping[str, str] = known.TABLE.facts["templates"]
 
 _CHECKED = ("PARALLEL_ARGS", "BATCH_ARGS")
 """Options that the check of a launch takes."""
+
+
+_FINER = frozenset({"attention-backend", "fp4-recipe", "fp8-recipe"})
+_FINER |= {"moe-flex-dispatcher-backend", "moe-token-dispatcher-type"}
+_FINER |= {"recompute-modules"}
+"""Options that say more than the setting that they are read into."""
+
+_RETIRED = frozenset(known.TABLE.facts["retired"].split())
+_DATA = re.compile(r"data-(args-)?path|split-paths")
+
+
+def script_options(job: LaunchJob) -> Options | None:
+    """Return the options that a job has of a script of Megatron-LM; None if of none."""
+    options = carried_options(job, known.FORMAT)
+    if options is None:
+        return None
+    return {name: words_of_option(value) for name, value in options.items()}
+
+
+def with_script(
+    job: LaunchJob, groups: tuple[OptionGroup, ...]
+) -> tuple[tuple[OptionGroup, ...], tuple[LaunchGap, ...]]:
+    """Return the options of a job with those of its script, and what does not fit.
+
+    An option of the script stays as it was, unless the plan asks for another value, the
+    vocabulary is another one, or this version does not take it.
+
+    Parameters
+    ----------
+    job
+        The job.
+    groups
+        Its own options.
+    """
+    script = script_options(job)
+    if script is None:
+        return groups, ()
+    values = joined(groups)
+    if "tokenizer-type" not in script:  # the vocabulary is the model's, and no more
+        script.pop("vocab-size", None)
+    back, gaps = brought_back(
+        values,
+        script,
+        reads=lambda options: _read(job, options),
+        matter=known.READ - known.TOKENS,
+        refusal=lambda name: _unfit(values, name),
+        shown=lambda name, words: (f"--{name}", " ".join(words) or True),
+    )
+    *kept, rest = with_imported(groups, back, name="SCRIPT_ARGS", file="script")
+    return (*kept, *([rest] if rest.options else [])), tuple(gaps)
+
+
+def has_tokens(job: LaunchJob) -> bool:
+    """Whether a job's script says which tokens there are, and they are the model's."""
+    script = script_options(job) or {}
+    tokens = {name: words for name, words in script.items() if name in known.TOKENS}
+    if "tokenizer-type" not in tokens:
+        return False
+    size = job.model.vocab_size
+    launched = Launched(script=script_of(job.model), vocab_size=size)
+    try:
+        return read_vocabulary(GivenOptions(values=tokens), launched) == size
+    except InputError:
+        return False
+
+
+def has_data(job: LaunchJob) -> bool:
+    """Whether a job's script says what it is trained on."""
+    script = script_options(job) or {}
+    return any(name == "mock-data" or _DATA.search(name) for name in script)
+
+
+def _unfit(values: Options, name: str) -> str:
+    """Return why an option of the script does not come back; empty if it may."""
+    if name in _RETIRED or not known.is_known(name):
+        return "This version of Megatron-LM has no such option."
+    if name in known.TOKENS and "tokenizer-type" in values:
+        return "The vocabulary is the model's: made-up tokens have it without padding."
+    if name in values and name not in _FINER:
+        now = " ".join(values[name]) or "given"
+        return f"The plan asks for another value: --{name} is {now}."
+    return ""
+
+
+def _read(job: LaunchJob, values: Options) -> Any:
+    """Return what options are read as."""
+    launched = Launched(
+        script=script_of(job.model),
+        num_devices=job.plan.parallel.num_devices,
+        vocab_size=job.model.vocab_size,
+    )
+    tables = read_tables(GivenOptions(values=values), launched)
+    # Which kernel of attention runs is not said by options of ours.
+    tables["software"].pop("attention_kernel", None)
+    return tables
+
+
+RECIPE = "recipe.py"
+"""Name of the recipe."""
+
+_FIELDS: Mapping[str, Mapping[str, str]] = known.TABLE.facts["bridge"]
+"""Option -> fields of the container with their values. Options that are one setting
+each and not here are fields of the model."""
+
+_FACTS: Mapping[str, Any] = known.TABLE.facts["bridge_recipe"]
+"""What recipes have whatever the plan is."""
+
+BRIDGE_VERSION: str = _FACTS["release"]
+"""Version whose fields are written."""
+
+_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "uint8"}
+
+
+@dataclass(frozen=True, slots=True)
+class _FieldValue:
+    """The words behind an option as the table writes fields of them, in Python."""
+
+    words_behind: Values
+
+    def __str__(self) -> str:
+        """Return the one word as it is."""
+        return self.words_behind[0]
+
+    @property
+    def word(self) -> str:
+        """The one word as a text."""
+        return repr(str(self))
+
+    @property
+    def words(self) -> str:
+        """All words as a list of texts."""
+        return repr(list(self.words_behind))
+
+    @property
+    def number(self) -> str:
+        """A number, without a point where it is whole."""
+        number = float(str(self))
+        return str(int(number)) if number.is_integer() else repr(number)
+
+    @property
+    def numbers(self) -> str:
+        """All words as a list of numbers."""
+        return f"[{', '.join(self.words_behind)}]"
+
+    @property
+    def marks(self) -> str:
+        """A list of 0 and 1 written out."""
+        return repr(read_list(str(self), "list"))
+
+    @property
+    def window(self) -> str:
+        """Tokens before and behind."""
+        return f"({str(self).replace(',', ', ')})"
+
+    @property
+    def dtype(self) -> str:
+        """A number format as torch calls it."""
+        return _DTYPES[str(self)]
+
+
+@dataclass(slots=True)
+class _BridgeRecipe:
+    """Fields of a container, by section."""
+
+    sections: dict[str, dict[str, str]] = field(default_factory=dict)
+    missing: list[tuple[str, Values]] = field(default_factory=list)
+
+    def put(self, path: str, expression: str) -> None:
+        section, _, name = path.partition(".")
+        self.sections.setdefault(section, {})[name] = expression
+
+
+def write_megatron_bridge(job: LaunchJob) -> LaunchFiles:
+    """Write a plan as a recipe of Megatron Bridge, and the script that starts it."""
+    options = joined(job_options(job))
+    script = {name: one for name, one in (script_options(job) or {}).items() if one}
+    fields = set(_FACTS["scripts"].split())
+    values = {name: one for name, one in script.items() if name in fields} | options
+    recipe = _recipe(job, values)
+    mapped = needs_rank_map(job)
+    files: dict[str, str | bytes] = {
+        RECIPE: _recipe_text(job, recipe),
+        SCRIPT: _script_text(job, values, mapped=mapped),
+    }
+    if mapped:
+        files[RANK_MAP] = mapped_ranks(job)
+    vocabulary = {"vocab-size": (str(job.model.vocab_size),)}
+    return LaunchFiles(
+        files=files,
+        gaps=(
+            *find_gaps(job, values | vocabulary),
+            *_bridge_gaps(job, recipe),
+            *_script_gaps(job, values),
+        ),
+        notes=(
+            "Data, tokenizer, checkpoints and learning rates are yours: the recipe has "
+            "placeholders that run on made-up data.",
+            f"The fields are those of {BRIDGE_VERSION}.",
+        ),
+    )
+
+
+def _recipe(job: LaunchJob, values: Mapping[str, Values]) -> _BridgeRecipe:
+    recipe = _BridgeRecipe()
+    for path, expression in _FACTS["silent"].items():
+        recipe.put(path, expression)
+    for name, words in values.items():
+        if name in _FIELDS:
+            for path, template in _FIELDS[name].items():
+                recipe.put(path, template.format(value=_FieldValue(words)))
+        elif name in known.BY_NAME:
+            option = known.BY_NAME[name]
+            where = option.attribute or name.replace("-", "_")
+            recipe.put(f"model.{where}", _expression(option, words))
+        else:
+            recipe.missing.append((name, words))
+    recipe.put("model.vocab_size", str(job.model.vocab_size))
+    recipe.put("model.should_pad_vocab", "True")
+    if "pipeline-model-parallel-layout" in values:
+        v = job.settings.virtual_pipeline_model_parallel_size
+        recipe.put(
+            "model.virtual_pipeline_model_parallel_size", str(v) if v > 1 else "None"
+        )
+    return recipe
+
+
+def _expression(option: LaunchOption, words: Values) -> str:
+    """Return the value of an option in Python."""
+    if option.is_flag:
+        return str(option.words[""])
+    return repr(words[0]) if option.words else words[0]
+
+
+def _bridge_gaps(job: LaunchJob, recipe: _BridgeRecipe) -> Iterator[LaunchGap]:
+    if job.model.family in _FACTS["no_recipe"]:
+        yield LaunchGap(
+            setting="model.family",
+            value=job.model.family,
+            reason="Megatron Bridge pre-trains decoders: the recipe has one of these "
+            "sizes; --to megatron writes this model.",
+        )
+    for name, words in recipe.missing:
+        yield LaunchGap(
+            setting=f"--{name}",
+            value=" ".join(words),
+            reason="Megatron Bridge has no field for this option of Megatron-LM.",
+        )
+
+
+def _script_gaps(job: LaunchJob, values: Mapping[str, Values]) -> Iterator[LaunchGap]:
+    """Yield the options of an imported script that are no fields of the recipe."""
+    script = script_options(job) or {}
+    if left := [name for name, one in script.items() if values.get(name) != one]:
+        yield LaunchGap(
+            setting="launch.options",
+            value=", ".join(left),
+            reason="The recipe leaves these options of the imported script to you.",
+        )
+
+
+def _provider(job: LaunchJob) -> tuple[str, str]:
+    """Return the module and the class of the model's provider."""
+    if job.model.kv_lora_rank:
+        return "megatron.bridge.models.mla_provider", "MLAModelProvider"
+    if job.model.has_mamba:
+        return "megatron.bridge.models.mamba.mamba_provider", "MambaModelProvider"
+    return "megatron.bridge.models.gpt_provider", "GPTModelProvider"
+
+
+_NEW = {
+    "model": "",
+    "mixed_precision": "MixedPrecisionConfig",
+    "comm_overlap": "CommOverlapConfig",
+}
+"""Section that is made anew -> its class; the model's is its provider."""
+
+
+def _recipe_text(job: LaunchJob, recipe: _BridgeRecipe) -> str:
+    """Return the recipe: sections that are made anew, then fields of the others."""
+    module, provider = _provider(job)
+    model = recipe.sections["model"]
+    imports = [
+        line
+        for name, line in _FACTS["imports"].items()
+        if name in (model.get("activation_func"), *model)
+    ]
+    comments: Mapping[str, str] = _FACTS["comments"]
+    lines = []
+    for section, comment in comments.items():
+        fields = recipe.sections.get(section, {})
+        if section in _NEW:
+            made = _NEW[section] or provider
+            lines += [f"# {comment}", f"cfg.{section} = {made}("]
+            lines += [f"    {name}={value}," for name, value in fields.items()]
+            lines += [")"]
+        elif fields:
+            lines += [f"# {comment}"]
+            lines += [f"cfg.{section}.{name} = {one}" for name, one in fields.items()]
+    text: str = _FACTS["recipe"]
+    return text.format(
+        title=job.title.replace("\\", "/").replace('"', "'"),
+        version=BRIDGE_VERSION,
+        imports="".join(f"{line}\n" for line in imports),
+        module=module,
+        provider=provider,
+        fields="".join(f"    {line}\n" for line in lines),
+        # The tokenizer has a token more, and may not have more than the model.
+        vocabulary=job.model.vocab_size - 1,
+    )
+
+
+def _script_text(job: LaunchJob, values: Mapping[str, Values], *, mapped: bool) -> str:
+    """Return the script that starts the recipe."""
+    text: str = _FACTS["script"]
+    return text.format(
+        recipe=RECIPE,
+        version=BRIDGE_VERSION,
+        surroundings=surroundings(values, job, mapped=mapped),
+        start=start_text(job, RECIPE, (), mapped=mapped),
+    )

@@ -21,11 +21,11 @@ from nestsim.launch.formats.torchtitan.names import (
     SCHEDULE,
     TABLE,
     TOML_FORMAT,
+    flavor_table,
     function_model,
     library_name,
     split_function,
 )
-from nestsim.launch.formats.torchtitan.snippets import flavor_table
 from nestsim.launch.formats.torchtitan.sources import (
     TitanOptions,
     is_command,

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nestsim.launch.carried import leaves, stored_words
-from nestsim.launch.formats.given import TableOptions
+from nestsim.launch.carried import TableOptions, leaves, stored_words
 from nestsim.launch.formats.torchtitan.names import (
     OPTIONS,
     REGISTRY,

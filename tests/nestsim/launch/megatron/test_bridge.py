@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from nestsim.launch.formats.megatron.bridge import (
-    RECIPE,
-    write_megatron_bridge,
-)
 from nestsim.launch.formats.megatron.options import TABLE
 from nestsim.launch.formats.megatron.read import read_megatron
-from nestsim.launch.formats.megatron.write import SCRIPT
+from nestsim.launch.formats.megatron.write import (
+    RECIPE,
+    SCRIPT,
+    write_megatron_bridge,
+)
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.ranks import RANK_MAP
 from nestsim.launch.read import LaunchSource
