@@ -172,7 +172,7 @@ def brought_back(
                 reason = f"The plan asks for another value: {label} is {now}."
             label, was = shown(name, value)
             reason = refused[name] or reason
-            gaps.append(LaunchGap(setting=label, value=was, reason=reason))
+            gaps.append(LaunchGap(label, was, reason))
     return back, gaps
 
 

@@ -195,7 +195,7 @@ def _with_usual_algorithms(network: Network, workload: Workload, plan: Plan) -> 
     return left_open if is_usual else plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LaunchGap:
     """Something of the plan that the framework's configuration has no words for."""
 

@@ -25,10 +25,7 @@ from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
 from nestsim.launch.formats.megatron.settings import rank_order
 from nestsim.launch.formats.megatron.write import write_megatron, write_megatron_bridge
 from nestsim.launch.formats.torchtitan.names import COMMAND_FORMAT, TOML_FORMAT
-from nestsim.launch.formats.torchtitan.reading import (
-    is_torchtitan,
-    read_torchtitan,
-)
+from nestsim.launch.formats.torchtitan.reading import is_torchtitan, read_torchtitan
 from nestsim.launch.formats.torchtitan.writing import write_torchtitan
 from nestsim.launch.formats.trainers.reading import TRAINERS, read_dump
 from nestsim.launch.formats.trainers.renaming import CORE, RENAMINGS

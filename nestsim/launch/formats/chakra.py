@@ -31,13 +31,7 @@ from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.step.ledger import LEDGER, PASSES
 from planner.step.offload import TO_DEVICE, TO_HOST
-from planner.step.schedules import (
-    BACKWARD,
-    FORWARD,
-    USUAL_KIND,
-    WEIGHT,
-    find_schedule,
-)
+from planner.step.schedules import BACKWARD, FORWARD, USUAL_KIND, WEIGHT, find_schedule
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 
@@ -326,12 +320,7 @@ class TraceProgram:
             share = num_bytes / max(hops, 1)
             waited = [
                 self._add(
-                    what,
-                    "hop of a ring",
-                    waited,
-                    num_bytes=share,
-                    peers=peers,
-                    tag=tag,
+                    what, "hop of a ring", waited, num_bytes=share, peers=peers, tag=tag
                 )
                 for what, peers in (("send", following), ("receive", before))
             ]
@@ -586,7 +575,7 @@ def _gaps(
     for setting, (lacks, value) in cases.items():
         if lacks:
             reason = GAPS[setting]
-            yield LaunchGap(setting=setting, value=value, reason=reason)
+            yield LaunchGap(setting, value, reason)
 
 
 def _notes(job: LaunchJob, work: PipelineWork) -> tuple[str, ...]:

@@ -46,11 +46,8 @@ def stated_gaps(
         setting = name.partition(":")[0]
         if cases.get(name, False):
             value = values.get(setting)
-            yield LaunchGap(
-                setting=setting,
-                value=setting_value(job, setting) if value is None else value,
-                reason=reason.format(**values),
-            )
+            value = setting_value(job, setting) if value is None else value
+            yield LaunchGap(setting, value, reason.format(**values))
 
 
 def _common_cases(job: LaunchJob, framework: str) -> dict[str, bool]:
@@ -153,11 +150,8 @@ def training_gaps(
         value = getattr(job.training, field.name)
         if field.name in known and value != known[field.name]:
             has = "none of its own" if known[field.name] == "" else known[field.name]
-            yield LaunchGap(
-                setting=f"training.{field.name}",
-                value=value,
-                reason=f"{framework} has {has}.",
-            )
+            reason = f"{framework} has {has}."
+            yield LaunchGap(f"training.{field.name}", value, reason)
 
 
 def _plain_mixed_precision(
@@ -183,12 +177,10 @@ def expert_group_gaps(job: LaunchJob, framework: str) -> Iterator[LaunchGap]:
     """Yield experts that are spread over data-parallel ranks alone, which few do."""
     parallel = job.plan.parallel
     if parallel.experts_within_data:
-        yield LaunchGap(
-            setting="expert_model_parallel_size",
-            value=parallel.expert_model_parallel_size,
-            reason=f"{framework} spreads experts over all ranks of a stage, the plan "
-            "over data-parallel ranks alone.",
-        )
+        ranks = "over all ranks of a stage, the plan over data-parallel ranks alone."
+        reason = f"{framework} spreads experts {ranks}"
+        size = parallel.expert_model_parallel_size
+        yield LaunchGap("expert_model_parallel_size", size, reason)
 
 
 _SOME_LLAMA = "llama3-8b"

@@ -131,8 +131,7 @@ class TreeText:
         first = prefix + next(iter(values))
         neighbours = [] if flow else [*reversed(_until(self.order, first))]
         key, last_node = next(
-            (stays[name] for name in neighbours if name in stays),
-            [*stays.values()][-1],
+            (stays[name] for name in neighbours if name in stays), [*stays.values()][-1]
         )
         end = self._end(last_node)
         begin = self.text.rfind("\n", 0, key.start_mark.index) + 1

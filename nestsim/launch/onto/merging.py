@@ -254,12 +254,7 @@ class _Merge:
             if self.format == "deepspeed":
                 self._add_config(tree_options(texts, ".json"))
 
-    def _add(
-        self,
-        file: str,
-        editor: OptionText,
-        options: Mapping[str, Any],
-    ) -> None:
+    def _add(self, file: str, editor: OptionText, options: Mapping[str, Any]) -> None:
         self.editors[file] = editor
         if not options:
             return
@@ -505,14 +500,9 @@ class _Merge:
         if reached and self.is_the_job(reached):
             gaps = []
         if mapped:
-            gaps.append(
-                LaunchGap(
-                    setting="placement",
-                    value=self.job.plan.placement,
-                    reason=f"{self.source.path.name} starts ranks in their order; "
-                    f"{RANK_MAP} says on which node and device each must run.",
-                )
-            )
+            where = f"{RANK_MAP} says on which node and device each must run."
+            reason = f"{self.source.path.name} starts ranks in their order; {where}"
+            gaps.append(LaunchGap("placement", self.job.plan.placement, reason))
         gaps += self._left(target, reached or {}, mapped=mapped)
         notes = [*self._environment()]
         if (start := self.source.num_devices) and not mapped:
@@ -568,12 +558,12 @@ class _Merge:
             for name in {**asked, **now}:
                 value = asked.get(name)
                 if value != now.get(name) and not (mapped and name == "placement"):
-                    outer = "" if table == "plan" else f"{table}."
+                    setting = name if table == "plan" else f"{table}.{name}"
                     yield LaunchGap(
-                        setting=f"{outer}{name}",
-                        value=value,
-                        reason=f"{self.source.path.name} says {now.get(name)}, and no "
-                        "option of it was found that changes that.",
+                        setting,
+                        value,
+                        f"{self.source.path.name} says {now.get(name)}, and no option "
+                        "of it was found that changes that.",
                     )
 
 

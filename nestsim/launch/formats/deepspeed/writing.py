@@ -107,11 +107,7 @@ def _gap(
     instead = list(found) if isinstance(found, tuple) else found
     if found in (None, "", ()):
         instead = "none"
-    return LaunchGap(
-        setting=setting,
-        value=value,
-        reason=f"{reason}; the launch has {instead}.",
-    )
+    return LaunchGap(setting, value, f"{reason}; the launch has {instead}.")
 
 
 def _plan_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
@@ -120,12 +116,7 @@ def _plan_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
         name = field.name
         wanted, has = getattr(job.settings, name), getattr(found, name)
         if name == "placement" and name_parts(job.plan.placement)[1]:
-            yield LaunchGap(
-                setting=name,
-                value=wanted,
-                reason=f"{RANK_MAP} has the nodes in this order, and the launch takes "
-                "them so; no import can tell which of them are slow.",
-            )
+            yield LaunchGap(name, wanted, TABLE.gaps["placement: of nodes"])
         elif wanted != has:
             yield _gap(name, wanted, has)
 
@@ -133,17 +124,12 @@ def _plan_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
 def _model_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     wanted = job.model
     if wanted.family not in _GPTS:
-        yield LaunchGap(
-            setting="model.family",
-            value=wanted.family,
-            reason="Megatron-DeepSpeed's pretrain_gpt.py builds no such model; the "
-            "launch has the sizes of a GPT.",
-        )
+        yield LaunchGap("model.family", wanted.family, TABLE.gaps["model.family"])
         return
     try:
         found = built_model(read.model, Path())
     except InputError as error:
-        yield LaunchGap(setting="model", value=wanted.family, reason=f"{error}.")
+        yield LaunchGap("model", wanted.family, f"{error}.")
         return
     for field in fields(wanted):
         value, has = getattr(wanted, field.name), getattr(found, field.name)
@@ -155,9 +141,7 @@ def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     try:
         table = TrainingTable.model_validate(read.training)
     except ValidationError as error:
-        yield LaunchGap(
-            setting="training", value=str(read.training), reason=f"{error}."
-        )
+        yield LaunchGap("training", str(read.training), f"{error}.")
         return
     found = table.build(PRESETS[PRESET])
     for name in _TRAINING:

@@ -171,10 +171,7 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
                 "(dcn).",
                 _axes(job, mesh),
             ),
-            (
-                "The pipeline; stages come round again after each chunk.",
-                _pipeline(job),
-            ),
+            ("The pipeline; stages come round again after each chunk.", _pipeline(job)),
             ("What is computed again, and what the host keeps.", _recompute(job)),
         )
     ]

@@ -472,29 +472,19 @@ def _expression(option: LaunchOption, words: Values) -> str:
 
 def _bridge_gaps(job: LaunchJob, recipe: _BridgeRecipe) -> Iterator[LaunchGap]:
     if job.model.family in _FACTS["no_recipe"]:
-        yield LaunchGap(
-            setting="model.family",
-            value=job.model.family,
-            reason="Megatron Bridge pre-trains decoders: the recipe has one of these "
-            "sizes; --to megatron writes this model.",
-        )
+        reason = known.TABLE.gaps["model.family: Bridge"]
+        yield LaunchGap("model.family", job.model.family, reason)
     for name, words in recipe.missing:
-        yield LaunchGap(
-            setting=f"--{name}",
-            value=" ".join(words),
-            reason="Megatron Bridge has no field for this option of Megatron-LM.",
-        )
+        reason = "Megatron Bridge has no field for this option of Megatron-LM."
+        yield LaunchGap(f"--{name}", " ".join(words), reason)
 
 
 def _script_gaps(job: LaunchJob, values: Mapping[str, Values]) -> Iterator[LaunchGap]:
     """Yield the options of an imported script that are no fields of the recipe."""
     script = script_options(job) or {}
     if left := [name for name, one in script.items() if values.get(name) != one]:
-        yield LaunchGap(
-            setting="launch.options",
-            value=", ".join(left),
-            reason="The recipe leaves these options of the imported script to you.",
-        )
+        reason = "The recipe leaves these options of the imported script to you."
+        yield LaunchGap("launch.options", ", ".join(left), reason)
 
 
 def _provider(job: LaunchJob) -> tuple[str, str]:

@@ -547,12 +547,8 @@ def elsewhere(job: LaunchJob) -> Iterator[LaunchGap]:
     ):
         options = carried_options(job, name)
         if options:
-            yield LaunchGap(
-                setting="launch.options",
-                value=", ".join(options),
-                reason=f"They are of torchtitan {version}, and do not come along to "
-                f"{other}: give there what matters to the model that is trained.",
-            )
+            reason = TABLE.facts["elsewhere"].format(version=version, other=other)
+            yield LaunchGap("launch.options", ", ".join(options), reason)
 
 
 def _unknown(name: str) -> str:
