@@ -230,7 +230,7 @@ def words_of_option(value: Any) -> tuple[str, ...]:
     """Return the words behind an option of a command that a scenario has."""
     if value is True:
         return ()
-    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+    return tuple(map(str, value if isinstance(value, list | tuple) else [value]))
 
 
 def with_variables(word: str) -> str:
@@ -260,7 +260,7 @@ def quoted(word: str) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TableOptions:
     """What a configuration says."""
 
@@ -286,8 +286,8 @@ class TableOptions:
     dashes: str = ""
     """What stands before names of options."""
 
-    assumptions: tuple[str, ...] = ()
-    """What was taken where only running it would tell."""
+    assumptions: list[str] = field(default_factory=list)
+    """What was taken where it does not tell, a sentence each."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """What a named configuration of the framework sets."""
@@ -302,6 +302,11 @@ class TableOptions:
             read=[*self.named, *_some(written, self.ticked)],
             assumed=_some(written, self.replaced),
         )
+
+    def assume(self, sentence: str, *replaced: str) -> None:
+        """Note what is taken, and in place of which options."""
+        self.assumptions.append(sentence)
+        self.replaced.update(replaced)
 
     def kept(self) -> dict[str, Any]:
         """Return what no setting holds: what nobody read, and some that say more."""

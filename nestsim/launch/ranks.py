@@ -16,6 +16,7 @@ from planner.plans.written import order_of
 from planner.search.placements import Extents
 from topologies.arrays import IntArray
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 RANK_MAP = "rank_map.csv"
 """Name of the file."""
@@ -58,18 +59,12 @@ def parsed_rank_map(text: str, devices_per_node: int) -> IntArray:
         row = _ROW.fullmatch(line)
         rank, node, device = (-1, 0, 0) if row is None else map(int, row.groups())
         if not 0 <= rank < devices.size or devices[rank] >= 0:
-            raise InputError(
-                "is no row of a rank of its own",
-                where=RANK_MAP,
-                got=line[:40],
-                expected=expected,
+            raise Value(line[:40], RANK_MAP).error(
+                "is no row of a rank of its own", expected
             )
         if device >= devices_per_node:
-            raise InputError(
-                "is no device of a node",
-                where=RANK_MAP,
-                got=line[:40],
-                expected=f"0 to {devices_per_node - 1}",
+            raise Value(line[:40], RANK_MAP).error(
+                "is no device of a node", f"0 to {devices_per_node - 1}"
             )
         devices[rank] = node * devices_per_node + device
     if lines[:1] != [_HEADING] or np.unique(devices).size < max(devices.size, 1):

@@ -19,6 +19,10 @@ from nestsim.scenario.hardware.described import with_whole_paths
 from nestsim.scenario.load import Scenario
 from topologies.accelerators import accelerator_names
 from topologies.errors import InputError
+from topologies.input_file import Value
+
+Settings = dict[str, Any]
+"""Settings of a table of a scenario, or options of a framework, by name."""
 
 DEFAULT_ACCELERATOR = "h100-sxm"
 """The device that is assumed where nothing says which."""
@@ -274,11 +278,8 @@ def _assumed_cluster(
         accelerator = DEFAULT_ACCELERATOR
         assumed.append(f"The devices are {accelerator}.")
     elif accelerator not in accelerator_names():
-        raise InputError(
-            "no such accelerator",
-            where="--accelerator",
-            got=accelerator,
-            expected="a name that `nestsim accelerators` lists",
+        raise Value(accelerator, "--accelerator").error(
+            "no such accelerator", "a name that `nestsim accelerators` lists"
         )
     count = job.num_devices
     if count is None:

@@ -199,11 +199,11 @@ class TraceProgram:
         )
         for kind, microbatch, chunk, as_written in rows:
             number = int(virtual.number[self.stage, chunk])
-            self._receive(kind, microbatch, number)
+            self._transfer(kind, microbatch, number, sends=False)
             self.frontier = (*self.frontier, *gathered)
             gathered = ()
             self._pass(kind, as_written, microbatch, number)
-            self._send(kind, microbatch, number)
+            self._transfer(kind, microbatch, number, sends=True)
         self._end()
         return tuple(self.items)
 
@@ -236,43 +236,24 @@ class TraceProgram:
         place = microbatch * boundaries + boundary
         return 2 * place + (kind == BACKWARD)
 
-    def _receive(self, kind: int, microbatch: int, number: int) -> None:
-        """Wait for the input of a pass."""
-        if kind == WEIGHT:
-            return
-        step = -1 if kind == FORWARD else 1
-        peers = self._neighbour(number, step)
+    def _transfer(
+        self, kind: int, microbatch: int, number: int, *, sends: bool
+    ) -> None:
+        """Send the output of a pass, or wait for its input."""
+        ahead = (kind == FORWARD) == sends
+        peers = None if kind == WEIGHT else self._neighbour(number, 1 if ahead else -1)
         if peers is None:
             return
-        boundary = number - 1 if kind == FORWARD else number
+        boundary = number if ahead else number - 1
         node = self._add(
-            "receive",
-            f"receive for {_NAMES[kind]} {microbatch}",
-            (),
+            "send" if sends else "receive",
+            f"{'send of' if sends else 'receive for'} {_NAMES[kind]} {microbatch}",
+            self.frontier if sends else (),
             num_bytes=float(self.work.boundary_bytes[boundary]),
             peers=peers,
             tag=self._tag(kind, microbatch, boundary),
         )
-        self.frontier = (*self.frontier, node)
-
-    def _send(self, kind: int, microbatch: int, number: int) -> None:
-        """Send the output of a pass."""
-        if kind == WEIGHT:
-            return
-        step = 1 if kind == FORWARD else -1
-        peers = self._neighbour(number, step)
-        if peers is None:
-            return
-        boundary = number if kind == FORWARD else number - 1
-        node = self._add(
-            "send",
-            f"send of {_NAMES[kind]} {microbatch}",
-            self.frontier,
-            num_bytes=float(self.work.boundary_bytes[boundary]),
-            peers=peers,
-            tag=self._tag(kind, microbatch, boundary),
-        )
-        if self.work.blocking_transfers:
+        if not sends or self.work.blocking_transfers:
             self.frontier = (*self.frontier, node)
 
     # Passes.
@@ -298,15 +279,20 @@ class TraceProgram:
             return (node,)
         if message.operation == "send_recv":
             return tuple(self._hops(message.num_bytes, message.num_hops, groups, after))
-        node = self._add(
-            "collective",
-            f"{message.kind} {message.operation}, {name}",
-            after,
-            num_bytes=message.num_bytes,
-            operation=message.operation,
-            groups=groups,
-        )
-        return (node,)
+        name = f"{message.kind} {message.operation}, {name}"
+        return self._collect(name, after, message.operation, groups, message.num_bytes)
+
+    def _collect(
+        self,
+        name: str,
+        after: Sequence[int],
+        operation: str,
+        groups: IntArray,
+        num_bytes: float,
+    ) -> tuple[int]:
+        """Do a collective."""
+        sent = {"num_bytes": num_bytes, "operation": operation, "groups": groups}
+        return (self._add("collective", name, after, **sent),)
 
     def _hops(
         self, num_bytes: float, hops: int, groups: IntArray, after: Sequence[int]
@@ -336,15 +322,9 @@ class TraceProgram:
         self.frontier = self._step_collectives(self.sent.before) or self.frontier
         if self.tied is not None:
             pairs, num_bytes = self.tied
-            node = self._add(
-                "collective",
-                "tied embedding",
-                self.frontier,
-                num_bytes=num_bytes,
-                operation="all_reduce",
-                groups=pairs,
+            self.frontier = self._collect(
+                "tied embedding", self.frontier, "all_reduce", pairs, num_bytes
             )
-            self.frontier = (node,)
         self._compute("optimizer", float(self.work.optimizer_time[self.stage]))
         if not self.work.gather_buckets[self.stage]:
             self._step_collectives(self.sent.after)
@@ -353,15 +333,8 @@ class TraceProgram:
         """Do collectives of the step's end one after another."""
         last = self.frontier
         for operation, groups, num_bytes in collectives:
-            node = self._add(
-                "collective",
-                f"step {operation}",
-                last,
-                num_bytes=num_bytes,
-                operation=operation,
-                groups=groups,
-            )
-            last = (node,)
+            name = f"step {operation}"
+            last = self._collect(name, last, operation, groups, num_bytes)
         return last if collectives else ()
 
 

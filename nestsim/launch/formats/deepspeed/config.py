@@ -101,11 +101,12 @@ class ConfigFacts:
         """
         *tables, key = name.split(".")
         table = self.root
+        self.ticked.add(name)
         for part in tables:
             table = table.get(part, None)
+            self.ticked.add(table.where)  # which may be empty
             if table.raw is None:
                 return Value(default, name)
-        self.ticked.add(name)
         return table.get(key, default)
 
     def size(self, name: str) -> int | None:
@@ -123,10 +124,8 @@ class ConfigFacts:
         return default if value.raw in (TRAINER_DECIDES, None) else value.flag()
 
     def meaning(self, name: str, default: Any = None) -> Any:
-        """Return what the word behind a key stands for, None without a word."""
+        """Return what the word behind a key stands for."""
         value, known = self.value(name, default), _OPTIONS[name].words
-        if value.raw is None:
-            return None
         if value.text().lower() not in known:
             raise value.error("is not one of the known values", ", ".join(known))
         return known[value.text().lower()]
@@ -256,8 +255,8 @@ def _read_precision(facts: ConfigFacts) -> None:
         )
     facts.training["precision"] = enabled[0] if enabled else "fp32"
     for name in ("data_types.grad_accum_dtype", "communication_data_type"):
-        if word := facts.meaning(name):
-            facts.training[_OPTIONS[name].key] = word
+        if facts.value(name).raw is not None:
+            facts.training[_OPTIONS[name].key] = facts.meaning(name)
 
 
 def _is_on(section: str, precision: str, facts: ConfigFacts) -> bool:

@@ -22,7 +22,7 @@ from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.shell.marks import known_word, readable
 from nestsim.launch.training import TrainingStart, find_training, program_place
 from topologies.errors import InputError
-from topologies.input_file import parse_json, read_text
+from topologies.input_file import Value, parse_json, read_text
 
 MAX_FILE = 64 * 2**20
 """Longest file beside a script that is read [byte]: a rank map of 8 million devices."""
@@ -105,7 +105,7 @@ def _job(
     carried = launch_table(FORMAT, tables.kept, assumed)
     return ImportedJob(
         name=source.path.stem,
-        tables=tables.by_name() | carried,
+        tables=tables.tables | carried,
         num_devices=tables.num_devices,
         devices_per_node=node,
         assumptions=tuple(assumed),
@@ -181,12 +181,9 @@ def _config(options: TrainerOptions, start: TrainingStart, folder: Path) -> obje
         return None
     written = start.files.get(name) or _beside(name, folder)
     if written is None:
-        raise InputError(
+        raise Value(readable(name), "--deepspeed_config").error(
             "is not beside the script",
-            where="--deepspeed_config",
-            got=readable(name),
-            expected=f"the file {PurePosixPath(readable(name)).name} in the script's "
-            "folder",
+            f"the file {PurePosixPath(readable(name)).name} in the script's folder",
         )
     try:
         return _parsed(readable(written))

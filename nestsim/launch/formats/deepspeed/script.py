@@ -16,12 +16,13 @@ from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
 from estimators.models.spec import DENSE_BLOCK, EXPERT_BLOCK, TransformerSpec
 from nestsim.launch.carried import stored_words
 from nestsim.launch.formats.usual import decoder_family, gated_width
-from nestsim.launch.read import OptionEffects
+from nestsim.launch.read import OptionEffects, Settings
 from nestsim.launch.shell.marks import known_word, readable, without_unknown
 from nestsim.scenario.errors import nearest
 from nestsim.scenario.model import HuggingFaceModel, LibraryModel, SpelledOutModel
 from planner.frameworks.options import LaunchOption, option_table
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 FORMAT = "deepspeed"
 """Name of the format that the options are of."""
@@ -44,13 +45,13 @@ class TrainerOptions:
 
     is_megatron: bool = False
     """Whether it is a script of Megatron-DeepSpeed."""
-    model: dict[str, Any] = field(default_factory=dict)
+    model: Settings = field(default_factory=dict)
     """Settings of [model]."""
-    training: dict[str, Any] = field(default_factory=dict)
+    training: Settings = field(default_factory=dict)
     """Settings of [training]."""
-    plan: dict[str, Any] = field(default_factory=dict)
+    plan: Settings = field(default_factory=dict)
     """Settings of [plan]."""
-    launch: dict[str, Any] = field(default_factory=dict)
+    launch: Settings = field(default_factory=dict)
     """What several settings follow from."""
     ignored: list[str] = field(default_factory=list)
     """Options that make no difference to a plan."""
@@ -68,7 +69,7 @@ class TrainerOptions:
         read = [name for name in self.given if name not in others]
         return OptionEffects.of(self.given, read=read, assumed=self.replaced)
 
-    def kept(self) -> dict[str, Any]:
+    def kept(self) -> Settings:
         """Return the options that no setting holds, as a scenario has them."""
         others = {*self.ignored, *self.replaced}
         return {
@@ -186,7 +187,7 @@ def _yes(where: str, values: Sequence[str]) -> bool:
         return True
     if text in _NO:
         return False
-    raise InputError("is neither on nor off", where=where, got=text, expected="True")
+    raise Value(text, where).error("is neither on nor off", "True")
 
 
 def _value(option: LaunchOption, where: str, values: Sequence[str]) -> Any:
@@ -195,11 +196,8 @@ def _value(option: LaunchOption, where: str, values: Sequence[str]) -> Any:
     if len(texts) > 1:  # a variable that nothing sets is no word for a shell
         texts = {text for text in texts if without_unknown(text)}
     if len(texts) != 1:
-        raise InputError(
-            "has no value" if not texts else "has several values",
-            where=where,
-            got=readable(" ".join(values))[:60] or None,
-            expected="one value",
+        raise Value(readable(" ".join(values))[:60] or None, where).error(
+            "has no value" if not texts else "has several values", "one value"
         )
     (text,) = texts
     # A file may be called by a name that only the running shell knows.
@@ -211,13 +209,9 @@ def _value(option: LaunchOption, where: str, values: Sequence[str]) -> Any:
         is_whole = not isinstance(option.default, float)
         number = int(text.replace("_", "")) if is_whole else float(text)
     except ValueError:
-        raise InputError(
-            "is no number", where=where, got=text[:60], expected="a number"
-        ) from None
+        raise Value(text[:60], where).error("is no number", "a number") from None
     if not 0 <= number <= _MOST:  # also NaN
-        raise InputError(
-            "is out of range", where=where, got=text[:60], expected=f"0 to {_MOST:,}"
-        )
+        raise Value(text[:60], where).error("is out of range", f"0 to {_MOST:,}")
     return number
 
 
@@ -230,7 +224,7 @@ LLAMA_VOCABULARY: int = TABLE.facts["llama_vocabulary"]
 _NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "sequence_length")
 
 
-def architecture(options: TrainerOptions, assumptions: list[str]) -> dict[str, Any]:
+def architecture(options: TrainerOptions, assumptions: list[str]) -> Settings:
     """Return the table [model] of a script's options.
 
     Raises
@@ -244,7 +238,7 @@ def architecture(options: TrainerOptions, assumptions: list[str]) -> dict[str, A
             where="--model",
             expected="a name that `nestsim models` lists, or a config.json",
         )
-    table: dict[str, Any] = {**TABLE.facts["model"], **options.model}
+    table: Settings = {**TABLE.facts["model"], **options.model}
     for option in TABLE.part("model"):
         if option.key in _NEEDED and option.key not in table:
             raise InputError(
@@ -261,17 +255,14 @@ def architecture(options: TrainerOptions, assumptions: list[str]) -> dict[str, A
     return {**table, "family": decoder_family(table)}
 
 
-def _set_positions(table: dict[str, Any], launch: Mapping[str, Any]) -> None:
+def _set_positions(table: Settings, launch: Mapping[str, Any]) -> None:
     """Say how positions are told apart; rotary ones are asked for by themselves."""
     named = launch.get("position_embedding_type")
     if named is not None:
         words = TABLE.options["position-embedding-type"].words
         if named not in words:
-            raise InputError(
-                "is not one of the known values",
-                where="--position-embedding-type",
-                got=named,
-                expected=", ".join(words),
+            raise Value(named, "--position-embedding-type").error(
+                "is not one of the known values", ", ".join(words)
             )
         table["position_embedding_type"] = words[named]
         return
@@ -281,7 +272,7 @@ def _set_positions(table: dict[str, Any], launch: Mapping[str, Any]) -> None:
 
 
 def _add_vocabulary(
-    table: dict[str, Any], launch: Mapping[str, Any], assumptions: list[str]
+    table: Settings, launch: Mapping[str, Any], assumptions: list[str]
 ) -> None:
     if "vocab_size" in table:
         return
@@ -305,7 +296,7 @@ def _add_vocabulary(
         )
 
 
-def _add_experts(table: dict[str, Any], launch: Mapping[str, Any]) -> None:
+def _add_experts(table: Settings, launch: Mapping[str, Any]) -> None:
     if table.get("num_moe_experts", 1) == 1:
         table.pop("num_moe_experts", None)
         table.pop("moe_router_topk", None)
@@ -314,11 +305,9 @@ def _add_experts(table: dict[str, Any], launch: Mapping[str, Any]) -> None:
     every = launch.get("expert_interval", TABLE.options["expert-interval"].default)
     blocks = table["num_layers"]
     if not 1 <= every <= blocks <= MAX_LAYERS:
-        raise InputError(
+        raise Value(every, "--expert-interval").error(
             "leaves no block with experts",
-            where="--expert-interval",
-            got=every,
-            expected=f"1 to {blocks}, of at most {MAX_LAYERS} blocks",
+            f"1 to {blocks}, of at most {MAX_LAYERS} blocks",
         )
     if every > 1:
         table["moe_layer_freq"] = [
@@ -347,16 +336,6 @@ def built_model(table: Mapping[str, Any], folder: Path) -> TransformerSpec:
             f"is no model: {first['msg']}",
             where=".".join(str(part) for part in first["loc"]),
         ) from None
-
-
-def num_blocks_of(table: Mapping[str, Any], folder: Path) -> int:
-    """Return the blocks of the model of a table [model]."""
-    return built_model(table, folder).num_layers
-
-
-def ties_of(table: Mapping[str, Any], folder: Path) -> bool:
-    """Return whether the head of the model of a table [model] is its embedding."""
-    return built_model(table, folder).tie_word_embeddings
 
 
 def model_words(spec: TransformerSpec) -> dict[str, tuple[str, ...]]:

@@ -16,15 +16,15 @@ from nestsim.launch.formats.deepspeed.script import (
     TABLE,
     TrainerOptions,
     architecture,
-    num_blocks_of,
-    ties_of,
+    built_model,
 )
 from nestsim.launch.ranks import placement_settings
-from nestsim.launch.read import OptionEffects
+from nestsim.launch.read import OptionEffects, Settings
 from planner.plans.spec import DEFAULT_ORDER
 from planner.search.placements import Extents
 from topologies.arrays import IntArray
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 PRESET = "deepspeed"
 """Preset of what is read."""
@@ -92,23 +92,16 @@ class DeepSpeedLaunch:
 class LaunchTables:
     """Tables of a scenario, and how they were come by."""
 
-    model: dict[str, Any]
-    training: dict[str, Any]
-    software: dict[str, Any]
-    plan: dict[str, Any]
+    tables: dict[str, Settings]
+    """``model``, ``training``, ``software`` and ``plan``."""
     num_devices: int
+    """Devices of the job."""
     assumptions: list[str]
+    """What was assumed, a sentence each."""
     effects: OptionEffects
-    kept: dict[str, Any] = field(default_factory=dict)
-
-    def by_name(self) -> dict[str, dict[str, Any]]:
-        """Return the tables under their names."""
-        return {
-            "model": self.model,
-            "training": self.training,
-            "software": self.software,
-            "plan": self.plan,
-        }
+    """What became of options and keys."""
+    kept: Settings
+    """What no setting holds."""
 
 
 def launch_tables(launch: DeepSpeedLaunch) -> LaunchTables:
@@ -154,10 +147,12 @@ def launch_tables(launch: DeepSpeedLaunch) -> LaunchTables:
         # Groups are no larger than the world (deepspeed/utils/groups.py:944).
         plan["zero_hpz_partition_size"] = min(plan["zero_hpz_partition_size"], used)
     return LaunchTables(
-        model=model,
-        training=training,
-        software=_software(facts, plan),
-        plan=plan,
+        tables={
+            "model": model,
+            "training": training,
+            "software": _software(facts, plan),
+            "plan": plan,
+        },
         num_devices=launch.num_devices or used,
         assumptions=assumptions,
         effects=options.effects + facts.effects,
@@ -165,7 +160,7 @@ def launch_tables(launch: DeepSpeedLaunch) -> LaunchTables:
     )
 
 
-def _kept(options: TrainerOptions, facts: ConfigFacts) -> dict[str, Any]:
+def _kept(options: TrainerOptions, facts: ConfigFacts) -> Settings:
     """Return what no setting holds, by names that tell where it stands."""
     outer = "" if options.is_megatron else TRAINER
     return {f"{outer}{name}": one for name, one in options.kept().items()} | {
@@ -179,9 +174,9 @@ def _model_ranks(plan: Mapping[str, Any]) -> int:
     return tp * pp * cp
 
 
-def _sizes(options: TrainerOptions, facts: ConfigFacts) -> dict[str, Any]:
+def _sizes(options: TrainerOptions, facts: ConfigFacts) -> Settings:
     """Return the parallel sizes but for the replicas."""
-    plan: dict[str, Any] = dict.fromkeys(SIZES, 1)
+    plan: Settings = dict.fromkeys(SIZES, 1)
     plan |= facts.sizes
     plan |= {
         name: value
@@ -208,7 +203,7 @@ def _sizes(options: TrainerOptions, facts: ConfigFacts) -> dict[str, Any]:
 def _batch(
     options: TrainerOptions,
     facts: ConfigFacts,
-    plan: dict[str, Any],
+    plan: Settings,
     ranks: int | None,
     assumptions: list[str],
 ) -> int:
@@ -288,11 +283,9 @@ class _BatchNumbers:
         self._follow()
         made = self.micro * self.steps * self.replicas
         if self.total != made:
-            raise InputError(
+            raise Value(self.total, "train_batch_size").error(
                 "is not micro-batch x accumulation steps x replicas, as DeepSpeed asks",
-                where="train_batch_size",
-                got=self.total,
-                expected=f"{self.micro} x {self.steps} x {self.replicas} = {made}",
+                f"{self.micro} x {self.steps} x {self.replicas} = {made}",
             )
 
     def _follow(self) -> None:
@@ -312,12 +305,10 @@ def _zero_stage(
     if stage is None:
         stage = options.launch.get("zero_stage", 0)
     if plan["pipeline_model_parallel_size"] > 1 and stage > 1:
-        raise InputError(
+        raise Value(stage, "zero_optimization.stage").error(
             "does not go with a pipeline in DeepSpeed "
             "(deepspeed/runtime/pipe/engine.py)",
-            where="zero_optimization.stage",
-            got=stage,
-            expected="0 or 1, or --no-pipeline-parallel",
+            "0 or 1, or --no-pipeline-parallel",
         )
     return int(stage)
 
@@ -333,11 +324,11 @@ def _shards_anyway(plan: Mapping[str, Any], training: Mapping[str, Any]) -> bool
 
 
 def _recompute(
-    options: TrainerOptions, plan: dict[str, Any], assumptions: list[str]
-) -> dict[str, Any]:
+    options: TrainerOptions, plan: Settings, assumptions: list[str]
+) -> Settings:
     """Return what is recomputed, and drop what hosts would keep of it otherwise."""
     launch = options.launch
-    found: dict[str, Any] = {"recompute": launch.get("recompute_granularity", "none")}
+    found: Settings = {"recompute": launch.get("recompute_granularity", "none")}
     every = launch.get("recompute_num_layers", 1)
     if launch.get("checkpoint_activations") or launch.get("gradient_checkpointing"):
         found["recompute"] = "full"
@@ -361,19 +352,14 @@ def _recompute(
 def _check_block_method(plan: Mapping[str, Any]) -> None:
     """Refuse to recompute some blocks of the stages of a pipeline."""
     if plan["pipeline_model_parallel_size"] > 1:
-        raise InputError(
+        raise Value("block", "--recompute-method").error(
             "is not what DeepSpeed's pipeline recomputes by",
-            where="--recompute-method",
-            got="block",
-            expected="uniform, or --checkpoint-activations",
+            "uniform, or --checkpoint-activations",
         )
 
 
 def _add_layout(
-    plan: dict[str, Any],
-    model: Mapping[str, Any],
-    options: TrainerOptions,
-    folder: Path,
+    plan: Settings, model: Mapping[str, Any], options: TrainerOptions, folder: Path
 ) -> None:
     """Say how many blocks each stage holds where they are not equally many."""
     pp = plan["pipeline_model_parallel_size"]
@@ -381,20 +367,14 @@ def _add_layout(
         return
     method = options.launch.get("partition_method", BLOCKS)
     if method not in METHODS:
-        raise InputError(
-            "is no way to share out blocks that is known here",
-            where="--pp-partition-method",
-            got=method,
-            expected=" or ".join(METHODS),
+        raise Value(method, "--pp-partition-method").error(
+            "is no way to share out blocks that is known here", " or ".join(METHODS)
         )
-    blocks = num_blocks_of(model, folder)
-    tied = ties_of(model, folder)
+    spec = built_model(model, folder)
+    blocks, tied = spec.num_layers, spec.tie_word_embeddings
     if pp > blocks + 2:  # the ends of the chain may be stages of their own
-        raise InputError(
-            "are more stages than the model has blocks",
-            where="--pipeline-model-parallel-size",
-            got=pp,
-            expected=f"at most {blocks + 2}",
+        raise Value(pp, "--pipeline-model-parallel-size").error(
+            "are more stages than the model has blocks", f"at most {blocks + 2}"
         )
     counts = shared_blocks(blocks, pp, method, tied=tied)
     if len(set(counts)) > 1:
@@ -439,11 +419,9 @@ def _placement(devices: IntArray | None, plan: Mapping[str, Any]) -> dict[str, s
     tp, pp, cp, ep = (int(plan[name]) for name in SIZES)
     dp, grouping = plan["data_parallel_size"], Grouping.of((tp, cp, ep))
     if dp % grouping.replica_unit((tp, cp, ep)):
-        raise InputError(
+        raise Value(ep, "--moe-expert-parallel-size").error(
             "does not divide the ranks that experts are spread over",
-            where="--moe-expert-parallel-size",
-            got=ep,
-            expected=f"a divisor of {dp * cp}",
+            f"a divisor of {dp * cp}",
         )
     ep = 1 if grouping.is_folded else ep
     extents = Extents(tp, cp, ep, dp // ep, pp)
@@ -461,7 +439,7 @@ def _algorithms(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _training(
     options: TrainerOptions, facts: ConfigFacts, batch: int, assumptions: list[str]
-) -> dict[str, Any]:
+) -> Settings:
     """Return the table [training]; the JSON decides, as in DeepSpeed."""
     given = {
         name: value
@@ -477,9 +455,9 @@ def _training(
     return table
 
 
-def _software(facts: ConfigFacts, plan: Mapping[str, Any]) -> dict[str, Any]:
+def _software(facts: ConfigFacts, plan: Mapping[str, Any]) -> Settings:
     """Return the table [software]: a pipeline reduces behind its last pass."""
-    table: dict[str, Any] = {"preset": PRESET}
+    table: Settings = {"preset": PRESET}
     if plan["pipeline_model_parallel_size"] == 1:
         table |= {name: True for name, on in facts.software.items() if on}
     return table

@@ -59,6 +59,7 @@ from nestsim.launch.formats.deepspeed.tables import (
 from nestsim.launch.formats.usual import expert_group_gaps, strongest
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
+from nestsim.launch.read import Settings
 from nestsim.launch.training import CHECK_COMMAND, check_text
 from nestsim.report.json import dump_json
 from nestsim.scenario.plan import PlanTable
@@ -111,7 +112,7 @@ def _gap(
 
 
 def _plan_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
-    found = PlanTable.model_validate(read.plan).build(PRESETS[PRESET])
+    found = PlanTable.model_validate(read.tables["plan"]).build(PRESETS[PRESET])
     for field in fields(found):
         name = field.name
         wanted, has = getattr(job.settings, name), getattr(found, name)
@@ -127,7 +128,7 @@ def _model_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
         yield LaunchGap("model.family", wanted.family, TABLE.gaps["model.family"])
         return
     try:
-        found = built_model(read.model, Path())
+        found = built_model(read.tables["model"], Path())
     except InputError as error:
         yield LaunchGap("model", wanted.family, f"{error}.")
         return
@@ -139,9 +140,9 @@ def _model_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
 
 def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     try:
-        table = TrainingTable.model_validate(read.training)
+        table = TrainingTable.model_validate(read.tables["training"])
     except ValidationError as error:
-        yield LaunchGap("training", str(read.training), f"{error}.")
+        yield LaunchGap("training", str(read.tables["training"]), f"{error}.")
         return
     found = table.build(PRESETS[PRESET])
     for name in _TRAINING:
@@ -151,7 +152,7 @@ def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
 
 
 def _software_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
-    found = SoftwareTable.model_validate(read.software).build_execution({})
+    found = SoftwareTable.model_validate(read.tables["software"]).build_execution({})
     for name in _EXECUTION:
         wanted, has = getattr(job.workload.execution, name), getattr(found, name)
         if wanted != has:
@@ -195,7 +196,7 @@ def write_deepspeed(job: LaunchJob) -> LaunchFiles:
 
     words = joined(groups)
     back, keys, changes = of_import(
-        job, words, config, lambda *both: read(*both).by_name()
+        job, words, config, lambda *both: read(*both).tables
     )
     groups = with_imported(groups, back, name="SCRIPT", file="script")
     config = merged(config, keys)
@@ -252,12 +253,12 @@ def _zero_stage(plan: PlanSpec) -> int:
     return min(stage, 1) if plan.pipeline_model_parallel_size > 1 else stage
 
 
-def _config(job: LaunchJob) -> dict[str, Any]:
+def _config(job: LaunchJob) -> Settings:
     """Return the JSON."""
     plan, training, execution = job.settings, job.training, job.workload.execution
     parallel, steps = job.plan.parallel, job.plan.num_microbatches
     micro = plan.micro_batch_size
-    config: dict[str, Any] = {
+    config: Settings = {
         "train_batch_size": micro * steps * parallel.data_parallel_size,
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": steps,
@@ -408,7 +409,7 @@ def of_import(
     words: Words,
     config: Mapping[str, Any],
     reads: Callable[[Words, Mapping[str, Any]], Any],
-) -> tuple[dict[str, tuple[str, ...]], dict[str, Any], list[LaunchGap]]:
+) -> tuple[dict[str, tuple[str, ...]], Settings, list[LaunchGap]]:
     """Return the options and the keys that come back, and what is changed of them.
 
     Parameters
@@ -422,7 +423,7 @@ def of_import(
     reads
         What a script and a JSON are read as.
     """
-    own: dict[str, Any] = {**words}
+    own: Settings = {**words}
     own |= {f"{JSON}{name}": one for name, one in leaves(config)}
     carried = {
         name: one if name.startswith((JSON, TRAINER)) else words_of_option(one)
@@ -475,10 +476,10 @@ def _shown(name: str, value: Any) -> tuple[str, Any]:
     return f"--{name.removeprefix(TRAINER)}", value
 
 
-def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parted(options: Mapping[str, Any]) -> tuple[Settings, Settings]:
     """Return the options of the script and the JSON of options of both."""
     words = {name: one for name, one in options.items() if not name.startswith(JSON)}
-    config: dict[str, Any] = {}
+    config: Settings = {}
     for name, value in options.items():
         if name.startswith(JSON):
             table = config
@@ -491,7 +492,7 @@ def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     return words, config
 
 
-def merged(config: Mapping[str, Any], back: Mapping[str, Any]) -> dict[str, Any]:
+def merged(config: Mapping[str, Any], back: Mapping[str, Any]) -> Settings:
     """Return a JSON with others in it."""
     whole = dict(config)
     for key, value in back.items():

@@ -18,10 +18,11 @@ from nestsim.launch.formats.maxtext.sources import (
     is_maxtext,
     read_settings,
 )
-from nestsim.launch.read import DEFAULT_NODE, ImportedJob, LaunchSource
+from nestsim.launch.read import DEFAULT_NODE, ImportedJob, LaunchSource, Settings
 from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import DIMENSIONS
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 __all__ = ["is_maxtext", "read_maxtext"]
 
@@ -40,16 +41,15 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
         If it is neither, or says what no scenario can.
     """
     settings = read_settings(source)
-    assumed = list(settings.assumptions)
     model, num_layers = _model(source, settings)
-    mesh = _mesh(settings, source.num_devices, assumed)
+    mesh = _mesh(settings, source.num_devices)
     plan = {
-        **_sizes(settings, mesh, assumed),
-        **_pipeline(settings, mesh, num_layers, assumed),
-        **_sharding(settings, mesh, assumed),
-        **_recompute(settings, assumed),
+        **_sizes(settings, mesh),
+        **_pipeline(settings, mesh, num_layers),
+        **_sharding(settings, mesh),
+        **_recompute(settings),
     }
-    batch, micro_batch = _batches(settings, mesh, assumed)
+    batch, micro_batch = _batches(settings, mesh)
     is_gpu = settings.choice("hardware").startswith("gpu")
     tables = {
         "model": model,
@@ -58,13 +58,13 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
         "plan": {"micro_batch_size": micro_batch, **plan},
     }
     kept = {name: one for name, one in settings.kept().items() if name != BUILT}
-    tables |= launch_table(FORMAT, kept, assumed)
+    tables |= launch_table(FORMAT, kept, settings.assumptions)
     return ImportedJob(
         name=f"{source.path.stem} (MaxText)",
         tables=tables,
         num_devices=mesh.num_devices,
         devices_per_node=math.prod(mesh.inside.values()) if is_gpu else None,
-        assumptions=tuple(assumed),
+        assumptions=tuple(settings.assumptions),
         options=settings.effects,
     )
 
@@ -72,7 +72,7 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
 def _model(source: LaunchSource, settings: TableOptions) -> tuple[Any, int]:
     """Return the table [model], and how many layers MaxText counts in it."""
     length = settings.whole("max_target_length")
-    shared: dict[str, Any] = {"sequence_length": length}
+    shared: Settings = {"sequence_length": length}
     if settings.choice("attention") == "dot_product":
         shared["attention"] = "plain"
     name = settings.value("model_name").text()
@@ -96,7 +96,7 @@ def _model(source: LaunchSource, settings: TableOptions) -> tuple[Any, int]:
     return {"name": MODELS[name], **shared}, spec.num_layers // size
 
 
-def _sized_model(settings: TableOptions) -> dict[str, Any]:
+def _sized_model(settings: TableOptions) -> Settings:
     """Return a Llama of the sizes that are given, times the global scale.
 
     Doubling the scale doubles in turn heads and feed-forward width, hidden size, and
@@ -129,9 +129,7 @@ def _sized_model(settings: TableOptions) -> dict[str, Any]:
 _WIDE = ("num_attention_heads", "num_query_groups", "ffn_hidden_size")
 
 
-def _mesh(
-    settings: TableOptions, num_devices: int | None, assumed: list[str]
-) -> AxisMesh:
+def _mesh(settings: TableOptions, num_devices: int | None) -> AxisMesh:
     """Return the sizes of all axes, those that are left open filled in."""
     inside, among = (
         {
@@ -142,13 +140,14 @@ def _mesh(
     )
     for sizes, kind in ((inside, "ici"), (among, "dcn")):
         if 0 in sizes.values() or list(sizes.values()).count(-1) > 1:
-            raise InputError(
+            raise Value(
+                {axis: size for axis, size in sizes.items() if size != 1},
+                f"{kind}_.._parallelism",
+            ).error(
                 "sizes of axes are numbers from 1 on, one of them -1 for what is left",
-                where=f"{kind}_.._parallelism",
-                got={axis: size for axis, size in sizes.items() if size != 1},
-                expected="one -1 at most",
+                "one -1 at most",
             )
-    slices = _num_slices(settings, num_devices, inside, among, assumed)
+    slices = _num_slices(settings, num_devices, inside, among)
     per_slice = _slice_size(settings)
     if per_slice is None and num_devices is not None:
         per_slice = num_devices // slices
@@ -163,11 +162,8 @@ def _mesh(
         )
     for axis in OTHER_AXES:
         if mesh.size(axis) > 1:
-            raise InputError(
-                "is an axis that no plan has",
-                where=f"ici_{axis}_parallelism",
-                got=mesh.size(axis),
-                expected="1",
+            raise Value(mesh.size(axis), f"ici_{axis}_parallelism").error(
+                "is an axis that no plan has", "1"
             )
     return mesh
 
@@ -177,7 +173,6 @@ def _num_slices(
     num_devices: int | None,
     inside: dict[str, int],
     among: dict[str, int],
-    assumed: list[str],
 ) -> int:
     """Return how many slices there are: nodes, where the devices are GPUs."""
     given = settings.whole("compile_topology_num_slices", least=-1)
@@ -191,7 +186,7 @@ def _num_slices(
             return max(num_devices // math.prod(inside.values()), 1)
         if settings.choice("hardware").startswith("gpu") and known == 1:
             node = min(DEFAULT_NODE, num_devices)
-            assumed.append(f"A node has {node} devices.")
+            settings.assume(f"A node has {node} devices.")
             return max(num_devices // node, 1)
     return known
 
@@ -218,38 +213,28 @@ def _fill(sizes: dict[str, int], total: int | None, kind: str) -> None:
             continue
         name = f"{kind}_{axis}_parallelism"
         if total is None:
-            raise InputError(
+            raise Value(-1, name).error(
                 "takes all devices that are left, and nothing says how many there are",
-                where=name,
-                got=-1,
-                expected="--num-devices N",
+                "--num-devices N",
             )
         if total % known or not total:
-            raise InputError(
-                "the devices do not split by the other axes",
-                where=name,
-                got=f"{total} devices",
-                expected=f"a multiple of {known}",
+            raise Value(f"{total} devices", name).error(
+                "the devices do not split by the other axes", f"a multiple of {known}"
             )
         sizes[axis] = total // known
         known = total
     if total not in (None, known):
-        raise InputError(
-            "the axes do not make the number of devices",
-            where=f"{kind}_.._parallelism",
-            got=f"{known}, {total} devices",
-            expected="their product",
+        raise Value(f"{known}, {total} devices", f"{kind}_.._parallelism").error(
+            "the axes do not make the number of devices", "their product"
         )
 
 
-def _sizes(
-    settings: TableOptions, mesh: AxisMesh, assumed: list[str]
-) -> dict[str, Any]:
+def _sizes(settings: TableOptions, mesh: AxisMesh) -> Settings:
     """Return sizes and order of ranks."""
     tp = mesh.size("tensor") * mesh.size("tensor_sequence")
     exchanging, ep = mesh.size("context_usp_ulysses"), mesh.size("expert")
     cp = mesh.size("context") * exchanging
-    plan: dict[str, Any] = {
+    plan: Settings = {
         "tensor_model_parallel_size": tp,
         "pipeline_model_parallel_size": mesh.size("pipeline"),
         "data_parallel_size": mesh.size("data") * mesh.size("fsdp") * ep,
@@ -258,12 +243,12 @@ def _sizes(
         "sequence_parallel": mesh.size("tensor_sequence") > 1,
     }
     if mesh.size("tensor") > 1 and mesh.size("tensor_sequence") > 1:
-        assumed.append("All tensor-parallel ranks share sequences, too.")
+        settings.assume("All tensor-parallel ranks share sequences, too.")
     if cp > 1:
         plan |= _context(settings, cp, exchanging)
     factors = list(mesh.factors)
     if ep > 1 and tp * cp > 1:
-        assumed.append(
+        settings.assume(
             "Experts are spread outside of tensor- and context-parallel groups; "
             "MaxText spreads them inside."
         )
@@ -282,7 +267,7 @@ def _sizes(
     return {**plan, "placement": " ".join(f"{name}{size}" for name, size in factors)}
 
 
-def _context(settings: TableOptions, cp: int, exchanging: int) -> dict[str, Any]:
+def _context(settings: TableOptions, cp: int, exchanging: int) -> Settings:
     """Return how ranks share a sequence.
 
     Raises
@@ -304,9 +289,7 @@ def _context(settings: TableOptions, cp: int, exchanging: int) -> dict[str, Any]
     return {"cp_comm_type": kind, "hierarchical_context_parallel_sizes": sizes}
 
 
-def _batches(
-    settings: TableOptions, mesh: AxisMesh, assumed: list[str]
-) -> tuple[int, int]:
+def _batches(settings: TableOptions, mesh: AxisMesh) -> tuple[int, int]:
     """Return the sequences of an optimizer step and of a microbatch."""
     name = "per_device_batch_size"
     each = settings.value(name).number()
@@ -326,7 +309,7 @@ def _batches(
             )
         parts *= count
         if rounds > 1:
-            assumed.append(
+            settings.assume(
                 f"The {rounds} rounds of gradient accumulation go through the "
                 "pipeline without a gap; MaxText empties it after each."
             )
@@ -339,9 +322,7 @@ def _batches(
     return int(local) * rounds, int(micro_batch)
 
 
-def _pipeline(
-    settings: TableOptions, mesh: AxisMesh, num_layers: int, assumed: list[str]
-) -> dict[str, Any]:
+def _pipeline(settings: TableOptions, mesh: AxisMesh, num_layers: int) -> Settings:
     """Return how often stages come round again."""
     pp = mesh.size("pipeline")
     if pp == 1:
@@ -355,28 +336,27 @@ def _pipeline(
     repeats, rest = divmod(num_layers, pp * each)
     given = settings.whole("num_pipeline_repeats", least=-1)
     if rest or given not in (-1, repeats):
-        raise InputError(
+        raise Value(
+            f"{pp} stages, {each} layers each, {given} repeats",
+            "num_layers_per_pipeline_stage",
+        ).error(
             "stages, repeats and layers of a stage do not make the model's blocks",
-            where="num_layers_per_pipeline_stage",
-            got=f"{pp} stages, {each} layers each, {given} repeats",
-            expected=f"a product of {num_layers}",
+            f"a product of {num_layers}",
         )
-    assumed.append(_ENDS_ON_STAGES)
+    settings.assume(_ENDS_ON_STAGES)
     return {"virtual_pipeline_model_parallel_size": repeats}
 
 
-def _sharding(
-    settings: TableOptions, mesh: AxisMesh, assumed: list[str]
-) -> dict[str, Any]:
+def _sharding(settings: TableOptions, mesh: AxisMesh) -> Settings:
     """Return what is sharded: weights over fsdp, context and expert axes."""
     shared = ("fsdp", "context", "context_usp_ulysses", "expert")
     group = math.prod(mesh.size(axis) for axis in shared)
     if group == 1:
         return {"zero_stage": int(settings.flag("shard_optimizer_over_data"))}
-    plan: dict[str, Any] = {"zero_stage": 3}
+    plan: Settings = {"zero_stage": 3}
     if mesh.size("pipeline") > 1 and settings.flag("pipeline_fsdp_ag_once"):
         plan["zero_stage"] = 2
-        assumed.append(
+        settings.assume(
             "Weights that are gathered once before the pipeline are ZeRO-2's."
         )
     if mesh.size("data") > 1:
@@ -384,11 +364,11 @@ def _sharding(
     return plan
 
 
-def _recompute(settings: TableOptions, assumed: list[str]) -> dict[str, Any]:
+def _recompute(settings: TableOptions) -> Settings:
     """Return what is computed again, and what the host keeps."""
     policy = settings.value("remat_policy")
     name = policy.text()
-    plan: dict[str, Any] = {}
+    plan: Settings = {}
     for option, part in (
         ("optimizer_memory_host_offload", "optimizer"),
         ("parameter_memory_host_offload", "weights"),
@@ -398,9 +378,9 @@ def _recompute(settings: TableOptions, assumed: list[str]) -> dict[str, Any]:
     if name == "full":
         return {**plan, "recompute": "full"}
     if name == "custom":
-        return {**plan, **_custom(settings, assumed)}
+        return {**plan, **_custom(settings)}
     if name == "minimal_offloaded":
-        assumed.append("The host keeps all that is kept of a block.")
+        settings.assume("The host keeps all that is kept of a block.")
         return {**plan, "recompute": "selective", "offload_activations": 1.0}
     policies = FRAMEWORKS["maxtext"].remat_policies
     if name not in policies:
@@ -410,23 +390,23 @@ def _recompute(settings: TableOptions, assumed: list[str]) -> dict[str, Any]:
         )
     nearest = policies[name]
     if name != "minimal":
-        assumed.append(f"Recompute: {nearest.note}.")
+        settings.assume(f"Recompute: {nearest.note}.")
     return {**plan, "recompute": nearest.mode}
 
 
-def _custom(settings: TableOptions, assumed: list[str]) -> dict[str, Any]:
+def _custom(settings: TableOptions) -> Settings:
     """Return what a policy of single results comes to."""
     whats = {settings.choice(name) for name in REMAT_TENSORS}
     offloads = settings.value("decoder_layer_input").text() == "offload"
-    plan: dict[str, Any] = {"offload_activations": 1.0} if offloads else {}
+    plan: Settings = {"offload_activations": 1.0} if offloads else {}
     if whats == {"device"}:
         return {**plan, "recompute": "none"}
     if whats != {"remat"}:
-        assumed.append("Recompute: custom as full recompute.")
+        settings.assume("Recompute: custom as full recompute.")
     return {**plan, "recompute": "full"}
 
 
-def _training(settings: TableOptions) -> dict[str, Any]:
+def _training(settings: TableOptions) -> Settings:
     """Return the settings of [training] but for the batch."""
     table = settings.settings("training")
     if not table["weights_in_fp32"]:
@@ -438,7 +418,7 @@ def _training(settings: TableOptions) -> dict[str, Any]:
     return table
 
 
-def _software(settings: TableOptions) -> dict[str, Any]:
+def _software(settings: TableOptions) -> Settings:
     """Return the settings of [software] beside the preset."""
     if settings.choice("attention") == "cudnn_flash_te":
         return {"attention_kernel": "fused"}

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from nestsim.launch.carried import TableOptions, with_variables
-from nestsim.launch.read import LaunchSource
+from nestsim.launch.read import LaunchSource, Settings
 from nestsim.launch.shell.marks import known_word
 from nestsim.launch.training import find_training
 from nestsim.scenario.errors import nearest
@@ -208,7 +208,7 @@ def read_settings(source: LaunchSource) -> TableOptions:
     else:
         given = _document(source.text, source.path.parent, _MOST_PARENTS)
     values: dict[str, Value] = {}
-    ignored: dict[str, Any] = {}
+    ignored: Settings = {}
     replaced: set[str] = set()
     for name, raw in given.items():
         if name in OPTIONS:
@@ -234,11 +234,11 @@ def read_settings(source: LaunchSource) -> TableOptions:
         values=values,
         ignored=ignored,
         replaced=replaced,
-        assumptions=tuple(assumed),
+        assumptions=assumed,
     )
 
 
-def _document(text: str, folder: Path, parents: int) -> dict[str, Any]:
+def _document(text: str, folder: Path, parents: int) -> Settings:
     """Return what a YAML file and those that it builds on say, itself last."""
     document = parse_yaml(text, expected=_EXPECTED)
     if not isinstance(document, dict) or not all(isinstance(k, str) for k in document):
@@ -257,9 +257,9 @@ def _document(text: str, folder: Path, parents: int) -> dict[str, Any]:
     return _document(inner, (folder / parent).parent, parents - 1) | document
 
 
-def _printed(text: str) -> dict[str, Any]:
+def _printed(text: str) -> Settings:
     """Return what a log printed, which is all options there are, the first time."""
-    given: dict[str, Any] = {}
+    given: Settings = {}
     for name, value in _PRINTED.findall(text):
         if name in given:
             break
@@ -270,7 +270,7 @@ def _printed(text: str) -> dict[str, Any]:
     return {name: given[name] for name in given if name in {*OPTIONS, *TABLE.assumed}}
 
 
-def _command(source: LaunchSource, assumed: list[str]) -> dict[str, Any]:
+def _command(source: LaunchSource, assumed: list[str]) -> Settings:
     """Return what a script's command sets."""
     start = find_training(source, lambda words: any(map(_TRAINS.fullmatch, words)))
     if start is None:
@@ -279,7 +279,7 @@ def _command(source: LaunchSource, assumed: list[str]) -> dict[str, Any]:
             expected="python3 -m maxtext.trainers.pre_train.train base.yml name=value",
         )
     assumed += start.assumptions
-    given: dict[str, Any] = {}
+    given: Settings = {}
     for word in start.words:
         found = _WORD.fullmatch(word)
         if found:

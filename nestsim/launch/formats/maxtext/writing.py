@@ -43,7 +43,7 @@ from nestsim.launch.formats.usual import (
     written_plain,
 )
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
-from nestsim.launch.read import LaunchSource
+from nestsim.launch.read import LaunchSource, Settings
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import is_tpu
 from planner.search.placements import name_parts
@@ -130,7 +130,7 @@ def _sharding_cases(job: LaunchJob) -> dict[str, bool]:
     group = stage.sharding_group_size
     if isinstance(job.settings.zero_stage, tuple):
         return {}
-    cases: dict[str, Any] = {
+    cases: Settings = {
         "zero_stage: alone": zero and dp * cp == 1,
         "zero_stage: in groups": zero == 1 and cp * ep == 1 and group < dp,
         "zero_stage: low": zero < 2 and cp * ep > 1,
@@ -219,7 +219,7 @@ def _mesh(job: LaunchJob) -> AxisMesh:
     return mesh_of(placed_factors(plan.placement), axes, per_slice)
 
 
-def _model_options(job: LaunchJob) -> dict[str, Any]:
+def _model_options(job: LaunchJob) -> Settings:
     """Return the name of the model, or its sizes."""
     spec = job.model
     shared = {"max_target_length": spec.sequence_length}
@@ -271,7 +271,7 @@ def model_name(spec: TransformerSpec) -> str | None:
     return None
 
 
-def _batches(job: LaunchJob) -> dict[str, Any]:
+def _batches(job: LaunchJob) -> Settings:
     """Return what a device takes, and how often before an optimizer step."""
     plan = job.plan
     parallel, pp = plan.parallel, len(plan.stages)
@@ -283,7 +283,7 @@ def _batches(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def _training(job: LaunchJob) -> dict[str, Any]:
+def _training(job: LaunchJob) -> Settings:
     """Return number formats and optimizer."""
     narrow = job.training.optimizer == "adam-bf16"
     return {
@@ -292,7 +292,7 @@ def _training(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def _axes(job: LaunchJob, mesh: AxisMesh) -> dict[str, Any]:
+def _axes(job: LaunchJob, mesh: AxisMesh) -> Settings:
     """Return the sizes of axes; those with a default of their own always."""
     always = {"ici_fsdp_parallelism": 1, "dcn_data_parallelism": 1}
     found = {
@@ -302,11 +302,7 @@ def _axes(job: LaunchJob, mesh: AxisMesh) -> dict[str, Any]:
         if size > 1
     }
     parallel, stage = job.plan.parallel, job.plan.stages[0]
-    named: dict[str, Any] = {
-        "hardware": "tpu" if _is_tpu(job) else "gpu",
-        **always,
-        **found,
-    }
+    named: Settings = {"hardware": "tpu" if _is_tpu(job) else "gpu", **always, **found}
     if parallel.context_parallel_size > 1:
         strategy = "context_parallel_strategy"
         named[strategy] = OPTIONS[strategy].word(parallel.cp_comm_type)
@@ -316,7 +312,7 @@ def _axes(job: LaunchJob, mesh: AxisMesh) -> dict[str, Any]:
     return named
 
 
-def _pipeline(job: LaunchJob) -> dict[str, Any]:
+def _pipeline(job: LaunchJob) -> Settings:
     """Return the options of the pipeline."""
     plan = job.plan
     pp, chunks = len(plan.stages), plan.virtual_pipeline_model_parallel_size
@@ -324,7 +320,7 @@ def _pipeline(job: LaunchJob) -> dict[str, Any]:
         return {}
     layers = job.num_blocks // blocks_of_layer(model_name(job.model))
     each, rest = divmod(layers, pp * chunks)
-    named: dict[str, Any] = {
+    named: Settings = {
         "num_layers_per_pipeline_stage": max(each, 1),
         "num_pipeline_repeats": chunks,
         "num_pipeline_microbatches": plan.num_microbatches,
@@ -337,13 +333,13 @@ def _pipeline(job: LaunchJob) -> dict[str, Any]:
     return named
 
 
-def _recompute(job: LaunchJob) -> dict[str, Any]:
+def _recompute(job: LaunchJob) -> Settings:
     """Return what is computed again, and what the host keeps."""
     modes = {stage.recompute for stage in job.plan.stages}
     offload = job.plan.stages[0].offload
     kept = offload.activations == 1.0 and modes == {"full"}
     if modes == {"none"}:
-        named: dict[str, Any] = {"remat_policy": "custom"}
+        named: Settings = {"remat_policy": "custom"}
         named |= dict.fromkeys(REMAT_TENSORS, "device")
     elif kept:
         named = {"remat_policy": "custom", "decoder_layer_input": "offload"}
@@ -394,7 +390,7 @@ def _script(job: LaunchJob, command: Mapping[str, str]) -> str:
 
 def _of_import(
     job: LaunchJob, values: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[LaunchGap]]:
+) -> tuple[Settings, list[LaunchGap]]:
     """Return what of an imported configuration comes back, and what is changed of it.
 
     Parameters

@@ -16,6 +16,7 @@ from nestsim.launch.shell.marks import known_word, readable
 from nestsim.scenario.errors import nearest, one_of
 from planner.frameworks.options import LaunchOption, option_table
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 FORMAT = "megatron"
 """Name of the format that the options are of."""
@@ -109,11 +110,8 @@ class GivenOptions:
         if values is None:
             return default
         if len(values) != 1:
-            raise InputError(
-                "takes one value",
-                where=f"--{name}",
-                got=" ".join(values) or "none",
-                expected="one",
+            raise Value(" ".join(values) or "none", f"--{name}").error(
+                "takes one value", "one"
             )
         return known_word(values[0], f"--{name}")
 
@@ -168,9 +166,7 @@ class GivenOptions:
         """Return a whole number of at least 0, as Python's ``int`` reads it."""
         plain = word.replace("_", "")
         if not plain.isascii() or not plain.isdecimal() or len(plain) > _LONGEST_NUMBER:
-            raise InputError(
-                "is no whole number", where=f"--{name}", got=word, expected="e.g. 8"
-            )
+            raise Value(word, f"--{name}").error("is no whole number", "e.g. 8")
         return int(plain)
 
     def real(self, name: str) -> float | None:
@@ -187,9 +183,7 @@ class GivenOptions:
         try:
             return float(word)
         except ValueError:
-            raise InputError(
-                "is no number", where=f"--{name}", got=word, expected="e.g. 0.1"
-            ) from None
+            raise Value(word, f"--{name}").error("is no number", "e.g. 0.1") from None
 
     def flag(self, name: str) -> bool:
         """Whether a flag is given.
@@ -200,11 +194,8 @@ class GivenOptions:
             If something stands behind it.
         """
         if self.given_words(name):
-            raise InputError(
-                "takes no value",
-                where=f"--{name}",
-                got=readable(" ".join(self.values[name])),
-                expected=f"--{name} alone",
+            raise Value(readable(" ".join(self.values[name])), f"--{name}").error(
+                "takes no value", f"--{name} alone"
             )
         return name in self.values
 
@@ -238,11 +229,8 @@ class GivenOptions:
         """
         for name, values in self.values.items():
             if name in TABLE.refused:
-                raise InputError(
-                    "is not read",
-                    where=f"--{name}",
-                    got=" ".join(values)[:100] or None,
-                    expected=TABLE.refused[name],
+                raise Value(" ".join(values)[:100] or None, f"--{name}").error(
+                    "is not read", TABLE.refused[name]
                 )
             if name in TABLE.assumed:
                 usual, taken = TABLE.assumed[name]

@@ -14,6 +14,7 @@ from itertools import groupby
 
 from estimators.models.limits import MAX_LAYERS
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 _GROUP = re.compile(r"\(([^()]*)\)(?:\*(\d{1,5}))?")
 _REPEATED = re.compile(r"(.)\*(\d{1,5})")
@@ -75,9 +76,7 @@ def _term(text: str, start: int, where: str, depth: int) -> tuple[list[int], int
 
 
 def _no_list(text: str, where: str) -> InputError:
-    return InputError(
-        "is no list of blocks", where=where, got=text, expected=_LIST_EXAMPLE
-    )
+    return Value(text, where).error("is no list of blocks", _LIST_EXAMPLE)
 
 
 def write_list(marks: Sequence[int]) -> str:
@@ -188,11 +187,9 @@ def read_layout(text: str, num_stages: int) -> tuple[tuple[int, ...], int]:
     if num_stages < 1 or len(parts) % num_stages:
         raise _no_layout(text, f"a multiple of {num_stages} parts, not {len(parts)}")
     if any("m" in part for part in parts[:-1]):
-        raise InputError(
+        raise Value(text, "--pipeline-model-parallel-layout").error(
             "has multi-token prediction elsewhere than with the loss",
-            where="--pipeline-model-parallel-layout",
-            got=text,
-            expected='its layers in the last part: ".. |mL"',
+            'its layers in the last part: ".. |mL"',
         )
     if any("E" in part for part in parts[1:]) or "L" in "".join(parts[:-1]):
         raise _no_layout(text, "E in the first part and L in the last one")
@@ -215,9 +212,7 @@ def _unrolled(text: str) -> str:
 
 
 def _no_layout(text: str, expected: str) -> InputError:
-    return InputError(
-        "is no layout of a pipeline",
-        where="--pipeline-model-parallel-layout",
-        got=text if len(text) < 200 else text[:200] + "..",
-        expected=expected,
-    )
+    return Value(
+        text if len(text) < 200 else text[:200] + "..",
+        "--pipeline-model-parallel-layout",
+    ).error("is no layout of a pipeline", expected)

@@ -41,9 +41,10 @@ from nestsim.launch.formats.torchtitan.splits import (
     num_virtual_stages,
     shared_blocks,
 )
-from nestsim.launch.read import ImportedJob, LaunchSource
+from nestsim.launch.read import ImportedJob, LaunchSource, Settings
 from planner.step.schedules import find_schedule
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 
 def is_torchtitan(source: LaunchSource) -> bool:
@@ -60,27 +61,26 @@ def read_torchtitan(source: LaunchSource) -> ImportedJob:
         If it is neither, or says what no scenario can.
     """
     options = read_command(source) if is_command(source) else read_toml(source)
-    assumed = list(options.assumptions)
     model, num_layers = _model(source, options)
     sizes = TitanDegrees.of(options, source.num_devices)
-    tables = {"model": model, **tables_of(options, sizes, num_layers, assumed)}
+    tables = {"model": model, **tables_of(options, sizes, num_layers)}
     kept = options.kept()
     tables |= launch_table(
-        COMMAND_FORMAT if options.is_command else TOML_FORMAT, kept, assumed
+        COMMAND_FORMAT if options.is_command else TOML_FORMAT, kept, options.assumptions
     )
     return ImportedJob(
         name=f"{source.path.stem} (torchtitan)",
         tables=tables,
         num_devices=sizes.num_devices,
         devices_per_node=options.devices_per_node,
-        assumptions=tuple(assumed),
+        assumptions=tuple(options.assumptions),
         options=options.effects,
     )
 
 
 def tables_of(
-    options: TitanOptions, sizes: "TitanDegrees", num_layers: int, assumed: list[str]
-) -> dict[str, dict[str, Any]]:
+    options: TitanOptions, sizes: "TitanDegrees", num_layers: int
+) -> dict[str, Settings]:
     """Return the tables but for the model.
 
     Parameters
@@ -91,25 +91,23 @@ def tables_of(
         Their degrees.
     num_layers
         Blocks of the model.
-    assumed
-        Sentences on what is assumed, to which more are added.
     """
     batch = _batch(options, sizes)
     plan = {
         **_parallel_sizes(options, sizes),
-        "micro_batch_size": _micro_batch(options, sizes, assumed),
+        "micro_batch_size": _micro_batch(options, sizes),
         **_pipeline(options, sizes.pp, num_layers),
         **_sharding(options, sizes),
     }
-    plan |= _recompute(options, plan, sizes.pp, num_layers, assumed)
+    plan |= _recompute(options, plan, sizes.pp, num_layers)
     if options.flag("training.enable_cpu_offload"):
         for part in ("weights", "gradients", "optimizer"):
             plan[f"offload_{part}"] = 1.0
-    training = {"global_batch_size": batch, **_training(options, assumed)}
-    _assume_others(options, training, assumed)
+    training = {"global_batch_size": batch, **_training(options)}
+    _assume_others(options, training)
     return {
         "training": training,
-        "software": {"preset": "torchtitan", **_software(options, plan, assumed)},
+        "software": {"preset": "torchtitan", **_software(options, plan)},
         "plan": plan,
     }
 
@@ -118,9 +116,7 @@ _OF_CONVERTERS = ("quantize.", "float8.", "mx.")
 """Beginnings of options without effect where nothing is converted."""
 
 
-def _assume_others(
-    options: TitanOptions, training: Mapping[str, Any], assumed: list[str]
-) -> None:
+def _assume_others(options: TitanOptions, training: Mapping[str, Any]) -> None:
     """Note what is taken instead of options that no setting stands for."""
     narrow = "matmul_precision" in training
     for name, value in options.ignored.items():
@@ -128,8 +124,7 @@ def _assume_others(
             continue
         usual, taken = TABLE.assumed.get(name.replace("-", "_"), (value, ""))
         if value != usual:
-            options.replaced.add(name)
-            assumed.append(f"{name}: {taken}")
+            options.assume(f"{name}: {taken}", name)
 
 
 class TitanDegrees(NamedTuple):
@@ -172,18 +167,14 @@ class TitanDegrees(NamedTuple):
                 )
             return cls(tp, cp, pp, replicate, shard)
         if devices is None:
-            raise InputError(
+            raise Value(-1, name).error(
                 "takes all devices that are left, and nothing says how many there are",
-                where=name,
-                got=-1,
-                expected="--num-devices N",
+                "--num-devices N",
             )
         if devices % others:
-            raise InputError(
+            raise Value(f"{devices} devices", name).error(
                 "the devices do not split by the other degrees",
-                where=name,
-                got=f"{devices} devices",
-                expected=f"a multiple of {others}",
+                f"a multiple of {others}",
             )
         return cls(tp, cp, pp, replicate, devices // others)
 
@@ -198,7 +189,7 @@ class TitanDegrees(NamedTuple):
         return self.replicate * self.shard
 
 
-def _model(source: LaunchSource, options: TitanOptions) -> tuple[dict[str, Any], int]:
+def _model(source: LaunchSource, options: TitanOptions) -> tuple[Settings, int]:
     """Return the table [model], and how many blocks the model has."""
     length = options.whole("training.seq_len")
     given = source.model_spec(length)
@@ -210,11 +201,11 @@ def _model(source: LaunchSource, options: TitanOptions) -> tuple[dict[str, Any],
     if sizes is not None:
         return {**sizes, "sequence_length": length}, sizes["num_layers"]
     if name is None:
-        raise InputError(
+        raise Value(
+            written, "--config" if options.is_command else "model.flavor"
+        ).error(
             "is a flavor of torchtitan that is not known",
-            where="--config" if options.is_command else "model.flavor",
-            got=written,
-            expected="a published flavor, or --model NAME or CONFIG.JSON beside it",
+            "a published flavor, or --model NAME or CONFIG.JSON beside it",
         )
     spec = load_model(name, sequence_length=length)
     table = {"name": name, "sequence_length": length}
@@ -256,7 +247,7 @@ def _batch(options: TitanOptions, sizes: TitanDegrees) -> int:
     return batch
 
 
-def _micro_batch(options: TitanOptions, sizes: TitanDegrees, assumed: list[str]) -> int:
+def _micro_batch(options: TitanOptions, sizes: TitanDegrees) -> int:
     """Return the sequences of a microbatch."""
     local = options.whole("training.local_batch_size")
     if sizes.pp == 1:
@@ -269,16 +260,16 @@ def _micro_batch(options: TitanOptions, sizes: TitanDegrees, assumed: list[str])
         )
     rounds = _batch(options, sizes) // (local * sizes.dp)
     if rounds > 1:
-        assumed.append(
+        options.assume(
             f"The {rounds} rounds of gradient accumulation go through the pipeline "
             "without a gap; torchtitan empties it after each."
         )
     return size
 
 
-def _parallel_sizes(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any]:
+def _parallel_sizes(options: TitanOptions, sizes: TitanDegrees) -> Settings:
     """Return the sizes of [plan]."""
-    plan: dict[str, Any] = {
+    plan: Settings = {
         "tensor_model_parallel_size": sizes.tp,
         "pipeline_model_parallel_size": sizes.pp,
         "data_parallel_size": sizes.dp,
@@ -326,7 +317,7 @@ def _experts(options: TitanOptions, sizes: TitanDegrees, ep: int) -> dict[str, i
     return {**spread, "expert_tensor_parallel_size": 1} if etp != sizes.tp else spread
 
 
-def _sharding(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any]:
+def _sharding(options: TitanOptions, sizes: TitanDegrees) -> Settings:
     """Return what is sharded, over how many ranks (FSDP2, HSDP, DDP)."""
     stage = options.meaning("parallelism.fsdp_reshard_after_forward")
     ranks = sizes.shard * sizes.cp
@@ -334,13 +325,13 @@ def _sharding(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any]:
         # Nobody shares anything; the files that we write say what the plan calls it.
         return {"zero_stage": stage}
     # The default keeps gathered weights over a microbatch's passes in a pipeline.
-    plan: dict[str, Any] = {"zero_stage": stage or (2 if sizes.pp > 1 else 3)}
+    plan: Settings = {"zero_stage": stage or (2 if sizes.pp > 1 else 3)}
     if sizes.replicate > 1:
         plan["sharding_group_size"] = ranks
     return plan
 
 
-def _pipeline(options: TitanOptions, pp: int, num_layers: int) -> dict[str, Any]:
+def _pipeline(options: TitanOptions, pp: int, num_layers: int) -> Settings:
     """Return schedule, chunks and layout."""
     if pp == 1:
         return {}
@@ -365,13 +356,13 @@ def _pipeline(options: TitanOptions, pp: int, num_layers: int) -> dict[str, Any]
     blocks = _blocks(options, pp, num_layers, single=single)
     chunks, rest = divmod(len(blocks), pp)
     if rest or (chunks != 1 if single else chunks < DEFAULT_CHUNKS):
-        raise InputError(
+        raise Value(
+            f"{len(blocks)} virtual stages, {pp} stages, {text}", SCHEDULE
+        ).error(
             "the virtual stages do not go with pipeline and schedule",
-            where=SCHEDULE,
-            got=f"{len(blocks)} virtual stages, {pp} stages, {text}",
-            expected="one for each stage" if single else "two or more for each stage",
+            "one for each stage" if single else "two or more for each stage",
         )
-    plan: dict[str, Any] = {"virtual_pipeline_model_parallel_size": chunks}
+    plan: Settings = {"virtual_pipeline_model_parallel_size": chunks}
     usual = "1f1b" if chunks == 1 else "interleaved-1f1b"
     if schedule != usual:
         plan["schedule"] = schedule
@@ -419,12 +410,8 @@ def _located(where: str, blocks: Callable[[], Sequence[int]]) -> tuple[int, ...]
 
 
 def _recompute(
-    options: TitanOptions,
-    plan: dict[str, Any],
-    pp: int,
-    num_layers: int,
-    assumed: list[str],
-) -> dict[str, Any]:
+    options: TitanOptions, plan: Settings, pp: int, num_layers: int
+) -> Settings:
     """Return what is computed again."""
     mode = options.choice("activation_checkpoint.mode")
     if mode == "memory_budget":
@@ -444,15 +431,15 @@ def _recompute(
         return {"recompute": "full"}
     chunks = pp * plan.get("virtual_pipeline_model_parallel_size", 1)
     count = blocks_again(num_layers, chunks, int(every))
-    assumed.append(
+    options.assume(
         f"Of each chunk's blocks the first {count} are computed again; torchtitan "
-        f"computes every {every}th block again (selective_ac_option)."
+        f"computes every {every}th block again (selective_ac_option).",
+        *EVERY_NTH,
     )
-    options.replaced.update(EVERY_NTH)
     return {"recompute": "full", "recompute_num_layers": count}
 
 
-def _training(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
+def _training(options: TitanOptions) -> Settings:
     """Return the settings of [training] but for the batch."""
     table = {**options.settings("training"), "gradient_precision": "fp32"}
     if options.choice("training.dtype") == "bfloat16":
@@ -463,8 +450,9 @@ def _training(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
             "gradient_precision": "bf16",
         }
     if options.choice("optimizer.name") == "Adam":
-        assumed.append("Adam and AdamW take the same time and memory.")
-        options.replaced.add("optimizer.name")
+        options.assume(
+            "Adam and AdamW take the same time and memory.", "optimizer.name"
+        )
     options.choice("training.mixed_precision_reduce")
     precision = _converted(options)
     if precision:
@@ -488,19 +476,17 @@ def _converted(options: TitanOptions) -> str:
     return next((CONVERTERS[name] for name in names if name in CONVERTERS), "")
 
 
-def _software(
-    options: TitanOptions, plan: dict[str, Any], assumed: list[str]
-) -> dict[str, Any]:
+def _software(options: TitanOptions, plan: Settings) -> Settings:
     """Return the settings of [software] beside the preset."""
-    table: dict[str, Any] = {}
+    table: Settings = {}
     if options.flag("parallelism.enable_async_tensor_parallel"):
         table["tp_comm_overlap"] = True
     if options.is_command and not options.flag("training.disable_cuda_graphs"):
         table["cuda_graphs"] = True
     compiled = options.flag("compile.enable")
     if compiled and "model" in options.texts("compile.components"):
-        assumed.append("Kernels are those of PyTorch without torch.compile.")
-        options.replaced.update({"compile.enable", "compile.components"})
+        kernels = "Kernels are those of PyTorch without torch.compile."
+        options.assume(kernels, "compile.enable", "compile.components")
     backend = "parallelism.expert_parallel_comm_backend"
     groups = plan.get("expert_model_parallel_size", 1)
     if groups > 1 and options.choice(backend) != "standard":

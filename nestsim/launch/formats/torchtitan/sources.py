@@ -42,7 +42,7 @@ _RANK = re.compile(r"^\[\w+\]: ?", re.MULTILINE)
 """What torchrun puts before each line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TitanOptions(TableOptions):
     """What a configuration says; the defaults are a registered function's."""
 
@@ -122,23 +122,19 @@ def read_toml(source: LaunchSource) -> TitanOptions:
             ignored[name] = value
     unknown = [name for name in ignored if ignored[name] and not is_silent(name)]
     note = f"Nothing here stands for {', '.join(unknown)}: taken to change nothing."
-    notes = (note,) if unknown else ()
     return TitanOptions(
         table=TABLE,
         values=values,
         ignored=ignored,
         replaced=set(unknown),
-        assumptions=notes,
+        assumptions=[note] if unknown else [],
     )
 
 
 def _put(values: dict[str, Value], name: str, value: Value) -> None:
     if name in values:
-        raise InputError(
-            f"is set as {values[name].where}, too",
-            where=value.where,
-            got=value.raw,
-            expected="one of the two names",
+        raise Value(value.raw, value.where).error(
+            f"is set as {values[name].where}, too", "one of the two names"
         )
     values[name] = value
 
@@ -202,7 +198,7 @@ def read_command(source: LaunchSource) -> TitanOptions:
         function=function,
         num_devices=start.num_devices,
         devices_per_node=start.devices_per_node,
-        assumptions=start.assumptions,
+        assumptions=[*start.assumptions],
         defaults=REGISTRY[function][1] if function in REGISTRY else {},
     )
 

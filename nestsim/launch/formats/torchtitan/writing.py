@@ -55,6 +55,7 @@ from nestsim.launch.formats.usual import (
 )
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
+from nestsim.launch.read import Settings
 from nestsim.launch.training import CHECK, CHECK_COMMAND, check_text
 from nestsim.scenario.editing import toml_text
 from planner.plans.spec import DEFAULT_ORDER
@@ -110,7 +111,7 @@ def find_gaps(
     if not of_other:
         yield from training_gaps(job, "torchtitan", CONVERTERS.values(), usual)
     parallel = job.plan.parallel
-    values: dict[str, Any] = {
+    values: Settings = {
         "model": job.model.family if flavor is None else flavor.flavor,
         "sizes": sizes_in_words(job.model),
         "software.moe_token_dispatcher_type": "flex",
@@ -268,11 +269,11 @@ def write_torchtitan(job: LaunchJob) -> LaunchFiles:
     return LaunchFiles(files=files, gaps=tuple(gaps), notes=tuple(notes))
 
 
-def _options(job: LaunchJob) -> dict[str, Any]:
+def _options(job: LaunchJob) -> Settings:
     """Return the options of batch, precision and plan, by names of 0.2.2."""
     plan, training = job.plan, job.training
     batch = plan.micro_batch_size * plan.parallel.data_parallel_size
-    values: dict[str, Any] = {
+    values: Settings = {
         "training.seq_len": job.model.sequence_length,
         "training.local_batch_size": plan.micro_batch_size,
         "training.global_batch_size": batch * plan.num_microbatches,
@@ -305,7 +306,7 @@ def _options(job: LaunchJob) -> dict[str, Any]:
 _FORMATS = tuple(dict.fromkeys(CONVERTERS.values()))
 
 
-def _parallelism(job: LaunchJob) -> dict[str, Any]:
+def _parallelism(job: LaunchJob) -> Settings:
     """Return the options of sizes and shards."""
     parallel, stage = job.plan.parallel, job.plan.stages[0]
     cp, ep = parallel.context_parallel_size, parallel.expert_model_parallel_size
@@ -314,7 +315,7 @@ def _parallelism(job: LaunchJob) -> dict[str, Any]:
     if dp % shard:
         shard = dp
     reshard = "fsdp_reshard_after_forward"
-    named: dict[str, Any] = {
+    named: Settings = {
         "data_parallel_replicate_degree": dp // shard,
         "data_parallel_shard_degree": shard,
         reshard: OPTIONS[f"parallelism.{reshard}"].word(stage.zero_stage),
@@ -335,7 +336,7 @@ def _parallelism(job: LaunchJob) -> dict[str, Any]:
     return {f"parallelism.{name}": value for name, value in named.items()}
 
 
-def _pipeline(job: LaunchJob) -> dict[str, Any]:
+def _pipeline(job: LaunchJob) -> Settings:
     """Return the options of schedule, chunks and layout."""
     plan = job.plan
     if len(plan.stages) == 1:
@@ -344,7 +345,7 @@ def _pipeline(job: LaunchJob) -> dict[str, Any]:
     if schedule not in OPTIONS[SCHEDULE].words.values():
         chunks = plan.virtual_pipeline_model_parallel_size
         schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
-    named: dict[str, Any] = {
+    named: Settings = {
         "pipeline_parallel_schedule": OPTIONS[SCHEDULE].word(schedule),
         "pipeline_parallel_microbatch_size": plan.micro_batch_size,
     }
@@ -365,12 +366,12 @@ def _pipeline(job: LaunchJob) -> dict[str, Any]:
     return {f"parallelism.{name}": value for name, value in named.items()}
 
 
-def _model_options(job: LaunchJob, flavor: Flavor | None) -> dict[str, Any]:
+def _model_options(job: LaunchJob, flavor: Flavor | None) -> Settings:
     """Return the options of the model, in TOML."""
     model, name = "llama3", flavor_name(job.model)
     if flavor is not None:
         model, name = flavor.model, flavor.flavor
-    values: dict[str, Any] = {"model.name": model, "model.flavor": name}
+    values: Settings = {"model.name": model, "model.flavor": name}
     precision = job.training.matmul_precision
     if precision in _FORMATS:
         values["model.converters"] = [OPTIONS["model.converters"].word(precision)]
@@ -516,7 +517,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def of_version(
     job: LaunchJob, values: Mapping[str, Any], format_name: str
-) -> tuple[dict[str, Any], list[LaunchGap]]:
+) -> tuple[Settings, list[LaunchGap]]:
     """Return what of an imported configuration comes back, and what is changed of it.
 
     Parameters
@@ -573,4 +574,4 @@ def _tables(job: LaunchJob, values: Mapping[str, Any], function: str | None) -> 
         function=function,
     )
     sizes = TitanDegrees.of(options, None)
-    return tables_of(options, sizes, job.num_blocks, [])
+    return tables_of(options, sizes, job.num_blocks)

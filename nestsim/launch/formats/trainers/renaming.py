@@ -147,11 +147,9 @@ def needed_model(name: str) -> str:
             alike = new + plain.removeprefix(old)
             if plain.startswith(old) and alike in models:
                 return models[alike]
-    raise InputError(
+    raise Value(name or None, "--model").error(
         "nothing says what the model is",
-        where="--model",
-        got=name or None,
-        expected="a name that `nestsim models` lists, or a config.json",
+        "a name that `nestsim models` lists, or a config.json",
     )
 
 
