@@ -64,6 +64,20 @@ def rounds(
     return tuple(even + (stage in more) for stage in range(num_stages)) * num_chunks
 
 
+def shared_out(
+    num_blocks: int, num_stages: int, *, first: int, last: int
+) -> tuple[int, ...]:
+    """Return ``c`` as even as can be, first stages having what is left over.
+
+    The ends of the chain count as ``first`` and ``last`` blocks.
+    """
+    least, more = divmod(num_blocks + first + last, num_stages)
+    counts = [least + (stage < more) for stage in range(num_stages)]
+    counts[0] -= first
+    counts[-1] -= last
+    return tuple(counts)
+
+
 def is_even(counts: Sequence[int], _: int) -> bool:
     """Tell whether all ``c`` are equal."""
     return len(set(counts)) == 1

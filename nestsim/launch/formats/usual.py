@@ -15,6 +15,7 @@ from nestsim.launch.job import LaunchGap, LaunchJob
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import OptionTable
 from planner.plans.spec import DEFAULT_ORDER
+from topologies.input_file import Value
 
 _EXECUTION = (
     *("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm"),
@@ -200,6 +201,26 @@ _OF_TRAINING = frozenset(
     }
 )
 """What a job may have otherwise than the library, with the same weights otherwise."""
+
+
+def left_over(devices: int | None, others: int, where: str, what: str) -> int:
+    """Return a size that is left open: the devices over those of other sizes.
+
+    Raises
+    ------
+    InputError
+        If nothing says how many devices there are, or the others do not divide them.
+    """
+    if devices is None:
+        raise Value(-1, where).error(
+            "takes all devices that are left, and nothing says how many there are",
+            "--num-devices N",
+        )
+    if devices % others or not devices:
+        raise Value(f"{devices} devices", where).error(
+            f"the devices do not split by the other {what}", f"a multiple of {others}"
+        )
+    return devices // others
 
 
 def strongest(modes: Iterable[str]) -> str:

@@ -30,7 +30,8 @@ TRAINER_DECIDES = "auto"
 """What the Hugging Face trainer puts its own value in place of."""
 
 _OPTIONS = TABLE.options
-_PREFETCH = "zero_optimization.stage3_prefetch_bucket_size"
+PREFETCH = "zero_optimization.stage3_prefetch_bucket_size"
+"""Weights that are gathered ahead."""
 
 _SECTIONS = (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"))
 """Tables that turn a number format on, and the format."""
@@ -145,34 +146,6 @@ def _leaves(table: Any, outer: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{outer}{key}", value
 
 
-def zero_json(
-    stage: int,
-    *,
-    overlaps: bool,
-    prefetches: bool,
-    optimizer_on_host: float,
-    weights_on_host: float,
-    second_copies: int,
-) -> dict[str, Any]:
-    """Return the table ``zero_optimization``."""
-    table: dict[str, Any] = {"stage": stage}
-    if stage == 0:
-        return table
-    table |= {"overlap_comm": overlaps, **option_table("deepspeed").facts["zero"]}
-    if stage == 3:
-        ahead = _OPTIONS[_PREFETCH].default if prefetches else 0
-        table["stage3_prefetch_bucket_size"] = ahead
-        if second_copies > 1:
-            table["zero_hpz_partition_size"] = second_copies
-    if optimizer_on_host:
-        table["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-        if stage == 3:
-            table["offload_optimizer"]["ratio"] = optimizer_on_host
-    if weights_on_host and stage == 3:
-        table["offload_param"] = {"device": "cpu", "pin_memory": True}
-    return table
-
-
 def read_config(raw: object) -> ConfigFacts:
     """Read a DeepSpeed JSON.
 
@@ -285,7 +258,7 @@ def _read_zero(facts: ConfigFacts) -> None:
     stage = facts.value(f"{_ZERO}stage", 0).whole(least=0, most=3)
     facts.zero_stage = stage
     overlaps = stage > 0 and facts.flag(f"{_ZERO}overlap_comm", default=stage == 3)
-    ahead = facts.value(_PREFETCH, _OPTIONS[_PREFETCH].default)
+    ahead = facts.value(PREFETCH, _OPTIONS[PREFETCH].default)
     fetches = ahead.raw == TRAINER_DECIDES or ahead.number() > 0
     facts.software["overlap_grad_reduce"] = overlaps
     facts.software["overlap_param_gather"] = stage == 3 and fetches

@@ -9,7 +9,7 @@ devices, a rank map tells each process its rank.
 What a plan says and a launch does not is found by reading the launch back.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,13 +29,13 @@ from nestsim.launch.carried import (
     with_imported,
     words_of_option,
 )
-from nestsim.launch.formats.deepspeed.config import TABLE as KEYS
 from nestsim.launch.formats.deepspeed.config import (
+    PREFETCH,
     TRAINER_DECIDES,
     VERSION,
     is_key,
-    zero_json,
 )
+from nestsim.launch.formats.deepspeed.config import TABLE as KEYS
 from nestsim.launch.formats.deepspeed.script import (
     FORMAT,
     TABLE,
@@ -69,6 +69,7 @@ from planner.frameworks.framework import PRESETS
 from planner.plans.checks import AUTO
 from planner.plans.spec import DEFAULT_ORDER, PlanSpec
 from planner.search.placements import name_parts
+from planner.step.execution import Execution
 from topologies.errors import InputError
 
 _MODEL_REASON = "Megatron-DeepSpeed's pretrain_gpt.py has no option for it"
@@ -132,10 +133,8 @@ def _model_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     except InputError as error:
         yield LaunchGap("model", wanted.family, f"{error}.")
         return
-    for field in fields(wanted):
-        value, has = getattr(wanted, field.name), getattr(found, field.name)
-        if value != has and field.name != "family":
-            yield _gap(f"model.{field.name}", value, has, _MODEL_REASON)
+    names = [field.name for field in fields(wanted) if field.name != "family"]
+    yield from _differing("model", wanted, found, names, _MODEL_REASON)
 
 
 def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
@@ -145,21 +144,29 @@ def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
         yield LaunchGap("training", str(read.tables["training"]), f"{error}.")
         return
     found = table.build(PRESETS[PRESET])
-    for name in _TRAINING:
-        wanted, has = getattr(job.training, name), getattr(found, name)
-        if wanted != has:
-            yield _gap(f"training.{name}", wanted, has)
+    yield from _differing("training", job.training, found, _TRAINING)
 
 
 def _software_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     found = SoftwareTable.model_validate(read.tables["software"]).build_execution({})
-    for name in _EXECUTION:
-        wanted, has = getattr(job.workload.execution, name), getattr(found, name)
-        if wanted != has:
-            yield _gap(f"software.{name}", wanted, has)
+    yield from _differing("software", job.workload.execution, found, _EXECUTION)
     modules = tuple(job.workload.software.recompute_modules)
     if modules != tuple(ATTENTION_CORE):
         yield _gap("software.recompute_modules", modules, tuple(ATTENTION_CORE))
+
+
+def _differing(
+    table: str,
+    wanted: object,
+    found: object,
+    names: Iterable[str],
+    otherwise: str = _OTHER_REASON,
+) -> Iterator[LaunchGap]:
+    """Yield the fields in which what was read is not what was to be written."""
+    for name in names:
+        value, has = getattr(wanted, name), getattr(found, name)
+        if value != has:
+            yield _gap(f"{table}.{name}", value, has, otherwise)
 
 
 T = TypeVar("T", str, int, float)
@@ -255,22 +262,14 @@ def _zero_stage(plan: PlanSpec) -> int:
 
 def _config(job: LaunchJob) -> Settings:
     """Return the JSON."""
-    plan, training, execution = job.settings, job.training, job.workload.execution
-    parallel, steps = job.plan.parallel, job.plan.num_microbatches
-    micro = plan.micro_batch_size
+    plan, training, dp = job.settings, job.training, job.plan.parallel.sizes().dp
+    micro, steps = plan.micro_batch_size, job.plan.num_microbatches
     config: Settings = {
-        "train_batch_size": micro * steps * parallel.data_parallel_size,
+        "train_batch_size": micro * steps * dp,
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": steps,
         **({} if carried_options(job, FORMAT) else TABLE.facts["fillers"]),
-        "zero_optimization": zero_json(
-            _zero_stage(plan),
-            overlaps=execution.overlap_grad_reduce,
-            prefetches=execution.overlap_param_gather,
-            optimizer_on_host=_most(plan.offload_optimizer),
-            weights_on_host=_most(plan.offload_weights),
-            second_copies=_most(plan.zero_hpz_partition_size),
-        ),
+        "zero_optimization": _zero_table(plan, job.workload.execution),
     }
     if training.precision != "fp32":
         config[training.precision] = {"enabled": True}
@@ -289,6 +288,27 @@ def _config(job: LaunchJob) -> Settings:
             "contiguous_memory_optimization": False,
         }
     return config
+
+
+def _zero_table(plan: PlanSpec, execution: Execution) -> Settings:
+    """Return the table ``zero_optimization``."""
+    stage = _zero_stage(plan)
+    if stage == 0:
+        return {"stage": stage}
+    table: Settings = {"stage": stage, "overlap_comm": execution.overlap_grad_reduce}
+    table |= TABLE.facts["zero"]
+    copies, part = _most(plan.zero_hpz_partition_size), _most(plan.offload_optimizer)
+    if stage == 3:
+        ahead = KEYS.options[PREFETCH].default if execution.overlap_param_gather else 0
+        table["stage3_prefetch_bucket_size"] = ahead
+        if copies > 1:
+            table["zero_hpz_partition_size"] = copies
+    if part:
+        ratio = {"ratio": part} if stage == 3 else {}
+        table["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **ratio}
+    if _most(plan.offload_weights) and stage == 3:
+        table["offload_param"] = {"device": "cpu", "pin_memory": True}
+    return table
 
 
 def _environment(job: LaunchJob) -> dict[str, str]:

@@ -18,6 +18,7 @@ from nestsim.launch.formats.maxtext.sources import (
     is_maxtext,
     read_settings,
 )
+from nestsim.launch.formats.usual import left_over
 from nestsim.launch.read import DEFAULT_NODE, ImportedJob, LaunchSource, Settings
 from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import DIMENSIONS
@@ -209,20 +210,10 @@ def _fill(sizes: dict[str, int], total: int | None, kind: str) -> None:
     """Put in the size that is left open."""
     known = math.prod(size for size in sizes.values() if size > 0)
     for axis, size in sizes.items():
-        if size > 0:
-            continue
-        name = f"{kind}_{axis}_parallelism"
-        if total is None:
-            raise Value(-1, name).error(
-                "takes all devices that are left, and nothing says how many there are",
-                "--num-devices N",
-            )
-        if total % known or not total:
-            raise Value(f"{total} devices", name).error(
-                "the devices do not split by the other axes", f"a multiple of {known}"
-            )
-        sizes[axis] = total // known
-        known = total
+        if size < 1:
+            name = f"{kind}_{axis}_parallelism"
+            sizes[axis] = left_over(total, known, name, "axes")
+            known *= sizes[axis]
     if total not in (None, known):
         raise Value(f"{known}, {total} devices", f"{kind}_.._parallelism").error(
             "the axes do not make the number of devices", "their product"

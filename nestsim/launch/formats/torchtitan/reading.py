@@ -41,6 +41,7 @@ from nestsim.launch.formats.torchtitan.splits import (
     num_virtual_stages,
     shared_blocks,
 )
+from nestsim.launch.formats.usual import left_over
 from nestsim.launch.read import ImportedJob, LaunchSource, Settings
 from planner.step.schedules import find_schedule
 from topologies.errors import InputError
@@ -165,18 +166,9 @@ class TitanDegrees(NamedTuple):
                     got=f"{others * shard}, {devices} devices",
                     expected=f"--num-devices {others * shard}, or none",
                 )
-            return cls(tp, cp, pp, replicate, shard)
-        if devices is None:
-            raise Value(-1, name).error(
-                "takes all devices that are left, and nothing says how many there are",
-                "--num-devices N",
-            )
-        if devices % others:
-            raise Value(f"{devices} devices", name).error(
-                "the devices do not split by the other degrees",
-                f"a multiple of {others}",
-            )
-        return cls(tp, cp, pp, replicate, devices // others)
+        else:
+            shard = left_over(devices, others, name, "degrees")
+        return cls(tp, cp, pp, replicate, shard)
 
     @property
     def num_devices(self) -> int:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
+from planner.frameworks.rules import shared_out
 from topologies.errors import InputError
 
 DEFAULT_CHUNKS = 2
@@ -45,19 +46,14 @@ def shared_blocks(
     """
     if num_stages == 1:
         return (num_layers,)
-    each, extra = divmod(num_layers + first + last, num_stages)
-    if each < max(first, last, 1):
+    if (num_layers + first + last) // num_stages < max(first, last, 1):
         raise InputError(
             "the blocks do not suffice for the stages",
             got=f"{num_layers} blocks, ends that count as {first} and {last}, "
             f"{num_stages} virtual stages",
             expected="more blocks than the ends count as, in each stage",
         )
-    counts = [each + (stage < extra) for stage in range(num_stages)]
-    counts[0] -= first
-    # Modules are dealt out until there are none left.
-    counts[-1] -= last
-    return tuple(counts)
+    return shared_out(num_layers, num_stages, first=first, last=last)
 
 
 def num_virtual_stages(
