@@ -36,15 +36,7 @@ from nestsim.launch.formats.deepspeed.config import (
     is_key,
 )
 from nestsim.launch.formats.deepspeed.config import TABLE as KEYS
-from nestsim.launch.formats.deepspeed.script import (
-    FORMAT,
-    TABLE,
-    Words,
-    built_model,
-    model_words,
-    read_options,
-)
-from nestsim.launch.formats.deepspeed.tables import (
+from nestsim.launch.formats.deepspeed.reading import (
     ALGORITHMS,
     JSON,
     METHODS,
@@ -55,6 +47,14 @@ from nestsim.launch.formats.deepspeed.tables import (
     LaunchTables,
     launch_tables,
     shared_blocks,
+)
+from nestsim.launch.formats.deepspeed.script import (
+    FORMAT,
+    TABLE,
+    Words,
+    built_model,
+    model_words,
+    read_options,
 )
 from nestsim.launch.formats.usual import expert_group_gaps, strongest
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob

@@ -11,8 +11,8 @@ from typing import Any
 from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.models.limits import MAX_LAYERS
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.options import GivenOptions
-from nestsim.launch.formats.megatron.patterns import (
+from nestsim.launch.formats.megatron.options import (
+    GivenOptions,
     hybrid_letters,
     read_layout,
     read_list,

@@ -14,7 +14,7 @@ from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
 from estimators.models.words import HYBRID_KINDS
 from nestsim.launch.carried import OptionGroup, words_of_option
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.patterns import write_layout, write_list
+from nestsim.launch.formats.megatron.options import write_layout, write_list
 from nestsim.launch.formats.usual import strongest
 from nestsim.launch.job import LaunchJob
 from planner.frameworks.framework import FRAMEWORKS

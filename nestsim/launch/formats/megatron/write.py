@@ -33,8 +33,7 @@ from nestsim.launch.formats.megatron.composed import (
     read_vocabulary,
 )
 from nestsim.launch.formats.megatron.gaps import find_gaps
-from nestsim.launch.formats.megatron.options import GivenOptions
-from nestsim.launch.formats.megatron.patterns import read_list
+from nestsim.launch.formats.megatron.options import GivenOptions, read_list
 from nestsim.launch.formats.megatron.settings import (
     Options,
     Values,

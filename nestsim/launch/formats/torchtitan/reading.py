@@ -15,15 +15,21 @@ from nestsim.launch.formats.torchtitan.names import (
     COMMAND_FORMAT,
     CONVERTERS,
     DEBUG_MODEL,
+    DEFAULT_CHUNKS,
     EVERY_NTH,
     OPTIONS,
     REGISTRY,
     SCHEDULE,
     TABLE,
     TOML_FORMAT,
+    blocks_again,
+    blocks_of_modules,
+    blocks_of_points,
     flavor_table,
     function_model,
     library_name,
+    num_virtual_stages,
+    shared_blocks,
     split_function,
 )
 from nestsim.launch.formats.torchtitan.sources import (
@@ -32,14 +38,6 @@ from nestsim.launch.formats.torchtitan.sources import (
     is_toml,
     read_command,
     read_toml,
-)
-from nestsim.launch.formats.torchtitan.splits import (
-    DEFAULT_CHUNKS,
-    blocks_again,
-    blocks_of_modules,
-    blocks_of_points,
-    num_virtual_stages,
-    shared_blocks,
 )
 from nestsim.launch.formats.usual import left_over
 from nestsim.launch.read import ImportedJob, LaunchSource, Settings

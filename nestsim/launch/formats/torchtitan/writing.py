@@ -30,6 +30,7 @@ from nestsim.launch.formats.torchtitan.names import (
     TRAIN_FILE,
     ConfigFunction,
     Flavor,
+    blocks_again,
     command_names,
     config_file,
     flavor_name,
@@ -37,15 +38,12 @@ from nestsim.launch.formats.torchtitan.names import (
     function_name,
     has_arguments,
     is_silent,
+    module_names,
     train_file,
+    weights_of,
 )
 from nestsim.launch.formats.torchtitan.reading import TitanDegrees, tables_of
 from nestsim.launch.formats.torchtitan.sources import TitanOptions
-from nestsim.launch.formats.torchtitan.splits import (
-    blocks_again,
-    module_names,
-    weights_of,
-)
 from nestsim.launch.formats.usual import (
     order_cases,
     sizes_in_words,
