@@ -62,7 +62,7 @@ def launch_table(
         Sentences on what is assumed; one is added where values are none that a scenario
         has.
     """
-    kept = {name: one for name, one in options.items() if _is_kept(name, one)}
+    kept = {name: value for name, value in options.items() if _is_kept(name, value)}
     if lost := sorted(set(options) - set(kept)):
         assumed.append(
             f"{', '.join(lost)}: no export brings back what is empty or a table."
@@ -74,7 +74,7 @@ def launch_table(
 
 def _is_kept(name: str, value: Any) -> bool:
     values = value if isinstance(value, list | tuple) else [value]
-    plain = all(isinstance(one, str | int | float) for one in values)
+    plain = all(isinstance(part, str | int | float) for part in values)
     return plain and NAME.fullmatch(name) is not None
 
 
@@ -128,7 +128,7 @@ def joined(groups: Iterable[OptionGroup]) -> dict[str, Any]:
 
 
 def brought_back(
-    own: Mapping[str, V],
+    written: Mapping[str, V],
     carried: Mapping[str, V],
     *,
     reads: Callable[[dict[str, V]], Any],
@@ -158,16 +158,16 @@ def brought_back(
     other = {
         name: value
         for name, value in carried.items()
-        if name not in own or own[name] != value
+        if name not in written or written[name] != value
     }
     may = {name: value for name, value in other.items() if not refused[name]}
-    back = _unnoticed(own, may, reads, matter)
+    back = _unnoticed(written, may, reads, matter)
     gaps = []
     for name, value in other.items():
         if name not in back:
             reason = "The job has another value there now, which other options say."
-            if name in own:
-                label, now = shown(name, own[name])
+            if name in written:
+                label, now = shown(name, written[name])
                 now = "empty" if now == "" else now
                 reason = f"The plan asks for another value: {label} is {now}."
             label, was = shown(name, value)
@@ -177,7 +177,7 @@ def brought_back(
 
 
 def _unnoticed(
-    own: Mapping[str, V],
+    written: Mapping[str, V],
     others: Mapping[str, V],
     reads: Callable[[dict[str, V]], Any],
     matter: Collection[str],
@@ -191,9 +191,9 @@ def _unnoticed(
             return None
 
     asked = {name: value for name, value in others.items() if name in matter}
-    if not asked or read({**own, **asked}) == (plain := read(dict(own))):
+    if not asked or read({**written, **asked}) == (plain := read(dict(written))):
         return dict(others)
-    lost, so_far = set(), dict(own)
+    lost, so_far = set(), dict(written)
     for name, value in asked.items():
         tried = {**so_far, name: value}
         if read(tried) == plain:
@@ -220,10 +220,10 @@ def leaves(
 
 def stored_words(words: Sequence[str]) -> str | bool | list[str]:
     """Return the words behind an option of a command as a scenario has them."""
-    found = [with_variables(word) for word in words]
-    if not found:
+    stored = [with_variables(word) for word in words]
+    if not stored:
         return True
-    return found[0] if len(found) == 1 else found
+    return stored[0] if len(stored) == 1 else stored
 
 
 def words_of_option(value: Any) -> tuple[str, ...]:
@@ -240,8 +240,8 @@ def with_variables(word: str) -> str:
 
 def variables_of(words: Sequence[str]) -> tuple[str, ...]:
     """Return the variables that words take from outside, each once."""
-    found = (name for word in words for name in _VARIABLE.findall(word))
-    return tuple(dict.fromkeys(found))
+    names = (name for word in words for name in _VARIABLE.findall(word))
+    return tuple(dict.fromkeys(names))
 
 
 def taken_outside(words: Iterable[str]) -> Iterator[str]:
@@ -311,7 +311,9 @@ class TableOptions:
     def kept(self) -> dict[str, Any]:
         """Return what no setting holds: what nobody read, and some that say more."""
         held = self.ticked - self.replaced - self.table.finer
-        more = {name: one.raw for name, one in self.values.items() if name not in held}
+        more = {
+            name: value.raw for name, value in self.values.items() if name not in held
+        }
         return more | dict(self.ignored)
 
     def value(self, name: str) -> Value:

@@ -6,7 +6,7 @@ each assumption is listed in the scenario's first lines.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -85,10 +85,10 @@ class OptionEffects:
         """
         names = tuple(dict.fromkeys(given))
         return cls(
-            read=tuple(one for one in names if one in read and one not in assumed),
-            assumed=tuple(one for one in names if one in assumed),
+            read=tuple(name for name in names if name in read and name not in assumed),
+            assumed=tuple(name for name in names if name in assumed),
             without_effect=tuple(
-                one for one in names if one not in read and one not in assumed
+                name for name in names if name not in read and name not in assumed
             ),
         )
 
@@ -102,11 +102,7 @@ class OptionEffects:
 
     def to_json(self) -> dict[str, list[str]]:
         """Return the three lists."""
-        return {
-            "read": list(self.read),
-            "assumed": list(self.assumed),
-            "without_effect": list(self.without_effect),
-        }
+        return {name: list(names) for name, names in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,21 +233,12 @@ def imported_scenario(
         table = _assumed_cluster(job, accelerator, assumed)
     else:
         table = _cluster_table(cluster)
-    document = {
-        "name": job.name,
-        **{
-            name: dict(job.tables[name])
-            for name in ("model", "training", "software")
-            if name in job.tables
-        },
-        "cluster": table,
-        **{
-            name: dict(job.tables[name])
-            for name in ("plan", "launch")
-            if name in job.tables
-        },
-    }
-    text = _heading(origin, assumed, job.options) + toml_text(document)
+    tables = {**job.tables, "cluster": table}
+    order = ("model", "training", "software", "cluster", "plan", "launch")
+    document = {name: dict(tables[name]) for name in order if name in tables}
+    text = _heading(origin, assumed, job.options) + toml_text(
+        {"name": job.name, **document}
+    )
     return ImportedScenario(
         scenario=Scenario.from_toml(text, path),
         assumptions=tuple(assumed),
@@ -316,8 +303,8 @@ def _heading(origin: str, assumed: Sequence[str], options: OptionEffects) -> str
     lines = [f"Read of {origin}.", ""]
     if assumed:
         lines += ["Assumed:"]
-        for one in assumed:
-            lines += wrap(one, _WIDTH, initial_indent="- ", subsequent_indent="  ")
+        for line in assumed:
+            lines += wrap(line, _WIDTH, initial_indent="- ", subsequent_indent="  ")
         lines += [""]
     for title, names in (
         ("Options that were read:", options.read),
@@ -334,5 +321,5 @@ def _heading(origin: str, assumed: Sequence[str], options: OptionEffects) -> str
                 break_on_hyphens=False,
             )
             lines += [""]
-    printable = ("".join(c if c.isprintable() else "?" for c in one) for one in lines)
+    printable = ("".join(c if c.isprintable() else "?" for c in line) for line in lines)
     return "".join(f"# {line}".rstrip() + "\n" for line in printable) + "\n"

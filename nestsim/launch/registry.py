@@ -59,7 +59,7 @@ def plan_table(settings: PlanSpec) -> dict[str, Any]:
     What a preset would decide is always written; of the rest, what is not its default.
     """
     decided = {"micro_batch_size", "sequence_parallel", "recompute", "zero_stage"}
-    defaults = {one.name: one.default for one in fields(settings)}
+    defaults = {field.name: field.default for field in fields(settings)}
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(settings).items()

@@ -92,12 +92,12 @@ def bytes_field(number: int, value: bytes) -> bytes:
 def attribute(name: str, value: int | str) -> bytes:
     """Return an attribute of a node, as a field."""
     field = ATTRIBUTE_FIELDS[ATTRIBUTES[name]]
-    said = (
+    content = (
         bytes_field(field, value.encode())
         if isinstance(value, str)
         else number_field(field, int(value))
     )
-    inner = bytes_field(ATTRIBUTE_FIELDS["name"], name.encode()) + said
+    inner = bytes_field(ATTRIBUTE_FIELDS["name"], name.encode()) + content
     return bytes_field(NODE_FIELDS["attr"], inner)
 
 
@@ -350,11 +350,11 @@ def _ring_neighbours(groups: IntArray, devices: IntArray) -> tuple[IntArray, Int
 
 def numbered(groups: Iterator[IntArray]) -> dict[tuple[int, ...], int]:
     """Return the number of each group of devices, from 1 on as they come."""
-    found: dict[tuple[int, ...], int] = {}
+    numbers: dict[tuple[int, ...], int] = {}
     for several in groups:
         for group in several.tolist():
-            found.setdefault(tuple(group), len(found) + 1)
-    return found
+            numbers.setdefault(tuple(group), len(numbers) + 1)
+    return numbers
 
 
 MOST_NODES = 2_000_000
@@ -415,7 +415,9 @@ def _finest(job: LaunchJob, evaluator: Evaluator) -> Evaluator:
     passes' time, and so has the trace where the scenario asks for it.
     """
     simulation = job.scenario.document().get("simulation", {})
-    in_passes = any(LEDGER[one.zero_stage].sent_at(*PASSES) for one in job.plan.stages)
+    in_passes = any(
+        LEDGER[stage.zero_stage].sent_at(*PASSES) for stage in job.plan.stages
+    )
     if not in_passes or "granularity" in simulation:
         return evaluator
     settings = replace(evaluator.simulation.replay, granularity="layer")
@@ -473,8 +475,8 @@ def _nodes(
         node = number_field(fields["id"], number)
         node += bytes_field(fields["name"], item.name.encode())
         node += number_field(fields["type"], NODE_TYPES[item.what])
-        control = [one for one in item.after if items[one].what == "compute"]
-        data = [one for one in item.after if items[one].what != "compute"]
+        control = [node for node in item.after if items[node].what == "compute"]
+        data = [node for node in item.after if items[node].what != "compute"]
         node += numbers_field(fields["ctrl_deps"], control)
         node += numbers_field(fields["data_deps"], data)
         if item.what == "compute":

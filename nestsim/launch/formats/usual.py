@@ -102,7 +102,7 @@ def setting_value(job: LaunchJob, setting: str) -> Any:
         return job.settings.order or DEFAULT_ORDER
     elif (value := getattr(job.settings, name)) is not None:
         return list(value) if isinstance(value, tuple) else value
-    return next(getattr(one, name) for one in holders if hasattr(one, name))
+    return next(getattr(holder, name) for holder in holders if hasattr(holder, name))
 
 
 def written_plain(job: LaunchJob, table: OptionTable, settings: str) -> dict[str, Any]:

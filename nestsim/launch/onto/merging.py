@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nestsim.launch.formats.megatron.options import TOKENS
-from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
+from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.onto.mapping_text import (
     OptionText,
     TomlText,
@@ -36,7 +36,6 @@ from nestsim.launch.onto.script_text import (
     ScriptText,
     hyphenated,
 )
-from nestsim.launch.ranks import RANK_MAP
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import READERS, WRITERS, LaunchReader, find_reader
 from nestsim.launch.shell.follow import follow_script

@@ -120,7 +120,9 @@ class CommandShell(Interpreter):
         """Follow assignments, and a command behind them."""
         written = [token.word for token in tokens if not token.operator]
         settings = [word.assignment() for word in written]
-        begin = next((n for n, one in enumerate(settings) if one is None), len(written))
+        begin = next(
+            (n for n, setting in enumerate(settings) if setting is None), len(written)
+        )
         assignments = [setting for setting in settings[:begin] if setting is not None]
         first = written[begin].text if begin < len(written) else ""
         self._check_name(first)

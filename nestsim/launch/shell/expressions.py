@@ -44,10 +44,10 @@ _KEPT = 0xE000
 def unescaped(text: str) -> str:
     r"""Return a text with letters in place of ``\n`` and the like."""
 
-    def letter(found: re.Match[str]) -> str:
-        if found[5]:
-            return _LETTERS.get(found[5], found[0])
-        code = int(found[4], 8) % 256 if found[4] else int(found[0][2:], 16)
+    def letter(escape: re.Match[str]) -> str:
+        if escape[5]:
+            return _LETTERS.get(escape[5], escape[0])
+        code = int(escape[4], 8) % 256 if escape[4] else int(escape[0][2:], 16)
         return chr(code) if code < 0x110000 else ""
 
     return _ESCAPE.sub(letter, text)
@@ -64,15 +64,17 @@ def expression(pattern: str) -> str | None:
         return None
     parts = r"\\(.?)|\[([!^]?)(\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]|(.)"
 
-    def part(found: re.Match[str]) -> str:
-        quoted, turned, listed, letter = found.groups()
+    def part(match: re.Match[str]) -> str:
+        quoted, turned, listed, letter = match.groups()
         if quoted is not None:
             return re.escape(quoted)
         if listed is None:
             return {"*": ".*", "?": "."}.get(letter, re.escape(letter))
         inner = re.sub(
             r"\[:(\w+):\]|(\\.)|([\[\]^&~|])",
-            lambda one: _CLASSES.get(one[1] or "", one[2] or "\\" + (one[3] or "")),
+            lambda inside: _CLASSES.get(
+                inside[1] or "", inside[2] or "\\" + (inside[3] or "")
+            ),
             listed,
             flags=re.DOTALL,
         )
@@ -115,13 +117,15 @@ def spread_braces(word: Span) -> list[Span]:
         at = end
     plain += word.text[at:]
     whole = rf"\\.|{MARK.pattern}"
-    plain = re.sub(whole, lambda found: keep(found[0]), plain, flags=re.DOTALL)
+    plain = re.sub(whole, lambda match: keep(match[0]), plain, flags=re.DOTALL)
     texts = _spread(plain)
     if texts == [plain]:
         return [word]
     last = chr(_KEPT + len(kept))
     return [
-        word_of(re.sub(f"[\ue000-{last}]", lambda one: kept[ord(one[0]) - _KEPT], text))
+        word_of(
+            re.sub(f"[\ue000-{last}]", lambda match: kept[ord(match[0]) - _KEPT], text)
+        )
         for text in texts
     ]
 
@@ -148,9 +152,9 @@ def _check(count: int) -> None:
 
 def _parts(text: str, at: int) -> tuple[int, list[str]]:
     """Return the end of braces and their parts; none where they are letters."""
-    found = _RANGE.match(text, at)
-    if found is not None:
-        return found.end(), _range(found[1], found[2], found[3])
+    numbers = _RANGE.match(text, at)
+    if numbers is not None:
+        return numbers.end(), _range(numbers[1], numbers[2], numbers[3])
     parts, inside, start = list[str](), 0, at + 1
     for here in range(at, len(text)):
         letter = text[here]

@@ -558,7 +558,7 @@ class _Parameter:
         where = {"/#": rf"\A(?:{pattern})", "/%": rf"(?:{pattern})\Z"}
         return re.sub(
             where.get(op, pattern),
-            lambda found: by if found[0] or op in where else "",
+            lambda match: by if match[0] or op in where else "",
             held,
             count=0 if op == "//" else 1,
             flags=re.DOTALL,

@@ -90,7 +90,7 @@ class ConfigFacts:
     def kept(self) -> dict[str, Any]:
         """Return the keys that no setting holds, with their values."""
         held = self.ticked - {*self.ignored, *self.replaced, *TABLE.finer}
-        return {name: one for name, one in self.leaves.items() if name not in held}
+        return {name: value for name, value in self.leaves.items() if name not in held}
 
     def value(self, name: str, default: Any = None) -> Value:
         """Return the value of a key, and tick it off; the default if it is not there.

@@ -27,7 +27,7 @@ from nestsim.launch.formats.deepspeed.script import (
     option_words,
     read_options,
 )
-from nestsim.launch.ranks import RANK_MAP, parsed_rank_map, placement_settings
+from nestsim.launch.job import RANK_MAP, parsed_rank_map, placement_settings
 from nestsim.launch.read import ImportedJob, LaunchSource, OptionEffects, Settings
 from nestsim.launch.shell.marks import known_word, readable
 from nestsim.launch.training import TrainingStart, find_training, program_place
@@ -296,8 +296,8 @@ class _LaunchReader:
         elif not self.options.is_megatron and "gradient_checkpointing" not in launch:
             self.assumptions.append(_NOTHING_AGAIN)
         if mode == "full" and every > 1:
-            own = "Each block is recomputed from its own input"
-            self.assumptions.append(f"{own}, not {every} blocks at a time.")
+            sentence = "Each block is recomputed from its own input"
+            self.assumptions.append(f"{sentence}, not {every} blocks at a time.")
         on_host = launch.get("checkpoint_in_cpu") or plan.pop("offload_activations", 0)
         plan["recompute"] = mode
         if mode == "full" and on_host:
@@ -515,27 +515,27 @@ def _job(
 
 def _sizes_given(words: Mapping[str, tuple[str, ...]]) -> TrainerOptions:
     """Return variables that stand beside a JSON as options, of either kind."""
-    found = read_options(words)
+    options = read_options(words)
     megatron = {
         name: value
         for name, value in words.items()
         if name.endswith("parallel-size") or name in {"sequence-parallel"}
     }
     sizes = read_options({"num-layers": ("1",), "hidden-size": ("1",), **megatron})
-    found.plan |= sizes.plan
-    found.ignored = [name for name in found.ignored if name[2:] not in megatron]
-    found.given, found.words = [], {}  # variables beside the file, no options of it
-    return found
+    options.plan |= sizes.plan
+    options.ignored = [name for name in options.ignored if name[2:] not in megatron]
+    options.given, options.words = [], {}  # variables beside the file, no options of it
+    return options
 
 
 def _parsed(text: str) -> object:
     return parse_json(text, expected="a JSON of DeepSpeed's")
 
 
-def _node(said: int | None, num_devices: int | None) -> int | None:
-    if said is None or num_devices is None or num_devices % said:
+def _node(size: int | None, num_devices: int | None) -> int | None:
+    if size is None or num_devices is None or num_devices % size:
         return None
-    return said
+    return size
 
 
 def _trains(words: Sequence[str]) -> bool:
@@ -604,9 +604,9 @@ def _beside(name: str, folder: Path) -> str | None:
         return None
     for path in (folder / name, folder / PurePosixPath(name).name):
         try:
-            found = path.is_file()
+            is_there = path.is_file()
         except OSError:
-            found = False
-        if found:
+            is_there = False
+        if is_there:
             return read_text(path, expected="a file of a launch", most_bytes=MAX_FILE)
     return None

@@ -88,16 +88,16 @@ def option_words(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
     The last of several of one name counts, as `argparse` has it.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    options: dict[str, tuple[str, ...]] = {}
     name = None
     for word in words:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
             name = name.replace("_", "-")
-            found[name] = (value,) if equals else ()
+            options[name] = (value,) if equals else ()
         elif name is not None:
-            found[name] = (*found[name], word)
-    return found
+            options[name] = (*options[name], word)
+    return options
 
 
 def read_options(words: Words) -> TrainerOptions:

@@ -57,8 +57,7 @@ from nestsim.launch.formats.deepspeed.script import (
     read_options,
 )
 from nestsim.launch.formats.usual import expert_group_gaps, strongest
-from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
-from nestsim.launch.ranks import RANK_MAP, rank_map
+from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchGap, LaunchJob, rank_map
 from nestsim.launch.read import Settings
 from nestsim.launch.training import CHECK_COMMAND, check_text
 from nestsim.report.json import dump_json
@@ -102,21 +101,21 @@ def differences(job: LaunchJob, read: LaunchTables) -> tuple[LaunchGap, ...]:
 
 
 def _gap(
-    setting: str, wanted: object, found: object, otherwise: str = _OTHER_REASON
+    setting: str, wanted: object, has: object, otherwise: str = _OTHER_REASON
 ) -> LaunchGap:
     reason = TABLE.gaps.get(setting, otherwise)
     value = list(wanted) if isinstance(wanted, tuple) else wanted
-    instead = list(found) if isinstance(found, tuple) else found
-    if found in (None, "", ()):
+    instead = list(has) if isinstance(has, tuple) else has
+    if has in (None, "", ()):
         instead = "none"
     return LaunchGap(setting, value, f"{reason}; the launch has {instead}.")
 
 
 def _plan_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
-    found = PlanTable.model_validate(read.tables["plan"]).build(PRESETS[PRESET])
-    for field in fields(found):
+    launched = PlanTable.model_validate(read.tables["plan"]).build(PRESETS[PRESET])
+    for field in fields(launched):
         name = field.name
-        wanted, has = getattr(job.settings, name), getattr(found, name)
+        wanted, has = getattr(job.settings, name), getattr(launched, name)
         if name == "placement" and name_parts(job.plan.placement)[1]:
             yield LaunchGap(name, wanted, TABLE.gaps["placement: of nodes"])
         elif wanted != has:
@@ -129,12 +128,12 @@ def _model_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
         yield LaunchGap("model.family", wanted.family, TABLE.gaps["model.family"])
         return
     try:
-        found = built_model(read.tables["model"], Path())
+        launched = built_model(read.tables["model"], Path())
     except InputError as error:
         yield LaunchGap("model", wanted.family, f"{error}.")
         return
     names = [field.name for field in fields(wanted) if field.name != "family"]
-    yield from _differing("model", wanted, found, names, _MODEL_REASON)
+    yield from _differing("model", wanted, launched, names, _MODEL_REASON)
 
 
 def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
@@ -143,13 +142,13 @@ def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     except ValidationError as error:
         yield LaunchGap("training", str(read.tables["training"]), f"{error}.")
         return
-    found = table.build(PRESETS[PRESET])
-    yield from _differing("training", job.training, found, _TRAINING)
+    launched = table.build(PRESETS[PRESET])
+    yield from _differing("training", job.training, launched, _TRAINING)
 
 
 def _software_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
-    found = SoftwareTable.model_validate(read.tables["software"]).build_execution({})
-    yield from _differing("software", job.workload.execution, found, _EXECUTION)
+    launched = SoftwareTable.model_validate(read.tables["software"]).build_execution({})
+    yield from _differing("software", job.workload.execution, launched, _EXECUTION)
     modules = tuple(job.workload.software.recompute_modules)
     if modules != tuple(ATTENTION_CORE):
         yield _gap("software.recompute_modules", modules, tuple(ATTENTION_CORE))
@@ -158,13 +157,13 @@ def _software_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
 def _differing(
     table: str,
     wanted: object,
-    found: object,
+    launched: object,
     names: Iterable[str],
     otherwise: str = _OTHER_REASON,
 ) -> Iterator[LaunchGap]:
     """Yield the fields in which what was read is not what was to be written."""
     for name in names:
-        value, has = getattr(wanted, name), getattr(found, name)
+        value, has = getattr(wanted, name), getattr(launched, name)
         if value != has:
             yield _gap(f"{table}.{name}", value, has, otherwise)
 
@@ -230,7 +229,7 @@ def _notes(words: Words, in_order: bool) -> tuple[str, ...]:
         f"Written for DeepSpeed {VERSION}. Paths of Megatron-DeepSpeed, data and "
         "checkpoints, hosts, the tokenizer and learning rates are yours to put in, "
         "where nothing that was imported says them.",
-        *taken_outside(word for one in words.values() for word in one),
+        *taken_outside(word for values in words.values() for word in values),
     ]
     if {"pp-partition-method", "embed-layernorm", "position-embedding-type"} & {*words}:
         notes.append(
@@ -443,24 +442,24 @@ def of_import(
     reads
         What a script and a JSON are read as.
     """
-    own: Settings = {**words}
-    own |= {f"{JSON}{name}": one for name, one in leaves(config)}
+    written: Settings = {**words}
+    written |= {f"{JSON}{name}": value for name, value in leaves(config)}
     carried = {
-        name: one if name.startswith((JSON, TRAINER)) else words_of_option(one)
-        for name, one in (carried_options(job, FORMAT) or {}).items()
+        name: value if name.startswith((JSON, TRAINER)) else words_of_option(value)
+        for name, value in (carried_options(job, FORMAT) or {}).items()
     }
     back, gaps = brought_back(
-        own,
+        written,
         carried,
         reads=lambda options: reads(*_parted(options)),
-        matter=own.keys() | TABLE.finer | {f"{JSON}{name}" for name in KEYS.finer},
-        refusal=lambda name: _refusal(name, carried[name], own),
+        matter=written.keys() | TABLE.finer | {f"{JSON}{name}" for name in KEYS.finer},
+        refusal=lambda name: _refusal(name, carried[name], written),
         shown=_shown,
     )
     return *_parted(back), gaps
 
 
-def _refusal(name: str, value: Any, own: Mapping[str, Any]) -> str:
+def _refusal(name: str, value: Any, written: Mapping[str, Any]) -> str:
     """Return why an option cannot come back; empty if it may."""
     if name.startswith(TRAINER):
         return "Megatron-DeepSpeed, whose launch this is, has options of its own."
@@ -470,14 +469,14 @@ def _refusal(name: str, value: Any, own: Mapping[str, Any]) -> str:
         return "DeepSpeed has no such key, or Megatron-DeepSpeed no such option."
     other = next(
         (
-            one
-            for one in own
-            if one.startswith(f"{name}.") or name.startswith(f"{one}.")
+            option
+            for option in written
+            if option.startswith(f"{name}.") or name.startswith(f"{option}.")
         ),
         name,
     )
-    if other != name or (name in _OF_THE_PLAN and name in own):
-        label, now = _shown(other, own[other])
+    if other != name or (name in _OF_THE_PLAN and name in written):
+        label, now = _shown(other, written[other])
         return f"The plan asks for another value: {label} is {now}."
     return ""
 
@@ -498,7 +497,9 @@ def _shown(name: str, value: Any) -> tuple[str, Any]:
 
 def _parted(options: Mapping[str, Any]) -> tuple[Settings, Settings]:
     """Return the options of the script and the JSON of options of both."""
-    words = {name: one for name, one in options.items() if not name.startswith(JSON)}
+    words = {
+        name: value for name, value in options.items() if not name.startswith(JSON)
+    }
     config: Settings = {}
     for name, value in options.items():
         if name.startswith(JSON):

@@ -58,7 +58,7 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
         "software": {"preset": "maxtext", **_software(settings)},
         "plan": {"micro_batch_size": micro_batch, **plan},
     }
-    kept = {name: one for name, one in settings.kept().items() if name != BUILT}
+    kept = {name: value for name, value in settings.kept().items() if name != BUILT}
     tables |= launch_table(FORMAT, kept, settings.assumptions)
     return ImportedJob(
         name=f"{source.path.stem} (MaxText)",
@@ -244,7 +244,7 @@ def _sizes(settings: TableOptions, mesh: AxisMesh) -> Settings:
             "MaxText spreads them inside."
         )
         # Behind the innermost dimensions, in front of the replicas.
-        factors = [one for one in factors if one[0] != "ep"]
+        factors = [factor for factor in factors if factor[0] != "ep"]
         place = sum(name in ("tp", "cp") for name, _ in factors)
         factors.insert(place, ("ep", ep))
     names = [name for name, _ in factors]
@@ -283,9 +283,9 @@ def _context(settings: TableOptions, cp: int, exchanging: int) -> Settings:
 def _batches(settings: TableOptions, mesh: AxisMesh) -> tuple[int, int]:
     """Return the sequences of an optimizer step and of a microbatch."""
     name = "per_device_batch_size"
-    each = settings.value(name).number()
+    per_device = settings.value(name).number()
     rounds = settings.whole("gradient_accumulation_steps")
-    local = each * mesh.num_devices
+    local = per_device * mesh.num_devices
     pp = mesh.size("pipeline")
     dp = mesh.size("data") * mesh.size("fsdp") * mesh.size("expert")
     parts = dp
@@ -323,12 +323,12 @@ def _pipeline(settings: TableOptions, mesh: AxisMesh, num_layers: int) -> Settin
         raise settings.value("pipeline_parallel_layers").error(
             "leaves blocks outside of the pipeline, which no plan does", "-1"
         )
-    each = settings.whole("num_layers_per_pipeline_stage")
-    repeats, rest = divmod(num_layers, pp * each)
+    per_stage = settings.whole("num_layers_per_pipeline_stage")
+    repeats, rest = divmod(num_layers, pp * per_stage)
     given = settings.whole("num_pipeline_repeats", least=-1)
     if rest or given not in (-1, repeats):
         raise Value(
-            f"{pp} stages, {each} layers each, {given} repeats",
+            f"{pp} stages, {per_stage} layers each, {given} repeats",
             "num_layers_per_pipeline_stage",
         ).error(
             "stages, repeats and layers of a stage do not make the model's blocks",

@@ -74,25 +74,25 @@ class AxisMesh:
     @property
     def factors(self) -> Factors:
         """How its ranks nest the dimensions."""
-        found = [
+        factors = [
             (dimension, sizes.get(axis, 1))
             for sizes in (self.inside, self.among)
             for axis, dimension in _INNER_FIRST
         ]
-        return merged(found)
+        return merged(factors)
 
 
 def merged(factors: list[tuple[str, int]]) -> Factors:
     """Join neighbours of one dimension, and leave out those of size 1."""
-    found: list[tuple[str, int]] = []
+    joined: list[tuple[str, int]] = []
     for dimension, size in factors:
         if size == 1:
             continue
-        if found and found[-1][0] == dimension:
-            found[-1] = (dimension, found[-1][1] * size)
+        if joined and joined[-1][0] == dimension:
+            joined[-1] = (dimension, joined[-1][1] * size)
         else:
-            found.append((dimension, size))
-    return tuple(found)
+            joined.append((dimension, size))
+    return tuple(joined)
 
 
 def placed_factors(placement: str) -> Factors:
@@ -165,7 +165,9 @@ among slices (``dcn_..``)."""
 OTHER_AXES: tuple[str, ...] = tuple(TABLE.facts["other_axes"])
 """Axes that no plan has."""
 
-REMAT_TENSORS = tuple(name for name, one in OPTIONS.items() if one.default == "remat")
+REMAT_TENSORS = tuple(
+    name for name, option in OPTIONS.items() if option.default == "remat"
+)
 """Results of a block that ``remat_policy: custom`` tells apart."""
 
 MODELS: Mapping[str, str] = TABLE.facts["models"]
@@ -281,9 +283,9 @@ def _command(source: LaunchSource, assumed: list[str]) -> Settings:
     assumed += start.assumptions
     given: Settings = {}
     for word in start.words:
-        found = _WORD.fullmatch(word)
-        if found:
-            name, value = found[1], found[2]
+        pair = _WORD.fullmatch(word)
+        if pair:
+            name, value = pair[1], pair[2]
             given[name] = (
                 known_word(value, name)
                 if name in OPTIONS

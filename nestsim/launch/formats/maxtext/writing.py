@@ -177,8 +177,12 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
     ]
     gaps = [*find_gaps(job, mesh, model_name(job.model))]
     back, changes = _of_import(job, joined(groups))
-    command = _YOURS | {name: one for name, one in back.items() if _in_command(one)}
-    command = {name: one for name, one in command.items() if back.get(name, one) == one}
+    command = _YOURS | {
+        name: value for name, value in back.items() if _in_command(value)
+    }
+    command = {
+        name: value for name, value in command.items() if back.get(name, value) == value
+    }
     *groups, rest = with_imported(groups, back, name="", file="configuration")
     in_file = {name: v for name, v in rest.options.items() if not _in_command(v)}
     groups.append(replace(rest, options=in_file))
@@ -295,14 +299,14 @@ def _training(job: LaunchJob) -> Settings:
 def _axes(job: LaunchJob, mesh: AxisMesh) -> Settings:
     """Return the sizes of axes; those with a default of their own always."""
     always = {"ici_fsdp_parallelism": 1, "dcn_data_parallelism": 1}
-    found = {
+    axes = {
         f"{kind}_{axis}_parallelism": size
         for kind, sizes in (("ici", mesh.inside), ("dcn", mesh.among))
         for axis, size in sizes.items()
         if size > 1
     }
     parallel, stage = job.plan.parallel, job.plan.stages[0]
-    named: Settings = {"hardware": "tpu" if _is_tpu(job) else "gpu", **always, **found}
+    named: Settings = {"hardware": "tpu" if _is_tpu(job) else "gpu", **always, **axes}
     if parallel.context_parallel_size > 1:
         strategy = "context_parallel_strategy"
         named[strategy] = OPTIONS[strategy].word(parallel.cp_comm_type)
@@ -319,9 +323,9 @@ def _pipeline(job: LaunchJob) -> Settings:
     if pp == 1:
         return {}
     layers = job.num_blocks // blocks_of_layer(model_name(job.model))
-    each, rest = divmod(layers, pp * chunks)
+    per_stage, rest = divmod(layers, pp * chunks)
     named: Settings = {
-        "num_layers_per_pipeline_stage": max(each, 1),
+        "num_layers_per_pipeline_stage": max(per_stage, 1),
         "num_pipeline_repeats": chunks,
         "num_pipeline_microbatches": plan.num_microbatches,
         "scan_layers": False,
@@ -431,5 +435,5 @@ def _read(job: LaunchJob, values: Mapping[str, Any]) -> Any:
     read = read_maxtext(
         LaunchSource(path=Path("read.yml"), text=text, num_devices=count)
     )
-    tables = {name: one for name, one in read.tables.items() if name != "launch"}
+    tables = {name: table for name, table in read.tables.items() if name != "launch"}
     return tables, read.num_devices, read.devices_per_node

@@ -165,7 +165,7 @@ def read_vocabulary(given: GivenOptions, launched: Launched) -> int:
         given.given_words("tokenizer-name-or-path") or ("",),
         given.given_words("tokenizer-type") or ("",),
     )
-    for name in (one for values in names for one in values[:1]):
+    for name in (word for values in names for word in values[:1]):
         if name in TOKENIZERS:
             given.assume(f"The tokenizer {name} has {TOKENIZERS[name]:,} entries.")
             return TOKENIZERS[name]
@@ -186,10 +186,10 @@ def _activation(given: GivenOptions, model: Mapping[str, Any]) -> Settings:
         given.assume("--quick-geglu: The nonlinearity is a GELU.")
         return {"gated_linear_unit": True, "activation_func": "gelu"}
     if given.flag("swiglu"):
-        found: Settings = {"gated_linear_unit": True}
+        table: Settings = {"gated_linear_unit": True}
         if "ffn_hidden_size" not in model:
-            found["ffn_hidden_size"] = gated_width(model["hidden_size"])
-        return found
+            table["ffn_hidden_size"] = gated_width(model["hidden_size"])
+        return table
     if given.flag("squared-relu"):
         return {"gated_linear_unit": False, "activation_func": "squared_relu"}
     return {"gated_linear_unit": False}
@@ -219,30 +219,30 @@ def _windows(given: GivenOptions) -> Settings:
     if not freq:
         return {"window_size": size}
     where = "--window-attn-skip-freq"
-    found = read_list(freq, where)
-    if isinstance(found, list):
-        full = [index for index, mark in enumerate(found, start=1) if not mark]
+    marks = read_list(freq, where)
+    if isinstance(marks, list):
+        full = [index for index, mark in enumerate(marks, start=1) if not mark]
         every = full[0] if full else 0
-        rest = [n for n in range(1, len(found) + 1) if every and n % every == 0]
+        rest = [n for n in range(1, len(marks) + 1) if every and n % every == 0]
         if full != rest:
             raise Value(freq, where).error(
                 "has no regular windows",
                 "a block without a window after each of N - 1 with one",
             )
-        found = every
-    return {"window_size": size, "window_attn_skip_freq": found}
+        marks = every
+    return {"window_size": size, "window_attn_skip_freq": marks}
 
 
 def _experts(given: GivenOptions) -> Settings:
     if not given.whole("num-experts"):
         return {}
-    found: Settings = given.part("experts")
+    table: Settings = given.part("experts")
     freq = given.word("moe-layer-freq")
     if freq:
         marks = read_list(freq, "--moe-layer-freq")
         short = write_list(marks) if isinstance(marks, list) else ""
-        found["moe_layer_freq"] = short if 0 < len(short) < _MOST_LETTERS else marks
-    return found
+        table["moe_layer_freq"] = short if 0 < len(short) < _MOST_LETTERS else marks
+    return table
 
 
 def _latent(given: GivenOptions, model: Mapping[str, Any]) -> Settings:
@@ -254,7 +254,7 @@ def _latent(given: GivenOptions, model: Mapping[str, Any]) -> Settings:
 
 
 def _mamba(given: GivenOptions, num_layers: int) -> Settings:
-    found: Settings = given.part("mamba")
+    table: Settings = given.part("mamba")
     pattern = given.word("hybrid-override-pattern")
     shares = [
         given.real(f"hybrid-{name}-ratio") or 0.0 for name in ("attention", "mlp")
@@ -266,11 +266,11 @@ def _mamba(given: GivenOptions, num_layers: int) -> Settings:
     if not pattern and any(shares) and num_layers <= MAX_LAYERS:
         pattern = hybrid_letters(num_layers, *shares)
     if pattern:
-        found["hybrid_override_pattern"] = pattern
+        table["hybrid_override_pattern"] = pattern
     if not given.any_of("squared-relu", "swiglu"):
         # The family's published models have another one.
-        found["activation_func"] = "gelu"
-    return found
+        table["activation_func"] = "gelu"
+    return table
 
 
 def _attention(given: GivenOptions, preset: str) -> str:
@@ -286,7 +286,7 @@ def _bert(given: GivenOptions, model: Settings) -> Settings:
     if given.any_of("bert-no-binary-head"):
         given.assume("BERT has its head for the next sentence.")
     left_out = ("mtp_num_layers", "embedding_layernorm", "softmax_type")
-    return {name: one for name, one in model.items() if name not in left_out}
+    return {name: value for name, value in model.items() if name not in left_out}
 
 
 def _encoder_decoder(given: GivenOptions, launched: Launched, preset: str) -> Settings:
@@ -430,8 +430,12 @@ def _recomputed_modules(given: GivenOptions) -> Settings:
     others = [name for name in modules if name not in RECOMPUTE_MODULES]
     if others:
         given.assume(f"Recompute of {', '.join(others)} is left out.")
-    found = [name for name in modules if name in RECOMPUTE_MODULES]
-    return {"recompute_modules": found} if found != list(ATTENTION_CORE) else {}
+    known_modules = [name for name in modules if name in RECOMPUTE_MODULES]
+    return (
+        {"recompute_modules": known_modules}
+        if known_modules != list(ATTENTION_CORE)
+        else {}
+    )
 
 
 def _replicas(sizes: Mapping[str, object], num_devices: int | None) -> int | None:
@@ -491,12 +495,12 @@ def _context(given: GivenOptions, plan: Mapping[str, Any]) -> Settings:
         raise Value(" ".join(given.words("cp-comm-type")), "--cp-comm-type").error(
             "differs from block to block", "one way for all blocks"
         )
-    found: Settings = {"cp_comm_type": next(iter(kinds), "p2p")}
+    table: Settings = {"cp_comm_type": next(iter(kinds), "p2p")}
     where = "hierarchical-context-parallel-sizes"
     sizes = [given.whole_number(where, word) for word in given.words(where)]
-    if sizes and found["cp_comm_type"] == "a2a+p2p":
-        found["hierarchical_context_parallel_sizes"] = sizes
-    return found
+    if sizes and table["cp_comm_type"] == "a2a+p2p":
+        table["hierarchical_context_parallel_sizes"] = sizes
+    return table
 
 
 def _split(
@@ -527,14 +531,14 @@ def _split(
                 f"a divisor of {layers} layers over {stages} stages",
             )
         chunks = layers // (stages * in_chunk)
-    found: Settings = {}
+    table: Settings = {}
     if chunks is not None and chunks > 1:
-        found["virtual_pipeline_model_parallel_size"] = chunks
+        table["virtual_pipeline_model_parallel_size"] = chunks
     if "embedding" in given.word("pp-partition-method"):
         # "type:transformer|embedding": the ends of the chain count as a block each.
-        found["account_for_embedding_in_pipeline_split"] = True
-        found["account_for_loss_in_pipeline_split"] = True
-    return found
+        table["account_for_embedding_in_pipeline_split"] = True
+        table["account_for_loss_in_pipeline_split"] = True
+    return table
 
 
 def _num_blocks(model: Mapping[str, Any]) -> int:
@@ -603,7 +607,7 @@ def _sharding(given: GivenOptions, ranks: int | None) -> Settings:
             stage = 1
     if given.word("optimizer") == "dist_muon":
         stage = 1
-    found: Settings = {"zero_stage": stage}
+    table: Settings = {"zero_stage": stage}
     instances = given.whole("num-distributed-optimizer-instances") or 1
     if instances > 1 and stage and ranks:
         if ranks % instances:
@@ -611,16 +615,16 @@ def _sharding(given: GivenOptions, ranks: int | None) -> Settings:
                 "does not divide the data- and context-parallel ranks",
                 f"a divisor of {ranks}",
             )
-        found["sharding_group_size"] = ranks // instances
-    return found
+        table["sharding_group_size"] = ranks // instances
+    return table
 
 
 def _offload(given: GivenOptions, model: Mapping[str, Any]) -> Settings:
-    found: Settings = {}
+    table: Settings = {}
     if given.flag("optimizer-cpu-offload"):
         part = given.real("optimizer-offload-fraction")
-        found["offload_optimizer"] = 1.0 if part is None else part
+        table["offload_optimizer"] = 1.0 if part is None else part
     layers = given.whole("cpu-offloading-num-layers")
     if layers:
-        found["offload_activations"] = layers / _num_blocks(model)
-    return found
+        table["offload_activations"] = layers / _num_blocks(model)
+    return table

@@ -77,23 +77,23 @@ def find_gaps(job: LaunchJob, values: Mapping[str, Values]) -> tuple[LaunchGap, 
         # What tokenizers have that are not known here.
         vocab_size=job.model.vocab_size,
     )
-    found: list[LaunchGap] = []
+    gaps: list[LaunchGap] = []
     try:
         tables = read_tables(GivenOptions(values=values), launched)
     except InputError as error:
         return (LaunchGap(error.where, error.got, error.problem),)
-    found += model_gaps(job.model, tables["model"])
-    found += _training_gaps(job, tables)
-    found += _plan_gaps(job, tables)
-    found += _overlap_gaps(job, tables["software"])
-    found += _saving_gaps(job)
+    gaps += model_gaps(job.model, tables["model"])
+    gaps += _training_gaps(job, tables)
+    gaps += _plan_gaps(job, tables)
+    gaps += _overlap_gaps(job, tables["software"])
+    gaps += _saving_gaps(job)
     if job.scenario.software_preset != "megatron-lm":
-        found += expert_group_gaps(job, "Megatron Core")
-    found += _orders(job)
-    found += _refusals(job)
-    found += _padded(job, values)
-    found += _biased_experts(job)
-    return tuple(found)
+        gaps += expert_group_gaps(job, "Megatron Core")
+    gaps += _orders(job)
+    gaps += _refusals(job)
+    gaps += _padded(job, values)
+    gaps += _biased_experts(job)
+    return tuple(gaps)
 
 
 def _gap(name: str, value: object, **words: object) -> LaunchGap:
@@ -146,10 +146,10 @@ def model_gaps(model: TransformerSpec, table: Mapping[str, Any]) -> Iterator[Lau
     left_out = {*_ALL_DECODERS, "activation_func"}
     if model.position_embedding_type != "learned":
         left_out.add("max_position_embeddings")
-    for one in fields(TransformerSpec):
-        if one.name not in left_out:
+    for field in fields(TransformerSpec):
+        if field.name not in left_out:
             yield from _differing(
-                one.name, getattr(model, one.name), getattr(read, one.name)
+                field.name, getattr(model, field.name), getattr(read, field.name)
             )
 
 
@@ -171,12 +171,15 @@ def _short(value: object) -> str:
 def _training_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]:
     preset = PRESETS[tables["software"]["preset"]]
     read = TrainingTable.model_validate(tables["training"]).build(preset)
-    for one in fields(type(job.training)):
-        asked = getattr(job.training, one.name)
-        if one.name == "keep_fp8_transpose_cache" and not job.training.fp8_param_gather:
+    for field in fields(type(job.training)):
+        asked = getattr(job.training, field.name)
+        if (
+            field.name == "keep_fp8_transpose_cache"
+            and not job.training.fp8_param_gather
+        ):
             continue
-        if one.name not in _OF_THE_FRAMEWORK:
-            yield from _differing(one.name, asked, getattr(read, one.name))
+        if field.name not in _OF_THE_FRAMEWORK:
+            yield from _differing(field.name, asked, getattr(read, field.name))
 
 
 def _plan_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]:
@@ -214,7 +217,7 @@ def _stage_gaps(plan: Plan, read: Plan) -> Iterator[LaunchGap]:
         for name, value in _savings(stage).items():
             columns.setdefault(name, []).append((value, _savings(other)[name]))
     for name, pairs in columns.items():
-        asked = [one for one, _ in pairs]
+        asked = [value for value, _ in pairs]
         if asked != [other for _, other in pairs]:
             alike = asked[0] if len(set(map(str, asked))) == 1 else asked
             yield from _differing(name, alike, [other for _, other in pairs])

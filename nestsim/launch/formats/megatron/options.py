@@ -128,7 +128,7 @@ class GivenOptions:
     def words(self, name: str) -> tuple[str, ...]:
         """Return the words behind an option."""
         return tuple(
-            known_word(one, f"--{name}") for one in self.given_words(name) or ()
+            known_word(word, f"--{name}") for word in self.given_words(name) or ()
         )
 
     def choice(self, name: str, words: Mapping[str, Any], default: Any) -> Any:
@@ -299,10 +299,10 @@ def read_list(text: str, where: str) -> int | list[int]:
     plain = re.sub(r"\s", "", text)
     if plain.isdecimal() and len(plain) < 10:
         return int(plain)
-    found, end = _sum(plain, 0, where, 0)
+    marks, end = _sum(plain, 0, where, 0)
     if end != len(plain):
         raise _no_list(text, where)
-    return found
+    return marks
 
 
 def _sum(text: str, start: int, where: str, depth: int) -> tuple[list[int], int]:
@@ -327,11 +327,11 @@ def _term(text: str, start: int, where: str, depth: int) -> tuple[list[int], int
             raise _no_list(text, where)
         position += 1
     else:
-        found = re.compile(r"\[(\d(?:,\d)*,?)\]").match(text, start)
-        if found is None:
+        listed = re.compile(r"\[(\d(?:,\d)*,?)\]").match(text, start)
+        if listed is None:
             raise _no_list(text, where)
-        part = [int(digit) for digit in found[1].strip(",").split(",")]
-        position = found.end()
+        part = [int(digit) for digit in listed[1].strip(",").split(",")]
+        position = listed.end()
     while (times := re.compile(r"\*(\d{1,5})").match(text, position)) is not None:
         if len(part) * int(times[1]) > _MOST_LETTERS:
             raise _no_list(text, where)
@@ -417,8 +417,8 @@ def write_layout(blocks: Sequence[int], num_mtp: int = 0) -> str:
     parts = ["E" + _letters(blocks[0]) + "|"]
     for count, group in groupby(blocks[1:-1]):
         times = len(list(group))
-        one = _letters(count) + "|"
-        parts.append(f"({one})*{times}" if times > 1 else one)
+        part = _letters(count) + "|"
+        parts.append(f"({part})*{times}" if times > 1 else part)
     return "".join(parts) + _letters(blocks[-1]) + "m" * num_mtp + "L"
 
 
@@ -467,11 +467,11 @@ def _unrolled(text: str) -> str:
         raise _no_layout(text, _LAYOUT_EXAMPLE)
     for pattern in (_GROUP, _REPEATED):
         length = len(letters) + sum(
-            len(found[1]) * int(found[2] or 1) for found in pattern.finditer(letters)
+            len(group[1]) * int(group[2] or 1) for group in pattern.finditer(letters)
         )
         if length > 2 * _MOST_LETTERS:
             raise _no_layout(text, _LAYOUT_EXAMPLE)
-        letters = pattern.sub(lambda found: found[1] * int(found[2] or 1), letters)
+        letters = pattern.sub(lambda group: group[1] * int(group[2] or 1), letters)
     return letters
 
 

@@ -91,9 +91,9 @@ def _trains(words: Sequence[str]) -> bool:
 
 def _program(words: Iterable[str]) -> str:
     for word in words:
-        found = _PROGRAM.fullmatch(word)
-        if found is not None:
-            return found[1]
+        program = _PROGRAM.fullmatch(word)
+        if program is not None:
+            return program[1]
     return known.GPT_SCRIPT
 
 
@@ -103,17 +103,17 @@ def _options(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
     Those behind the program, where there is one: a launcher has options of its own.
     """
     program = program_place(words)
-    found: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
     name = None
     for word in words[0 if program is None else program + 1 :]:
         if re.match(r"--[A-Za-z]", word):
             name, equals, value = word[2:].partition("=")
-            found[name] = [value] if equals else []
+            options[name] = [value] if equals else []
         elif name is not None:
-            found[name].append(word)
+            options[name].append(word)
     return {
         name: tuple(values)
-        for name, values in found.items()
+        for name, values in options.items()
         if program is not None or name.replace("-", "_") not in _LAUNCHERS
     }
 

@@ -136,8 +136,8 @@ def _architecture(model: TransformerSpec) -> Raw:
 
 def _layers(job: LaunchJob) -> Raw:
     """Return whose layers run: Megatron-LM's own, those of its papers, if asked for."""
-    own = job.scenario.software_preset == "megatron-lm"
-    return {"transformer-impl": "local"} if own else {}
+    is_older = job.scenario.software_preset == "megatron-lm"
+    return {"transformer-impl": "local"} if is_older else {}
 
 
 def _encoder_decoder(model: TransformerSpec) -> Raw:
@@ -378,7 +378,7 @@ def _sharding(job: LaunchJob) -> Raw:
 def _offload(job: LaunchJob) -> Raw:
     kept = job.settings.offload_by_stage()
     options: Raw = {}
-    if part := max(one.optimizer for one in kept):
+    if part := max(stage.optimizer for stage in kept):
         options |= {
             "optimizer-cpu-offload": True,
             "optimizer-offload-fraction": part,
@@ -386,7 +386,7 @@ def _offload(job: LaunchJob) -> Raw:
         }
         if job.workload.execution.cpu_adam:
             options["overlap-cpu-optimizer-d2h-h2d"] = True
-    layers = max(one.activations for one in kept) * job.num_blocks
+    layers = max(stage.activations for stage in kept) * job.num_blocks
     alone = len(kept) == 1 and job.settings.recompute == "none"
     if 0 < layers < job.num_blocks and layers == int(layers) and alone:
         options["cpu-offloading-num-layers"] = int(layers)

@@ -41,8 +41,7 @@ from nestsim.launch.formats.megatron.settings import (
     rank_order,
     script_of,
 )
-from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
-from nestsim.launch.ranks import RANK_MAP, rank_map
+from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchGap, LaunchJob, rank_map
 from nestsim.launch.training import CHECK_COMMAND, check_text
 from planner.frameworks.options import LaunchOption
 from topologies.errors import InputError
@@ -106,13 +105,13 @@ def _notes(job: LaunchJob, values: Mapping[str, Sequence[str]]) -> Iterator[str]
     if job.model.position_embedding_type == "rope":
         left["rotary-base"] = "10000"
     if unsaid := [
-        f"--{name} {one}" for name, one in left.items() if name not in values
+        f"--{name} {value}" for name, value in left.items() if name not in values
     ]:
         yield (
             f"Megatron-LM takes {' and '.join(unsaid)} where nothing says otherwise, "
             "and no plan depends on it: give the model's own."
         )
-    yield from taken_outside(word for one in values.values() for word in one)
+    yield from taken_outside(word for value in values.values() for word in value)
     yield f"The options are those of {VERSION}."
     if not job.scenario.software_preset.startswith(("megatron", "nemo")):
         yield (
@@ -411,9 +410,11 @@ class _BridgeRecipe:
 def write_megatron_bridge(job: LaunchJob) -> LaunchFiles:
     """Write a plan as a recipe of Megatron Bridge, and the script that starts it."""
     options = joined(job_options(job))
-    script = {name: one for name, one in (script_options(job) or {}).items() if one}
+    script = {
+        name: words for name, words in (script_options(job) or {}).items() if words
+    }
     fields = set(_FACTS["scripts"].split())
-    values = {name: one for name, one in script.items() if name in fields} | options
+    values = {name: words for name, words in script.items() if name in fields} | options
     recipe = _recipe(job, values)
     mapped = needs_rank_map(job)
     files: dict[str, str | bytes] = {
@@ -481,7 +482,7 @@ def _bridge_gaps(job: LaunchJob, recipe: _BridgeRecipe) -> Iterator[LaunchGap]:
 def _script_gaps(job: LaunchJob, values: Mapping[str, Values]) -> Iterator[LaunchGap]:
     """Yield the options of an imported script that are no fields of the recipe."""
     script = script_options(job) or {}
-    if left := [name for name, one in script.items() if values.get(name) != one]:
+    if left := [name for name, words in script.items() if values.get(name) != words]:
         reason = "The recipe leaves these options of the imported script to you."
         yield LaunchGap("launch.options", ", ".join(left), reason)
 
@@ -523,7 +524,9 @@ def _recipe_text(job: LaunchJob, recipe: _BridgeRecipe) -> str:
             lines += [")"]
         elif fields:
             lines += [f"# {comment}"]
-            lines += [f"cfg.{section}.{name} = {one}" for name, one in fields.items()]
+            lines += [
+                f"cfg.{section}.{name} = {value}" for name, value in fields.items()
+            ]
     text: str = _FACTS["recipe"]
     return text.format(
         title=job.title.replace("\\", "/").replace('"', "'"),

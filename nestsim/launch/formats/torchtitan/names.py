@@ -121,8 +121,8 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
 
 REGISTRY: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
     {
-        name: (one["model"], one["values"])
-        for name, one in TABLE.facts["registry"].items()
+        name: (entry["model"], entry["values"])
+        for name, entry in TABLE.facts["registry"].items()
     }
 )
 """Function of the registry of 0.3.0 -> model, and where it differs from the defaults,
@@ -386,17 +386,17 @@ def blocks_of_modules(parts: Sequence[Sequence[str]], num_layers: int) -> list[i
     InputError
         If the blocks are not all there, one after the other.
     """
-    found = [
+    blocks = [
         [int(match[1]) for name in part if (match := _LAYER.fullmatch(name))]
         for part in parts
     ]
-    if [k for part in found for k in part] != list(range(num_layers)):
+    if [k for part in blocks for k in part] != list(range(num_layers)):
         raise InputError(
             "does not list the blocks of the model one after the other",
-            got=f"{sum(map(len, found))} blocks",
+            got=f"{sum(map(len, blocks))} blocks",
             expected=f"layers.0 to layers.{num_layers - 1}, each once, in this order",
         )
-    return [len(part) for part in found]
+    return [len(part) for part in blocks]
 
 
 def blocks_of_points(points: Sequence[str], num_layers: int) -> list[int]:

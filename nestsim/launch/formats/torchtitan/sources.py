@@ -64,7 +64,7 @@ class TitanOptions(TableOptions):
         """Return a list of texts, which older files write as one with commas."""
         value = self.value(name)
         if isinstance(value.raw, str):
-            value = Value([one for one in value.raw.split(",") if one], value.where)
+            value = Value([part for part in value.raw.split(",") if part], value.where)
         return value.each(Value.text, most=100_000)
 
 
@@ -77,8 +77,8 @@ def is_toml(source: LaunchSource) -> bool:
     except InputError:
         return False
     tables = {name for name, value in document.items() if isinstance(value, dict)}
-    own = {"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "job"}
-    return "training" in tables and bool(own & tables) and "cluster" not in tables
+    typical = {"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "job"}
+    return "training" in tables and bool(typical & tables) and "cluster" not in tables
 
 
 def _document(text: str) -> dict[str, Any]:

@@ -51,8 +51,7 @@ from nestsim.launch.formats.usual import (
     training_gaps,
     written_plain,
 )
-from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
-from nestsim.launch.ranks import RANK_MAP, rank_map
+from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchGap, LaunchJob, rank_map
 from nestsim.launch.read import Settings
 from nestsim.launch.training import CHECK, CHECK_COMMAND, check_text
 from nestsim.scenario.editing import toml_text
@@ -425,8 +424,8 @@ _ENVIRONMENT = 'PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"'
 
 def _toml(job: LaunchJob, values: Mapping[str, Any]) -> str:
     """Return the options as TOML, with a word on each table."""
-    own = flavor_of(job.model) is None and has_arguments(job.model)
-    program = TRAIN_FILE if own else "-m torchtitan.train"
+    is_new = flavor_of(job.model) is None and has_arguments(job.model)
+    program = TRAIN_FILE if is_new else "-m torchtitan.train"
     text: str = TABLE.facts["templates"]["toml"]
     heading = text.format(
         title=job.scenario.name.replace("\n", " "),
@@ -452,9 +451,9 @@ def _toml(job: LaunchJob, values: Mapping[str, Any]) -> str:
 
 def _script(job: LaunchJob, flavor: Flavor | None, values: Mapping[str, Any]) -> str:
     """Return the command line of 0.3, as a script that runs on each node."""
-    own = _own_function(job, flavor)
-    if own is not None:
-        module, function = CONFIG_FILE.removesuffix(".py"), own.name
+    added = _own_function(job, flavor)
+    if added is not None:
+        module, function = CONFIG_FILE.removesuffix(".py"), added.name
     elif flavor is not None:
         module, function = flavor.model, flavor.function
     else:
@@ -468,7 +467,7 @@ def _script(job: LaunchJob, flavor: Flavor | None, values: Mapping[str, Any]) ->
         title=job.scenario.name.replace("\n", " "),
         version=COMMAND_VERSION,
         environment=_ENVIRONMENT,
-        path='export PYTHONPATH="$PWD:$PYTHONPATH"\n' if own else "",
+        path='export PYTHONPATH="$PWD:$PYTHONPATH"\n' if added else "",
         sizes="".join(f"    {word}\n" for word in sizes),
         check=check_text(f'{start} {CHECK_COMMAND} "${{PARALLELISM[@]}}"'),
         start=start,
@@ -567,7 +566,9 @@ def _tables(job: LaunchJob, values: Mapping[str, Any], function: str | None) -> 
     options = TitanOptions(
         table=TABLE,
         values={
-            name: Value(one, name) for name, one in values.items() if name in OPTIONS
+            name: Value(value, name)
+            for name, value in values.items()
+            if name in OPTIONS
         },
         function=function,
     )

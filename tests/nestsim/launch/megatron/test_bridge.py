@@ -20,8 +20,7 @@ from nestsim.launch.formats.megatron.write import (
     SCRIPT,
     write_megatron_bridge,
 )
-from nestsim.launch.job import LaunchJob
-from nestsim.launch.ranks import RANK_MAP
+from nestsim.launch.job import RANK_MAP, LaunchJob
 from nestsim.launch.read import LaunchSource
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 from topologies.errors import InputError
