@@ -26,11 +26,11 @@ from topologies.input_file import Value
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OptionGroup:
     """Options that belong together."""
 
-    name: str = ""
+    name: str
     """Name of the shell variable that holds them."""
 
     comment: str
@@ -108,7 +108,7 @@ def with_imported(
         for group in groups
     ]
     comment = f"As the {file} had them that was imported."
-    return (*kept, OptionGroup(name=name, comment=comment, options=rest))
+    return (*kept, OptionGroup(name, comment, rest))
 
 
 def option_text(name: str, words: Sequence[str]) -> str:

@@ -101,6 +101,11 @@ def attribute(name: str, value: int | str) -> bytes:
     return bytes_field(NODE_FIELDS["attr"], inner)
 
 
+def attributes(**values: int | str) -> bytes:
+    """Return attributes of a node, as fields."""
+    return b"".join(itertools.starmap(attribute, values.items()))
+
+
 def numbers_field(number: int, values: Iterable[int]) -> bytes:
     """Return a field with several whole numbers; nothing without any."""
     packed = b"".join(map(varint, values))
@@ -483,7 +488,7 @@ def _nodes(
             micros = round((done + item.duration) * 1e6) - round(done * 1e6)
             done += item.duration
             node += number_field(fields["duration_micros"], micros)
-        node += attribute("is_cpu_op", 0)
+        node += attributes(is_cpu_op=0)
         node += _traffic(item, place, device, groups, member)
         yield delimited(node)
 
@@ -498,31 +503,20 @@ def _traffic(
     """Return the attributes of what a node sends."""
     size = round(item.num_bytes)
     if item.what in {"load", "store"}:
-        return attribute("tensor_size", size)
+        return attributes(tensor_size=size)
     if item.groups is not None:
         key = id(item.groups)
         if key not in member:
             row = int(np.flatnonzero((item.groups == device).any(axis=1))[0])
             member[key] = groups[tuple(item.groups[row].tolist())]
-        return (
-            attribute("comm_type", COLLECTIVES[item.operation])
-            + attribute("comm_size", size)
-            + attribute("pg_name", str(member[key]))
-        )
+        kind = COLLECTIVES[item.operation]
+        return attributes(comm_type=kind, comm_size=size, pg_name=str(member[key]))
     if item.peers is None:
         return b""
     other = int(item.peers[place])
     ends = (device, other) if item.what == "send" else (other, device)
-    return b"".join(
-        itertools.starmap(
-            attribute,
-            (
-                ("comm_size", size),
-                ("comm_src", ends[0]),
-                ("comm_dst", ends[1]),
-                ("comm_tag", item.tag),
-            ),
-        )
+    return attributes(
+        comm_size=size, comm_src=ends[0], comm_dst=ends[1], comm_tag=item.tag
     )
 
 
@@ -549,8 +543,7 @@ def _gaps(
     }
     for setting, (lacks, value) in cases.items():
         if lacks:
-            reason = GAPS[setting]
-            yield LaunchGap(setting, value, reason)
+            yield LaunchGap(setting, value, GAPS[setting])
 
 
 def _notes(job: LaunchJob, work: PipelineWork) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from estimators.layers.recompute_modules import ATTENTION_CORE
-from estimators.training import TrainingSpec
 from nestsim.launch.carried import (
     OptionGroup,
     array_text,
@@ -322,17 +321,13 @@ def _environment(job: LaunchJob) -> dict[str, str]:
 def _groups(job: LaunchJob) -> tuple[OptionGroup, ...]:
     """Return the options of the script, group by group."""
     plan = job.settings
-    groups = (
-        ("MODEL", "The model.", model_words(job.model)),
-        ("PARALLEL", "How ranks share the work.", _parallel(job)),
-        ("BATCH", "The batch, as in the JSON.", _batch(job)),
-        ("PRECISION", "Number formats, as in the JSON.", _formats(job.training)),
-        ("RECOMPUTE", "What is computed again.", _recompute(plan)),
-        ("ZERO", "ZeRO and the host, as in the JSON.", _zero(plan)),
-    )
-    return tuple(
-        OptionGroup(name=name, comment=comment, options=options)
-        for name, comment, options in groups
+    return (
+        OptionGroup("MODEL", "The model.", model_words(job.model)),
+        OptionGroup("PARALLEL", "How ranks share the work.", _parallel(job)),
+        OptionGroup("BATCH", "The batch, as in the JSON.", _batch(job)),
+        OptionGroup("PRECISION", "Number formats, as in the JSON.", _formats(job)),
+        OptionGroup("RECOMPUTE", "What is computed again.", _recompute(plan)),
+        OptionGroup("ZERO", "ZeRO and the host, as in the JSON.", _zero(plan)),
     )
 
 
@@ -389,7 +384,8 @@ def _batch(job: LaunchJob) -> Words:
     return words
 
 
-def _formats(training: TrainingSpec) -> Words:
+def _formats(job: LaunchJob) -> Words:
+    training = job.training
     words = TABLE.saying("training.precision", training.precision)
     if training.matmul_precision == "fp8":
         words |= TABLE.saying("training.matmul_precision", "fp8")

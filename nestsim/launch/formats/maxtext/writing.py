@@ -157,24 +157,19 @@ _YOURS = {"run_name": "${RUN_NAME}", "base_output_directory": "${OUTPUT_PATH}"}
 def write_maxtext(job: LaunchJob) -> LaunchFiles:
     """Write a plan for MaxText."""
     mesh = _mesh(job)
-    groups = [
-        OptionGroup(comment=comment, options=options)
-        for comment, options in (
-            ("The model.", _model_options(job) | _attention(job)),
-            (
-                "Sequences of a step; a device's part may be less than one.",
-                _batches(job),
-            ),
-            ("Number formats and optimizer.", _training(job)),
-            (
-                "Axes inside a slice, which on GPUs is a node (ici), and among slices "
-                "(dcn).",
-                _axes(job, mesh),
-            ),
-            ("The pipeline; stages come round again after each chunk.", _pipeline(job)),
-            ("What is computed again, and what the host keeps.", _recompute(job)),
-        )
-    ]
+    model = _model_options(job) | _attention(job)
+    places = (
+        "Axes inside a slice, which on GPUs is a node (ici), and among slices (dcn)."
+    )
+    named = {
+        "The model.": model,
+        "Sequences of a step; a device's part may be less than one.": _batches(job),
+        "Number formats and optimizer.": _training(job),
+        places: _axes(job, mesh),
+        "The pipeline; stages come round again after each chunk.": _pipeline(job),
+        "What is computed again, and what the host keeps.": _recompute(job),
+    }
+    groups = [OptionGroup("", comment, options) for comment, options in named.items()]
     gaps = [*find_gaps(job, mesh, model_name(job.model))]
     back, changes = _of_import(job, joined(groups))
     command = _YOURS | {

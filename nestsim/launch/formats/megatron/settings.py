@@ -50,11 +50,7 @@ def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:
         ("MEMORY_ARGS", "What saves memory.", memory),
         ("OVERLAP_ARGS", "What is hidden behind compute.", _overlaps(job)),
     )
-    return tuple(
-        OptionGroup(name=name, comment=comment, options=_worded(options))
-        for name, comment, options in groups
-        if options
-    )
+    return tuple(OptionGroup(*words, _worded(opts)) for *words, opts in groups if opts)
 
 
 def model_options(model: TransformerSpec) -> Options:

@@ -146,16 +146,11 @@ def _yours(job: LaunchJob) -> Iterator[OptionGroup]:
         schedule["train-iters"] = ("100",)
     if not script or "lr" not in script:
         schedule["lr"] = ("1e-4",)
-    for name, comment, options in (
-        ("SCHEDULE_ARGS", "Yours: how long, and how fast.", schedule),
-        (
-            "DATA_ARGS",
-            "Yours: tokenizer and data; made-up tokens run at the same speed.",
-            _data(job),
-        ),
-    ):
-        if options:
-            yield OptionGroup(name=name, comment=comment, options=options)
+    if schedule:
+        yield OptionGroup("SCHEDULE_ARGS", "Yours: how long, and how fast.", schedule)
+    if data := _data(job):
+        comment = "Yours: tokenizer and data; made-up tokens run at the same speed."
+        yield OptionGroup("DATA_ARGS", comment, data)
 
 
 def _data(job: LaunchJob) -> Options:

@@ -127,7 +127,7 @@ def _assume_others(options: TitanOptions, training: Mapping[str, Any]) -> None:
 
 
 class TitanDegrees(NamedTuple):
-    """TitanDegrees of all dimensions."""
+    """Degrees of all dimensions."""
 
     tp: int
     cp: int
