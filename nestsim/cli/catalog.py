@@ -85,7 +85,7 @@ def models(as_json: Json = False) -> None:
     """
     import typer
 
-    from estimators.models.library.catalog import model_names, published_model
+    from estimators.models.library import model_names, published_model
 
     library = {name: published_model(name) for name in model_names()}
     if as_json:

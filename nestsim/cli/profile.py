@@ -15,7 +15,7 @@ from nestsim.cli.console.results import Force, Json, Quiet
 
 if TYPE_CHECKING:
     from estimators.measuring.links import World
-    from estimators.user_files.tables import LinkSweep
+    from estimators.user_files import LinkSweep
     from nestsim.features.profile.links import LinkFit, Stated
     from nestsim.features.profile.nccl_tests import LogOptions
     from planner.work import Progress
@@ -56,10 +56,10 @@ def profile_links(  # noqa: PLR0913 - one for each option
     import os
     from datetime import UTC, datetime
 
-    from estimators.measuring.devices import available_device
     from estimators.measuring.link_processes import launched_world, local_ranks
     from estimators.measuring.links import measure_links
-    from estimators.user_files.links import is_user_links
+    from estimators.measuring.operators import available_device
+    from estimators.user_files import is_user_links
     from nestsim.cli.console.output import note, progress_bar
     from nestsim.cli.console.results import check_output_file, write_output_file
     from nestsim.features.profile.links import fit_links
@@ -112,7 +112,7 @@ def profile_logs(  # noqa: PLR0913 - one for each option
     force, as_json, quiet
         As the options say.
     """
-    from estimators.user_files.links import is_user_links
+    from estimators.user_files import is_user_links
     from nestsim.cli.console.output import note
     from nestsim.cli.console.results import check_output_file, write_output_file
     from nestsim.features.profile.links import fit_links
@@ -380,8 +380,11 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
 
     seconds = _seconds(budget)
     check_output_file(output, is_profile, inputs=(), force=force)
-    from estimators.measuring.devices import available_device
-    from estimators.measuring.operators import check_layers, measure_profile
+    from estimators.measuring.operators import (
+        available_device,
+        check_layers,
+        measure_profile,
+    )
 
     chosen = available_device(device.value)
     with progress_bar(quiet=quiet) as progress:
@@ -498,7 +501,7 @@ def calibrate(
     """
     from datetime import UTC, datetime
 
-    from estimators.user_files.constants import is_user_constants, user_constants_toml
+    from estimators.user_files import is_user_constants, user_constants_toml
     from nestsim.cli.console.output import note, progress_bar, result_console
     from nestsim.cli.console.results import check_output_file, write_output_file
     from nestsim.features.profile.constants import (

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestsim.document.parts import Document
-from nestsim.evaluate.assertions import Checked, check_assertions, exit_status
-from nestsim.evaluate.cost.run import RunCost
+from nestsim.evaluate.cost import RunCost
 from nestsim.evaluate.job import explain_job, plan_job, run_job, simulate_job
 from nestsim.evaluate.results import (
     Candidate,
+    Checked,
     ExplainResult,
     PlanResult,
     ReplayedResult,
+    check_assertions,
+    exit_status,
 )
 from nestsim.face.calls import (
     ProgressTarget,

@@ -21,8 +21,7 @@ from nestsim.report.figures.canvas import drawn_figures
 from nestsim.report.folder import PAGE
 from nestsim.report.json import dump_json
 from nestsim.report.tables import plain_text
-from nestsim.running.notebook import fact_text, html_of, html_table
-from nestsim.running.progress import shown_progress
+from nestsim.running.progress import fact_text, html_of, html_table, shown_progress
 from nestsim.scenario.errors import nearest, one_of
 from planner.work import Progress
 from topologies.errors import InputError

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from estimators.constants import load_constants
-from estimators.user_files.constants import constants_with
+from estimators.user_files import constants_with
 from nestsim.report.wording import percent, plural
 from planner.step.plan import to_ranges
 from topologies.units import format_size

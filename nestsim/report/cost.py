@@ -22,8 +22,7 @@ from topologies.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nestsim.evaluate.cost.cluster import ClusterCost, CostPart
-    from nestsim.evaluate.cost.run import RunCost
+    from nestsim.evaluate.cost import ClusterCost, CostPart, RunCost
     from nestsim.scenario.hardware.cost import CostSpec
 
 HOUR, DAY, YEAR = 3600.0, 86400.0, 365.0 * 86400.0

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nestsim.evaluate.assertions import Checked
+from nestsim.evaluate.results import Checked
 from nestsim.evaluate.uncertainty import SHARE, MemoryNeed
 from nestsim.lowering.notes import left_out_level_notes
 from nestsim.report.assumptions import assumptions_json, assumptions_rows

@@ -47,7 +47,7 @@ from planner.plans.build import build_plan
 from planner.step.execution import Workload
 from planner.work import Progress
 from topologies.errors import InputError
-from topologies.fabrics.parts import network_parts
+from topologies.fabrics.inventory import network_parts
 from topologies.network import Network
 from topologies.notices import notices
 

@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from estimators.collectives.transports import Scope, Transport, find_transport
-from estimators.user_files.links import CONSTANTS, UserLink, UserLinks
-from estimators.user_files.tables import LinkPoint, LinkSweep
+from estimators.user_files import CONSTANTS, LinkPoint, LinkSweep, UserLink, UserLinks
 from nestsim.features.calibration.transports import (
     HIGHEST,
     METHOD,

@@ -20,8 +20,7 @@ from nestsim.launch.onto.script_text import Edit, ScriptText, applied
 from nestsim.launch.read import LaunchSource
 from nestsim.scenario.editing import toml_text
 from topologies.errors import InputError
-from topologies.input_file import parse_toml
-from topologies.readers.yaml_text import parse_yaml
+from topologies.input_file import parse_toml, parse_yaml
 
 _HEADER = re.compile(r"\s*\[([^\[\]]+)\]\s*(#.*)?")
 _KEY = re.compile(r"\s*([\w.\"' -]+?)\s*=\s*")

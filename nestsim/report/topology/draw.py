@@ -12,7 +12,7 @@ from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:
     from topologies.fabrics.tori import TorusRouting
-    from topologies.fabrics.tree_routing import TreeRouting
+    from topologies.fabrics.trees import TreeRouting
     from topologies.network import Network
 
 _WIDTH, _HEIGHT, _DPI = 14.0, 9.0, 100

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from topologies.arrays import FloatArray
-    from topologies.fabrics.tree_routing import TreeRouting
+    from topologies.fabrics.trees import TreeRouting
     from topologies.network import Network, Tier
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from nestsim.report.figures.palette import level_colour
 from nestsim.report.topology.marks import Wear, blocks_label, draw_worn, links_label
-from topologies.fabrics.tree_routing import TreeRouting
+from topologies.fabrics.trees import TreeRouting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,8 @@ from nestsim.report.wording import engine_sentence, others_sentence
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator import replay as replays
 from nestsim.simulator.build import build_model
-from nestsim.simulator.engines.simpy_engine import simulate
 from nestsim.simulator.replay import fold_model
+from nestsim.simulator.simpy_engine import simulate
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.evaluate.assertions import FAILED
 from nestsim.evaluate.job import plan_job, run_job
+from nestsim.evaluate.results import FAILED
 from nestsim.report.json import dump_json, plan_json
 from nestsim.scenario import load_scenario
 from nestsim.scenario.table import scenario_schema

@@ -7,12 +7,11 @@ import json
 import pytest
 
 import nestsim
-from nestsim.evaluate.cost.cluster import cluster_cost
-from nestsim.evaluate.cost.run import RunCost
+from nestsim.evaluate.cost import RunCost, cluster_cost
 from nestsim.report.cost import cost_cells, cost_json, cost_rows, cost_sentences
 from nestsim.report.tables import plain_text
 from nestsim.scenario.hardware.cost import YEAR, CostSpec, LinkPrice, SwitchPrice
-from tests.nestsim.evaluate.cost.test_cluster_cost import BOUGHT, changed
+from tests.nestsim.evaluate.test_cluster_cost import BOUGHT, changed
 from tests.topologies.test_parts import GBIT, rail
 from topologies.builders import build_network
 from topologies.errors import InputError

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimators.host_time import message_time
+from estimators.platform import message_time
 from nestsim.cli import main
 from nestsim.evaluate.cluster import cluster_network, device_fleet
 from nestsim.evaluate.evaluator import build_job

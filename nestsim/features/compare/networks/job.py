@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import TypeVar
 
 from nestsim.evaluate.cluster import cluster_network
-from nestsim.evaluate.cost.cluster import ClusterCost, cluster_cost
+from nestsim.evaluate.cost import ClusterCost, cluster_cost
 from nestsim.evaluate.evaluator import build_job
 from nestsim.evaluate.results import Candidate
 from nestsim.features.compare.job import (
@@ -43,8 +43,12 @@ from nestsim.scenario.load import Scenario
 from planner.cost.objective import HOST, HOST_TRANSFERS
 from planner.work import Progress
 from topologies.errors import InputError
-from topologies.fabrics.inventory import bisection_rule, count_parts, links_up
-from topologies.fabrics.parts import network_parts
+from topologies.fabrics.inventory import (
+    bisection_rule,
+    count_parts,
+    links_up,
+    network_parts,
+)
 from topologies.network import Network
 
 WORK_OF_DEVICES = ("compute", HOST, "recompute", HOST_TRANSFERS)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from nestsim.evaluate.cost.cluster import ClusterCost
-from nestsim.evaluate.cost.run import RunCost
+from nestsim.evaluate.cost import ClusterCost, RunCost
 from nestsim.features.compare.record import PlannerEntry
 from nestsim.report.wording import difference
 from nestsim.running.store import Row

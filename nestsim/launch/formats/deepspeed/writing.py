@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from estimators.layers.recompute_modules import ATTENTION_CORE
+from estimators.layers.saved_activations import ATTENTION_CORE
 from nestsim.launch.carried import (
     OptionGroup,
     array_text,

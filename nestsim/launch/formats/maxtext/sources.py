@@ -31,8 +31,7 @@ from nestsim.launch.training import find_training
 from nestsim.scenario.errors import nearest
 from planner.frameworks.options import option_table
 from topologies.errors import InputError
-from topologies.input_file import Value, read_text
-from topologies.readers.yaml_text import parse_yaml
+from topologies.input_file import Value, parse_yaml, read_text
 
 _INNER_FIRST = (
     ("expert", "ep"),

@@ -19,7 +19,7 @@ from typing import Any
 
 import tomli
 
-from estimators.models.library.catalog import model_names
+from estimators.models.library import model_names
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.composed import Launched
 from nestsim.launch.formats.megatron.options import GivenOptions
@@ -27,8 +27,7 @@ from nestsim.launch.formats.megatron.read import enough_devices, options_job
 from nestsim.launch.read import ImportedJob, LaunchSource, OptionEffects
 from nestsim.launch.shell import marks
 from topologies.errors import InputError
-from topologies.input_file import Value
-from topologies.readers.yaml_text import parse_yaml
+from topologies.input_file import Value, parse_yaml
 
 MOST_BYTES = 1_000_000
 """Longest file that another one builds on [byte]."""
