@@ -11,27 +11,7 @@ from typing import Any, NamedTuple
 
 from estimators.models.library import load_model
 from nestsim.launch.carried import launch_table
-from nestsim.launch.formats.torchtitan.names import (
-    COMMAND_FORMAT,
-    CONVERTERS,
-    DEBUG_MODEL,
-    DEFAULT_CHUNKS,
-    EVERY_NTH,
-    OPTIONS,
-    REGISTRY,
-    SCHEDULE,
-    TABLE,
-    TOML_FORMAT,
-    blocks_again,
-    blocks_of_modules,
-    blocks_of_points,
-    flavor_table,
-    function_model,
-    library_name,
-    num_virtual_stages,
-    shared_blocks,
-    split_function,
-)
+from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.sources import (
     TitanOptions,
     is_command,
@@ -65,7 +45,9 @@ def read_torchtitan(source: LaunchSource) -> ImportedJob:
     tables = {"model": model, **tables_of(options, sizes, num_layers)}
     kept = options.kept()
     tables |= launch_table(
-        COMMAND_FORMAT if options.is_command else TOML_FORMAT, kept, options.assumptions
+        titan.COMMAND_FORMAT if options.is_command else titan.TOML_FORMAT,
+        kept,
+        options.assumptions,
     )
     return ImportedJob(
         name=f"{source.path.stem} (torchtitan)",
@@ -121,7 +103,7 @@ def _assume_others(options: TitanOptions, training: Mapping[str, Any]) -> None:
     for name, value in options.ignored.items():
         if name.startswith(_OF_CONVERTERS) and not narrow:
             continue
-        usual, taken = TABLE.assumed.get(name.replace("-", "_"), (value, ""))
+        usual, taken = titan.TABLE.assumed.get(name.replace("-", "_"), (value, ""))
         if value != usual:
             options.assume(f"{name}: {taken}", name)
 
@@ -187,7 +169,7 @@ def _model(source: LaunchSource, options: TitanOptions) -> tuple[Settings, int]:
         table = source.model_table() or {}
         return {**table, "sequence_length": length}, given.num_layers
     name, written = _model_name(options)
-    sizes = DEBUG_MODEL if name == "debugmodel" else flavor_table(written)
+    sizes = titan.DEBUG_MODEL if name == "debugmodel" else titan.flavor_table(written)
     if sizes is not None:
         return {**sizes, "sequence_length": length}, sizes["num_layers"]
     if name is None:
@@ -212,13 +194,13 @@ def _model_name(options: TitanOptions) -> tuple[str | None, str]:
         if (model, flavor.partition("_")[0]) == ("llama3", "debugmodel"):
             return "debugmodel", flavor
         written = flavor if model == "llama3" else f"{model} {flavor}"
-        return library_name(model, flavor), written
+        return titan.library_name(model, flavor), written
     function = options.function
-    if function in REGISTRY:
-        return REGISTRY[function][0], function
+    if function in titan.REGISTRY:
+        return titan.REGISTRY[function][0], function
     if function == "llama3_debugmodel":
         return "debugmodel", function
-    return function_model(function), function
+    return titan.function_model(function), function
 
 
 def _batch(options: TitanOptions, sizes: TitanDegrees) -> int:
@@ -280,7 +262,7 @@ def _parallel_sizes(options: TitanOptions, sizes: TitanDegrees) -> Settings:
     if (
         ep > 1
         and sizes.pp > 1
-        and options.value(SCHEDULE).raw == "DualPipeV"
+        and options.value(titan.SCHEDULE).raw == "DualPipeV"
         and not options.is_command
         and options.flag("parallelism.pipeline_parallel_expert_parallel_overlap")
     ):
@@ -325,18 +307,18 @@ def _pipeline(options: TitanOptions, pp: int, num_layers: int) -> Settings:
     """Return schedule, chunks and layout."""
     if pp == 1:
         return {}
-    csv = options.value(f"{SCHEDULE}_csv")
+    csv = options.value(f"{titan.SCHEDULE}_csv")
     if csv.raw not in ("", None):
         raise InputError(
             "is a schedule in a file of its own, which is not read",
             where=csv.where,
-            expected=f"a name in {SCHEDULE}",
+            expected=f"a name in {titan.SCHEDULE}",
         )
-    written, names = options.value(SCHEDULE), OPTIONS[SCHEDULE].words
+    written, names = options.value(titan.SCHEDULE), titan.OPTIONS[titan.SCHEDULE].words
     by_lower = {name.lower(): ours for name, ours in names.items()}
     text = written.text()
     if text.lower() not in by_lower:
-        others = ", ".join(TABLE.facts["other_schedules"])
+        others = ", ".join(titan.TABLE.facts["other_schedules"])
         raise written.error(
             "is no schedule that is simulated",
             f"{', '.join(names)} (torch has {others}, too)",
@@ -345,9 +327,9 @@ def _pipeline(options: TitanOptions, pp: int, num_layers: int) -> Settings:
     single = schedule in ("1f1b", "gpipe")
     blocks = _blocks(options, pp, num_layers, single=single)
     chunks, rest = divmod(len(blocks), pp)
-    if rest or (chunks != 1 if single else chunks < DEFAULT_CHUNKS):
+    if rest or (chunks != 1 if single else chunks < titan.DEFAULT_CHUNKS):
         raise Value(
-            f"{len(blocks)} virtual stages, {pp} stages, {text}", SCHEDULE
+            f"{len(blocks)} virtual stages, {pp} stages, {text}", titan.SCHEDULE
         ).error(
             "the virtual stages do not go with pipeline and schedule",
             "one for each stage" if single else "two or more for each stage",
@@ -372,22 +354,24 @@ def _blocks(
             [str(name.raw) for name in part.array()]
             for part in listed.array(most=100_000)
         ]
-        return _located(listed.where, lambda: blocks_of_modules(parts, num_layers))
+        return _located(
+            listed.where, lambda: titan.blocks_of_modules(parts, num_layers)
+        )
     points = options.value("parallelism.pipeline_parallel_split_points")
     if points.raw:
         names = [str(name.raw) for name in points.array()]
-        return _located(points.where, lambda: blocks_of_points(names, num_layers))
+        return _located(points.where, lambda: titan.blocks_of_points(names, num_layers))
     first, last = (
         options.whole(f"parallelism.pipeline_parallel_{end}_stage_less_layers", least=0)
         for end in ("first", "last")
     )
     name = "parallelism.pipeline_parallel_layers_per_stage"
-    number = pp * (1 if single else DEFAULT_CHUNKS)
+    number = pp * (1 if single else titan.DEFAULT_CHUNKS)
     if options.value(name).raw is not None:
         per_stage = options.whole(name)
-        number = num_virtual_stages(num_layers, per_stage, first=first, last=last)
+        number = titan.num_virtual_stages(num_layers, per_stage, first=first, last=last)
     return _located(
-        name, lambda: shared_blocks(num_layers, number, first=first, last=last)
+        name, lambda: titan.shared_blocks(num_layers, number, first=first, last=last)
     )
 
 
@@ -420,11 +404,11 @@ def _recompute(
     if int(every) == 1:
         return {"recompute": "full"}
     chunks = pp * plan.get("virtual_pipeline_model_parallel_size", 1)
-    count = blocks_again(num_layers, chunks, int(every))
+    count = titan.blocks_again(num_layers, chunks, int(every))
     options.assume(
         f"Of each chunk's blocks the first {count} are computed again; torchtitan "
         f"computes every {every}th block again (selective_ac_option).",
-        *EVERY_NTH,
+        *titan.EVERY_NTH,
     )
     return {"recompute": "full", "recompute_num_layers": count}
 
@@ -454,16 +438,18 @@ def _training(options: TitanOptions) -> Settings:
 
 def _converted(options: TitanOptions) -> str:
     """Return the number format of products with weights, ``""`` for the usual one."""
-    if options.function is not None and options.function not in REGISTRY:
-        return split_function(options.function)[1]
-    grouped = TABLE.facts["grouped_converters"]
+    if options.function is not None and options.function not in titan.REGISTRY:
+        return titan.split_function(options.function)[1]
+    grouped = titan.TABLE.facts["grouped_converters"]
     names = options.texts("model.converters")
-    if not set(names) <= {*CONVERTERS, *grouped}:
+    if not set(names) <= {*titan.CONVERTERS, *grouped}:
         raise options.value("model.converters").error(
             "is no way to change the model that is known",
-            f"some of {', '.join((*CONVERTERS, *grouped))}",
+            f"some of {', '.join((*titan.CONVERTERS, *grouped))}",
         )
-    return next((CONVERTERS[name] for name in names if name in CONVERTERS), "")
+    return next(
+        (titan.CONVERTERS[name] for name in names if name in titan.CONVERTERS), ""
+    )
 
 
 def _software(options: TitanOptions, plan: Settings) -> Settings:

@@ -11,14 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nestsim.launch.carried import TableOptions, leaves, stored_words
-from nestsim.launch.formats.torchtitan.names import (
-    OPTIONS,
-    REGISTRY,
-    TABLE,
-    command_names,
-    is_silent,
-    toml_names,
-)
+from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.shell.marks import known_word
 from nestsim.launch.training import find_training
@@ -108,7 +101,7 @@ def read_toml(source: LaunchSource) -> TitanOptions:
         If it is none, or a file has an option that is not known and may matter.
     """
     is_toml_file = not (PRINTS in source.text or source.text.lstrip().startswith("{"))
-    known = toml_names()
+    known = titan.toml_names()
     values: dict[str, Value] = {}
     ignored: dict[str, Any] = {}
     for name, value in leaves(_document(source.text), known):
@@ -120,10 +113,10 @@ def read_toml(source: LaunchSource) -> TitanOptions:
             if is_toml_file:
                 _check_ignored(name, list(known))
             ignored[name] = value
-    unknown = [name for name in ignored if ignored[name] and not is_silent(name)]
+    unknown = [name for name in ignored if ignored[name] and not titan.is_silent(name)]
     note = f"Nothing here stands for {', '.join(unknown)}: taken to change nothing."
     return TitanOptions(
-        table=TABLE,
+        table=titan.TABLE,
         values=values,
         ignored=ignored,
         replaced=set(unknown),
@@ -141,7 +134,7 @@ def _put(values: dict[str, Value], name: str, value: Value) -> None:
 
 def _check_ignored(name: str, known: list[str]) -> None:
     """Refuse an option that is not known and may matter."""
-    if is_silent(name):
+    if titan.is_silent(name):
         return
     raise InputError(
         "is no option of torchtitan that is known",
@@ -165,7 +158,7 @@ def read_command(source: LaunchSource) -> TitanOptions:
             "starts nothing that is known",
             expected="torchrun .. -m torchtitan.train --module ..",
         )
-    known = {_plain(name): ours for ours, name in command_names().items()}
+    known = {_plain(name): ours for ours, name in titan.command_names().items()}
     values: dict[str, Value] = {}
     ignored: dict[str, Any] = {}
     named: list[str] = []
@@ -190,7 +183,7 @@ def read_command(source: LaunchSource) -> TitanOptions:
         )
     function = known_word(function, "--config")
     return TitanOptions(
-        table=TABLE,
+        table=titan.TABLE,
         dashes="--",
         values=values,
         ignored=ignored,
@@ -199,7 +192,7 @@ def read_command(source: LaunchSource) -> TitanOptions:
         num_devices=start.num_devices,
         devices_per_node=start.devices_per_node,
         assumptions=[*start.assumptions],
-        defaults=REGISTRY[function][1] if function in REGISTRY else {},
+        defaults=titan.REGISTRY[function][1] if function in titan.REGISTRY else {},
     )
 
 
@@ -248,7 +241,7 @@ def _plain(name: str) -> str:
 
 def _typed(name: str, text: str, where: str) -> Value:
     """Return the value of a word as the option has it."""
-    default = OPTIONS[name].default
+    default = titan.OPTIONS[name].default
     if isinstance(default, bool):
         raw: Any = {"": True, "true": True, "false": False}.get(text.lower(), text)
     elif name == "parallelism.module_fqns_per_model_part":

@@ -13,35 +13,7 @@ from nestsim.launch.carried import (
     option_text,
     words_of_option,
 )
-from nestsim.launch.formats.torchtitan.names import (
-    COMMAND_FORMAT,
-    COMMAND_VERSION,
-    CONFIG_FILE,
-    CONVERTERS,
-    EVERY_NTH,
-    OPTIONS,
-    REGISTRY,
-    SCHEDULE,
-    TABLE,
-    TOML,
-    TOML_FORMAT,
-    TOML_NAMES,
-    TOML_VERSION,
-    TRAIN_FILE,
-    ConfigFunction,
-    Flavor,
-    blocks_again,
-    command_names,
-    config_file,
-    flavor_name,
-    flavor_of,
-    function_name,
-    has_arguments,
-    is_silent,
-    module_names,
-    train_file,
-    weights_of,
-)
+from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.reading import TitanDegrees, tables_of
 from nestsim.launch.formats.torchtitan.sources import TitanOptions
 from nestsim.launch.formats.usual import (
@@ -72,13 +44,15 @@ def every_nth(job: LaunchJob) -> str:
     fitting = [
         str(every)
         for every in range(2, blocks + 1)
-        if blocks_again(blocks, chunks, every) == settings.recompute_num_layers
+        if titan.blocks_again(blocks, chunks, every) == settings.recompute_num_layers
     ]
-    named = str((carried_options(job, TOML_FORMAT) or {}).get(EVERY_NTH[1], ""))
+    named = str(
+        (carried_options(job, titan.TOML_FORMAT) or {}).get(titan.EVERY_NTH[1], "")
+    )
     return named if named in fitting else next(iter(fitting), "")
 
 
-_LACKING: Mapping[str, Sequence[str]] = TABLE.facts["lacking"]
+_LACKING: Mapping[str, Sequence[str]] = titan.TABLE.facts["lacking"]
 """Version -> cases of the table's gaps that are those of this one alone."""
 
 
@@ -86,11 +60,11 @@ def version_of(job: LaunchJob) -> str:
     """Return the version that a job names by its release, or the one with a TOML."""
     rules = job.scenario.search.rules
     newer = rules is not None and rules.framework == "torchtitan 0.3"
-    return COMMAND_VERSION if newer else TOML_VERSION
+    return titan.COMMAND_VERSION if newer else titan.TOML_VERSION
 
 
 def find_gaps(
-    job: LaunchJob, flavor: Flavor | None, *, of_other: bool = False
+    job: LaunchJob, flavor: titan.Flavor | None, *, of_other: bool = False
 ) -> Iterator[LaunchGap]:
     """Yield what cannot be expressed of a job whose model is a flavor, or None.
 
@@ -106,7 +80,7 @@ def find_gaps(
         "gather_precision": "fp8" if training.gather_precision == "fp8" else "",
     }
     if not of_other:
-        yield from training_gaps(job, "torchtitan", CONVERTERS.values(), usual)
+        yield from training_gaps(job, "torchtitan", titan.CONVERTERS.values(), usual)
     parallel = job.plan.parallel
     values: Settings = {
         "model": job.model.family if flavor is None else flavor.flavor,
@@ -117,7 +91,7 @@ def find_gaps(
         etp = parallel.grouping.etp or parallel.tensor_model_parallel_size
         values["expert_tensor_parallel_size"] = etp
     cases = {
-        "model: no flavor": flavor is None and not has_arguments(job.model),
+        "model: no flavor": flavor is None and not titan.has_arguments(job.model),
         "model: not in 0.2.2": flavor is not None and not flavor.in_toml,
         "model: not in 0.3.0": flavor is not None and not flavor.in_command,
         "model.mtp_num_layers": bool(job.model.mtp_num_layers),
@@ -134,9 +108,9 @@ def find_gaps(
         if version != version_of(job)
     }
     chosen = {name: has and (name in others) == of_other for name, has in cases.items()}
-    known = set() if not of_other else TABLE.gaps.keys() - others
+    known = set() if not of_other else titan.TABLE.gaps.keys() - others
     yield from stated_gaps(
-        job, TABLE, {**dict.fromkeys(known, False), **chosen}, values
+        job, titan.TABLE, {**dict.fromkeys(known, False), **chosen}, values
     )
 
 
@@ -150,7 +124,7 @@ def _pipeline_cases(job: LaunchJob) -> dict[str, bool]:
     plan, graphs = job.plan, job.workload.software.cuda_graphs
     pairs, piped = plan.overlap_moe_expert_parallel_comm, len(plan.stages) > 1
     has_pairs = plan.schedule == "dualpipe-v" and piped
-    known = plan.schedule in OPTIONS[SCHEDULE].words.values()
+    known = plan.schedule in titan.OPTIONS[titan.SCHEDULE].words.values()
     return {
         "software.cuda_graphs": graphs and not piped,
         "software.cuda_graphs: in a pipeline": graphs and piped,
@@ -226,41 +200,41 @@ SCRIPT_FILE = "torchtitan.sh"
 
 def write_torchtitan(job: LaunchJob) -> LaunchFiles:
     """Write a plan for torchtitan 0.2 (TOML) and 0.3 (command line)."""
-    flavor = flavor_of(job.model)
+    flavor = titan.flavor_of(job.model)
     values = _options(job)
     gaps = [*find_gaps(job, flavor)]
     in_toml = {**_model_options(job, flavor), **values}
     if every := every_nth(job):
-        in_toml |= zip(EVERY_NTH, ("selective", every), strict=True)
-    back, changes = of_version(job, in_toml, TOML_FORMAT)
-    behind, others = of_version(job, values, COMMAND_FORMAT)
+        in_toml |= zip(titan.EVERY_NTH, ("selective", every), strict=True)
+    back, changes = of_version(job, in_toml, titan.TOML_FORMAT)
+    behind, others = of_version(job, values, titan.COMMAND_FORMAT)
     gaps += [*changes, *others, *elsewhere(job)]
     files: dict[str, str | bytes] = {
         TOML_FILE: _toml(job, in_toml | back),
         SCRIPT_FILE: _script(job, flavor, values | behind),
     }
-    if flavor is None and has_arguments(job.model):
-        files[TRAIN_FILE] = train_file(job.model)
+    if flavor is None and titan.has_arguments(job.model):
+        files[titan.TRAIN_FILE] = titan.train_file(job.model)
     function = _own_function(job, flavor)
     if function is not None:
-        files[CONFIG_FILE] = config_file(function)
+        files[titan.CONFIG_FILE] = titan.config_file(function)
     if not job.is_in_order(DEFAULT_ORDER):
         devices = job.devices_of_ranks(DEFAULT_ORDER)
         files[RANK_MAP] = rank_map(devices, job.devices_per_node)
     differing = [str(gap) for gap in find_gaps(job, flavor, of_other=True)]
-    other = SCRIPT_FILE if version_of(job) == TOML_VERSION else TOML_FILE
-    cases = {"own_flavor": TRAIN_FILE in files, "differing": bool(differing)}
+    other = SCRIPT_FILE if version_of(job) == titan.TOML_VERSION else TOML_FILE
+    cases = {"own_flavor": titan.TRAIN_FILE in files, "differing": bool(differing)}
     named = {
         "toml": TOML_FILE,
-        "toml_version": TOML_VERSION,
+        "toml_version": titan.TOML_VERSION,
         "script": SCRIPT_FILE,
-        "version": COMMAND_VERSION,
+        "version": titan.COMMAND_VERSION,
         "file": other,
         "differing": "; ".join(differing),
     }
     notes = (
         note.format(**named)
-        for case, note in TABLE.facts["notes"].items()
+        for case, note in titan.TABLE.facts["notes"].items()
         if cases.get(case, True)
     )
     return LaunchFiles(files=files, gaps=tuple(gaps), notes=tuple(notes))
@@ -280,7 +254,7 @@ def _options(job: LaunchJob) -> Settings:
     values |= {
         "optimizer.name": "AdamW",
         "training.dtype": "bfloat16" if is_pure(job) else "float32",
-        **written_plain(job, TABLE, "training"),
+        **written_plain(job, titan.TABLE, "training"),
         "training.mixed_precision_reduce": "float32",
         "training.enable_cpu_offload": plan.stages[0].offload[:3] == (1.0, 1.0, 1.0),
         # Graphs are captured by default, and refused with a pipeline.
@@ -300,7 +274,7 @@ def _options(job: LaunchJob) -> Settings:
     return values
 
 
-_FORMATS = tuple(dict.fromkeys(CONVERTERS.values()))
+_FORMATS = tuple(dict.fromkeys(titan.CONVERTERS.values()))
 
 
 def _parallelism(job: LaunchJob) -> Settings:
@@ -315,7 +289,7 @@ def _parallelism(job: LaunchJob) -> Settings:
     named: Settings = {
         "data_parallel_replicate_degree": dp // shard,
         "data_parallel_shard_degree": shard,
-        reshard: OPTIONS[f"parallelism.{reshard}"].word(stage.zero_stage),
+        reshard: titan.OPTIONS[f"parallelism.{reshard}"].word(stage.zero_stage),
         "tensor_parallel_degree": tp,
         "enable_sequence_parallel": parallel.sequence_parallel or tp == 1,
         "pipeline_parallel_degree": parallel.pipeline_model_parallel_size,
@@ -324,7 +298,7 @@ def _parallelism(job: LaunchJob) -> Settings:
     }
     if cp > 1:
         method = "context_parallel_rotate_method"
-        option = OPTIONS[f"parallelism.{method}"]
+        option = titan.OPTIONS[f"parallelism.{method}"]
         named[method] = option.word(parallel.cp_comm_type)
     if ep > 1:
         named["expert_tensor_parallel_degree"] = parallel.grouping.etp or tp
@@ -339,20 +313,20 @@ def _pipeline(job: LaunchJob) -> Settings:
     if len(plan.stages) == 1:
         return {}
     schedule = plan.schedule
-    if schedule not in OPTIONS[SCHEDULE].words.values():
+    if schedule not in titan.OPTIONS[titan.SCHEDULE].words.values():
         chunks = plan.virtual_pipeline_model_parallel_size
         schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
     named: Settings = {
-        "pipeline_parallel_schedule": OPTIONS[SCHEDULE].word(schedule),
+        "pipeline_parallel_schedule": titan.OPTIONS[titan.SCHEDULE].word(schedule),
         "pipeline_parallel_microbatch_size": plan.micro_batch_size,
     }
     if plan.schedule == "dualpipe-v":
         pairs = plan.overlap_moe_expert_parallel_comm
         named["pipeline_parallel_expert_parallel_overlap"] = pairs
     blocks = job.blocks_by_virtual_stage()
-    weights = weights_of(blocks)
+    weights = titan.weights_of(blocks)
     if weights is None:
-        named["module_fqns_per_model_part"] = module_names(blocks, "output")
+        named["module_fqns_per_model_part"] = titan.module_names(blocks, "output")
     else:
         per_stage, first, last = weights
         named |= {
@@ -363,42 +337,46 @@ def _pipeline(job: LaunchJob) -> Settings:
     return {f"parallelism.{name}": value for name, value in named.items()}
 
 
-def _model_options(job: LaunchJob, flavor: Flavor | None) -> Settings:
+def _model_options(job: LaunchJob, flavor: titan.Flavor | None) -> Settings:
     """Return the options of the model, in TOML."""
-    model, name = "llama3", flavor_name(job.model)
+    model, name = "llama3", titan.flavor_name(job.model)
     if flavor is not None:
         model, name = flavor.model, flavor.flavor
     values: Settings = {"model.name": model, "model.flavor": name}
     precision = job.training.matmul_precision
     if precision in _FORMATS:
-        values["model.converters"] = [OPTIONS["model.converters"].word(precision)]
+        values["model.converters"] = [titan.OPTIONS["model.converters"].word(precision)]
     if job.training.gather_precision == "fp8":
         values["quantize.linear.float8.enable_fsdp_float8_all_gather"] = True
     return values
 
 
-def _own_function(job: LaunchJob, flavor: Flavor | None) -> ConfigFunction | None:
+def _own_function(
+    job: LaunchJob, flavor: titan.Flavor | None
+) -> titan.ConfigFunction | None:
     """Return the function that 0.3 needs and does not have; None if it has it."""
     precision = job.training.matmul_precision
     precision = precision if precision in _FORMATS else ""
     if flavor is None:
-        if not has_arguments(job.model):
+        if not titan.has_arguments(job.model):
             return None
-        name = function_name(f"llama3_{flavor_name(job.model)}", precision)
-        like = Flavor(model="llama3", flavor="8B")
-        return ConfigFunction(
+        name = titan.function_name(f"llama3_{titan.flavor_name(job.model)}", precision)
+        like = titan.Flavor(model="llama3", flavor="8B")
+        return titan.ConfigFunction(
             name=name, flavor=like, spec=job.model, precision=precision
         )
     if not flavor.in_command:
         return None
-    converters = REGISTRY.get(flavor.function, ("", {}))[1].get("model.converters", [])
-    is_there = flavor.function in REGISTRY
-    if is_there and [CONVERTERS[name] for name in converters] == [precision] * bool(
+    converters = titan.REGISTRY.get(flavor.function, ("", {}))[1].get(
+        "model.converters", []
+    )
+    is_there = flavor.function in titan.REGISTRY
+    if is_there and [titan.CONVERTERS[name] for name in converters] == [
         precision
-    ):
+    ] * bool(precision):
         return None
-    name = function_name(flavor.function, precision)
-    return ConfigFunction(name=name, flavor=flavor, precision=precision)
+    name = titan.function_name(flavor.function, precision)
+    return titan.ConfigFunction(name=name, flavor=flavor, precision=precision)
 
 
 _CHOSEN = "activation_checkpoint"
@@ -424,12 +402,12 @@ _ENVIRONMENT = 'PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"'
 
 def _toml(job: LaunchJob, values: Mapping[str, Any]) -> str:
     """Return the options as TOML, with a word on each table."""
-    is_new = flavor_of(job.model) is None and has_arguments(job.model)
-    program = TRAIN_FILE if is_new else "-m torchtitan.train"
-    text: str = TABLE.facts["templates"]["toml"]
+    is_new = titan.flavor_of(job.model) is None and titan.has_arguments(job.model)
+    program = titan.TRAIN_FILE if is_new else "-m torchtitan.train"
+    text: str = titan.TABLE.facts["templates"]["toml"]
     heading = text.format(
         title=job.scenario.name.replace("\n", " "),
-        version=TOML_VERSION,
+        version=titan.TOML_VERSION,
         check=CHECK,
         start=" ".join(_torchrun(job)),
         file=TOML_FILE,
@@ -439,33 +417,35 @@ def _toml(job: LaunchJob, values: Mapping[str, Any]) -> str:
     lines = [heading]
     tables: dict[str, list[str]] = {}
     for name, value in values.items():
-        if name not in OPTIONS or OPTIONS[name].since == TOML:
+        if name not in titan.OPTIONS or titan.OPTIONS[name].since == titan.TOML:
             table, _, key = name.rpartition(".")
             tables.setdefault(table, []).append(toml_text({key: value}).rstrip())
-    comments = TABLE.facts["comments"]
+    comments = titan.TABLE.facts["comments"]
     for table, entries in tables.items():
         comment = comments.get(table.split(".")[0], "As it was imported.")
         lines += ["", f"# {comment}", f"[{table}]", *entries]
     return "\n".join(lines) + "\n"
 
 
-def _script(job: LaunchJob, flavor: Flavor | None, values: Mapping[str, Any]) -> str:
+def _script(
+    job: LaunchJob, flavor: titan.Flavor | None, values: Mapping[str, Any]
+) -> str:
     """Return the command line of 0.3, as a script that runs on each node."""
     added = _own_function(job, flavor)
     if added is not None:
-        module, function = CONFIG_FILE.removesuffix(".py"), added.name
+        module, function = titan.CONFIG_FILE.removesuffix(".py"), added.name
     elif flavor is not None:
         module, function = flavor.model, flavor.function
     else:
-        module, function = "llama3", flavor_name(job.model)
+        module, function = "llama3", titan.flavor_name(job.model)
     start = " ".join(_torchrun(job))
     *options, mode = _command_options(values)
     sizes = [word for word in options if word.startswith("--parallelism.")]
     others = [word for word in options if word not in sizes]
-    text: str = TABLE.facts["templates"]["script"]
+    text: str = titan.TABLE.facts["templates"]["script"]
     return text.format(
         title=job.scenario.name.replace("\n", " "),
-        version=COMMAND_VERSION,
+        version=titan.COMMAND_VERSION,
         environment=_ENVIRONMENT,
         path='export PYTHONPATH="$PWD:$PYTHONPATH"\n' if added else "",
         sizes="".join(f"    {word}\n" for word in sizes),
@@ -483,11 +463,11 @@ def _command_options(values: Mapping[str, Any]) -> list[str]:
     words: list[str] = []
     behind: list[str] = []
     for name, value in values.items():
-        if name not in OPTIONS:
+        if name not in titan.OPTIONS:
             text = option_text(name, words_of_option(value))
             (behind if name.startswith(_CHOSEN) else words).append(text)
             continue
-        written = command_names().get(name, "")
+        written = titan.command_names().get(name, "")
         if not written:
             continue
         if isinstance(value, bool):
@@ -526,12 +506,12 @@ def of_version(
     format_name
         `TOML_FORMAT` or `COMMAND_FORMAT`, the one that is written.
     """
-    is_toml = format_name == TOML_FORMAT
+    is_toml = format_name == titan.TOML_FORMAT
     return brought_back(
         values,
         carried_options(job, format_name) or {},
         reads=lambda options: _tables(job, options, None if is_toml else ""),
-        matter=OPTIONS.keys(),
+        matter=titan.OPTIONS.keys(),
         refusal=_unknown if is_toml else _unknown_now,
         shown=lambda name, value: (name if is_toml else f"--{name}", value),
     )
@@ -540,35 +520,35 @@ def of_version(
 def elsewhere(job: LaunchJob) -> Iterator[LaunchGap]:
     """Yield what one of the two versions is told and the other is not."""
     for name, version, other in (
-        (TOML_FORMAT, TOML_VERSION, COMMAND_VERSION),
-        (COMMAND_FORMAT, COMMAND_VERSION, TOML_VERSION),
+        (titan.TOML_FORMAT, titan.TOML_VERSION, titan.COMMAND_VERSION),
+        (titan.COMMAND_FORMAT, titan.COMMAND_VERSION, titan.TOML_VERSION),
     ):
         options = carried_options(job, name)
         if options:
-            reason = TABLE.facts["elsewhere"].format(version=version, other=other)
+            reason = titan.TABLE.facts["elsewhere"].format(version=version, other=other)
             yield LaunchGap("launch.options", ", ".join(options), reason)
 
 
 def _unknown(name: str) -> str:
-    if name in TOML_NAMES or name in OPTIONS:
+    if name in titan.TOML_NAMES or name in titan.OPTIONS:
         return ""
-    return f"torchtitan {TOML_VERSION} has no such option."
+    return f"torchtitan {titan.TOML_VERSION} has no such option."
 
 
 def _unknown_now(name: str) -> str:
-    if name in OPTIONS or is_silent(name):
+    if name in titan.OPTIONS or titan.is_silent(name):
         return ""
-    return f"torchtitan {COMMAND_VERSION} has no such option."
+    return f"torchtitan {titan.COMMAND_VERSION} has no such option."
 
 
 def _tables(job: LaunchJob, values: Mapping[str, Any], function: str | None) -> Any:
     """Return what options are read as."""
     options = TitanOptions(
-        table=TABLE,
+        table=titan.TABLE,
         values={
             name: Value(value, name)
             for name, value in values.items()
-            if name in OPTIONS
+            if name in titan.OPTIONS
         },
         function=function,
     )
