@@ -279,10 +279,8 @@ def _assumed_cluster(
         node = min(DEFAULT_NODE, count)
         assumed.append(f"A node has {node} devices.")
     if count % node:
-        raise InputError(
-            "the devices do not fill whole nodes",
-            got=f"{count} devices, {node} in a node",
-            expected="a multiple",
+        raise Value(f"{count} devices, {node} in a node").error(
+            "the devices do not fill whole nodes", "a multiple"
         )
     levels: list[dict[str, Any]] = [{**_NETWORK["node"], "fan_out": node}]
     if count > node:

@@ -19,7 +19,8 @@ import numpy as np
 from nestsim.launch.formats.chakra import write_chakra
 from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
-from nestsim.launch.formats.maxtext.reading import is_maxtext, read_maxtext
+from nestsim.launch.formats.maxtext.reading import read_maxtext
+from nestsim.launch.formats.maxtext.sources import is_maxtext
 from nestsim.launch.formats.maxtext.writing import write_maxtext
 from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
 from nestsim.launch.formats.megatron.settings import rank_order

@@ -18,6 +18,7 @@ from nestsim.launch.shell.follow import ScriptRun, follow_script
 from nestsim.launch.shell.marks import first_unknown
 from nestsim.launch.shell.state import Started
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 _NODES = ("nnodes", "nodes", "N", "num-nodes")
@@ -104,10 +105,8 @@ class TrainingStart:
             return None
         count = self.world or (self.nodes or 1) * self.devices_per_node
         if count > MOST_DEVICES:
-            raise InputError(
-                "are more devices than any cluster has",
-                got=count,
-                expected=f"at most {MOST_DEVICES:,}",
+            raise Value(count).error(
+                "are more devices than any cluster has", f"at most {MOST_DEVICES:,}"
             )
         return count
 

@@ -36,7 +36,7 @@ from nestsim.launch.shell.state import (
     Variable,
 )
 from nestsim.launch.shell.tree import Code, Span, Token, parse
-from topologies.errors import InputError
+from topologies.input_file import Value
 
 _SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
 _READ_SCRIPTS = _SHELLS | {"sbatch", "srun", "salloc"}
@@ -142,10 +142,8 @@ class CommandShell(Interpreter):
 
     def _check_name(self, name: str) -> None:
         if name in _NO_COMMANDS:
-            raise InputError(
-                f"is not followed, in line {self.flow.line}",
-                got=name,
-                expected="a command",
+            raise Value(name).error(
+                f"is not followed, in line {self.flow.line}", "a command"
             )
 
     def start(self, words: list[str]) -> Status:

@@ -232,11 +232,9 @@ class _LaunchReader:
         launch, inner = self.launch, self._model_ranks()
         ranks = launch.num_devices if launch.devices is None else launch.devices.size
         if ranks is not None and ranks % inner:
-            raise InputError(
+            raise Value(f"{ranks} ranks, {inner} in a replica").error(
                 "the ranks do not make whole replicas",
-                got=f"{ranks} ranks, {inner} in a replica",
-                expected="a multiple of the tensor-, pipeline- and sequence-parallel "
-                "sizes",
+                "a multiple of the tensor-, pipeline- and sequence-parallel sizes",
             )
         return (ranks or 0) // inner
 

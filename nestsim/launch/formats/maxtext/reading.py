@@ -5,27 +5,12 @@ from typing import Any
 
 from estimators.models.library import load_model
 from nestsim.launch.carried import TableOptions, launch_table
-from nestsim.launch.formats.maxtext.sources import (
-    AXES,
-    BUILT,
-    FORMAT,
-    MODELS,
-    OTHER_AXES,
-    REMAT_TENSORS,
-    TABLE,
-    AxisMesh,
-    blocks_of_layer,
-    is_maxtext,
-    read_settings,
-)
+from nestsim.launch.formats.maxtext import sources as maxtext
 from nestsim.launch.formats.usual import left_over
 from nestsim.launch.read import DEFAULT_NODE, ImportedJob, LaunchSource, Settings
 from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import DIMENSIONS
-from topologies.errors import InputError
 from topologies.input_file import Value
-
-__all__ = ["is_maxtext", "read_maxtext"]
 
 _ENDS_ON_STAGES = (
     "The embedding and the head are on the first and the last stage; MaxText has them "
@@ -41,7 +26,7 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
     InputError
         If it is neither, or says what no scenario can.
     """
-    settings = read_settings(source)
+    settings = maxtext.read_settings(source)
     model, num_layers = _model(source, settings)
     mesh = _mesh(settings, source.num_devices)
     plan = {
@@ -58,8 +43,10 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
         "software": {"preset": "maxtext", **_software(settings)},
         "plan": {"micro_batch_size": micro_batch, **plan},
     }
-    kept = {name: value for name, value in settings.kept().items() if name != BUILT}
-    tables |= launch_table(FORMAT, kept, settings.assumptions)
+    kept = {
+        name: value for name, value in settings.kept().items() if name != maxtext.BUILT
+    }
+    tables |= launch_table(maxtext.FORMAT, kept, settings.assumptions)
     return ImportedJob(
         name=f"{source.path.stem} (MaxText)",
         tables=tables,
@@ -77,7 +64,7 @@ def _model(source: LaunchSource, settings: TableOptions) -> tuple[Any, int]:
     if settings.choice("attention") == "dot_product":
         shared["attention"] = "plain"
     name = settings.value("model_name").text()
-    size = blocks_of_layer(name)
+    size = maxtext.blocks_of_layer(name)
     given = source.model_spec(length)
     if given is not None:
         table = source.model_table() or {}
@@ -85,16 +72,16 @@ def _model(source: LaunchSource, settings: TableOptions) -> tuple[Any, int]:
     if name == "default":
         sizes = _sized_model(settings)
         return {**sizes, **shared}, sizes["num_layers"]
-    if name not in MODELS:
+    if name not in maxtext.MODELS:
         raise settings.value("model_name").error(
             "is no model that is known",
             "a name of MaxText's, or --model NAME or CONFIG.JSON beside it",
         )
-    spec = load_model(MODELS[name], sequence_length=length)
+    spec = load_model(maxtext.MODELS[name], sequence_length=length)
     depths = settings.whole("mtp_num_layers", least=0)
     if spec.mtp_num_layers != depths:
         shared["mtp_num_layers"] = depths
-    return {"name": MODELS[name], **shared}, spec.num_layers // size
+    return {"name": maxtext.MODELS[name], **shared}, spec.num_layers // size
 
 
 def _sized_model(settings: TableOptions) -> Settings:
@@ -130,12 +117,12 @@ def _sized_model(settings: TableOptions) -> Settings:
 _WIDE = ("num_attention_heads", "num_query_groups", "ffn_hidden_size")
 
 
-def _mesh(settings: TableOptions, num_devices: int | None) -> AxisMesh:
+def _mesh(settings: TableOptions, num_devices: int | None) -> maxtext.AxisMesh:
     """Return the sizes of all axes, those that are left open filled in."""
     inside, among = (
         {
             axis: settings.whole(f"{kind}_{axis}_parallelism", least=-1)
-            for axis in (*AXES, *OTHER_AXES)
+            for axis in (*maxtext.AXES, *maxtext.OTHER_AXES)
         }
         for kind in ("ici", "dcn")
     )
@@ -154,14 +141,13 @@ def _mesh(settings: TableOptions, num_devices: int | None) -> AxisMesh:
         per_slice = num_devices // slices
     _fill(among, slices, "dcn")
     _fill(inside, per_slice, "ici")
-    mesh = AxisMesh(inside, among)
+    mesh = maxtext.AxisMesh(inside, among)
     if num_devices not in (None, mesh.num_devices):
-        raise InputError(
+        raise Value(f"{mesh.num_devices}, {num_devices} devices").error(
             "the axes do not make the number of devices",
-            got=f"{mesh.num_devices}, {num_devices} devices",
-            expected=f"--num-devices {mesh.num_devices}, or none",
+            f"--num-devices {mesh.num_devices}, or none",
         )
-    for axis in OTHER_AXES:
+    for axis in maxtext.OTHER_AXES:
         if mesh.size(axis) > 1:
             raise Value(mesh.size(axis), f"ici_{axis}_parallelism").error(
                 "is an axis that no plan has", "1"
@@ -198,7 +184,7 @@ def _slice_size(settings: TableOptions) -> int | None:
     if topology.raw == "":
         return None
     generation, _, count = topology.text().partition("-")
-    cores: int | None = TABLE.facts["cores_per_chip"].get(generation)
+    cores: int | None = maxtext.TABLE.facts["cores_per_chip"].get(generation)
     if cores is None or not count.isdecimal() or len(count) > 7:
         raise topology.error(
             "is no slice that is known", "such as v5p-512, v5e-256, v4-128"
@@ -220,7 +206,7 @@ def _fill(sizes: dict[str, int], total: int | None, kind: str) -> None:
         )
 
 
-def _sizes(settings: TableOptions, mesh: AxisMesh) -> Settings:
+def _sizes(settings: TableOptions, mesh: maxtext.AxisMesh) -> Settings:
     """Return sizes and order of ranks."""
     tp = mesh.size("tensor") * mesh.size("tensor_sequence")
     exchanging, ep = mesh.size("context_usp_ulysses"), mesh.size("expert")
@@ -280,7 +266,7 @@ def _context(settings: TableOptions, cp: int, exchanging: int) -> Settings:
     return {"cp_comm_type": kind, "hierarchical_context_parallel_sizes": sizes}
 
 
-def _batches(settings: TableOptions, mesh: AxisMesh) -> tuple[int, int]:
+def _batches(settings: TableOptions, mesh: maxtext.AxisMesh) -> tuple[int, int]:
     """Return the sequences of an optimizer step and of a microbatch."""
     name = "per_device_batch_size"
     per_device = settings.value(name).number()
@@ -313,7 +299,9 @@ def _batches(settings: TableOptions, mesh: AxisMesh) -> tuple[int, int]:
     return int(local) * rounds, int(micro_batch)
 
 
-def _pipeline(settings: TableOptions, mesh: AxisMesh, num_layers: int) -> Settings:
+def _pipeline(
+    settings: TableOptions, mesh: maxtext.AxisMesh, num_layers: int
+) -> Settings:
     """Return how often stages come round again."""
     pp = mesh.size("pipeline")
     if pp == 1:
@@ -338,7 +326,7 @@ def _pipeline(settings: TableOptions, mesh: AxisMesh, num_layers: int) -> Settin
     return {"virtual_pipeline_model_parallel_size": repeats}
 
 
-def _sharding(settings: TableOptions, mesh: AxisMesh) -> Settings:
+def _sharding(settings: TableOptions, mesh: maxtext.AxisMesh) -> Settings:
     """Return what is sharded: weights over fsdp, context and expert axes."""
     shared = ("fsdp", "context", "context_usp_ulysses", "expert")
     group = math.prod(mesh.size(axis) for axis in shared)
@@ -387,7 +375,7 @@ def _recompute(settings: TableOptions) -> Settings:
 
 def _custom(settings: TableOptions) -> Settings:
     """Return what a policy of single results comes to."""
-    whats = {settings.choice(name) for name in REMAT_TENSORS}
+    whats = {settings.choice(name) for name in maxtext.REMAT_TENSORS}
     offloads = settings.value("decoder_layer_input").text() == "offload"
     plan: Settings = {"offload_activations": 1.0} if offloads else {}
     if whats == {"device"}:

@@ -19,20 +19,8 @@ from nestsim.launch.carried import (
     variables_of,
     with_imported,
 )
+from nestsim.launch.formats.maxtext import sources as maxtext
 from nestsim.launch.formats.maxtext.reading import read_maxtext
-from nestsim.launch.formats.maxtext.sources import (
-    BUILT,
-    FORMAT,
-    MODELS,
-    OPTIONS,
-    REMAT_TENSORS,
-    TABLE,
-    VERSION,
-    AxisMesh,
-    blocks_of_layer,
-    mesh_of,
-    placed_factors,
-)
 from nestsim.launch.formats.usual import (
     is_llama,
     is_published,
@@ -50,7 +38,9 @@ from planner.search.placements import name_parts
 from planner.step.plan import Offload
 
 
-def find_gaps(job: LaunchJob, mesh: AxisMesh, name: str | None) -> Iterator[LaunchGap]:
+def find_gaps(
+    job: LaunchJob, mesh: maxtext.AxisMesh, name: str | None
+) -> Iterator[LaunchGap]:
     """Yield what cannot be expressed.
 
     Parameters
@@ -63,16 +53,16 @@ def find_gaps(job: LaunchJob, mesh: AxisMesh, name: str | None) -> Iterator[Laun
         MaxText's name of its model, None if it has none.
     """
     optimizer = job.training.optimizer
-    known = {*OPTIONS["opt_type"].words.values(), "adam-bf16"}
+    known = {*maxtext.OPTIONS["opt_type"].words.values(), "adam-bf16"}
     usual = {
         "optimizer": optimizer if optimizer in known else "adam",
         "weights_in_fp32": optimizer != "adam-bf16",
     }
-    products = OPTIONS["quantization"].words.values()
+    products = maxtext.OPTIONS["quantization"].words.values()
     yield from training_gaps(job, "MaxText", products, usual)
     nesting, nodes = name_parts(job.plan.placement)
-    blocks, size = job.blocks_by_virtual_stage(), blocks_of_layer(name)
-    is_usual = not nodes and mesh.factors == placed_factors(nesting)
+    blocks, size = job.blocks_by_virtual_stage(), maxtext.blocks_of_layer(name)
+    is_usual = not nodes and mesh.factors == maxtext.placed_factors(nesting)
     cases = {
         "model": name is None and not is_llama(job.model, tied=True),
         "pipeline_model_parallel_size": any(count % size for count in blocks),
@@ -89,7 +79,7 @@ def find_gaps(job: LaunchJob, mesh: AxisMesh, name: str | None) -> Iterator[Laun
         "blocks_of_layer": size,
         "blocks_of_stage": blocks[0],
     }
-    yield from stated_gaps(job, TABLE, cases, values)
+    yield from stated_gaps(job, maxtext.TABLE, cases, values)
 
 
 def _plan_cases(job: LaunchJob) -> dict[str, bool]:
@@ -185,7 +175,10 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
     return LaunchFiles(
         files={YAML_FILE: _yaml(job, groups), SCRIPT_FILE: _script(job, command)},
         gaps=tuple(gaps),
-        notes=tuple(note.format(release=VERSION) for note in TABLE.facts["notes"]),
+        notes=tuple(
+            note.format(release=maxtext.VERSION)
+            for note in maxtext.TABLE.facts["notes"]
+        ),
     )
 
 
@@ -193,7 +186,7 @@ def _is_tpu(job: LaunchJob) -> bool:
     return is_tpu(job.workload.accelerator.name)
 
 
-def _mesh(job: LaunchJob) -> AxisMesh:
+def _mesh(job: LaunchJob) -> maxtext.AxisMesh:
     """Return the mesh that comes nearest to the plan's placement."""
     plan, stage = job.plan, job.plan.stages[0]
     parallel = plan.parallel
@@ -215,7 +208,7 @@ def _mesh(job: LaunchJob) -> AxisMesh:
         "pipeline": parallel.pipeline_model_parallel_size,
     }
     per_slice = job.network.num_devices if _is_tpu(job) else job.devices_per_node
-    return mesh_of(placed_factors(plan.placement), axes, per_slice)
+    return maxtext.mesh_of(maxtext.placed_factors(plan.placement), axes, per_slice)
 
 
 def _model_options(job: LaunchJob) -> Settings:
@@ -229,7 +222,7 @@ def _model_options(job: LaunchJob) -> Settings:
     return {
         "model_name": "default",
         "decoder_block": "llama2",
-        **written_plain(job, TABLE, "model"),
+        **written_plain(job, maxtext.TABLE, "model"),
         **shared,
     }
 
@@ -264,7 +257,7 @@ def _context_kernel(job: LaunchJob) -> dict[str, bool]:
 
 def model_name(spec: TransformerSpec) -> str | None:
     """Return MaxText's name of a model, None if it has none."""
-    for name, ours in MODELS.items():
+    for name, ours in maxtext.MODELS.items():
         if is_published(spec, ours):
             return name
     return None
@@ -286,12 +279,12 @@ def _training(job: LaunchJob) -> Settings:
     """Return number formats and optimizer."""
     narrow = job.training.optimizer == "adam-bf16"
     return {
-        **written_plain(job, TABLE, "training"),
+        **written_plain(job, maxtext.TABLE, "training"),
         "weight_dtype": "bfloat16" if narrow else "float32",
     }
 
 
-def _axes(job: LaunchJob, mesh: AxisMesh) -> Settings:
+def _axes(job: LaunchJob, mesh: maxtext.AxisMesh) -> Settings:
     """Return the sizes of axes; those with a default of their own always."""
     always = {"ici_fsdp_parallelism": 1, "dcn_data_parallelism": 1}
     axes = {
@@ -304,7 +297,7 @@ def _axes(job: LaunchJob, mesh: AxisMesh) -> Settings:
     named: Settings = {"hardware": "tpu" if _is_tpu(job) else "gpu", **always, **axes}
     if parallel.context_parallel_size > 1:
         strategy = "context_parallel_strategy"
-        named[strategy] = OPTIONS[strategy].word(parallel.cp_comm_type)
+        named[strategy] = maxtext.OPTIONS[strategy].word(parallel.cp_comm_type)
         named |= _context_kernel(job)
     if stage.zero_stage == 1:
         named["shard_optimizer_over_data"] = True
@@ -317,7 +310,7 @@ def _pipeline(job: LaunchJob) -> Settings:
     pp, chunks = len(plan.stages), plan.virtual_pipeline_model_parallel_size
     if pp == 1:
         return {}
-    layers = job.num_blocks // blocks_of_layer(model_name(job.model))
+    layers = job.num_blocks // maxtext.blocks_of_layer(model_name(job.model))
     per_stage, rest = divmod(layers, pp * chunks)
     named: Settings = {
         "num_layers_per_pipeline_stage": max(per_stage, 1),
@@ -339,7 +332,7 @@ def _recompute(job: LaunchJob) -> Settings:
     kept = offload.activations == 1.0 and modes == {"full"}
     if modes == {"none"}:
         named: Settings = {"remat_policy": "custom"}
-        named |= dict.fromkeys(REMAT_TENSORS, "device")
+        named |= dict.fromkeys(maxtext.REMAT_TENSORS, "device")
     elif kept:
         named = {"remat_policy": "custom", "decoder_layer_input": "offload"}
     else:
@@ -355,7 +348,7 @@ def _recompute(job: LaunchJob) -> Settings:
 def _yaml(job: LaunchJob, groups: Sequence[OptionGroup]) -> str:
     """Return the options as YAML, with a word on each group."""
     lines = [
-        f"# {job.scenario.name}: MaxText, {VERSION}.".replace("\n", " "),
+        f"# {job.scenario.name}: MaxText, {maxtext.VERSION}.".replace("\n", " "),
         'base_config: "base.yml"',
     ]
     for group in groups:
@@ -377,7 +370,7 @@ def _script(job: LaunchJob, command: Mapping[str, str]) -> str:
     """
     taken = variables_of(list(command.values()))
     words = [f"{name}={quoted(value)}" for name, value in command.items()]
-    templates = TABLE.facts["templates"]
+    templates = maxtext.TABLE.facts["templates"]
     text: str = templates["script"]
     return text.format(
         title=job.scenario.name.replace("\n", " "),
@@ -401,15 +394,19 @@ def _of_import(
     """
     return brought_back(
         values,
-        carried_options(job, FORMAT) or {},
+        carried_options(job, maxtext.FORMAT) or {},
         reads=lambda options: _read(job, options),
-        matter=OPTIONS.keys() | values.keys(),
+        matter=maxtext.OPTIONS.keys() | values.keys(),
         refusal=_unknown,
     )
 
 
 def _unknown(name: str) -> str:
-    known = name in OPTIONS or name in TABLE.assumed or name in TABLE.silent - {BUILT}
+    known = (
+        name in maxtext.OPTIONS
+        or name in maxtext.TABLE.assumed
+        or name in maxtext.TABLE.silent - {maxtext.BUILT}
+    )
     return "" if known else "MaxText has no such option."
 
 

@@ -36,6 +36,7 @@ from nestsim.launch.formats.usual import is_llama, is_published
 from planner.frameworks.options import option_table
 from planner.frameworks.rules import shared_out
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 TOML_VERSION = "0.2.2"
 """Version whose TOML is written."""
@@ -319,11 +320,12 @@ def shared_blocks(
     if num_stages == 1:
         return (num_layers,)
     if (num_layers + first + last) // num_stages < max(first, last, 1):
-        raise InputError(
+        raise Value(
+            f"{num_layers} blocks, ends that count as {first} and {last}, "
+            f"{num_stages} virtual stages"
+        ).error(
             "the blocks do not suffice for the stages",
-            got=f"{num_layers} blocks, ends that count as {first} and {last}, "
-            f"{num_stages} virtual stages",
-            expected="more blocks than the ends count as, in each stage",
+            "more blocks than the ends count as, in each stage",
         )
     return shared_out(num_layers, num_stages, first=first, last=last)
 
@@ -391,10 +393,9 @@ def blocks_of_modules(parts: Sequence[Sequence[str]], num_layers: int) -> list[i
         for part in parts
     ]
     if [k for part in blocks for k in part] != list(range(num_layers)):
-        raise InputError(
+        raise Value(f"{sum(map(len, blocks))} blocks").error(
             "does not list the blocks of the model one after the other",
-            got=f"{sum(map(len, blocks))} blocks",
-            expected=f"layers.0 to layers.{num_layers - 1}, each once, in this order",
+            f"layers.0 to layers.{num_layers - 1}, each once, in this order",
         )
     return [len(part) for part in blocks]
 
@@ -410,10 +411,9 @@ def blocks_of_points(points: Sequence[str], num_layers: int) -> list[int]:
     starts = [int(match[1]) for point in points if (match := _LAYER.fullmatch(point))]
     bounds = [0, *starts, num_layers]
     if len(starts) != len(points) or bounds != sorted(bounds):
-        raise InputError(
+        raise Value(list(points)).error(
             "are not blocks of the model in their order",
-            got=list(points),
-            expected=f'such as ["layers.8", "layers.16"], below {num_layers}',
+            f'such as ["layers.8", "layers.16"], below {num_layers}',
         )
     return [end - begin for begin, end in pairwise(bounds)]
 

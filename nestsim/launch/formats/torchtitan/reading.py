@@ -141,10 +141,9 @@ class TitanDegrees(NamedTuple):
             raise options.value(name).error("is no size", "a size, or -1")
         if shard > 0:
             if devices not in (None, others * shard):
-                raise InputError(
+                raise Value(f"{others * shard}, {devices} devices").error(
                     "the degrees do not make the number of devices",
-                    got=f"{others * shard}, {devices} devices",
-                    expected=f"--num-devices {others * shard}, or none",
+                    f"--num-devices {others * shard}, or none",
                 )
         else:
             shard = left_over(devices, others, name, "degrees")
