@@ -1,6 +1,6 @@
 """Options of Megatron-LM read into the tables of a scenario.
 
-Single options are read by `options.TABLES`; here is what takes several. Defaults are
+Single options are read by `options.TABLE`; here is what takes several. Defaults are
 Megatron-LM's (`options`), and no assumptions; what is one is noted with the options.
 """
 

@@ -1,6 +1,6 @@
 """A job as options of Megatron-LM, in groups that a person can read.
 
-What an option says beside its setting in `options.TABLES` is written from there; here
+What an option says beside its setting in `options.TABLE` is written from there; here
 is what takes several options: norms of experts, layouts, recompute, sharding, number
 formats. What Megatron-LM has no option for is left to `gaps`, which reads the options
 back and tells what is missing.
