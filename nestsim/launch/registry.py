@@ -22,9 +22,12 @@ from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.formats.maxtext.sources import is_maxtext
 from nestsim.launch.formats.maxtext.writing import write_maxtext
-from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
+from nestsim.launch.formats.megatron.reading import is_megatron, read_megatron
 from nestsim.launch.formats.megatron.settings import rank_order
-from nestsim.launch.formats.megatron.write import write_megatron, write_megatron_bridge
+from nestsim.launch.formats.megatron.writing import (
+    write_megatron,
+    write_megatron_bridge,
+)
 from nestsim.launch.formats.torchtitan.names import COMMAND_FORMAT, TOML_FORMAT
 from nestsim.launch.formats.torchtitan.reading import is_torchtitan, read_torchtitan
 from nestsim.launch.formats.torchtitan.writing import write_torchtitan

@@ -23,7 +23,7 @@ from estimators.models.library import model_names
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.composed import Launched
 from nestsim.launch.formats.megatron.options import GivenOptions
-from nestsim.launch.formats.megatron.read import enough_devices, options_job
+from nestsim.launch.formats.megatron.reading import enough_devices, options_job
 from nestsim.launch.read import ImportedJob, LaunchSource, OptionEffects
 from nestsim.launch.shell import marks
 from topologies.errors import InputError

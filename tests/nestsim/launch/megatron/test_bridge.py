@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from nestsim.launch.formats.megatron.options import TABLE
-from nestsim.launch.formats.megatron.read import read_megatron
-from nestsim.launch.formats.megatron.write import (
+from nestsim.launch.formats.megatron.reading import read_megatron
+from nestsim.launch.formats.megatron.writing import (
     RECIPE,
     SCRIPT,
     write_megatron_bridge,

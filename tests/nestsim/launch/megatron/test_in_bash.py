@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nestsim.launch.formats.megatron.settings import job_options
-from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
+from nestsim.launch.formats.megatron.writing import SCRIPT, write_megatron
 from nestsim.launch.job import RANK_MAP, LaunchJob
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 
