@@ -10,7 +10,6 @@ from typing import Any
 
 from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
-from estimators.training import TrainingSpec
 from nestsim.launch.job import LaunchGap, LaunchJob
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import OptionTable
@@ -124,6 +123,12 @@ def sizes_in_words(spec: TransformerSpec) -> str:
     )
 
 
+_IN_FULL = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+_NOT_THERE = ("fp8_param_gather", "gradient_copies", "casts_gradients")
+_AS_KEPT = ("moe_dispatch_precision", "gather_precision", "reduce_precision")
+"""Settings of training whose masters and states are in fp32, without extras."""
+
+
 def training_gaps(
     job: LaunchJob, framework: str, matmuls: Iterable[str], usual: Mapping[str, Any]
 ) -> Iterator[LaunchGap]:
@@ -143,7 +148,14 @@ def training_gaps(
     usual
         Setting -> what it has, where that is neither.
     """
-    known = {**_plain_mixed_precision(job.training, matmuls), **usual}
+    matmul = job.training.matmul_precision
+    known: dict[str, Any] = {
+        **dict.fromkeys(_IN_FULL, "fp32"),
+        **dict.fromkeys(_NOT_THERE, False),
+        **dict.fromkeys(_AS_KEPT, ""),
+        "matmul_precision": matmul if matmul in set(matmuls) else "",
+        **usual,
+    }
     replicas = job.plan.parallel.data_parallel_size
     batch = job.plan.micro_batch_size * replicas * job.plan.num_microbatches
     known["global_batch_size"] = batch
@@ -153,25 +165,6 @@ def training_gaps(
             has = "none of its own" if known[field.name] == "" else known[field.name]
             reason = f"{framework} has {has}."
             yield LaunchGap(f"training.{field.name}", value, reason)
-
-
-def _plain_mixed_precision(
-    training: TrainingSpec, matmuls: Iterable[str]
-) -> dict[str, Any]:
-    """Return settings of training with masters and states in fp32, and no extras."""
-    matmul = training.matmul_precision
-    return {
-        "main_params_dtype": "fp32",
-        "exp_avg_dtype": "fp32",
-        "exp_avg_sq_dtype": "fp32",
-        "matmul_precision": matmul if matmul in set(matmuls) else "",
-        "fp8_param_gather": False,
-        "moe_dispatch_precision": "",
-        "gather_precision": "",
-        "reduce_precision": "",
-        "gradient_copies": False,
-        "casts_gradients": False,
-    }
 
 
 def expert_group_gaps(job: LaunchJob, framework: str) -> Iterator[LaunchGap]:
