@@ -50,7 +50,11 @@ def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:
         ("MEMORY_ARGS", "What saves memory.", memory),
         ("OVERLAP_ARGS", "What is hidden behind compute.", _overlaps(job)),
     )
-    return tuple(OptionGroup(*words, _worded(opts)) for *words, opts in groups if opts)
+    return tuple(
+        OptionGroup(name, comment, _worded(options))
+        for name, comment, options in groups
+        if options
+    )
 
 
 def model_options(model: TransformerSpec) -> Options:
