@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from nestsim.document.dumps import dump_json
 from nestsim.launch.formats.chakra import write_chakra
 from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
@@ -36,7 +37,6 @@ from nestsim.launch.formats.trainers.renaming import CORE, RENAMINGS
 from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.training import CHECK
-from nestsim.report.json import dump_json
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.errors import nearest, one_of
 from planner.cost.pricing import plan_groups

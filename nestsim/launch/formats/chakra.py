@@ -21,11 +21,11 @@ from importlib import resources
 import numpy as np
 import tomli
 
+from nestsim.document.dumps import dump_json
 from nestsim.evaluate.cluster import device_fleet
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.lowering.lower import StageCollectives, stage_collectives
-from nestsim.report.json import dump_json
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from estimators.layers.saved_activations import ATTENTION_CORE
+from nestsim.document.dumps import dump_json
 from nestsim.launch.carried import (
     OptionGroup,
     array_text,
@@ -59,7 +60,6 @@ from nestsim.launch.formats.usual import expert_group_gaps, strongest
 from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchGap, LaunchJob, rank_map
 from nestsim.launch.read import Settings
 from nestsim.launch.training import CHECK_COMMAND, check_text
-from nestsim.report.json import dump_json
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import TrainingTable
 from nestsim.scenario.software import SoftwareTable
