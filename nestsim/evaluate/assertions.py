@@ -12,7 +12,7 @@ from nestsim.evaluate.results import (
     PlanResult,
     ReplayedResult,
 )
-from nestsim.scenario.settings import Assertion
+from nestsim.scenario.assertions import Assertion
 from planner.step.plan import Plan
 
 _HOLDS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(

@@ -270,7 +270,7 @@ def _price_sentences(cluster: "ClusterCost") -> list[str]:
         )
     if spec.years is not None:
         sentences.append(
-            f"What is bought is written off over {spec.years / YEAR:g} years in a "
+            f"What is bought is written off over {spec.years:g} years in a "
             "straight line, without interest and without a second unused; then it is "
             "worth nothing."
         )

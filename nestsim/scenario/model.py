@@ -28,9 +28,10 @@ from nestsim.scenario.architectures.sizes import (
     Width,
 )
 from nestsim.scenario.architectures.vision import VisionModel
-from nestsim.scenario.base import Argument, Table, Text, input_file
+from nestsim.scenario.base import Table, input_file
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
+from topologies.settings import Argument, Text
 
 
 class LibraryModel(Table):

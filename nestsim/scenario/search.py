@@ -1,22 +1,23 @@
 """The tables [training] and [search]."""
 
-from typing import Annotated, Literal
+from dataclasses import fields
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from estimators.grouping import CP_COMM_TYPES
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec, states_of
-from nestsim.scenario.base import Count, Distinct, Duration, NameChoice, Table
+from nestsim.scenario.base import Table
 from planner.cost.choices import goes_with
 from planner.frameworks.framework import FRAMEWORKS, IDEAL_PRESET, Preset
 from planner.frameworks.rules import LaunchRules
-from planner.plans.spec import PlanSpec
+from planner.plans.spec import CpCommType, PlanSpec, Recompute, ZeroStage
 from planner.rivals.protocol import PlannerSettings
 from planner.search.space import OBJECTIVES, SearchSpec
 from planner.step.plan import NO_OFFLOAD, Offload
 from planner.step.schedules import SCHEDULES
 from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
+from topologies.settings import Count, Distinct, Duration, NameChoice
 
 MAX_BATCH = 1_000_000
 MOST_CHUNKS = 512
@@ -38,15 +39,12 @@ def _searched(schedule: object) -> object:
     return schedule
 
 
-ZeroStage = Annotated[int, Field(ge=0, le=3)]
 Schedule = Annotated[
     Literal["1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"],
     BeforeValidator(_searched),
 ]
 
 
-CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
-Recompute = Literal["none", "selective", "full", "stage"]
 OffloadFraction = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -248,7 +246,7 @@ class McmcTable(Table):
     """Steps of each random walk."""
 
     seeds: Distinct[Annotated[int, Field(ge=0, le=MAX_SEED)]] = Field(
-        list(range(10)), examples=[[0, 1, 2]]
+        tuple(range(10)), examples=[[0, 1, 2]]
     )
     """Seeds of the random walks, one for each; the best plan of all walks counts."""
 
@@ -333,7 +331,7 @@ class SearchTable(Table):
     Only the search for the fastest replay tries it."""
 
     recompute: Distinct[Recompute] = Field(
-        ["none", "selective", "full"], examples=[["none", "full"]]
+        ("none", "selective", "full"), examples=[["none", "full"]]
     )
     """What a stage may recompute in the backward pass: nothing, the attention core, or
     each block from its input. No framework has "stage", everything from the stage's
@@ -344,18 +342,18 @@ class SearchTable(Table):
     of 0 to 3 with "ideal"."""
 
     offload: Distinct[OffloadName] = Field(
-        ["none"], examples=[["none", "optimizer", "activations"]]
+        ("none",), examples=[["none", "optimizer", "activations"]]
     )
     """What the host of a device may keep for it: "none", "weights", "gradients",
     "optimizer" states, saved "activations", or several of them with a plus between
     them, such as "optimizer+activations". Each is tried with each of
     `offload_fractions`."""
 
-    offload_fractions: Distinct[OffloadFraction] = Field([1.0], examples=[[0.5, 1.0]])
+    offload_fractions: Distinct[OffloadFraction] = Field((1.0,), examples=[[0.5, 1.0]])
     """How much of what `offload` names the host may keep."""
 
     schedules: Distinct[Schedule] = Field(
-        ["1f1b", "interleaved-1f1b"], examples=[["1f1b"]]
+        ("1f1b", "interleaved-1f1b"), examples=[["1f1b"]]
     )
     """Orders of the microbatches' forward and backward passes that may be tried, where
     the framework of `software.preset` has them; MaxText's own stand for 1F1B. Those
@@ -415,35 +413,17 @@ class SearchTable(Table):
         InputError
             If groups are listed that the objective does not choose.
         """
-        kinds = self.cp_comm_types
         self._check_groups()
-        return SearchSpec(
-            micro_batch_sizes=_frozen(self.micro_batch_sizes),
-            tensor_model_parallel_sizes=_frozen(self.tensor_model_parallel_sizes),
-            pipeline_model_parallel_sizes=_frozen(self.pipeline_model_parallel_sizes),
-            data_parallel_sizes=_frozen(self.data_parallel_sizes),
-            context_parallel_sizes=_frozen(self.context_parallel_sizes),
-            expert_model_parallel_sizes=_frozen(self.expert_model_parallel_sizes),
-            expert_tensor_parallel_sizes=_frozen(self.expert_tensor_parallel_sizes),
-            cp_comm_types=None if kinds is None else tuple(kinds),
-            virtual_pipeline_model_parallel_sizes=self._virtual_sizes(),
-            schedules=tuple(self.schedules),
-            sequence_parallel=self.sequence_parallel,
-            overlap_moe_expert_parallel_comm=self.overlap_moe_expert_parallel_comm,
-            recompute=tuple(self.recompute),
-            zero_stages=_frozen(self.zero_stages) or rules.usual_zero_stages,
-            offload=self._offloads(),
-            launchable=self.launchable,
-            rules=rules,
-            idle_devices=self.idle_devices,
-            objective=self.objective,
-            proven_gap=self.proven_gap,
-            proposals=self.proposals,
-            keep_best=self.keep_best,
-            time_limit=self.time_limit,
-            work_limit=self.work_limit,
-            memory_reserve=memory_reserve,
-        )
+        shared = {field.name for field in fields(SearchSpec)} & {
+            *type(self).model_fields
+        }
+        settings: dict[str, Any] = {name: getattr(self, name) for name in shared}
+        settings |= {
+            "virtual_pipeline_model_parallel_sizes": self._virtual_sizes(),
+            "zero_stages": self.zero_stages or rules.usual_zero_stages,
+            "offload": self._offloads(),
+        }
+        return SearchSpec(**settings, rules=rules, memory_reserve=memory_reserve)
 
     def _check_groups(self) -> None:
         for name in ("expert_tensor_parallel_sizes", "cp_comm_types"):
@@ -472,7 +452,7 @@ class SearchTable(Table):
                 expected="a table [plan] in the scenario",
             )
         return PlannerSettings(
-            seeds=tuple(self.mcmc.seeds),
+            seeds=self.mcmc.seeds,
             budget=self.mcmc.budget,
             init=self.mcmc.init,
             alpha=self.mcmc.alpha,
@@ -519,7 +499,7 @@ class SearchTable(Table):
         plain = any(not one.interleaves for one in chosen)
         numbers = [one.num_chunks for one in chosen if one.interleaves]
         if plain and None in numbers:
-            return _frozen(given)
+            return given
         allowed = {1} if plain else set()
         allowed |= {number for number in numbers if number is not None}
         if None in numbers:
@@ -534,7 +514,3 @@ class SearchTable(Table):
                 '"dualpipe-v", sizes above 1 with "interleaved-1f1b"',
             )
         return sizes
-
-
-def _frozen(sizes: list[int] | None) -> tuple[int, ...] | None:
-    return None if sizes is None else tuple(sizes)

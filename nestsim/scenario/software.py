@@ -11,10 +11,11 @@ from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULE
 from estimators.software import Software
 from estimators.user_files.constants import UserConstants, read_user_constants
 from estimators.user_files.links import UserLinks, read_user_links
-from nestsim.scenario.base import Factor, NameChoice, Table, Text, input_file
+from nestsim.scenario.base import Table, input_file
 from planner.frameworks.framework import PRESETS, Preset
 from planner.step.execution import Execution
 from topologies.errors import InputError
+from topologies.settings import Factor, NameChoice, Text
 
 DEFAULT_PRESET = "megatron-core"
 """What a scenario that names no framework assumes, and is told that it does."""

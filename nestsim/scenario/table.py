@@ -5,9 +5,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from nestsim.scenario.assertions import AssertTable
-from nestsim.scenario.base import Table, Text
+from nestsim.scenario.base import Table, filled
 from nestsim.scenario.hardware.cluster import ClusterTable
-from nestsim.scenario.hardware.cost import CostTable
+from nestsim.scenario.hardware.cost import CostSpec
 from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
 from nestsim.scenario.operations.goodput import GoodputTable
 from nestsim.scenario.operations.jitter import JitterTable
@@ -17,11 +17,13 @@ from nestsim.scenario.operations.jobs import (
     JobTable,
     SharedTable,
 )
-from nestsim.scenario.plan import LaunchTable, PlanTable
+from nestsim.scenario.plan import LaunchSpec
 from nestsim.scenario.search import SearchTable, TrainingTable
-from nestsim.scenario.settings import SimulationTable
+from nestsim.scenario.simulation import SimulationTable
 from nestsim.scenario.software import SoftwareTable
-from nestsim.scenario.stress import StressTable, SweepTable
+from nestsim.scenario.stress import StressSpec, SweepSpec
+from planner.plans.spec import PlanSpec
+from topologies.settings import Text
 
 
 class ScenarioTable(Table):
@@ -54,45 +56,33 @@ class ScenarioTable(Table):
     )
     """The framework that runs the job. Left out, none that takes any time."""
 
-    search: SearchTable = Field(
-        SearchTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    search: SearchTable = filled(SearchTable)
     """What the planner may try, and how long it may take."""
 
-    plan: PlanTable | None = Field(None, examples=[{"micro_batch_size": 1}])
+    plan: PlanSpec | None = Field(None, examples=[{"micro_batch_size": 1}])
     """One plan, under Megatron's names, for `nestsim simulate` and the planner
     "fixed"; others do not read it."""
 
-    launch: LaunchTable | None = Field(None, examples=[{"format": "megatron"}])
+    launch: LaunchSpec | None = Field(None, examples=[{"format": "megatron"}])
     """What a launch configuration that was imported said beside the job; only
     `nestsim export` reads it."""
 
-    simulation: SimulationTable = Field(
-        SimulationTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    simulation: SimulationTable = filled(SimulationTable)
     """How plans are replayed and judged."""
 
-    sweep: SweepTable = Field(
-        SweepTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    sweep: SweepSpec = filled(SweepSpec)
     """Which settings `nestsim sweep` varies; other commands do not read it."""
 
-    stress: StressTable = Field(
-        StressTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    stress: StressSpec = filled(StressSpec)
     """What `nestsim stress` does to the cluster; other commands do not read it."""
 
-    goodput: GoodputTable = Field(
-        GoodputTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    goodput: GoodputTable = filled(GoodputTable)
     """What fails, and what the job does about it; only `nestsim goodput` reads it."""
 
-    jitter: JitterTable = Field(
-        JitterTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    jitter: JitterTable = filled(JitterTable)
     """What `nestsim jitter` draws at random; other commands do not read it."""
 
-    cost: CostTable | None = Field(None, examples=[{"device_hour": "2.50 USD/h"}])
+    cost: CostSpec | None = Field(None, examples=[{"device_hour": "2.50 USD/h"}])
     """What the cluster costs and draws: tokens for a dollar, the cost of a run. Left
     out, reports say nothing of money and energy."""
 
@@ -103,9 +93,7 @@ class ScenarioTable(Table):
     other commands refuse a file that has any. With jobs, [model], [training] and
     [plan] are what they have in common, and may be left out."""
 
-    shared: SharedTable = Field(
-        SharedTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    shared: SharedTable = filled(SharedTable)
     """How the jobs of `nestsim jobs` are replayed together; other commands do not read
     it."""
 
@@ -142,10 +130,12 @@ def scenario_schema() -> dict[str, Any]:
 def _for_editors(schema: Any) -> Any:
     """Undo the line breaks of docstrings, and leave out null, which TOML has not."""
     if isinstance(schema, list):
-        return [_for_editors(one) for one in schema]
+        return [_for_editors(value) for value in schema]
     if not isinstance(schema, dict):
         return schema
-    plain = {key: _for_editors(one) for key, one in schema.items()}
+    plain = {key: _for_editors(value) for key, value in schema.items()}
+    if "written_default" in plain:  # with its unit; none where it depends
+        plain["default"] = plain.pop("written_default")
     if isinstance(plain.get("description"), str):
         plain["description"] = " ".join(plain["description"].split())
     if "default" in plain and plain["default"] is None:

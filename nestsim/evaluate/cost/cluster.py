@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
+from nestsim.scenario.hardware.cost import YEAR, CostSpec, LinkPrice, SwitchPrice
 from topologies.errors import InputError
 from topologies.fabrics.parts import (
     Bundles,
@@ -150,7 +150,7 @@ class ClusterCost:
     def _written_off(self, price: float | None) -> float | None:
         if price is None or self.spec.years is None:
             return None
-        return price / self.spec.years
+        return price / (self.spec.years * YEAR)
 
     def _electricity(self, power: float | None) -> float | None:
         if power is None or self.spec.electricity is None:

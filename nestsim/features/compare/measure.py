@@ -14,7 +14,7 @@ from nestsim.evaluate.evaluator import Evaluator, progress_of
 from nestsim.evaluate.results import Candidate
 from nestsim.features.compare.record import BestPlan, PlannerEntry
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.settings import SweepSpec
+from nestsim.scenario.stress import SweepSpec
 from planner.cost.objective import largest_term
 from planner.rivals.protocol import PlannerSettings
 from planner.work import Progress

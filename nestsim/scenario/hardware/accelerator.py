@@ -5,10 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from nestsim.scenario.base import Bandwidth, Count, Power, Rate, Size, Table, Text
+from nestsim.scenario.base import Table
 from nestsim.scenario.errors import nearest
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 from topologies.errors import InputError
+from topologies.settings import Bandwidth, Count, Power, Rate, Size, Text
 
 NumberFormat = Literal[
     "fp64",
@@ -165,7 +166,7 @@ class LikeAcceleratorTable(Table):
 
 def _name_or_table(value: object) -> str | None:
     if isinstance(value, str):
-        return "name"
+        return "a name"
     if isinstance(value, LikeAcceleratorTable) or (
         isinstance(value, dict) and "like" in value
     ):
@@ -174,7 +175,7 @@ def _name_or_table(value: object) -> str | None:
 
 
 AnyAccelerator = Annotated[
-    Annotated[CatalogueName, Tag("name")]
+    Annotated[CatalogueName, Tag("a name")]
     | Annotated[LikeAcceleratorTable, Tag("LikeAcceleratorTable")]
     | Annotated[AcceleratorTable, Tag("AcceleratorTable")],
     Discriminator(_name_or_table),

@@ -11,14 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from nestsim.scenario.base import (
-    Bandwidth,
-    Count,
-    Latency,
-    Table,
-    Text,
-    input_file,
-)
+from nestsim.scenario.base import Table, input_file
 from nestsim.scenario.hardware.network import (
     Efficiency,
     FabricTransportName,
@@ -32,6 +25,7 @@ from nestsim.scenario.hardware.network import (
 from topologies.errors import InputError
 from topologies.readers.link_collector import TreeRates, tree_links
 from topologies.readers.slurm import SlurmTopology, read_slurm
+from topologies.settings import Bandwidth, Count, Latency, Text
 from topologies.specs import CustomSpec
 
 MAX_DESCRIBED = 2_000_000

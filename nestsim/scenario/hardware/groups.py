@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from nestsim.scenario.base import Count, Table
+from nestsim.scenario.base import Table
 from nestsim.scenario.hardware.accelerator import AnyAccelerator, build_accelerator
 from topologies.accelerators import Accelerator
 from topologies.errors import InputError
+from topologies.settings import Count
 
 MOST_GROUPS = 1000
 """Groups of one cluster."""

@@ -5,10 +5,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from nestsim.scenario.base import Bandwidth, Latency, Table, Text, input_file
+from nestsim.scenario.base import Table, input_file
 from nestsim.scenario.hardware.described import DescribedNetwork
 from topologies.errors import InputError
 from topologies.readers.infragraph import InfraOptions, read_infragraph
+from topologies.settings import Bandwidth, Latency, Text
 from topologies.specs import CustomSpec
 
 

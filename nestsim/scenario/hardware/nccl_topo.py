@@ -5,15 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from nestsim.scenario.base import (
-    Bandwidth,
-    Count,
-    Distinct,
-    Latency,
-    Table,
-    Text,
-    input_file,
-)
+from nestsim.scenario.base import Table, input_file
 from nestsim.scenario.hardware.described import DescribedNetwork, level_table
 from nestsim.scenario.hardware.network import (
     Efficiency,
@@ -26,6 +18,7 @@ from nestsim.scenario.hardware.network import (
 )
 from topologies.errors import InputError
 from topologies.readers.nccl_topo import InsideOptions, NodeInside, read_nccl_topo
+from topologies.settings import Bandwidth, Count, Distinct, Latency, Text
 from topologies.units import format_bandwidth
 
 

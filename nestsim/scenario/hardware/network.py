@@ -14,17 +14,9 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import Field
 
 from estimators.collectives.transports import Scope, transports
-from nestsim.scenario.base import (
-    Bandwidth,
-    Count,
-    Latency,
-    NameChoice,
-    Seed,
-    Table,
-    Text,
-    input_file,
-)
+from nestsim.scenario.base import Table, input_file
 from topologies.errors import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO, InputError
+from topologies.settings import Bandwidth, Count, Latency, NameChoice, Seed, Text
 from topologies.specs import (
     CustomSpec,
     FatTreeSpec,

@@ -6,17 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from nestsim.scenario.base import (
-    Bandwidth,
-    Duration,
-    NameChoice,
-    Quantity,
-    Seed,
-    Size,
-    Table,
-)
+from nestsim.scenario.base import Table
 from nestsim.scenario.operations.published_failures import COMPONENTS, DAY, PUBLISHED
 from topologies.errors import InputError
+from topologies.settings import Bandwidth, Duration, NameChoice, Quantity, Seed, Size
 
 NO_PUBLICATION = "none"
 """In place of a publication: what is not given does not fail."""

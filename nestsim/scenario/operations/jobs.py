@@ -4,15 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from nestsim.scenario.base import (
-    Count,
-    Distinct,
-    Latency,
-    NameChoice,
-    Seed,
-    Table,
-    Text,
-)
+from nestsim.scenario.base import Table
+from topologies.settings import Count, Distinct, Latency, NameChoice, Seed, Text
 
 PLACEMENTS = ("compact", "spread", "best")
 """How a job's devices are chosen where it says only how many."""

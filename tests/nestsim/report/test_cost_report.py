@@ -11,7 +11,7 @@ from nestsim.evaluate.cost.cluster import cluster_cost
 from nestsim.evaluate.cost.run import RunCost
 from nestsim.report.cost import cost_cells, cost_json, cost_rows, cost_sentences
 from nestsim.report.tables import plain_text
-from nestsim.scenario.hardware.cost import YEAR, CostSpec, LinkPrice, SwitchPrice
+from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
 from tests.nestsim.evaluate.cost.test_cluster_cost import BOUGHT, changed
 from tests.topologies.test_parts import GBIT, rail
 from topologies.builders import build_network
@@ -82,7 +82,7 @@ def test_what_is_left_out_is_said():
     spec = CostSpec(
         currency="USD",
         device=1.0,
-        years=YEAR,
+        years=1.0,
         device_power=700.0,
         links=(LinkPrice(bandwidth=400 * GBIT, levels=("spine",), cable=9.0),),
     )

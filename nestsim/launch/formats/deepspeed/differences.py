@@ -13,7 +13,7 @@ from nestsim.launch.formats.deepspeed.tables import PRESET, LaunchTables
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.launch.ranks import RANK_MAP
-from nestsim.scenario.plan import PlanTable
+from nestsim.scenario.plan import checked_plan
 from nestsim.scenario.search import TrainingTable
 from nestsim.scenario.software import SoftwareTable
 from planner.frameworks.framework import PRESETS
@@ -65,7 +65,7 @@ def _gap(
 
 
 def _plan_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
-    found = PlanTable.model_validate(read.plan).build(PRESETS[PRESET])
+    found = checked_plan(read.plan, PRESETS[PRESET])
     for field in fields(found):
         name = field.name
         wanted, has = getattr(job.settings, name), getattr(found, name)

@@ -19,7 +19,7 @@ from nestsim.launch.formats.megatron.patterns import (
     write_list,
 )
 from nestsim.launch.formats.usual import decoder_family, gated_width
-from nestsim.scenario.base import Table
+from nestsim.scenario.base import AnyTable, settings
 from nestsim.scenario.model import SpelledOutModel
 from nestsim.scenario.search import TrainingTable
 from planner.frameworks.framework import PRESETS
@@ -86,14 +86,15 @@ def read_tables(given: GivenOptions, launched: Launched) -> dict[str, dict[str, 
     }
 
 
-def _said(table: Mapping[str, Any], form: type[Table]) -> dict[str, Any]:
+def _said(table: Mapping[str, Any], form: AnyTable) -> dict[str, Any]:
     """Return a table without what the scenario has where it is silent."""
+    known = settings(form)
     return {
         name: value
         for name, value in table.items()
-        if name not in form.model_fields
-        or form.model_fields[name].is_required()
-        or form.model_fields[name].default != value
+        if name not in known
+        or known[name].is_required()
+        or known[name].default != value
     }
 
 

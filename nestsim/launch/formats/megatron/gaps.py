@@ -25,7 +25,7 @@ from nestsim.launch.formats.megatron.settings import (
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.scenario.model import WHICH_MODEL, AnyModel
-from nestsim.scenario.plan import PlanTable
+from nestsim.scenario.plan import checked_plan
 from nestsim.scenario.search import TrainingTable
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import outline_plan
@@ -198,7 +198,7 @@ def _plan_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]
     preset = PRESETS[tables["software"]["preset"]]
     plan = job.plan
     try:
-        spec = PlanTable.model_validate(tables["plan"]).build(preset)
+        spec = checked_plan(tables["plan"], preset)
         read = outline_plan(job.workload, spec, job.network.num_devices)
     except InputError as error:
         yield from _impossible(job, error)
