@@ -187,7 +187,7 @@ class Listed:
     """Marks a tuple that is written as a list, and bounds its length."""
 
     least: int = 0
-    most: int = 1000
+    most: int | None = 1000
 
     def __get_pydantic_core_schema__(self, source: object, handler: Handler) -> Schema:
         (item,) = handler(source)["items_schema"]
@@ -195,7 +195,9 @@ class Listed:
 
     def schema(self, item: Schema) -> Schema:
         """Return the schema of the list, given that of an entry."""
-        entries = {"type": "list", "items_schema": item, "max_length": self.most}
+        entries: Schema = {"type": "list", "items_schema": item}
+        if self.most is not None:
+            entries["max_length"] = self.most
         if self.least:
             entries["min_length"] = self.least
         frozen = _without_info(tuple)

@@ -494,15 +494,13 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
 def _asked(table: ScenarioTable) -> dict[str, Any]:
     """Return what the tables say that single commands read."""
     problems = Problems()
-    with problems.noted("goodput"):
-        goodput = table.goodput.build()
     with problems.noted("jitter"):
         jitter = table.jitter.build()
     problems.refuse()
     return {
         "sweep": table.sweep,
         "stress": table.stress,
-        "goodput": goodput,
+        "goodput": table.goodput,
         "jitter": jitter,
         "assertions": table.assertions.build(),
     }

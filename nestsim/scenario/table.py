@@ -9,7 +9,7 @@ from nestsim.scenario.base import Table, filled
 from nestsim.scenario.hardware.cluster import ClusterTable
 from nestsim.scenario.hardware.cost import CostSpec
 from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
-from nestsim.scenario.operations.goodput import GoodputTable
+from nestsim.scenario.operations.goodput import GoodputSpec
 from nestsim.scenario.operations.jitter import JitterTable
 from nestsim.scenario.operations.jobs import (
     MOST_JOBS,
@@ -76,7 +76,7 @@ class ScenarioTable(Table):
     stress: StressSpec = filled(StressSpec)
     """What `nestsim stress` does to the cluster; other commands do not read it."""
 
-    goodput: GoodputTable = filled(GoodputTable)
+    goodput: GoodputSpec = filled(GoodputSpec)
     """What fails, and what the job does about it; only `nestsim goodput` reads it."""
 
     jitter: JitterTable = filled(JitterTable)
