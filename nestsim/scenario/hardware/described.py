@@ -11,21 +11,19 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from nestsim.scenario.base import Table, input_file
+from nestsim.scenario.base import input_file
 from nestsim.scenario.hardware.network import (
-    Efficiency,
-    FabricTransportName,
     FatTreeTable,
     LevelTable,
     NetworkTable,
-    NodeTransportName,
+    NodesTable,
     Ratio,
     reached,
 )
 from topologies.errors import InputError
 from topologies.readers.link_collector import TreeRates, tree_links
 from topologies.readers.slurm import SlurmTopology, read_slurm
-from topologies.settings import Bandwidth, Count, Latency, Text
+from topologies.settings import Latency, Text
 from topologies.specs import CustomSpec
 
 MAX_DESCRIBED = 2_000_000
@@ -63,7 +61,7 @@ class DescribedNetwork(NamedTuple):
     """Sentences on what the file does not say, or says and does not count."""
 
 
-class SlurmTable(Table):
+class SlurmTable(NodesTable):
     """The switches that Slurm knows; how fast they are is said here."""
 
     kind: Literal["slurm"]
@@ -82,21 +80,6 @@ class SlurmTable(Table):
     """Nodes that take part, as Slurm writes them. Left out, all. Switches that join
     none of them are left out, and those at the top that join one switch alone."""
 
-    devices_per_node: Count = Field(examples=[8])
-    """Devices of one node."""
-
-    node_bandwidth: Bandwidth
-    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
-
-    node_latency: Latency
-    """Latency of a device's link inside the node [s]."""
-
-    nic_bandwidth: Bandwidth
-    """Bandwidth of one NIC, per direction [byte/s]."""
-
-    nic_latency: Latency
-    """Latency of the link from a NIC to its switch [s]."""
-
     nic: Literal["device", "node"] = "device"
     """Whether every device has a NIC, or a node's devices share one."""
 
@@ -107,24 +90,6 @@ class SlurmTable(Table):
     """Bandwidth of a switch's links downwards over that of its links upwards, for each
     level of switches from the nodes outwards: 2 for 2:1. Levels that are left out have
     1; the switch at the top has no links up."""
-
-    node_efficiency: Efficiency | None = Field(None, examples=[0.8])
-    """Fraction of the node's bandwidth that collectives reach. Left out, that of the
-    transport, or 1."""
-
-    nic_efficiency: Efficiency | None = Field(None, examples=[0.9])
-    """Fraction of the NICs' bandwidth that collectives reach. Left out, that of the
-    transport, or 1."""
-
-    node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
-    """Table of `estimators/transports.toml` that says what collective libraries reach
-    inside a node: the efficiency where `node_efficiency` is left out, and the latency
-    at least."""
-
-    nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
-    """Table of `estimators/transports.toml` that says what collective libraries reach
-    between nodes: the efficiency where `nic_efficiency` is left out, and the time of a
-    step from node to node, which the latencies of two NICs make up at least."""
 
     def read(self, folder: Path) -> DescribedNetwork:
         """Return the network of the file and the settings.
