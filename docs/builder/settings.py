@@ -287,7 +287,7 @@ def _tables_of(
         yield annotation, in_list
         return
     origin = getattr(annotation, "__origin__", None)
-    for part in (*getattr(annotation, "__metadata__", ()), *get_args(annotation)):
+    for part in get_args(annotation):
         yield from _tables_of(part, in_list or origin in {list, tuple})
 
 

@@ -36,6 +36,7 @@ from nestsim.scenario.simulation import SimulationSpec
 from nestsim.scenario.software import DEFAULT_PRESET
 from nestsim.scenario.stress import StressSpec, SweepSpec
 from nestsim.scenario.table import ScenarioTable
+from nestsim.scenario.training import settled_training, with_training_defaults
 from planner.frameworks.framework import FRAMEWORKS, IDEAL_PRESET, PRESETS
 from planner.plans.spec import PlanSpec
 from planner.rivals.protocol import PlannerSettings
@@ -400,13 +401,17 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
 
 
 def _with_defaults(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a scenario in which nothing of its plan is left to the framework."""
-    software, plan = document.get("software"), document.get("plan")
-    name = software.get("preset") if isinstance(software, Mapping) else DEFAULT_PRESET
-    if not isinstance(plan, Mapping) or not isinstance(name, str | None):
-        return document
-    preset = PRESETS.get(name or DEFAULT_PRESET, IDEAL_PRESET)
-    return {**document, "plan": with_plan_defaults(plan, preset)}
+    """Return a scenario in which nothing of plan and training is left to others."""
+    software = document.get("software", {})
+    name = software.get("preset") if isinstance(software, Mapping) else None
+    preset = PRESETS.get(str(name or DEFAULT_PRESET), IDEAL_PRESET)
+    filled = {"plan": with_plan_defaults, "training": with_training_defaults}
+    return {
+        key: filled[key](table, preset)
+        if key in filled and isinstance(table, Mapping)
+        else table
+        for key, table in document.items()
+    }
 
 
 def _search(table: ScenarioTable) -> SearchSpec:
@@ -563,7 +568,7 @@ def _check_one_price(cost: CostSpec | None, groups: tuple[DeviceGroup, ...]) -> 
 
 
 def _training(table: ScenarioTable, accelerator: Accelerator) -> TrainingSpec:
-    training = table.training.build(table.software.defaults)
+    training = settled_training(table.training, table.software.defaults)
     wide = {name: name for name in ("bf16", "fp16", "fp32")}
     narrow = {name: known.rate for name, known in NARROW_FORMATS.items()}
     _check_rate("precision", training.precision, wide, accelerator)

@@ -1,14 +1,13 @@
-"""The tables [training] and [search]."""
+"""The table [search]: what the planner may try."""
 
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from estimators.training import OPTIMIZER_BYTES, TrainingSpec, states_of
 from nestsim.scenario.base import Table
 from planner.cost.choices import goes_with
-from planner.frameworks.framework import FRAMEWORKS, IDEAL_PRESET, Preset
+from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LaunchRules
 from planner.plans.spec import CpCommType, PlanSpec, Recompute, ZeroStage
 from planner.rivals.protocol import PlannerSettings
@@ -19,7 +18,6 @@ from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
 from topologies.settings import Count, Distinct, Duration, NameChoice
 
-MAX_BATCH = 1_000_000
 MOST_CHUNKS = 512
 MAX_BUDGET = 10_000_000
 MAX_SEED = 2**32 - 1
@@ -66,177 +64,6 @@ def _offloaded(name: object) -> object:
 OffloadName = Annotated[
     str, BeforeValidator(_offloaded), Field(examples=["optimizer+activations"])
 ]
-
-
-class TrainingTable(Table):
-    """What is trained at once, and in which precision."""
-
-    global_batch_size: int = Field(ge=1, le=MAX_BATCH, examples=[512])
-    """Sequences of one optimizer step."""
-
-    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
-    """Number format of weights, activations and products."""
-
-    optimizer: Literal["adam", "sgd", "adam-bf16", "adam8bit", "muon"] = "adam"
-    """The optimizer: mixed-precision Adam, SGD with momentum, Adam with its states in
-    bf16 and no master copy of the weights, Adam with its states in blocks of 8 bits and
-    no master copy (bitsandbytes), or Muon, which keeps one momentum for the matrices of
-    blocks and leaves other parameters to Adam: counted on average over the model's
-    parameters, with five Newton-Schulz iterations in each step."""
-
-    main_params_dtype: Literal["fp32", "fp16"] = "fp32"
-    """Megatron's option: number format of the master copy of 16-bit weights, with the
-    optimizers "adam", "sgd" and "muon"."""
-
-    exp_avg_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
-    """Megatron's option: number format of the optimizer's momentum, with "adam", "sgd"
-    and "muon"."""
-
-    exp_avg_sq_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
-    """Megatron's option: number format of the optimizer's variance, with "adam", and
-    with "muon" for what it leaves to Adam."""
-
-    matmul_precision: (
-        Literal["fp8", "fp8-blockwise", "mxfp8", "int8", "fp4", "nvfp4"] | None
-    ) = Field(None, examples=["fp8"])
-    """Number format of products with weights, whose operands are cast before each:
-    "fp8" with one scale for a tensor, "fp8-blockwise" with one in fp32 for 128 elements
-    (DeepSeek-V3), "mxfp8" with one in 8 bits for 32, "nvfp4" with one in 8 bits for 16;
-    "int8", "fp4" as the device has them. Left out, `precision`."""
-
-    fp8_param_gather: bool = False
-    """Megatron's option: the matrices of blocks are kept in `matmul_precision` beside
-    their master copy, and gathered in it where its scales are the same by rows and by
-    columns ("fp8", "fp8-blockwise"); else they travel in `precision` and are quantised
-    where they arrive. Counted on average over the model's parameters."""
-
-    keep_fp8_transpose_cache: bool = True
-    """Megatron's option: weights that `fp8_param_gather` keeps are there twice, by rows
-    and by columns, as products read them; else they are transposed at each use, which
-    is taken to cost nothing."""
-
-    moe_dispatch_precision: Literal["fp8", "fp8-blockwise", "mxfp8"] | None = Field(
-        None, examples=["fp8-blockwise"]
-    )
-    """Number format of tokens on their way to experts, and of the gradients of what
-    experts return (DeepSeek-V3, DeepEP); what is combined stays in `precision`. Left
-    out, `precision`."""
-
-    gradient_precision: Literal["fp32", "bf16"] | None = Field(None, examples=["fp32"])
-    """Number format of accumulated and reduced gradients. Left out, as
-    `software.preset` has it; fp32 with "ideal" and with Megatron-LM."""
-
-    weights_in_fp32: bool | None = Field(None, examples=[True])
-    """Whether weights are kept in fp32 and cast when they are used, with no master copy
-    beside them, as FSDP does. Left out, as `software.preset` has it."""
-
-    gradient_copies: bool | None = Field(None, examples=[True])
-    """Whether the optimizer works on copies of the gradients, as DeepSpeed's do. Left
-    out, as `software.preset` has it."""
-
-    gather_precision: (
-        Literal["fp32", "bf16", "fp16", "fp8", "fp8-blockwise", "mxfp8"] | None
-    ) = Field(None, examples=["fp8"])
-    """Number format of weights on the wire. Left out, as `fp8_param_gather` or else
-    `software.preset` has it, or else `precision`."""
-
-    reduce_precision: Literal["fp32", "bf16", "fp16"] | None = Field(
-        None, examples=["bf16"]
-    )
-    """Number format of gradients on the wire. Left out, as `software.preset` has it, or
-    else `gradient_precision`."""
-
-    def build(self, defaults: Preset = IDEAL_PRESET) -> TrainingSpec:
-        """Return the settings for the estimators.
-
-        Parameters
-        ----------
-        defaults
-            What holds where the table is silent.
-        """
-        mixed = self.precision != "fp32"
-        if (self.optimizer, mixed) not in OPTIMIZER_BYTES:
-            raise self._optimizer_error(f"precision {self.precision}")
-        self._check_fp8_param_gather()
-        kept_in_fp32 = self.weights_in_fp32
-        if kept_in_fp32 is None:
-            # A preset's habit gives way to what was asked for.
-            goes = (self.optimizer, False) in OPTIMIZER_BYTES
-            goes = goes and not self.fp8_param_gather
-            kept_in_fp32 = defaults.weights_in_fp32 and goes
-        elif kept_in_fp32 and (self.optimizer, False) not in OPTIMIZER_BYTES:
-            raise self._optimizer_error("weights_in_fp32")
-        self._check_states(masters=mixed and not kept_in_fp32)
-        copies = self.gradient_copies
-        return TrainingSpec(
-            global_batch_size=self.global_batch_size,
-            precision=self.precision,
-            optimizer=self.optimizer,
-            gradient_precision=self.gradient_precision
-            or defaults.gradients[self.precision],
-            main_params_dtype=self.main_params_dtype,
-            exp_avg_dtype=self.exp_avg_dtype,
-            exp_avg_sq_dtype=self.exp_avg_sq_dtype,
-            matmul_precision=self.matmul_precision or "",
-            fp8_param_gather=self.fp8_param_gather,
-            keep_fp8_transpose_cache=self.keep_fp8_transpose_cache,
-            moe_dispatch_precision=self.moe_dispatch_precision or "",
-            weights_in_fp32=kept_in_fp32,
-            gather_precision=self.gather_precision or defaults.gather,
-            reduce_precision=self.reduce_precision or defaults.reduce,
-            gradient_copies=defaults.gradient_copies if copies is None else copies,
-            casts_gradients=defaults.casts_gradients,
-        )
-
-    def _check_states(self, *, masters: bool) -> None:
-        """Refuse formats of states that the optimizer does not have."""
-        known = states_of(self.optimizer)
-        for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
-            if getattr(self, name) != "fp32" and name not in known:
-                raise InputError(
-                    f'"{self.optimizer}" has no such state to choose a format for',
-                    where=name,
-                    got=getattr(self, name),
-                    expected="left out, or another optimizer",
-                )
-        if self.main_params_dtype != "fp32" and not masters:
-            raise InputError(
-                "there is no master copy beside weights in fp32",
-                where="main_params_dtype",
-                got=self.main_params_dtype,
-                expected="left out",
-            )
-
-    def _check_fp8_param_gather(self) -> None:
-        """Refuse to keep weights in a narrow format where nothing says in which."""
-        if not self.fp8_param_gather:
-            return
-        if self.matmul_precision in {None, "int8"}:
-            raise InputError(
-                "keeps weights in the narrow format of products, and there is none",
-                where="fp8_param_gather",
-                got=True,
-                expected='matmul_precision, e.g. "fp8"',
-            )
-        if self.precision == "fp32" or self.weights_in_fp32:
-            raise InputError(
-                "does not go with weights in fp32",
-                where="fp8_param_gather",
-                got=True,
-                expected="left out",
-                hint='gather_precision = "fp8" sends weights in fp32 as fp8, as FSDP '
-                "can",
-            )
-        if "main_params_dtype" not in states_of(self.optimizer):
-            raise self._optimizer_error("fp8_param_gather: it keeps no master copy")
-
-    def _optimizer_error(self, what: str) -> InputError:
-        return InputError(
-            f"does not go with {what}",
-            where="optimizer",
-            got=self.optimizer,
-            expected='"adam" or "sgd"',
-        )
 
 
 class McmcTable(Table):

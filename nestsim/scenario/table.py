@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from estimators.training import TrainingSpec
 from nestsim.scenario.assertions import AssertTable
 from nestsim.scenario.base import Table, filled
 from nestsim.scenario.hardware.cluster import ClusterTable
@@ -18,7 +19,7 @@ from nestsim.scenario.operations.jobs import (
     SharedTable,
 )
 from nestsim.scenario.plan import LaunchSpec
-from nestsim.scenario.search import SearchTable, TrainingTable
+from nestsim.scenario.search import SearchTable
 from nestsim.scenario.simulation import SimulationTable
 from nestsim.scenario.software import SoftwareTable
 from nestsim.scenario.stress import StressSpec, SweepSpec
@@ -43,7 +44,7 @@ class ScenarioTable(Table):
     """The model: a name of the library, a Hugging Face config.json, a module of your
     own, or an architecture spelled out in Megatron's names."""
 
-    training: TrainingTable = Field(examples=[{"global_batch_size": 512}])
+    training: TrainingSpec = Field(examples=[{"global_batch_size": 512}])
     """What is trained at once, and in which precision."""
 
     cluster: ClusterTable

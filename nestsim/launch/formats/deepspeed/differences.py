@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from estimators.layers.recompute_modules import ATTENTION_CORE
 from nestsim.launch.formats.deepspeed.architecture import built_model
 from nestsim.launch.formats.deepspeed.script import TABLE
@@ -14,8 +12,8 @@ from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.launch.ranks import RANK_MAP
 from nestsim.scenario.plan import checked_plan
-from nestsim.scenario.search import TrainingTable
 from nestsim.scenario.software import SoftwareTable
+from nestsim.scenario.training import checked_training
 from planner.frameworks.framework import PRESETS
 from planner.search.placements import name_parts
 from topologies.errors import InputError
@@ -103,13 +101,12 @@ def _model_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
 
 def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     try:
-        table = TrainingTable.model_validate(read.training)
-    except ValidationError as error:
+        found = checked_training(read.training, PRESETS[PRESET])
+    except InputError as error:
         yield LaunchGap(
             setting="training", value=str(read.training), reason=f"{error}."
         )
         return
-    found = table.build(PRESETS[PRESET])
     for name in _TRAINING:
         wanted, has = getattr(job.training, name), getattr(found, name)
         if wanted != has:

@@ -10,6 +10,7 @@ from typing import Any
 
 from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.models.limits import MAX_LAYERS
+from estimators.training import TrainingSpec
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.patterns import (
@@ -21,7 +22,6 @@ from nestsim.launch.formats.megatron.patterns import (
 from nestsim.launch.formats.usual import decoder_family, gated_width
 from nestsim.scenario.base import AnyTable, settings
 from nestsim.scenario.model import SpelledOutModel
-from nestsim.scenario.search import TrainingTable
 from planner.frameworks.framework import PRESETS
 from topologies.errors import InputError
 
@@ -80,7 +80,7 @@ def read_tables(given: GivenOptions, launched: Launched) -> dict[str, dict[str, 
     model = read_model(given, launched)
     return {
         "model": model,
-        "training": _said(_training(given, launched), TrainingTable),
+        "training": _said(_training(given, launched), TrainingSpec),
         "software": _software(given, preset),
         "plan": _plan(given, launched, model),
     }

@@ -26,7 +26,7 @@ from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.scenario.model import WHICH_MODEL, AnyModel
 from nestsim.scenario.plan import checked_plan
-from nestsim.scenario.search import TrainingTable
+from nestsim.scenario.training import checked_training
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import outline_plan
 from planner.search.launchable import broken_rules
@@ -185,7 +185,7 @@ def _short(value: object) -> str:
 
 def _training_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]:
     preset = PRESETS[tables["software"]["preset"]]
-    read = TrainingTable.model_validate(tables["training"]).build(preset)
+    read = checked_training(tables["training"], preset)
     for one in fields(type(job.training)):
         asked = getattr(job.training, one.name)
         if one.name == "keep_fp8_transpose_cache" and not job.training.fp8_param_gather:

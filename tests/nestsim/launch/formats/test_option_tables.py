@@ -5,9 +5,9 @@ from dataclasses import fields
 import pytest
 
 from estimators.models.spec import TransformerSpec
+from estimators.training import TrainingSpec
 from nestsim.scenario import model
 from nestsim.scenario.base import Table, settings
-from nestsim.scenario.search import TrainingTable
 from nestsim.scenario.software import SoftwareTable
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import option_table
@@ -15,7 +15,7 @@ from planner.plans.spec import PlanSpec
 
 SETTINGS = {
     "plan": set(settings(PlanSpec)),
-    "training": set(TrainingTable.model_fields),
+    "training": set(settings(TrainingSpec)),
     "software": set(SoftwareTable.model_fields),
     "model": {field.name for field in fields(TransformerSpec)}
     | {
