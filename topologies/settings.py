@@ -8,7 +8,7 @@ plain dictionaries, so that nothing but the border has to import it.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -55,6 +55,13 @@ class Spec:
         for field in table["schema"]["fields"]:
             if field["schema"].get("schema", {}).get("type") == "any":  # `Derived`
                 field["init"] = False
+        base = cls.__mro__[1]
+        if is_dataclass(base):  # whose docstrings are not those of the class
+            whole = handler.resolve_ref_schema(handler.generate_schema(base))
+            words = {field["name"]: field for field in whole["schema"]["fields"]}
+            for field in table["schema"]["fields"]:
+                if field["name"] not in cls.__annotations__:
+                    field["metadata"] = words[field["name"]]["metadata"]
         return schema
 
     @classmethod
@@ -129,8 +136,15 @@ class NameChoice:
 
     names: tuple[str, ...]
 
+    check: Callable[[Any], Any] | None = None
+    """What looks at a value first, where a refusal has more to say."""
+
     def __get_pydantic_core_schema__(self, source: object, handler: Handler) -> Schema:
-        return {"type": "literal", "expected": list(self.names)}
+        names = {"type": "literal", "expected": list(self.names)}
+        if self.check is None:
+            return names
+        checked = _without_info(self.check)
+        return {"type": "function-before", "function": checked, "schema": names}
 
 
 class Derived:
@@ -180,6 +194,28 @@ class Checked:
             "function": checked,
             "schema": handler(source),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Marks a value that a function makes of what files have.
+
+    Parameters
+    ----------
+    parse
+        The function; it refuses what it cannot read with an `InputError`.
+    schema
+        What files have, as a JSON Schema.
+    """
+
+    parse: Callable[[Any], Any]
+    schema: Schema
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Handler) -> Schema:
+        return {"type": "function-plain", "function": _without_info(self.parse)}
+
+    def __get_pydantic_json_schema__(self, schema: Schema, handler: Handler) -> Schema:
+        return dict(self.schema)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pydantic_core.core_schema import no_info_after_validator_function
 
 from topologies.errors import InputError
 from topologies.input_file import file_problem
-from topologies.settings import Spec
+from topologies.settings import Examples, Spec
 
 
 class Table(BaseModel):
@@ -35,7 +35,8 @@ def settings(table: type[Any]) -> dict[str, FieldInfo]:
             field.alias or name: field for name, field in table.model_fields.items()
         }
     hints = get_type_hints(table, include_extras=True)
-    words = TypeAdapter(table).json_schema()["properties"]
+    schema = TypeAdapter(table).json_schema()
+    words = schema["properties"]
     known = {}
     for field in fields(table):
         if field.name not in words:  # `Derived`
@@ -46,7 +47,13 @@ def settings(table: type[Any]) -> dict[str, FieldInfo]:
             if needed
             else FieldInfo.from_annotated_attribute(hints[field.name], field)
         )
-        known[field.name].description = words[field.name]["description"]
+        described = words[field.name]
+        if "description" not in described:  # those of the table that it is
+            described = schema["$defs"][described["$ref"].rpartition("/")[2]]
+        known[field.name].description = described["description"]
+        marks = [one for one in known[field.name].metadata if isinstance(one, Examples)]
+        if any(mark.default is None for mark in marks):  # that of something else
+            known[field.name].default = None
     return known
 
 

@@ -32,6 +32,7 @@ from nestsim.scenario.model import (
 from nestsim.scenario.operations.goodput import GoodputSpec
 from nestsim.scenario.operations.jitter import JitterSpec
 from nestsim.scenario.plan import LaunchSpec, with_plan_defaults
+from nestsim.scenario.search import with_search_defaults
 from nestsim.scenario.simulation import SimulationSpec
 from nestsim.scenario.software import DEFAULT_PRESET
 from nestsim.scenario.stress import StressSpec, SweepSpec
@@ -401,16 +402,23 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
 
 
 def _with_defaults(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a scenario in which nothing of plan and training is left to others."""
+    """Return a scenario in which nothing is left to the framework."""
     software = document.get("software", {})
-    name = software.get("preset") if isinstance(software, Mapping) else None
-    preset = PRESETS.get(str(name or DEFAULT_PRESET), IDEAL_PRESET)
-    filled = {"plan": with_plan_defaults, "training": with_training_defaults}
+    software = software if isinstance(software, Mapping) else {}
+    preset = PRESETS.get(str(software.get("preset", DEFAULT_PRESET)), IDEAL_PRESET)
+    framework = FRAMEWORKS[preset.name]
+    release = software.get("release")
+    rules = framework.rules_of(release if release in framework.releases else None)
+    filled = {
+        "training": lambda table: with_training_defaults(table, preset),
+        "search": lambda table: with_search_defaults(table, rules),
+        "plan": lambda table: with_plan_defaults(table, preset),
+    }
     return {
-        key: filled[key](table, preset)
+        key: filled[key](table)
         if key in filled and isinstance(table, Mapping)
         else table
-        for key, table in document.items()
+        for key, table in {"search": {}, **document}.items()
     }
 
 

@@ -5,9 +5,8 @@ from typing import Annotated, TypeVar
 
 from annotated_types import Ge, Le
 
-from estimators.grouping import CP_COMM_TYPES
 from planner.step.ledger import shards_weights
-from planner.step.plan import COUNTED_MODES, Offload
+from planner.step.plan import COUNTED_MODES, CpCommType, Offload, Recompute, ZeroStage
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
@@ -33,11 +32,8 @@ DEFAULT_ORDER = "-".join(DIMENSIONS)
 MOST_VIRTUAL_STAGES = 100_000
 """Virtual stages of a pipeline, at most."""
 
-CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
 Layers = Annotated[int, Ge(0), Le(MAX_COUNT)]
-Recompute = Annotated[str, NameChoice(("none", "selective", "full", "stage"))]
 ScheduleName = Annotated[str, NameChoice(tuple(SCHEDULES))]
-ZeroStage = Annotated[int, Ge(0), Le(3)]
 
 T = TypeVar("T", str, int, float)
 
