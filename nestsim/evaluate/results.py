@@ -17,7 +17,7 @@ from nestsim.evaluate.cost.cluster import ClusterCost
 from nestsim.evaluate.cost.run import RunCost
 from nestsim.evaluate.uncertainty import Band, MemoryNeed
 from nestsim.evaluate.verdict import Verdict
-from nestsim.scenario.hardware.groups import DeviceGroup
+from nestsim.scenario.hardware.accelerator import DeviceGroup
 from nestsim.simulator.outcome import Replay
 from planner.cost.objective import PricedPlan
 from planner.explain.explain import Explanation

@@ -18,27 +18,24 @@ from estimators.user_files.constants import UserConstants
 from estimators.user_files.links import UserLinks, measured_efficiencies
 from nestsim.running.notebook import html_of
 from nestsim.scenario.assertions import Assertion
+from nestsim.scenario.defaults import settled_training, with_defaults
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import checked, one_of
-from nestsim.scenario.formats.mist_yaml import SUFFIXES, mist_document
+from nestsim.scenario.goodput import GoodputSpec
+from nestsim.scenario.hardware.accelerator import DeviceGroup
 from nestsim.scenario.hardware.cost import CostSpec
 from nestsim.scenario.hardware.described import NETWORK_FILES
-from nestsim.scenario.hardware.groups import DeviceGroup
 from nestsim.scenario.hardware.network import link_names
+from nestsim.scenario.jitter import JitterSpec
+from nestsim.scenario.mist_yaml import SUFFIXES, mist_document
 from nestsim.scenario.model import (
     ModuleModel,
     module_file,
 )
-from nestsim.scenario.operations.goodput import GoodputSpec
-from nestsim.scenario.operations.jitter import JitterSpec
-from nestsim.scenario.plan import LaunchSpec, with_plan_defaults
-from nestsim.scenario.search import with_search_defaults
 from nestsim.scenario.simulation import SimulationSpec
-from nestsim.scenario.software import DEFAULT_PRESET
 from nestsim.scenario.stress import StressSpec, SweepSpec
-from nestsim.scenario.table import ScenarioTable
-from nestsim.scenario.training import settled_training, with_training_defaults
-from planner.frameworks.framework import FRAMEWORKS, IDEAL_PRESET, PRESETS
+from nestsim.scenario.table import LaunchSpec, ScenarioTable
+from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import PlanSpec
 from planner.rivals.protocol import PlannerSettings
 from planner.search.space import SearchSpec
@@ -398,28 +395,7 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
             expected="a scenario of one job, without tables [[jobs]]",
             hint="nestsim jobs FILE replays them together",
         )
-    return checked(ScenarioTable, _with_defaults(document))
-
-
-def _with_defaults(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a scenario in which nothing is left to the framework."""
-    software = document.get("software", {})
-    software = software if isinstance(software, Mapping) else {}
-    preset = PRESETS.get(str(software.get("preset", DEFAULT_PRESET)), IDEAL_PRESET)
-    framework = FRAMEWORKS[preset.name]
-    release = software.get("release")
-    rules = framework.rules_of(release if release in framework.releases else None)
-    filled = {
-        "training": lambda table: with_training_defaults(table, preset),
-        "search": lambda table: with_search_defaults(table, rules),
-        "plan": lambda table: with_plan_defaults(table, preset),
-    }
-    return {
-        key: filled[key](table)
-        if key in filled and isinstance(table, Mapping)
-        else table
-        for key, table in {"search": {}, **document}.items()
-    }
+    return checked(ScenarioTable, with_defaults(document))
 
 
 def _search(table: ScenarioTable) -> SearchSpec:

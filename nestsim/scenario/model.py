@@ -18,16 +18,16 @@ from estimators.models.spec import (
 )
 from estimators.models.words import build_spec
 from estimators.tracing.user_module import TracedModule, UserModule
-from nestsim.scenario.architectures.encoder_decoder import EncoderDecoderModel
-from nestsim.scenario.architectures.sizes import (
+from nestsim.scenario.architectures import (
     Attention,
     Depths,
+    EncoderDecoderModel,
     NumLayers,
     Probability,
     SequenceLength,
+    VisionModel,
     Width,
 )
-from nestsim.scenario.architectures.vision import VisionModel
 from nestsim.scenario.base import Table, input_file
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError

@@ -1,8 +1,7 @@
 """The table [search]: what the planner may try."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
@@ -14,7 +13,6 @@ from planner.rivals.protocol import STARTS, PlannerSettings
 from planner.search.space import OBJECTIVES, SearchSpec
 from planner.step.plan import NO_OFFLOAD, Offload
 from planner.step.schedules import SCHEDULES
-from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
 from topologies.settings import Distinct, Examples, NameChoice, Spec
 
@@ -186,19 +184,3 @@ def _offload_name(kept: Offload) -> str:
     """Return what files call it."""
     parts = [name for name, share in kept._asdict().items() if share]
     return "+".join(parts) or "none"
-
-
-def with_search_defaults(
-    table: Mapping[str, Any], rules: LaunchRules
-) -> dict[str, Any]:
-    """Return a table [search] in which nothing is left to the framework.
-
-    Parameters
-    ----------
-    table
-        The table, as it is written.
-    rules
-        What the framework can launch.
-    """
-    stages = list(rules.usual_zero_stages)
-    return {"work_limit": DEFAULT_WORK, "zero_stages": stages, **table}

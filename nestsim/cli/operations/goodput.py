@@ -100,7 +100,7 @@ def goodput(  # noqa: PLR0913, PLR0917 - one for each option
     from nestsim.cli.console.output import note_all, progress_bar
     from nestsim.cli.console.results import print_report, results_folder, write_report
     from nestsim.scenario import load_scenario
-    from nestsim.scenario.operations.goodput import MOST_SEEDS, MOST_SPARES
+    from nestsim.scenario.goodput import MOST_SEEDS, MOST_SPARES
 
     loaded = load_scenario(scenario)
     asked: dict[str, Any] = {}

@@ -14,8 +14,8 @@ from nestsim.features.jitter.record import jitter_json, run_rows, scale_rows
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.frames import csv_of, frame_of
 from nestsim.report.wording import plan_label
+from nestsim.scenario.jitter import MOST_RUNS
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.operations.jitter import MOST_RUNS
 from topologies.errors import InputError
 
 if TYPE_CHECKING:

@@ -35,14 +35,15 @@ from nestsim.features.goodput.results import (
 )
 from nestsim.features.goodput.simulate import RecoveryHabits, run_seeds
 from nestsim.report.wording import plan_label
-from nestsim.scenario.load import Scenario
-from nestsim.scenario.operations.goodput import STORAGE_PER_DEVICE, GoodputSpec
-from nestsim.scenario.operations.published_failures import (
+from nestsim.scenario.goodput import (
     BREAKS_NODE,
     COMPONENTS,
     PARTS_OF_FABRIC,
     PUBLISHED,
+    STORAGE_PER_DEVICE,
+    GoodputSpec,
 )
+from nestsim.scenario.load import Scenario
 from planner.plans.build import build_plan
 from planner.step.execution import Workload
 from planner.work import Progress

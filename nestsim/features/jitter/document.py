@@ -26,7 +26,7 @@ from nestsim.report.wording import (
     plural,
     signed_percent,
 )
-from nestsim.scenario.operations.jitter import JitterSpec
+from nestsim.scenario.jitter import JitterSpec
 from planner.work import Spent
 from topologies.units import format_duration
 

@@ -22,8 +22,8 @@ from nestsim.features.jitter.replicas import fewer_replicas
 from nestsim.features.jitter.scale import ScaleRow, SimulatedMean, sizes_of
 from nestsim.features.sweep.runner import run_sweep
 from nestsim.running.store import Point, Row, content_key
+from nestsim.scenario.jitter import JitterSpec
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.operations.jitter import JitterSpec
 from nestsim.simulator.jittered import jittered_replay
 from nestsim.simulator.outcome import Replay
 from nestsim.simulator.work import PipelineWork

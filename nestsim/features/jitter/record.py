@@ -16,7 +16,7 @@ from nestsim.features.jitter.order_statistics import CONFIDENCE
 from nestsim.features.jitter.scale import ScaleRow
 from nestsim.report.json import spent_json
 from nestsim.report.wording import plan_label
-from nestsim.scenario.operations.jitter import JitterSpec
+from nestsim.scenario.jitter import JitterSpec
 
 
 def jitter_json(result: JitterResult) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.errors import checked
 from nestsim.scenario.load import MAX_FILE, UNSAVED, Scenario, scenario_of
-from nestsim.scenario.operations.jobs import (
+from nestsim.scenario.table import (
     MOST_JOBS,
     OWN_TABLES,
     PLACEMENTS,

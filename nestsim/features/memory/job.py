@@ -14,8 +14,8 @@ from estimators.layers.sharding import KeptTensor, kept_tensors
 from estimators.training import ParameterItem
 from nestsim.evaluate.evaluator import build_workload
 from nestsim.evaluate.uncertainty import MemoryBand, MemoryNeed, memory_band
+from nestsim.scenario.defaults import checked_plan
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.plan import checked_plan
 from planner.explain.infeasibility import SIZE_SETTINGS
 from planner.explain.request import Request
 from planner.frameworks.framework import FRAMEWORKS, PRESETS

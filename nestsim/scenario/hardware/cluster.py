@@ -11,16 +11,16 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from estimators.collectives.transports import Scope
 from estimators.operators.profile import Profile, read_profile
 from nestsim.scenario.base import BuiltFrom, Table, input_file
-from nestsim.scenario.hardware.accelerator import AnyAccelerator, build_accelerator
-from nestsim.scenario.hardware.degraded import DegradedTable
-from nestsim.scenario.hardware.described import SlurmTable
-from nestsim.scenario.hardware.groups import (
+from nestsim.scenario.hardware.accelerator import (
     MOST_GROUPS,
+    AnyAccelerator,
     DeviceGroup,
     GroupTable,
+    build_accelerator,
     build_groups,
 )
-from nestsim.scenario.hardware.infragraph import InfraGraphTable
+from nestsim.scenario.hardware.degraded import DegradedTable
+from nestsim.scenario.hardware.described import InfraGraphTable, SlurmTable
 from nestsim.scenario.hardware.nccl_topo import NcclTopoTable
 from nestsim.scenario.hardware.network import (
     CustomTable,

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from nestsim.scenario.base import input_file
+from nestsim.scenario.base import Table, input_file
 from nestsim.scenario.hardware.network import (
     FatTreeTable,
     LevelTable,
@@ -21,9 +21,10 @@ from nestsim.scenario.hardware.network import (
     reached,
 )
 from topologies.errors import InputError
+from topologies.readers.infragraph import InfraOptions, read_infragraph
 from topologies.readers.link_collector import TreeRates, tree_links
 from topologies.readers.slurm import SlurmTopology, read_slurm
-from topologies.settings import Latency, Text
+from topologies.settings import Bandwidth, Latency, Text
 from topologies.specs import CustomSpec
 
 MAX_DESCRIBED = 2_000_000
@@ -203,3 +204,57 @@ def level_table(name: str, fan_out: int, *settings: dict[str, Any]) -> LevelTabl
     given = {key: one for part in settings for key, one in part.items()}
     written = {key: one for key, one in given.items() if one is not None}
     return LevelTable.model_construct(name=name, fan_out=fan_out, **written)
+
+
+class InfraGraphTable(Table):
+    """A graph of InfraGraph; what it does not tell of its links is said here."""
+
+    kind: Literal["infragraph"]
+    """Name of this kind of network."""
+
+    file: Text = Field(examples=["infrastructure.yaml"])
+    """An infrastructure of InfraGraph in JSON or YAML, relative to the scenario's
+    folder. Its devices are the components of choice "xpu"."""
+
+    bandwidths: dict[Text, Bandwidth] = Field(
+        {}, examples=[{"nvlink": "450 GB/s", "pcie": "63 GB/s"}]
+    )
+    """Bandwidth of one edge of a link, by the link's name, per direction [byte/s]. For
+    links of which the file says none, or in gigatransfers; the others keep theirs
+    unless they are named here."""
+
+    latencies: dict[Text, Latency] = Field({}, examples=[{"nvlink": "500 ns"}])
+    """Latency of one edge of a link, by the link's name [s]."""
+
+    latency: Latency | None = Field(None, examples=["500 ns"])
+    """Latency of one edge of links of which neither the file nor `latencies` says one
+    [s]."""
+
+    def read(self, folder: Path) -> DescribedNetwork:
+        """Return the network of the file and the settings.
+
+        Parameters
+        ----------
+        folder
+            The scenario file's.
+
+        Raises
+        ------
+        InputError
+            If the file is wrong, or does not go with the settings.
+        """
+        expected = "an infrastructure of InfraGraph in JSON or YAML"
+        path = input_file(folder, self.file, "file", expected)
+        options = InfraOptions(
+            bandwidths=self.bandwidths, latencies=self.latencies, latency=self.latency
+        )
+        try:
+            listed, assumed = read_infragraph(path, options)
+        except InputError as error:
+            raise error.at("file", ": ") from None
+        said = [f"links of {self.file}"]
+        if self.bandwidths:
+            names = ", ".join(self.bandwidths)
+            said.append(f"bandwidths of {names} are the scenario's")
+        spec = CustomSpec(path=path, listed=listed)
+        return DescribedNetwork(spec, ("; ".join(said), *assumed))

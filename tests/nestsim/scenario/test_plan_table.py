@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from nestsim.scenario.plan import checked_plan
+from nestsim.scenario.defaults import checked_plan
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec

@@ -11,9 +11,8 @@ from nestsim.launch.formats.deepspeed.tables import PRESET, LaunchTables
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.launch.ranks import RANK_MAP
-from nestsim.scenario.plan import checked_plan
+from nestsim.scenario.defaults import checked_plan, checked_training
 from nestsim.scenario.software import SoftwareTable
-from nestsim.scenario.training import checked_training
 from planner.frameworks.framework import PRESETS
 from planner.search.placements import name_parts
 from topologies.errors import InputError

@@ -24,9 +24,8 @@ from nestsim.launch.formats.megatron.settings import (
 )
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
+from nestsim.scenario.defaults import checked_plan, checked_training
 from nestsim.scenario.model import WHICH_MODEL, AnyModel
-from nestsim.scenario.plan import checked_plan
-from nestsim.scenario.training import checked_training
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import outline_plan
 from planner.search.launchable import broken_rules

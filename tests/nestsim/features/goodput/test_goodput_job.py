@@ -12,8 +12,8 @@ import nestsim
 from nestsim.cli import main
 from nestsim.features.goodput.results import GoodputFindings
 from nestsim.report.wording import amount, long_time
+from nestsim.scenario.goodput import PUBLISHED
 from nestsim.scenario.load import Scenario, load_scenario
-from nestsim.scenario.operations.published_failures import PUBLISHED
 from tests.nestsim.features.compare.small import write
 from topologies.errors import InputError
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.launch.registry import write_plan
-from nestsim.scenario.plan import checked_plan
+from nestsim.scenario.defaults import checked_plan
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import build_plan
 from planner.plans.json_file import read_plan

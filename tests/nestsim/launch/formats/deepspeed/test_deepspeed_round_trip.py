@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, event, given, settings
 
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.job import LaunchJob
+from nestsim.scenario.defaults import checked_plan
 from nestsim.scenario.load import load_scenario
-from nestsim.scenario.plan import checked_plan
 from planner.frameworks.framework import PRESETS
 from planner.plans.spec import PlanSpec
 from tests.nestsim.ideal import SCENARIOS

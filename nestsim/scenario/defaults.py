@@ -1,4 +1,4 @@
-"""The table [training]: what holds where it is silent, and what goes together."""
+"""What holds where the tables [training], [search] and [plan] are silent."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,7 +6,12 @@ from typing import Any
 
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec, states_of
 from nestsim.scenario.errors import checked
-from planner.frameworks.framework import IDEAL_PRESET, Preset
+from nestsim.scenario.software import DEFAULT_PRESET
+from planner.frameworks.framework import FRAMEWORKS, IDEAL_PRESET, PRESETS, Preset
+from planner.frameworks.rules import LaunchRules
+from planner.plans.spec import PlanSpec
+from planner.step.schedules import SCHEDULES
+from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
 
 
@@ -123,3 +128,87 @@ def _optimizer_error(spec: TrainingSpec, what: str) -> InputError:
         got=spec.optimizer,
         expected='"adam" or "sgd"',
     )
+
+
+def with_plan_defaults(table: Mapping[str, Any], defaults: Preset) -> dict[str, Any]:
+    """Return a table [plan] in which nothing is left to the framework.
+
+    Parameters
+    ----------
+    table
+        The table, as it is written.
+    defaults
+        What holds where it is silent.
+    """
+    chunks = "virtual_pipeline_model_parallel_size"
+    settings = {
+        "sequence_parallel": defaults.sequence_parallel,
+        "recompute": defaults.recompute,
+        "zero_stage": defaults.zero_stage,
+        **table,
+    }
+    schedule, stages = (
+        settings.get("schedule"),
+        settings.get("pipeline_model_parallel_size"),
+    )
+    if isinstance(schedule, str) and schedule in SCHEDULES and chunks not in table:
+        settings[chunks] = SCHEDULES[schedule].num_chunks or 1
+    if schedule is None and isinstance(stages, int) and stages > 1:
+        rules, number = FRAMEWORKS[defaults.name].rules, settings.get(chunks, 1)
+        settings["schedule"] = rules.usual_schedule(
+            number if isinstance(number, int) else 1
+        )
+    return settings
+
+
+def checked_plan(table: Mapping[str, Any], defaults: Preset = IDEAL_PRESET) -> PlanSpec:
+    """Check a table [plan] by itself.
+
+    Parameters
+    ----------
+    table, defaults
+        As `with_plan_defaults` takes them.
+
+    Raises
+    ------
+    InputError
+        If something in it is wrong.
+    """
+    return checked(PlanSpec, with_plan_defaults(table, defaults))
+
+
+def with_search_defaults(
+    table: Mapping[str, Any], rules: LaunchRules
+) -> dict[str, Any]:
+    """Return a table [search] in which nothing is left to the framework.
+
+    Parameters
+    ----------
+    table
+        The table, as it is written.
+    rules
+        What the framework can launch.
+    """
+    stages = list(rules.usual_zero_stages)
+    return {"work_limit": DEFAULT_WORK, "zero_stages": stages, **table}
+
+
+def with_defaults(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a scenario in which nothing is left to the framework."""
+    software = document.get("software", {})
+    software = software if isinstance(software, Mapping) else {}
+    preset = PRESETS.get(str(software.get("preset", DEFAULT_PRESET)), IDEAL_PRESET)
+    framework = FRAMEWORKS[preset.name]
+    release = software.get("release")
+    rules = framework.rules_of(release if release in framework.releases else None)
+    filled = {
+        "training": lambda table: with_training_defaults(table, preset),
+        "search": lambda table: with_search_defaults(table, rules),
+        "plan": lambda table: with_plan_defaults(table, preset),
+    }
+    return {
+        key: filled[key](table)
+        if key in filled and isinstance(table, Mapping)
+        else table
+        for key, table in {"search": {}, **document}.items()
+    }
