@@ -182,7 +182,7 @@ class Examples:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedBy:
     """Marks a value that a function looks at, once it has its type."""
 
     check: Callable[[Any], Any]
@@ -257,7 +257,7 @@ class _OneOrEach:
         }
 
 
-class _Unique(Checked):
+class _Unique(CheckedBy):
     """Marks a list in which nothing stands twice."""
 
     def __get_pydantic_json_schema__(self, schema: Schema, handler: Handler) -> Schema:
@@ -316,7 +316,7 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 Seed = Annotated[int, Ge(0), Le(2**63 - 1), Examples(0)]
 """Of what is drawn at random."""
 
-Text = Annotated[str, MinLen(1), MaxLen(200), Checked(_printable)]
+Text = Annotated[str, MinLen(1), MaxLen(200), CheckedBy(_printable)]
 """One line for people."""
 
 Distinct = Annotated[tuple[T, ...], Listed(1), _Unique(_distinct)]
