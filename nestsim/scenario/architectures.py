@@ -1,7 +1,7 @@
 """Architectures spelled out with settings of their own, and what sizes may be."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -25,7 +25,39 @@ Attention = Literal["flash", "plain"]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
-class EncoderDecoderModel(Table):
+class Architecture(Table):
+    """What all architectures that are spelled out say."""
+
+    family: str
+    """Family of the model."""
+
+    hidden_size: Width = Field(examples=[4096])
+    """Width of the hidden states."""
+
+    num_attention_heads: Width = Field(examples=[32])
+    """Query heads of each attention layer."""
+
+    ffn_hidden_size: Width | None = Field(None, examples=[11008])
+    """Inner width of the feed-forward layer. Left out, four times `hidden_size`."""
+
+    hidden_dropout: Probability = Field(0.0, examples=[0.1])
+    """Probability of dropout after the embedding, the attention and the feed-forward
+    layer."""
+
+    attention_dropout: Probability = Field(0.0, examples=[0.1])
+    """Probability of dropout after the attention softmax."""
+
+    attention: Attention = "flash"
+    """How attention is computed: by one fused kernel ("flash"), or by two products with
+    a softmax between them."""
+
+    def words(self, *others: str) -> dict[str, Any]:
+        """Return what is given in the words of `build_spec`, but for some settings."""
+        given = self.model_dump(exclude_none=True, exclude={"attention", *others})
+        return {"attention_implementation": self.attention, **given}
+
+
+class EncoderDecoderModel(Architecture):
     """A T5 under Megatron's names: RMSNorm, relative positions, no biases.
 
     Encoder and decoder are one chain of blocks. Tokens in reports are the encoder's.
@@ -40,12 +72,6 @@ class EncoderDecoderModel(Table):
     decoder_num_layers: NumLayers | None = Field(None, examples=[24])
     """Transformer blocks of the decoder. Left out, as many as the encoder has."""
 
-    hidden_size: Width = Field(examples=[1024])
-    """Width of the hidden states."""
-
-    num_attention_heads: Width = Field(examples=[16])
-    """Heads of each attention layer."""
-
     vocab_size: Vocabulary = Field(examples=[32128])
     """Entries of the word embedding, which encoder and decoder share."""
 
@@ -55,9 +81,6 @@ class EncoderDecoderModel(Table):
     decoder_sequence_length: SequenceLength | None = Field(None, examples=[114])
     """Tokens of a training sequence that the decoder writes. Left out,
     `sequence_length`."""
-
-    ffn_hidden_size: Width | None = Field(None, examples=[4096])
-    """Inner width of the feed-forward layer. Left out, four times `hidden_size`."""
 
     kv_channels: Width | None = Field(None, examples=[64])
     """Width of one attention head. Left out, `hidden_size` over
@@ -71,30 +94,17 @@ class EncoderDecoderModel(Table):
     """Whether the output layer shares the word embedding's weight. Left out, it does
     unless the feed-forward layer is gated."""
 
-    hidden_dropout: Probability = Field(0.0, examples=[0.1])
-    """Probability of dropout after the embedding, the attention and the feed-forward
-    layer."""
-
-    attention_dropout: Probability = Field(0.0, examples=[0.1])
-    """Probability of dropout after the attention softmax."""
-
-    attention: Attention = "flash"
-    """How attention is computed: by one fused kernel ("flash"), or by two products with
-    a softmax between them."""
-
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
         gated = self.gated_linear_unit
-        words = {
+        usual = {
             "activation_func": "gelu" if gated else "relu",
             "tie_word_embeddings": not gated,
-            "attention_implementation": self.attention,
         }
-        given = self.model_dump(exclude_none=True, exclude={"attention"})
-        return build_spec(words | given)
+        return build_spec(usual | self.words())
 
 
-class VisionModel(Table):
+class VisionModel(Architecture):
     """A vision transformer with a classifier: LayerNorm, GELU, biases, no mask.
 
     A sequence is an image: its patches and the class token are what reports call
@@ -107,12 +117,6 @@ class VisionModel(Table):
     num_layers: NumLayers = Field(examples=[12])
     """Transformer blocks of the model."""
 
-    hidden_size: Width = Field(examples=[768])
-    """Width of the hidden states."""
-
-    num_attention_heads: Width = Field(examples=[12])
-    """Heads of each attention layer."""
-
     image_size: Width = Field(examples=[224])
     """Height and width of an image in pixels."""
 
@@ -121,20 +125,6 @@ class VisionModel(Table):
 
     num_classes: Vocabulary = Field(examples=[1000])
     """Classes that images are told apart by."""
-
-    ffn_hidden_size: Width | None = Field(None, examples=[3072])
-    """Inner width of the feed-forward layer. Left out, four times `hidden_size`."""
-
-    hidden_dropout: Probability = Field(0.0, examples=[0.1])
-    """Probability of dropout after the embedding, the attention and the feed-forward
-    layer."""
-
-    attention_dropout: Probability = Field(0.0, examples=[0.1])
-    """Probability of dropout after the attention softmax."""
-
-    attention: Attention = "flash"
-    """How attention is computed: by one fused kernel ("flash"), or by two products with
-    a softmax between them."""
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
