@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from nestsim.scenario.base import Table
-from nestsim.simulator.kernels.philox import uniforms
+from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import (
     DISTRIBUTIONS,
     PERIODS,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from estimators.layers.recompute_modules import ATTENTION_CORE
+from estimators.layers.saved_activations import ATTENTION_CORE
 from nestsim.launch.formats.deepspeed.architecture import built_model
 from nestsim.launch.formats.deepspeed.script import TABLE
 from nestsim.launch.formats.deepspeed.tables import PRESET, LaunchTables
