@@ -506,7 +506,7 @@ def calibrate(
         calibration_json,
         print_run_calibration,
     )
-    from nestsim.features.validation.rows.columns import read_measurements
+    from nestsim.features.validation.columns import read_measurements
     from nestsim.report.destination import writer_of
     from nestsim.report.json import dump_json
     from nestsim.report.wording import plural

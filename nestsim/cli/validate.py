@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nestsim.face.validation import ValidateReport
-    from nestsim.features.validation.rows.columns import Measurements
+    from nestsim.features.validation.columns import Measurements
 
 MeasurementsFile = Annotated[
     Path | None,

@@ -20,6 +20,7 @@ from nestsim.features.validation.collective_runner import (
     CollectivesValidation,
     validate_collectives,
 )
+from nestsim.features.validation.columns import Measurements, read_measurements
 from nestsim.features.validation.figure import draw_validation
 from nestsim.features.validation.measured import published_measurements
 from nestsim.features.validation.report import (
@@ -27,7 +28,6 @@ from nestsim.features.validation.report import (
     print_validation,
     validation_json,
 )
-from nestsim.features.validation.rows.columns import Measurements, read_measurements
 from nestsim.features.validation.runner import ValidationResult
 from nestsim.features.validation.runner import validate as validate_rows
 from nestsim.report.destination import Writer, writer_of

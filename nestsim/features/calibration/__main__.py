@@ -27,9 +27,9 @@ from nestsim.features.calibration.observations import Residuals, read_observatio
 from nestsim.features.calibration.parameters import load_fit_spec
 from nestsim.features.calibration.report import print_calibration, print_transports
 from nestsim.features.calibration.transports import fit_transports
+from nestsim.features.validation.columns import read_measurements
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import read_measurements
-from nestsim.features.validation.rows.stages import with_notes_of_run
+from nestsim.features.validation.stages import with_notes_of_run
 
 
 def main() -> None:

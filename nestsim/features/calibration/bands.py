@@ -28,10 +28,10 @@ from nestsim.evaluate.uncertainty import (
 )
 from nestsim.features.calibration.cross_validation import NUM_FOLDS, HeldOut
 from nestsim.features.calibration.observations import Observation, row_weights
+from nestsim.features.validation.columns import Row, RowRefusedError
 from nestsim.features.validation.memory_rows import score_memory
 from nestsim.features.validation.metrics import grouped
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import Row, RowRefusedError
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent
 from topologies.arrays import FloatArray

@@ -30,7 +30,7 @@ from nestsim.features.validation.collective_runner import (
     CollectivesValidation,
     curve_of,
 )
-from nestsim.features.validation.rows.columns import Row, RowRefusedError
+from nestsim.features.validation.columns import Row, RowRefusedError
 
 _LOSS_SCALE = 0.1
 """Relative errors beyond this count linearly."""

@@ -32,11 +32,11 @@ from nestsim.features.calibration.observations import (
     read_observations,
 )
 from nestsim.features.calibration.parameters import FitSpec, Parameter, load_fit_spec
+from nestsim.features.validation.case import Case, read_case
+from nestsim.features.validation.columns import Measurements, Row, RowRefusedError
 from nestsim.features.validation.measured import measured_time
 from nestsim.features.validation.metrics import Errors, errors_of, grouped
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import Measurements, Row, RowRefusedError
-from nestsim.features.validation.rows.plan import Case, read_case
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, plural, signed_percent
 from planner.work import Progress
@@ -111,7 +111,7 @@ class RefusedRow:
     """Name of the row."""
 
     code: str
-    """Code of the reason, a key of `validation.rows.columns.REFUSALS`."""
+    """Code of the reason, a key of `validation.columns.REFUSALS`."""
 
     reason: str
     """Reason in words."""

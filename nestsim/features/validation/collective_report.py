@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nestsim.features.validation.collective_runner import CollectivesValidation
+from nestsim.features.validation.columns import REFUSALS
 from nestsim.features.validation.metrics import Errors, grouped
-from nestsim.features.validation.rows.columns import REFUSALS
 from nestsim.report.figures.canvas import figure_with_headline, save_figure
 from nestsim.report.figures.lettering import DPI, shortened
 from nestsim.report.figures.palette import INK

@@ -26,13 +26,8 @@ from estimators.collectives.transports import (
     transfer_time,
     transports,
 )
-from nestsim.features.validation.rows.columns import (
-    COUNT,
-    RATE,
-    Row,
-    RowRefusedError,
-    refusing,
-)
+from nestsim.features.validation.columns import Row, RowRefusedError, refusing
+from nestsim.features.validation.reading import COUNT, RATE
 from topologies.accelerators import load_accelerator
 from topologies.specs import check_num_devices
 

@@ -17,8 +17,8 @@ from nestsim.features.validation.collective_rows import (
     predicted_time,
     read_collective,
 )
+from nestsim.features.validation.columns import Measurements, Row, RowRefusedError
 from nestsim.features.validation.metrics import Errors, errors_of, grouped
-from nestsim.features.validation.rows.columns import Measurements, Row, RowRefusedError
 from planner.work import Progress
 from topologies.short_repr import short_repr
 
@@ -58,7 +58,7 @@ class CollectiveResult:
     """Row as it was written."""
 
     code: str = ""
-    """Why it was refused, a key of `validation.rows.columns.REFUSALS`; empty if
+    """Why it was refused, a key of `validation.columns.REFUSALS`; empty if
     it was predicted."""
 
     reason: str = ""
@@ -181,7 +181,7 @@ def validate_collectives(
     Parameters
     ----------
     measurements
-        What `nestsim.features.validation.rows.columns.read_measurements` read.
+        What `nestsim.features.validation.columns.read_measurements` read.
     progress
         Called with every row.
     """

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from nestsim.features.validation.case import Case, read_case, read_stage
+from nestsim.features.validation.columns import Row, RowRefusedError
 from nestsim.features.validation.measured import (
     Counted,
     Measured,
@@ -16,16 +18,13 @@ from nestsim.features.validation.measured import (
     measured_memory,
 )
 from nestsim.features.validation.predict import PredictedMemory, Predictor, memory_share
-from nestsim.features.validation.rows.columns import Row, RowRefusedError
-from nestsim.features.validation.rows.plan import Case, read_case
-from nestsim.features.validation.rows.stages import StageCase, read_stage
 from planner.step.memory import block_stage_memory
 
 
 class MemoryScore(NamedTuple):
     """A prediction beside what it is about."""
 
-    case: Case | StageCase
+    case: Case
     """The row as the planner sees it."""
 
     measured: Measured
@@ -51,12 +50,15 @@ def score_memory(predictor: Predictor, row: Row) -> MemoryScore:
     what = counted(row.words("metric"))
     staged = read_stage(row)
     if staged is not None:
-        held = _staged(predictor, staged)
+        ((degrees, _, blocks),) = staged.stages
+        workload = predictor.workload(staged)
+        table = workload.table(degrees)
+        held = block_stage_memory(workload.parameter_bytes, table, blocks)
         return MemoryScore(
             staged,
             measured,
             _taken(predictor, staged, what, _tensors(held, what)),
-            memory_share(predictor.workload(staged), sum(held.values())),
+            memory_share(workload, sum(held.values())),
         )
     case = predictor.settled(read_case(row))
     place = _place(row.words("where"), case.plan.pipeline_model_parallel_size)
@@ -73,12 +75,6 @@ def score_memory(predictor: Predictor, row: Row) -> MemoryScore:
     )
 
 
-def _staged(predictor: Predictor, case: StageCase) -> Mapping[str, float]:
-    workload = predictor.workload(case)
-    table = workload.table(case.degrees)
-    return block_stage_memory(workload.parameter_bytes, table, case.stage)
-
-
 def _tensors(held: Mapping[str, float], what: Counted) -> float:
     return sum(held.get(part, 0.0) for part in what.parts or held)
 
@@ -89,9 +85,7 @@ def _replayed(stage: PredictedMemory, what: Counted) -> float:
     return sum(float(getattr(stage, part)) for part in what.parts)
 
 
-def _taken(
-    predictor: Predictor, case: Case | StageCase, what: Counted, tensors: float
-) -> float:
+def _taken(predictor: Predictor, case: Case, what: Counted, tensors: float) -> float:
     """Return what the metric shows at a peak of tensors [byte]."""
     if what.of == "tensors":
         return tensors

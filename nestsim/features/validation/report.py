@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nestsim.evaluate.uncertainty import SHARE
+from nestsim.features.validation.columns import REFUSALS
 from nestsim.features.validation.metrics import Errors, Ranking, errors_of, ranking_of
-from nestsim.features.validation.rows.columns import REFUSALS
 from nestsim.features.validation.runner import Judgement, RowResult, ValidationResult
 from nestsim.report.frames import csv_of
 from nestsim.report.json import plain_values

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nestsim.evaluate.uncertainty import Band, Setting, band, memory_band
+from nestsim.features.validation.case import Case, read_case
+from nestsim.features.validation.columns import Measurements, Row, RowRefusedError
 from nestsim.features.validation.measured import measured_time
 from nestsim.features.validation.memory_rows import score_memory
 from nestsim.features.validation.metrics import (
@@ -16,9 +18,7 @@ from nestsim.features.validation.metrics import (
     ranking_of,
 )
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import Measurements, Row, RowRefusedError
-from nestsim.features.validation.rows.plan import Case, read_case
-from nestsim.features.validation.rows.stages import with_notes_of_run
+from nestsim.features.validation.stages import with_notes_of_run
 from planner.step.room import judge_room
 from planner.work import Progress
 from topologies.short_repr import short_repr
@@ -78,7 +78,7 @@ class RowResult:
 
     code: str = ""
     """Code of the reason why the row was refused, a key of
-    `nestsim.features.validation.rows.columns.REFUSALS`; empty if it was predicted."""
+    `nestsim.features.validation.columns.REFUSALS`; empty if it was predicted."""
 
     reason: str = ""
     """Reason why the row was refused, in a sentence."""
@@ -259,7 +259,7 @@ def validate(
     Parameters
     ----------
     measurements
-        What `nestsim.features.validation.rows.columns.read_measurements` read.
+        What `nestsim.features.validation.columns.read_measurements` read.
     progress
         Called with every row.
     """

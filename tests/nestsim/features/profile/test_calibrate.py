@@ -19,9 +19,9 @@ from nestsim.features.profile.constants import (
     constant_name,
     run_parameters,
 )
+from nestsim.features.validation.case import read_case
+from nestsim.features.validation.columns import Measurements, read_measurements
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import Measurements, read_measurements
-from nestsim.features.validation.rows.plan import read_case
 from tests.nestsim.features.validation.validation_rows import (
     GPT,
     MEMORY,

@@ -6,8 +6,8 @@ import pytest
 
 import nestsim.face.validation
 from nestsim.cli import main
+from nestsim.features.validation.columns import Measurements
 from nestsim.features.validation.report import NUMBERS
-from nestsim.features.validation.rows.columns import Measurements
 from tests.nestsim.features.validation.validation_rows import (
     GPT,
     gpt,

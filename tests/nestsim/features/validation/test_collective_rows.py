@@ -26,7 +26,7 @@ from nestsim.features.validation.collective_rows import (
     read_collective,
 )
 from nestsim.features.validation.collective_runner import validate_collectives
-from nestsim.features.validation.rows.columns import (
+from nestsim.features.validation.columns import (
     Measurements,
     Row,
     RowRefusedError,

@@ -9,6 +9,8 @@ import pytest
 from rich.console import Console
 
 from nestsim.evaluate.uncertainty import Band, Setting, load_uncertainty
+from nestsim.features.validation.case import read_case
+from nestsim.features.validation.columns import Measurements
 from nestsim.features.validation.figure import draw_validation, headline, within
 from nestsim.features.validation.predict import Predictor
 from nestsim.features.validation.report import (
@@ -17,8 +19,6 @@ from nestsim.features.validation.report import (
     validation_json,
     validation_markdown,
 )
-from nestsim.features.validation.rows.columns import Measurements
-from nestsim.features.validation.rows.plan import read_case
 from nestsim.features.validation.runner import RowResult, ValidationResult, validate
 from tests.nestsim.features.validation.validation_rows import gpt
 from tests.nestsim.report.pictures import draw
