@@ -20,6 +20,7 @@ from nestsim.document.figures import (
     CostFront,
     Curves,
     HeatMap,
+    Scatter,
     Shape,
     Stacks,
 )
@@ -30,6 +31,7 @@ from nestsim.document.vega.curves import curves_drawing
 from nestsim.document.vega.drawing import Drawing, vega_library
 from nestsim.document.vega.fronts import front_drawing
 from nestsim.document.vega.heat import heat_drawing
+from nestsim.document.vega.scatter import scatter_drawing
 from nestsim.document.vega.stacks import stacks_drawing
 from nestsim.report.figures.palette import DISTINCT
 from nestsim.report.json import plain_values
@@ -95,6 +97,7 @@ _DRAWN: Mapping[type[Shape], Callable[..., Drawing]] = MappingProxyType(
         Stacks: stacks_drawing,
         HeatMap: heat_drawing,
         CostFront: front_drawing,
+        Scatter: scatter_drawing,
     }
 )
 """Kind of figure -> what writes it in Vega-Lite."""

@@ -1,4 +1,4 @@
-"""Each kind of figure on axes: curves with bands, bars, stacks, maps, Pareto fronts."""
+"""Each kind of figure on axes: curves, bars, stacks, maps, Pareto fronts, clouds."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,7 @@ from nestsim.document.figures import (
     Curves,
     FrontPoint,
     HeatMap,
+    Scatter,
     Shape,
     StackedBar,
     Stacks,
@@ -30,7 +31,7 @@ from nestsim.report.figures.lettering import (
     wrapped,
 )
 from nestsim.report.figures.palette import DISTINCT, INK, ink_on
-from nestsim.report.figures.panels import PLAIN_BARS, write_beside
+from nestsim.report.figures.panels import PLAIN_BARS, plain_logarithms, write_beside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +98,7 @@ def _fill(paint: str) -> dict[str, Any]:
 
 def margins_of(shape: Shape, width: float) -> Margins:
     """Return what a figure needs in a panel of a width [inch]."""
-    if isinstance(shape, Curves | CostFront):
+    if isinstance(shape, Curves | CostFront | Scatter):
         return Margins(3.3 if width < 10 else 4.0, 0.85)
     if isinstance(shape, HeatMap):
         rows = [row.name for group in shape.groups for row in group.rows]
@@ -126,7 +127,7 @@ def draw_shape(axes: "Axes", shape: Shape) -> None:
     axes.tick_params(labelsize=_TICKS)
     _DRAW[type(shape)](axes, shape)
     axes.set_xlabel(shape.across, size=_LABEL, parse_math=False)
-    up = shape.up if isinstance(shape, Curves | CostFront) else ""
+    up = shape.up if isinstance(shape, Curves | CostFront | Scatter) else ""
     axes.set_ylabel(up, size=_LABEL, parse_math=False)
 
 
@@ -432,6 +433,48 @@ def _places(points: Sequence[FrontPoint]) -> tuple[list[float], list[float]]:
     return [point.x for point in points], [point.y for point in points]
 
 
+def _draw_scatter(axes: "Axes", shape: Scatter) -> None:
+    import seaborn as sns
+
+    for number, cloud in enumerate(shape.clouds):
+        colour = DISTINCT[number % len(DISTINCT)]
+        sns.scatterplot(
+            x=[point.x for point in cloud.points],
+            y=[point.y for point in cloud.points],
+            marker=_POINTS[number % len(_POINTS)],
+            color=colour,
+            alpha=0.75,
+            s=24,
+            linewidth=0,
+            legend=False,
+            ax=axes,
+        )
+        spread = [point for point in cloud.points if point.low is not None]
+        axes.vlines(
+            [point.x for point in spread],
+            [point.low or point.y for point in spread],
+            [point.high or point.y for point in spread],
+            colors=colour,
+            alpha=0.2,
+            linewidth=1,
+        )
+        if cloud.line:
+            xs, ys = zip(*cloud.line, strict=True)
+            axes.plot(xs, ys, linewidth=1.6, **_stroke(number))
+    ends = np.array(shape.reach)
+    if shape.bands:
+        axes.plot(ends, ends, color=INK, linewidth=1)
+    for band in shape.bands:
+        low, high = ends * (1.0 - band), ends * (1.0 + band)
+        axes.fill_between(ends, low, high, color=INK, alpha=0.07, linewidth=0)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(*shape.reach)
+    axes.set_ylim(*shape.heights)
+    plain_logarithms(axes.xaxis)
+    plain_logarithms(axes.yaxis)
+
+
 _DRAW: Mapping[type[Shape], Callable[..., None]] = MappingProxyType(
     {
         Curves: _draw_curves,
@@ -439,6 +482,7 @@ _DRAW: Mapping[type[Shape], Callable[..., None]] = MappingProxyType(
         Stacks: _draw_stacks,
         HeatMap: _draw_heat,
         CostFront: _draw_front,
+        Scatter: _draw_scatter,
     }
 )
 """Kind of figure -> what draws it."""
