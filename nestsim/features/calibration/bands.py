@@ -29,9 +29,9 @@ from nestsim.evaluate.uncertainty import (
 from nestsim.features.calibration.cross_validation import NUM_FOLDS, HeldOut
 from nestsim.features.calibration.observations import Observation, row_weights
 from nestsim.features.validation.columns import Row, RowRefusedError
-from nestsim.features.validation.memory_rows import score_memory
 from nestsim.features.validation.metrics import grouped
 from nestsim.features.validation.predict import Predictor
+from nestsim.features.validation.runner import score_memory
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent
 from topologies.arrays import FloatArray
@@ -308,13 +308,13 @@ def read_misses(rows: Iterable[Row], predictor: Predictor) -> list[Miss]:
             score = score_memory(predictor, row)
         except RowRefusedError:
             continue
-        if math.isnan(score.measured.value):
+        if math.isnan(score.measured):
             continue
-        error = math.log(score.measured.value / score.predicted)
+        error = math.log(score.measured / score.predicted)
         # Rows that one prediction answers are one configuration.
         key = f"{row.source} {score.predicted!r}".encode()
         fold = int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % NUM_FOLDS
-        misses.append(Miss(score.case.preset, row.source, error, fold))
+        misses.append(Miss(score.preset, row.source, error, fold))
     return misses
 
 

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from nestsim.features.calibration.calibrate import Calibration, witnesses
 from nestsim.features.calibration.transports import TransportFit
-from nestsim.features.validation.collective_runner import CollectivesValidation
 from nestsim.features.validation.metrics import Errors, errors_of, grouped
+from nestsim.features.validation.results import ValidationResult
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, signed_percent
 from topologies.arrays import FloatArray
@@ -203,7 +203,7 @@ def print_transports(fit: TransportFit, console: Console) -> None:
     console.print(constants)
 
 
-def _median_curve(result: CollectivesValidation) -> float:
+def _median_curve(result: ValidationResult) -> float:
     """Return the median over curves of each curve's median error."""
     return median(
         median(abs(point.error) for point in points)

@@ -10,9 +10,8 @@ from estimators.software import IDEAL
 from nestsim.features.validation.case import read_case, read_stage
 from nestsim.features.validation.columns import Measurements, RowRefusedError
 from nestsim.features.validation.measured import counted, published_measurements
-from nestsim.features.validation.memory_rows import score_memory
 from nestsim.features.validation.predict import CLEARLY, Predictor
-from nestsim.features.validation.runner import validate
+from nestsim.features.validation.runner import score_memory, validate
 from nestsim.features.validation.stages import with_notes_of_run
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
