@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 
 from nestsim.evaluate.uncertainty import (
     NUM_DECILES,
@@ -32,8 +31,6 @@ from nestsim.features.validation.columns import Row, RowRefusedError
 from nestsim.features.validation.metrics import grouped
 from nestsim.features.validation.predict import Predictor
 from nestsim.features.validation.runner import score_memory
-from nestsim.report.tables import add_row, new_table
-from nestsim.report.wording import percent
 from topologies.arrays import FloatArray
 
 LEANING = 8.0
@@ -360,17 +357,6 @@ def memory_coverage(misses: Sequence[Miss]) -> dict[str, Coverage]:
         for name, inside in sorted(outcomes.items())
         if name == "all" or len(inside) >= COUNTED
     }
-
-
-def print_memory(misses: Sequence[Miss], console: Console) -> None:
-    """Print how wide bands of memory are, and what they cover."""
-    numbers = ("Rows", "In the band", "From", "To")
-    table = new_table("Memory of", *numbers, numbers=numbers)
-    found = memory_deciles(misses)
-    for name, coverage in memory_coverage(misses).items():
-        ends = (percent(math.expm1(found[name][end])) for end in (0, -1))
-        add_row(table, name, f"{coverage.rows:,}", percent(coverage.share), *ends)
-    console.print(table)
 
 
 def _by_source(misses: Sequence[Miss]) -> dict[str, list[Miss]]:

@@ -12,8 +12,9 @@ from rich.console import Console
 from estimators.collectives.transports import transports
 from nestsim.cli import main
 from nestsim.document.picture.sheet import draw_document
+from nestsim.document.terminal import print_document
 from nestsim.features.calibration.__main__ import main as refit
-from nestsim.features.calibration.report import print_transports
+from nestsim.features.calibration.document import transports_document
 from nestsim.features.calibration.transports import fit_transports
 from nestsim.features.validation.collective_rows import (
     ARRIVAL_TIMES,
@@ -304,7 +305,7 @@ def test_a_fit_finds_the_constants_that_made_the_times():
     )
     assert ramp.low <= ramp.high
     printed = io.StringIO()
-    print_transports(fit, Console(file=printed, width=100))
+    print_document(transports_document(fit), Console(file=printed, width=100))
     assert f"{ramp.value:.4g}" in printed.getvalue()
     assert "all other sources" in printed.getvalue()
 
