@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import dump_json
+from nestsim.document.folder import Writer, writer_of
 from nestsim.document.parts import Document
-from nestsim.document.picture.sheet import draw_document
+from nestsim.document.sheet import draw_document
 from nestsim.document.terminal import print_document
 from nestsim.face.calls import ProgressTarget, calling
 from nestsim.face.report import Contents, FolderReport
@@ -19,8 +21,6 @@ from nestsim.features.validation.measured import published_measurements
 from nestsim.features.validation.record import predictions_csv, validation_json
 from nestsim.features.validation.results import ValidationResult
 from nestsim.features.validation.runner import validate as validate_rows
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.json import dump_json
 
 if TYPE_CHECKING:
     import pandas as pd

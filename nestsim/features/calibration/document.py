@@ -15,6 +15,7 @@ from nestsim.document.parts import (
     Sentences,
     cell,
 )
+from nestsim.document.wording import number, percent, signed_percent
 from nestsim.features.calibration.bands import (
     Coverage,
     Miss,
@@ -24,7 +25,6 @@ from nestsim.features.calibration.bands import (
 from nestsim.features.calibration.calibrate import Calibration, witnesses
 from nestsim.features.calibration.transports import TransportFit
 from nestsim.features.validation.metrics import Errors, errors_of, grouped
-from nestsim.report.wording import number, percent, signed_percent
 from topologies.arrays import FloatArray
 
 LARGE_SINGLE = "vtrain_single"

@@ -18,7 +18,7 @@ import numpy as np
 
 from estimators.collectives.transports import Scope
 from estimators.constants import Constants, load_constants
-from estimators.user_files.constants import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
+from estimators.user_files import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
 from nestsim.features.calibration.cross_validation import hold_out, residuals_of
 from nestsim.features.calibration.fit import Box, Fit, fit
 from nestsim.features.calibration.observations import (

@@ -16,6 +16,7 @@ from nestsim.document.parts import (
     Sentences,
     cell,
 )
+from nestsim.document.wording import number, percent, plural, signed_percent
 from nestsim.features.profile.constants import (
     FEWEST_LEFT_OUT,
     OwnConstant,
@@ -23,7 +24,6 @@ from nestsim.features.profile.constants import (
 )
 from nestsim.features.profile.links import FittedPoint, LinkFit
 from nestsim.features.profile.record import Pass, catalogue_entry, passes_of
-from nestsim.report.wording import number, percent, plural, signed_percent
 from topologies.units import (
     format_bandwidth,
     format_duration,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from estimators.collectives.transports import Scope
     from estimators.measuring.operators import LayerCheck
     from estimators.operators.profile import Measurement, OperatorTiming, Profile
-    from estimators.user_files.links import UserLink
+    from estimators.user_files import UserLink
     from nestsim.features.validation.metrics import Errors
     from topologies.accelerators import Accelerator
 

@@ -12,8 +12,7 @@ from statistics import median
 from typing import Any
 
 from estimators.collectives.transports import Scope, Transport, find_transport
-from estimators.user_files.links import CONSTANTS, UserLink, UserLinks
-from estimators.user_files.tables import LinkPoint, LinkSweep
+from estimators.user_files import CONSTANTS, LinkPoint, LinkSweep, UserLink, UserLinks
 from nestsim.features.calibration.transports import (
     HIGHEST,
     METHOD,

@@ -19,6 +19,7 @@ from nestsim.document.parts import (
     Sentences,
     cell,
 )
+from nestsim.document.wording import number, percent, plural, signed_percent
 from nestsim.evaluate.uncertainty import SHARE
 from nestsim.features.validation.columns import REFUSALS
 from nestsim.features.validation.metrics import Errors, Ranking, errors_of, grouped
@@ -28,7 +29,6 @@ from nestsim.features.validation.results import (
     RowResult,
     ValidationResult,
 )
-from nestsim.report.wording import number, percent, plural, signed_percent
 from topologies.units import format_duration, format_size
 
 GIB = 2.0**30

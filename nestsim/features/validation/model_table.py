@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from estimators.models.library.catalog import load_model, model_words
+from estimators.models.library import load_model, model_words
 from nestsim.features.validation.columns import RowRefusedError
 from nestsim.features.validation.reading import (
     Converter,

@@ -6,11 +6,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from nestsim.document.dumps import csv_of, plain_values
 from nestsim.evaluate.uncertainty import SHARE
 from nestsim.features.validation.metrics import Errors, errors_of, ranking_of
 from nestsim.features.validation.results import RowResult, ValidationResult
-from nestsim.report.frames import csv_of
-from nestsim.report.json import plain_values
 
 UNITS: Mapping[str, str] = MappingProxyType(
     {"throughput": "s", "memory": "byte", "collectives": "s"}

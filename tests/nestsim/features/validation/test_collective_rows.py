@@ -11,7 +11,7 @@ from rich.console import Console
 
 from estimators.collectives.transports import transports
 from nestsim.cli import main
-from nestsim.document.picture.sheet import draw_document
+from nestsim.document.sheet import draw_document
 from nestsim.document.terminal import print_document
 from nestsim.features.calibration.__main__ import main as refit
 from nestsim.features.calibration.document import transports_document
@@ -32,7 +32,7 @@ from nestsim.features.validation.document import validation_document
 from nestsim.features.validation.record import predictions_csv, validation_json
 from nestsim.features.validation.runner import validate
 from tests.estimators.oracles import collective_time
-from tests.nestsim.report.pictures import draw
+from tests.nestsim.document.pictures import draw
 from topologies.errors import InputError
 
 PUBLISHED = Path(__file__).parents[5] / "shared/data/measurements/collectives.csv"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from nestsim.document.picture.sheet import draw_document
+from nestsim.document.sheet import draw_document
 from nestsim.document.terminal import print_document
 from nestsim.evaluate.uncertainty import Band, Setting, load_uncertainty
 from nestsim.features.validation.case import read_case
@@ -18,8 +18,8 @@ from nestsim.features.validation.predict import Predictor
 from nestsim.features.validation.record import predictions_csv, validation_json
 from nestsim.features.validation.results import RowResult, ValidationResult
 from nestsim.features.validation.runner import validate
+from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.validation.validation_rows import gpt
-from tests.nestsim.report.pictures import draw
 
 
 def scored(name, measured, predicted, band=None, **cells):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from nestsim.features.validation.case import read_case
 from nestsim.features.validation.columns import REFUSALS, RowRefusedError
 from nestsim.features.validation.predict import Predictor
