@@ -23,7 +23,7 @@ from nestsim.features.profile.constants import (
     RunCalibration,
 )
 from nestsim.features.profile.links import FittedPoint, LinkFit
-from nestsim.features.profile.record import Pass, catalogue_entry, passes_of
+from nestsim.features.profile.record import CheckedPass, catalogue_entry, passes_of
 from topologies.units import (
     format_bandwidth,
     format_duration,
@@ -156,7 +156,7 @@ def _check_section(checks: Sequence["LayerCheck"]) -> Section:
     """Return predicted beside measured for each layer and pass."""
     title = "Whole layers: predicted from the profile, and measured"
     lines = [(check, measured) for check in checks for measured in passes_of(check)]
-    columns: dict[str, Callable[[tuple[LayerCheck, Pass]], str | Cell]] = {
+    columns: dict[str, Callable[[tuple[LayerCheck, CheckedPass]], str | Cell]] = {
         "Layer": lambda line: line[0].name,
         "Format": lambda line: line[0].precision,
         "Pass": lambda line: line[1].name,

@@ -29,7 +29,7 @@ def catalogue_entry(device: str) -> Accelerator | None:
     return load_accelerator(best[0]) if len(best) == 1 else None
 
 
-class Pass(NamedTuple):
+class CheckedPass(NamedTuple):
     """One pass of a layer."""
 
     name: str
@@ -47,11 +47,11 @@ class Pass(NamedTuple):
         return self.predicted / self.measured.seconds - 1
 
 
-def passes_of(check: "LayerCheck") -> tuple[Pass, Pass]:
+def passes_of(check: "LayerCheck") -> tuple[CheckedPass, CheckedPass]:
     """Return both passes of a layer."""
     return (
-        Pass("forward", check.predicted_forward, check.measured_forward),
-        Pass("backward", check.predicted_backward, check.measured_backward),
+        CheckedPass("forward", check.predicted_forward, check.measured_forward),
+        CheckedPass("backward", check.predicted_backward, check.measured_backward),
     )
 
 

@@ -14,6 +14,7 @@ from estimators.collectives.transports import find_transport
 from nestsim.features.validation.columns import RowRefusedError
 from nestsim.features.validation.reading import (
     COUNT,
+    PCIE_4,
     RATE,
     JobReading,
     Reading,
@@ -41,9 +42,6 @@ _GBIT = 1e9 / 8
 _PAIR_EFFICIENCY = 0.70
 """Efficiency of rings over links between pairs of devices: 70 of 100 GB/s, chosen for
 BLOOM's runs on nodes with four NVLinks between two A100; not part of the refit."""
-
-PCIE_4 = 31.5e9
-"""PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 [byte/s]."""
 
 _NVLINK_3 = 25e9
 """One NVLink 2 or 3, one direction (NVIDIA, A100 whitepaper, 2020) [byte/s]."""

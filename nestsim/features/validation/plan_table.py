@@ -143,7 +143,7 @@ MICRO_BATCHES = (1, 2, 4)
 have."""
 
 
-class Sizes(NamedTuple):
+class RowSizes(NamedTuple):
     """Parallel sizes of a row."""
 
     tp: int
@@ -197,7 +197,7 @@ def plan_tables(
     """
     tp, pp = reading.needed("tp"), reading.needed("pp")
     cp = reading.row.whole("cp") or 1
-    sizes = Sizes(tp, pp, cp, devices // (tp * pp * cp))
+    sizes = RowSizes(tp, pp, cp, devices // (tp * pp * cp))
     num_layers = _whole(tables["model"]["num_layers"])
     micro_batch, vpp = reading.row.whole("micro_batch"), reading.row.whole("vpp")
     if micro_batch is not None:
@@ -244,7 +244,7 @@ def _shares(
     reading: JobReading,
     tables: Mapping[str, Table],
     accelerator: Value,
-    sizes: Sizes,
+    sizes: RowSizes,
     vpp: int,
 ) -> Table:
     """Return the table [plan] with a number of chunks, for any microbatch."""

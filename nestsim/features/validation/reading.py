@@ -33,6 +33,9 @@ COUNT = r"(?<![0-9])([1-9][0-9]{0,8})"
 RATE = r"(?<![0-9.])([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 """Pattern of a number with or without a fraction."""
 
+PCIE_4 = 31.5e9
+"""PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 [byte/s]."""
+
 _UNSTATED = re.compile(
     r"(not|none) (stated|set|given|said|in (the )?(table|config))\b"
     r"|(config|recipe|script|source) does not (set|say|state)|unknown\b"
@@ -53,6 +56,17 @@ class Uplink:
 
     bandwidth: float
     """Bandwidth to other nodes, of a device or of a whole node [byte/s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFamily:
+    """What the links of an accelerator are known by."""
+
+    family: str
+    """Accelerator without its variant."""
+
+    device: str
+    """Accelerator of the catalogue that has such links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +123,15 @@ class Vocabulary:
 
     zero_stages: Patterns[int]
     """Sharding -> ZeRO stage."""
+
+    link_families: Patterns[LinkFamily]
+    """Accelerator of a collective -> what its links are known by."""
+
+    transports: Patterns[str]
+    """Link of a collective -> transport between nodes."""
+
+    adapters: Patterns[float]
+    """Transport and family -> usual adapter of a device between nodes [byte/s]."""
 
     latent_widths: Mapping[str, int]
     """Setting of [model] -> width of latent attention."""
