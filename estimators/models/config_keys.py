@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from estimators.models.library import HYBRID_KINDS
 from estimators.models.limits import MAMBA_SIZES
 from estimators.models.spec import TransformerSpec
-from estimators.models.words import HYBRID_KINDS
 from topologies.errors import InputError, Problems
 from topologies.input_file import read_json
 

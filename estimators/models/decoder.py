@@ -34,10 +34,11 @@ from estimators.models.attention import (
     build_unturned_attention,
     build_window_attention,
 )
-from estimators.models.experts import MoELayer
 from estimators.models.layers import (
     MLP,
     CrossEntropy,
+    MambaMixer,
+    MoELayer,
     PositionEmbedding,
     Scale,
     SoftCap,
@@ -45,7 +46,6 @@ from estimators.models.layers import (
     VocabParallelLinear,
     build_norm,
 )
-from estimators.models.mamba import MambaMixer
 from estimators.models.spec import TransformerSpec
 from topologies.errors import InputError
 

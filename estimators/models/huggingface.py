@@ -7,7 +7,7 @@
 ``inside``
     Key of the object that holds all others.
 ``fields``
-    Word of `estimators.models.words` -> the key that says it, keys of which the first
+    Word of `estimators.models.library` -> the key that says it, keys of which the first
     that a file has says it, or a `Lookup`.
 ``require``
     Key -> the values that it may have, if a file has it, or a `Requirement`. Others
@@ -32,9 +32,9 @@ from types import MappingProxyType
 from typing import Any
 
 from estimators.models.config_keys import COMPUTED, ConfigFile, read_config
+from estimators.models.library import build_spec, read_tables, resolve_table
 from estimators.models.limits import MAX_LAYERS
 from estimators.models.spec import TransformerSpec, with_sequence_length
-from estimators.models.words import build_spec, read_tables, resolve_table
 from topologies.errors import InputError
 from topologies.input_file import file_in
 from topologies.notices import notices

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, decoder, encoders, experts, layers, mamba
+from estimators.models import attention, decoder, encoders, layers
 from estimators.tracing.graph import TracedLayer, TracedParameter
 from estimators.tracing.rules import (
     FUNCTION_RULES,
@@ -63,7 +63,7 @@ class _Scan(NamedTuple):
     @classmethod
     def of(cls, call: TracedCall) -> "_Scan":
         """Read the sizes off a module and its result."""
-        module: mamba.ChunkedScan = call.target
+        module: layers.ChunkedScan = call.target
         tokens = call.results[0].numel() // module.widths[0]
         chunk = min(module.chunk_size, tokens)
         return cls(
@@ -178,8 +178,8 @@ def _chunked_flash(call: TracedCall) -> None:
 ARCHITECTURE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = (
     MappingProxyType(
         {
-            mamba.ChunkedScan: scan_rule,
-            mamba.GroupedRMSNorm: memory_rule("norm", keeps="inputs"),
+            layers.ChunkedScan: scan_rule,
+            layers.GroupedRMSNorm: memory_rule("norm", keeps="inputs"),
             attention.ChunkedFlashAttention: _chunked_flash,
             attention.UnitNorm: memory_rule("norm", keeps="inputs"),
             decoder.LaterTokenEmbedding: embedding_rule,
@@ -209,17 +209,17 @@ _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType
         (attention.QueryNorm, "weight"): "tensor",
         (attention.KeyNorm, "weight"): "groups",
         (attention.FlashAttention, "softmax_offset"): "tensor",
-        (experts.ExpertColumnLinear, "weight"): "expert",
-        (experts.ExpertRowLinear, "weight"): "expert",
-        (experts.ExpertColumnLinear, "bias"): "expert",
-        (experts.ExpertRowLinear, "bias"): "expert",
+        (layers.ExpertColumnLinear, "weight"): "expert",
+        (layers.ExpertRowLinear, "weight"): "expert",
+        (layers.ExpertColumnLinear, "bias"): "expert",
+        (layers.ExpertRowLinear, "bias"): "expert",
         (decoder.LaterTokenEmbedding, "weight"): "vocab",
-        (mamba.ChunkedScan, "conv1d_weight"): "tensor",
-        (mamba.ChunkedScan, "conv1d_bias"): "tensor",
-        (mamba.ChunkedScan, "dt_bias"): "tensor",
-        (mamba.ChunkedScan, "A_log"): "tensor",
-        (mamba.ChunkedScan, "D"): "tensor",
-        (mamba.GroupedRMSNorm, "weight"): "tensor",
+        (layers.ChunkedScan, "conv1d_weight"): "tensor",
+        (layers.ChunkedScan, "conv1d_bias"): "tensor",
+        (layers.ChunkedScan, "dt_bias"): "tensor",
+        (layers.ChunkedScan, "A_log"): "tensor",
+        (layers.ChunkedScan, "D"): "tensor",
+        (layers.GroupedRMSNorm, "weight"): "tensor",
     }
 )
 """(Module, parameter) -> layout; everything else is whole on every rank."""

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, encoders, experts, layers
+from estimators.models import attention, encoders, layers
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
 _NO_DIMS = (0, 0, 0, 0)
@@ -43,7 +43,7 @@ _UNMASKED = frozenset(
 """Those in which every query sees every key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Tape:
     """What has been written down so far."""
 
@@ -283,8 +283,8 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         layers.VocabParallelLinear: linear_rule("vocab", "vocab"),
         nn.Linear: linear_rule("", ""),
         attention.QKVParallelLinear: _qkv,
-        experts.ExpertColumnLinear: _experts("expert column", "tensor"),
-        experts.ExpertRowLinear: _experts("expert row", "sequence"),
+        layers.ExpertColumnLinear: _experts("expert column", "tensor"),
+        layers.ExpertRowLinear: _experts("expert row", "sequence"),
         attention.FlashAttention: _flash,
         attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
         attention.RotaryEmbedding: _rotary,
@@ -306,9 +306,9 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         layers.Scale: memory_rule("multiply"),
         nn.Dropout: dropout_rule,
         layers.CrossEntropy: cross_entropy_rule,
-        experts.TopK: _topk,
-        experts.TokenDispatch: memory_rule("dispatch", layout="experts"),
-        experts.TokenCombine: memory_rule("combine", keeps="inputs"),
+        layers.TopK: _topk,
+        layers.TokenDispatch: memory_rule("dispatch", layout="experts"),
+        layers.TokenCombine: memory_rule("combine", keeps="inputs"),
     }
 )
 """Module kept in one piece -> its rule."""

@@ -23,7 +23,7 @@ from topologies.user_cache import cache_folder, read_sealed, write_sealed
 _MOST_BYTES = 4 * 2**20
 """Longest file that is read as a trace, which takes some kB [byte]."""
 
-_SOURCES = ("tracing/*.py", "models/*.py", "models/architectures/*.py")
+_SOURCES = ("tracing/*.py", "models/*.py")
 
 
 def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> LayerGraph:

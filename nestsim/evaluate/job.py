@@ -26,7 +26,7 @@ from nestsim.evaluate.uncertainty import (
 )
 from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.scenario.load import Scenario
-from nestsim.simulator.outcome import MOST_SIMPY_EVENTS
+from nestsim.simulator.system import MOST_SIMPY_EVENTS
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.explain import explain

@@ -29,7 +29,7 @@ from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from nestsim.evaluate.results import Candidate
-    from nestsim.simulator.outcome import Replay
+    from nestsim.simulator.system import Replay
 
 _FEW_STAGES = 8
 """So many lines can be told apart, each by its colour and its dashes."""

@@ -61,7 +61,7 @@ from topologies.units import format_duration
 
 if TYPE_CHECKING:
     from nestsim.evaluate.results import Candidate, ReplayedResult
-    from nestsim.simulator.outcome import Replay
+    from nestsim.simulator.system import Replay
 
 
 def result_page(

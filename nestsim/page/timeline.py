@@ -41,7 +41,7 @@ from topologies.units import format_duration
 
 if TYPE_CHECKING:
     from nestsim.evaluate.results import Candidate
-    from nestsim.simulator.outcome import Replay
+    from nestsim.simulator.system import Replay
 
 MOST_BARS = 24_000
 """Bars that a page holds. In longer steps those between warm-up and cool-down that are

@@ -152,12 +152,12 @@ class PlanSpec:
 
     gradient_algorithm: str = "auto"
     """Algorithm of the data-parallel collectives, of
-    `estimators.collectives.algorithms`; ``"auto"`` takes the cheapest of those that the
+    `estimators.collectives.cost`; ``"auto"`` takes the cheapest of those that the
     search chooses from."""
 
     tensor_algorithm: str = "auto"
     """Algorithm of the tensor-parallel collectives, of
-    `estimators.collectives.algorithms`; ``"auto"`` takes the cheapest of those that the
+    `estimators.collectives.cost`; ``"auto"`` takes the cheapest of those that the
     search chooses from."""
 
     def __post_init__(self) -> None:

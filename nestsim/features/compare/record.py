@@ -15,7 +15,7 @@ from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.running.store import Row
 from planner.step.plan import Plan
 from planner.work import Spent
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from nestsim.features.validation.collective_rows import (
 from nestsim.features.validation.metrics import Errors, errors_of, grouped
 from nestsim.features.validation.rows.columns import Measurements, Row, RowRefusedError
 from planner.work import Progress
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 
 class Curve(NamedTuple):

@@ -21,7 +21,7 @@ from nestsim.features.validation.rows.plan import Case, read_case
 from nestsim.features.validation.rows.stages import with_notes_of_run
 from planner.step.room import judge_room
 from planner.work import Progress
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 GROUP_COLUMNS = (
     "source_key",

@@ -27,7 +27,7 @@ from nestsim.report.wording import (
     size_of_limit,
     without_rounding,
 )
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, MemoryTimeline, Replay
+from nestsim.simulator.system import SPAN_KINDS, TRANSFER_KINDS, MemoryTimeline, Replay
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
 from topologies.units import format_duration

@@ -30,7 +30,7 @@ from nestsim.report.figures.palette import (
     part_colour,
 )
 from nestsim.report.wording import plan_label, signed_duration
-from nestsim.simulator.outcome import Replay
+from nestsim.simulator.system import Replay
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from estimators.models.library import build_spec
 from estimators.models.spec import TransformerSpec
-from estimators.models.words import build_spec
 from nestsim.scenario.architectures.sizes import (
     Attention,
     NumLayers,

@@ -21,7 +21,7 @@ from nestsim.report.figures.data import (
     memory_title,
     waterfall,
 )
-from nestsim.simulator.outcome import MemoryTimeline
+from nestsim.simulator.system import MemoryTimeline
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
     ONE_STAGE,

@@ -20,8 +20,8 @@ from nestsim.report.statistics import (
     level_uses,
     stage_breakdowns,
 )
-from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay
+from nestsim.simulator.system import Replay
 from nestsim.simulator.trace import write_chrome_trace
 from nestsim.simulator.work import PipelineWork
 from tests.nestsim.simulator.cases import contended_step, pipeline, replay_all

@@ -15,9 +15,8 @@ from typing import Any
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.hardware.described import with_whole_paths
 from nestsim.scenario.load import Scenario, scenario_of
-from topologies.errors import InputError
+from topologies.errors import InputError, short_repr
 from topologies.input_file import parse_toml, read_file
-from topologies.short_repr import short_repr
 
 MAX_FILE = 1_000_000
 """Longest file of a network [byte]."""

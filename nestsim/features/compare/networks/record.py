@@ -13,8 +13,8 @@ from nestsim.evaluate.cost import ClusterCost, RunCost
 from nestsim.features.compare.record import PlannerEntry
 from nestsim.report.wording import difference
 from nestsim.running.store import Row
+from topologies.errors import short_repr
 from topologies.fabrics.inventory import Inventory
-from topologies.short_repr import short_repr
 
 Equal = Literal["ports", "cost"]
 """What may be asked to be equal."""

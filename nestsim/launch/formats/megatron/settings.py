@@ -9,8 +9,8 @@ back and tells what is missing.
 from collections.abc import Iterator, Mapping
 
 from estimators.layers.saved_activations import ATTENTION_CORE
+from estimators.models.library import HYBRID_KINDS
 from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
-from estimators.models.words import HYBRID_KINDS
 from nestsim.launch.carried import OptionGroup
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.patterns import write_layout, write_list
