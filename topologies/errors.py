@@ -205,6 +205,15 @@ class _Noted:
 
 
 @contextmanager
+def located(where: str, separator: str = ".") -> Iterator[None]:
+    """Prefix the location of an `InputError` that is raised meanwhile."""
+    try:
+        yield
+    except InputError as error:
+        raise error.at(where, separator) from None
+
+
+@contextmanager
 def naming(file: Path | None) -> Iterator[None]:
     """Prefix the location of an `InputError` with the file that it is in, if any."""
     try:

@@ -35,7 +35,7 @@ from estimators.models.config_keys import COMPUTED, ConfigFile, read_config
 from estimators.models.library import build_spec, read_tables, resolve_table
 from estimators.models.limits import MAX_LAYERS
 from estimators.models.spec import TransformerSpec, with_sequence_length
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.input_file import file_in
 from topologies.notices import notices
 
@@ -243,7 +243,7 @@ def load_huggingface(
         a key is missing or has an unexpected value. The message names file and key.
     """
     file = file_in(path, "config.json")
-    try:
+    with located(str(file)):
         config = read_config(file)
         model_type = config.value(str, "model_type")
         config.problems.refuse()
@@ -260,8 +260,6 @@ def load_huggingface(
             notices().remark(f"note: {file.name}: {sentence}")
         if sequence_length is not None:
             spec = with_sequence_length(spec, sequence_length)
-    except InputError as error:
-        raise error.at(str(file), separator=": ") from None
     return spec
 
 

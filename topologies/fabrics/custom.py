@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.fabrics.routing import PathTable, max_flow, shortest_paths, walk_back
 from topologies.link_file import LinkList
 from topologies.network import (
@@ -237,10 +237,8 @@ def build_custom(spec: CustomSpec) -> Network:
     kept = np.ones(len(links), dtype=np.bool_)
     num_devices, names = listed.num_devices, listed.vertex_names
     routing = CustomRouting(links, kept, len(names), num_devices)
-    try:
+    with located(str(spec.path), ": "):
         _refuse_cut_off(listed, routing)
-    except InputError as error:
-        raise error.at(str(spec.path), ": ") from None
     aligned = {routing.aligned_size(level) for level in range(len(routing.floors))}
     sizes = {size for size in aligned if size > 1} | {num_devices}
     return Network(
