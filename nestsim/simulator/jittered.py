@@ -56,7 +56,6 @@ from nestsim.simulator.system import (
     CLOSES,
     OPENS,
     Replay,
-    Steps,
     System,
     num_posts,
     quantise,
@@ -172,7 +171,7 @@ class JitteredModel:
         return replace(
             system,
             programs=tuple(
-                Steps(duration, steps.source, steps.need, steps.target, steps.span)
+                replace(steps, duration=duration)
                 for steps, duration in zip(
                     system.programs,
                     self._by_program(quantise(durations, tick)),

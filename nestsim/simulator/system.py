@@ -24,7 +24,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,11 +102,20 @@ class Steps:
     def __len__(self) -> int:
         return self.duration.size
 
+    @property
+    def columns(self) -> tuple[FloatArray, IntArray, IntArray, IntArray, IntArray]:
+        """Return the columns in the order of the fields."""
+        return self.duration, self.source, self.need, self.target, self.span
+
     def __iter__(self) -> Iterator[Step]:
-        columns = (self.duration, self.source, self.need, self.target, self.span)
-        return map(
-            Step._make, zip(*(column.tolist() for column in columns), strict=True)
-        )
+        columns = (column.tolist() for column in self.columns)
+        return map(Step._make, zip(*columns, strict=True))
+
+    def followed_by(self, others: "Steps") -> "Steps":
+        """Return these steps and then others."""
+        pairs = zip(self.columns, others.columns, strict=True)
+        joined: list[NDArray[Any]] = [np.concatenate(pair) for pair in pairs]
+        return Steps(*joined)
 
 
 class Incidence(NamedTuple):
