@@ -100,30 +100,19 @@ def collective_lockstep_phases(
 
     An operation that the algorithm does not have is done by rings.
     """
-    name = algorithm_or_ring(algorithm, operation)
-    if name not in RING_ALGORITHMS:
-        return tuple(
-            LockstepEdgePhase(
-                phase.sources,
-                phase.targets,
-                np.repeat(
-                    lockstep.of_group, phase.sources.size // len(lockstep.groups)
-                ),
-                phase.fraction * num_bytes,
-                phase.num_steps,
-            )
-            for phase in placed_exchanges(network, operation, lockstep.groups, name)
-        )
-    phases = algorithm_phases(network, operation, lockstep.groups, name)
-    return tuple(
-        LockstepRingPhase(
-            phase.rings,
-            np.repeat(lockstep.of_group, len(phase.rings) // len(lockstep.groups)),
-            phase.fraction * num_bytes,
-            phase.num_steps,
-        )
-        for phase in phases
-    )
+    of_group, count = lockstep.of_group, len(lockstep.groups)
+    phases: list[LockstepRingPhase | LockstepEdgePhase] = []
+    for phase in collective_phases(
+        network, operation, lockstep.groups, algorithm, num_bytes
+    ):
+        sent = phase.bytes_per_member, phase.num_steps
+        rows = phase.rings if isinstance(phase, RingPhase) else phase.sources
+        lockstep_of = np.repeat(of_group, len(rows) // count)
+        if isinstance(phase, RingPhase):
+            phases.append(LockstepRingPhase(phase.rings, lockstep_of, *sent))
+        else:
+            phases.append(LockstepEdgePhase(*phase.ends(), lockstep_of, *sent))
+    return tuple(phases)
 
 
 def hop_phase(
