@@ -243,7 +243,7 @@ def load_huggingface(
         a key is missing or has an unexpected value. The message names file and key.
     """
     file = file_in(path, "config.json")
-    with located(str(file)):
+    with located(str(file), ": "):
         config = read_config(file)
         model_type = config.value(str, "model_type")
         config.problems.refuse()
