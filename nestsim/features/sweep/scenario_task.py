@@ -15,8 +15,8 @@ from estimators.models.config_keys import MAX_FILE as MAX_CONFIG_FILE
 from estimators.operators import profile
 from estimators.tracing import user_module
 from nestsim.evaluate.job import plan_job, run_job, simulate_job
+from nestsim.features.run.cost import cost_cells
 from nestsim.features.sweep.axes import OWN_TABLES, Axis
-from nestsim.report.cost import cost_cells
 from nestsim.running.store import Point, PointFailedError, Row, content_key
 from nestsim.scenario.editing import Path as SettingPath
 from nestsim.scenario.editing import parse_path, spelt, with_values
