@@ -32,17 +32,11 @@ from planner.cost.passes import sent_in_pass, stage_transfers
 from planner.cost.rates import PlacementRates
 from planner.step import recompute
 from planner.step.execution import Workload
+from planner.step.instructions import BACKWARD, FORWARD, PAIRED, USUAL_KIND, WEIGHT
 from planner.step.ledger import GRADIENTS, NEARBY, WEIGHTS, Sent, wire_bytes
 from planner.step.offload import TO_DEVICE, TO_HOST, PassTraffic, is_beside_passes
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import (
-    BACKWARD,
-    FORWARD,
-    PAIRED,
-    SCHEDULES,
-    USUAL_KIND,
-    WEIGHT,
-)
+from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray
 
 

@@ -37,13 +37,9 @@ from planner.search.placements import (
     whole_dimensions,
 )
 from planner.step.execution import Workload
+from planner.step.instructions import VirtualStages
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import (
-    SCHEDULES,
-    VirtualStages,
-    find_schedule,
-    schedule_name,
-)
+from planner.step.schedules import SCHEDULES, find_schedule, schedule_name
 from planner.step.virtual import block_span
 from topologies import InputError, Network
 

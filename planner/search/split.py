@@ -37,9 +37,9 @@ from planner.search.exposed import (
 )
 from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
+from planner.step.instructions import round_length
 from planner.step.ledger import KERNEL_LEDGER, gathers_once
 from planner.step.schedules import SCHEDULES, schedule_name
-from planner.step.schedules.language import round_length
 from planner.step.virtual import interleave_chain, interleave_sums
 from planner.work import CHAIN_CLASSES, SPLIT, SPLIT_NUMBERS, SPLIT_STEPS, Work
 from topologies.arrays import FloatArray, IntArray

@@ -29,10 +29,10 @@ from planner.search.device_kinds import Kinds, PlacedKinds
 from planner.search.replayed.exits import AloneRates, Exits, no_exits
 from planner.search.replayed.orders import pass_counts, pass_order
 from planner.step.execution import Workload
+from planner.step.instructions import round_length
 from planner.step.ledger import KERNEL_LEDGER
 from planner.step.recompute import recompute_shares
 from planner.step.schedules import SCHEDULES, schedule_name
-from planner.step.schedules.language import round_length
 from topologies.arrays import FloatArray, IntArray
 
 MOST_PASSES = 256

@@ -12,8 +12,8 @@ import numpy as np
 
 from estimators.layers.table import LayerTable
 from planner.kernels.replay_terms import PassOrder
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
-from planner.step.schedules.language import round_length
+from planner.step.instructions import BACKWARD, FORWARD, WEIGHT, round_length
+from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray, IntArray
 
 ENOUGH = 2

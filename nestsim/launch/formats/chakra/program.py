@@ -14,14 +14,9 @@ import numpy as np
 from nestsim.lowering.lower import StageCollectives
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import PipelineWork
+from planner.step.instructions import BACKWARD, FORWARD, USUAL_KIND, WEIGHT
 from planner.step.offload import TO_DEVICE, TO_HOST
-from planner.step.schedules import (
-    BACKWARD,
-    FORWARD,
-    USUAL_KIND,
-    WEIGHT,
-    find_schedule,
-)
+from planner.step.schedules import find_schedule
 from topologies.arrays import IntArray
 
 _NAMES = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weight gradients"}
