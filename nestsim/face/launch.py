@@ -28,7 +28,7 @@ from nestsim.launch.registry import (
 from nestsim.report.destination import writer_of
 from nestsim.report.frames import frame_of
 from nestsim.scenario.load import Scenario, load_scenario
-from planner.plans.json_file import read_plan
+from planner.plans.written import read_plan
 from planner.step.plan import Plan
 from topologies.errors import InputError
 from topologies.input_file import read_text

@@ -18,7 +18,7 @@ from nestsim.evaluate.verdict import Verdict
 from nestsim.report.destination import MANIFEST
 from nestsim.report.wording import VERDICT_WORDS
 from nestsim.scenario.load import Scenario, load_scenario
-from planner.plans.json_file import read_plan
+from planner.plans.written import read_plan
 from planner.search.space import OBJECTIVES
 from planner.work import TIME_LIMIT, WORK_LIMIT, Progress, Spent
 from topologies.errors import InputError

@@ -65,8 +65,13 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.kernels import tables
-from planner.kernels.replay_memory import behind_repeated, most_memory
-from planner.kernels.replay_terms import PlanChoice, PlanFamily, Variants
+from planner.kernels.replay_memory import (
+    PlanChoice,
+    PlanFamily,
+    Variants,
+    behind_repeated,
+    most_memory,
+)
 from planner.kernels.tables import JobConstants, zero_terms
 from topologies.arrays import FloatMatrix, FloatVector, IntMatrix
 from topologies.compiling import kernel, subkernel, writing_kernel

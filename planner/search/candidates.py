@@ -30,6 +30,8 @@ from planner.search.bounds import (
     job_constants,
     layer_bounds,
     ordered,
+    unhidden_job,
+    unhidden_rows,
 )
 from planner.search.device_kinds import (
     PlacedKinds,
@@ -38,7 +40,6 @@ from planner.search.device_kinds import (
     least_step_time,
     most_memory,
 )
-from planner.search.exposed import unhidden_job, unhidden_rows
 from planner.search.placements import (
     DevicePlaces,
     Placement,

@@ -107,7 +107,7 @@ class SearchSpec:
 
     hides: bool = False
     """Whether the planned objective leaves out what the framework hides behind compute
-    (`planner.search.exposed`), as the search for the fastest replay has it do."""
+    (`planner.search.bounds`), as the search for the fastest replay has it do."""
 
     proposals: int = 4
     """Plans of the dynamic program for the planned time that a search for the fastest

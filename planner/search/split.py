@@ -26,15 +26,15 @@ from planner.cost.rates import StageRates
 from planner.kernels import split as kernel
 from planner.kernels import tables
 from planner.kernels.tables import Choices, JobConstants
-from planner.search.bounds import LayerBounds
-from planner.search.device_kinds import Kinds, PlacedKinds
-from planner.search.exposed import (
+from planner.search.bounds import (
     Covers,
+    LayerBounds,
     bucket_shares,
     compute_times,
     exposed_costs,
     hides_anything,
 )
+from planner.search.device_kinds import Kinds, PlacedKinds
 from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
 from planner.step.instructions import round_length

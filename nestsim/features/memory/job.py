@@ -21,8 +21,13 @@ from planner.explain.request import Request
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.frameworks.rules import LaunchRules
 from planner.memory.account import MemoryJob, MemoryLimits, PlanMemory
-from planner.memory.changes import Change, single_changes
-from planner.memory.largest import Largest, largest_micro_batch, longest_sequence
+from planner.memory.changes import (
+    Change,
+    Largest,
+    largest_micro_batch,
+    longest_sequence,
+    single_changes,
+)
 from planner.memory.thrift import ThriftyPlan, fewest_devices, least_memory
 from planner.plans.spec import PlanSpec
 from planner.search.space import SearchSpec

@@ -3,7 +3,7 @@
 Alpa [1]_ cuts the cluster into submeshes and the model into stages. In a stage every
 operator has a sharding of its own, the cheapest together by an integer program
 (`planner.rivals.alpa.program`); stages and submeshes are those of the least time of a
-step by a dynamic program (`planner.rivals.alpa.pipeline`)::
+step by a dynamic program (`planner.rivals.alpa.stages`)::
 
     sum_i t_i + (B - 1) max_i t_i
 
@@ -21,7 +21,7 @@ model is told in a note, against the best over all submeshes and shardings.
 Differences from the public program: operator times are those of this project on the
 shapes that a device has left, for Alpa's profiles and Alpa-E's estimates; the constants
 that Alpa-E adds to collectives and its cap on submeshes are left out
-(`planner.rivals.alpa.mesh`); no product is free. Weights are sharded as ZeRO-3 does
+(`planner.rivals.alpa.meshes`); no product is free. Weights are sharded as ZeRO-3 does
 where the program does so; otherwise as little as the space allows, as in Alpa.
 Activations are recomputed only where nothing fits without, by the cheapest mode.
 
@@ -40,13 +40,10 @@ import numpy as np
 
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
-from planner.rivals.alpa.choices import MeshChoices, PlanSizes
-from planner.rivals.alpa.freedom import Freedom
-from planner.rivals.alpa.mesh import TwoLevelMesh
-from planner.rivals.alpa.pipeline import uniform_split
+from planner.rivals.alpa.choices import Freedom, MeshChoices, PlanSizes
+from planner.rivals.alpa.meshes import MeshCase, TwoLevelMesh
 from planner.rivals.alpa.sharding import operator_parameters
-from planner.rivals.alpa.stages import StageModel
-from planner.rivals.alpa.strategies import MeshCase
+from planner.rivals.alpa.stages import StageModel, uniform_split
 from planner.rivals.launched import Launcher
 from planner.rivals.protocol import (
     PlannerOutcome,

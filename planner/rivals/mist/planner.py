@@ -24,12 +24,12 @@ from estimators.layers.work import Degrees
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.spec import PlanSpec
 from planner.rivals.launched import Launcher
-from planner.rivals.mist.inputs import (
+from planner.rivals.mist.cluster import (
+    ModelProfile,
     cluster_mesh,
     device_rates,
     model_profile,
 )
-from planner.rivals.mist.layers import ModelProfile
 from planner.rivals.mist.tuner import (
     MICRO_BATCHES,
     TENSOR_SIZES,

@@ -22,12 +22,17 @@ from planner.cost.choices import HostCosts
 from planner.cost.classes import RATE_COLUMNS, RECOMPUTE_MODES
 from planner.cost.rates import StageRates
 from planner.kernels import replay_bound as kernel
-from planner.kernels import replay_terms as terms
+from planner.kernels import replay_memory as terms
 from planner.kernels import tables
 from planner.search.bounds import job_constants
 from planner.search.device_kinds import Kinds, PlacedKinds
-from planner.search.replayed.exits import AloneRates, Exits, no_exits
-from planner.search.replayed.orders import pass_counts, pass_order
+from planner.search.replayed.orders import (
+    AloneRates,
+    Exits,
+    no_exits,
+    pass_counts,
+    pass_order,
+)
 from planner.step.execution import Workload
 from planner.step.instructions import round_length
 from planner.step.ledger import KERNEL_LEDGER

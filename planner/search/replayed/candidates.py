@@ -27,7 +27,7 @@ from planner.cost.rates import (
 )
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LaunchRules
-from planner.kernels.replay_terms import Variants
+from planner.kernels.replay_memory import Variants
 from planner.search.device_kinds import (
     PlacedKinds,
     most_memory,
@@ -44,8 +44,8 @@ from planner.search.placements import (
 )
 from planner.search.relaxation import Relaxation, best_group_rates
 from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
-from planner.search.replayed.exits import alone_rates, placed_exits, relaxed_exits
 from planner.search.replayed.floors import first_bounds, relaxed_rates, shared_inside
+from planner.search.replayed.orders import alone_rates, placed_exits, relaxed_exits
 from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace, layouts
 from planner.search.space import (
     Configuration,

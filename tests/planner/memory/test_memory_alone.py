@@ -17,9 +17,10 @@ from planner.memory.changes import (
     KINDS,
     PlanStep,
     changed_memory,
+    largest_micro_batch,
+    longest_sequence,
     single_changes,
 )
-from planner.memory.largest import largest_micro_batch, longest_sequence
 from planner.memory.thrift import fewest_devices, least_memory, ways
 from planner.plans.build import build_plan, outline_plan
 from planner.plans.spec import PlanSpec
