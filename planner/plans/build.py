@@ -115,14 +115,9 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
     )
     check_model(workload.graph.spec, degrees)
     num_microbatches = _num_microbatches(workload, spec, sizes.dp)
-    savings = zip(
+    stages = zip(
         _chunks(workload, degrees, spec),
-        spec.recompute_by_stage(),
-        spec.zero_stage_by_stage(),
-        spec.sharding_group_by_stage(sizes.dp * sizes.cp),
-        spec.recompute_num_layers_by_stage(),
-        spec.offload_by_stage(),
-        spec.second_copy_by_stage(),
+        spec.stage_settings(sizes.dp * sizes.cp),
         strict=True,
     )
     return Plan(
@@ -135,17 +130,7 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
         gradient_algorithm=spec.gradient_algorithm,
         tensor_algorithm=spec.tensor_algorithm,
         stages=tuple(
-            Stage(
-                chunks=held,
-                devices=(),
-                recompute=recompute,
-                zero_stage=zero_stage,
-                sharding_group_size=group if zero_stage else 1,
-                recompute_num_layers=count,
-                offload=offload,
-                zero_hpz_partition_size=copy,
-            )
-            for held, recompute, zero_stage, group, count, offload, copy in savings
+            Stage(chunks=held, devices=(), **settings) for held, settings in stages
         ),
     )
 
