@@ -64,8 +64,8 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
         outline,
         placement=placement.name,
         stages=tuple(
-            replace(stage, devices=tuple(tuple(row) for row in devices.tolist()))
-            for stage, devices in zip(outline.stages, placement.devices, strict=True)
+            replace(stage, devices=devices)
+            for stage, devices in zip(outline.stages, placement.rows, strict=True)
         ),
     )
     try:

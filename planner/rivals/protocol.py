@@ -151,6 +151,11 @@ class Planner(Protocol):
         """What scenarios call it."""
         ...
 
+    @property
+    def sees(self) -> str:
+        """What it sees of the network, in one sentence."""
+        ...
+
     def find(
         self,
         network: "Network",
