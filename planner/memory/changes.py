@@ -17,7 +17,7 @@ from estimators.tracing.trace import trace_model
 from estimators.training import OPTIMIZER_BYTES
 from planner.memory.account import MemoryJob, PlanMemory
 from planner.memory.thrift import layout_settings
-from planner.plans.spec import PlanSpec
+from planner.plans.spec import STAGE_NAMES, PlanSpec
 from planner.search.replayed.space import block_counts
 from planner.search.space import divisors
 from planner.step.plan import COUNTED_MODES, Offload
@@ -196,7 +196,7 @@ def _tensor(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
 
 
 def _pipeline(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
-    per_stage = [getattr(spec, name) for name in _BY_STAGE]
+    per_stage = [getattr(spec, name) for name in STAGE_NAMES]
     if not job.rules.pipeline or any(isinstance(one, tuple) for one in per_stage):
         return
     v, blocks = spec.virtual_pipeline_model_parallel_size, job.workload.chain[1]
@@ -214,16 +214,6 @@ def _pipeline(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
                 }
             )
 
-
-_BY_STAGE = (
-    "recompute",
-    "zero_stage",
-    "sharding_group_size",
-    "zero_hpz_partition_size",
-    "recompute_num_layers",
-    *(f"offload_{name}" for name in Offload._fields),
-)
-"""Settings that stages may have one by one."""
 
 _SHARED_OUT: Mapping[str, Any] = MappingProxyType(
     {

@@ -23,6 +23,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from estimators.layers.work import Degrees
+from planner.explain.infeasibility import SIZE_SETTINGS
 from planner.memory.account import MemoryJob, PlanMemory, plan_memory
 from planner.plans.build import outline_plan
 from planner.plans.spec import PlanSpec
@@ -84,7 +85,7 @@ def fewest_devices(job: MemoryJob, spec: SearchSpec) -> ThriftyPlan | None:
     The batch stays as it is, and every size is free; what hosts may keep is what
     the space allows. None if more than `MOST_DEVICES` are needed.
     """
-    sizes: dict[str, Any] = dict.fromkeys(_SIZES)
+    sizes: dict[str, Any] = dict.fromkeys(SIZE_SETTINGS.values())
     free = replace(
         spec,
         **sizes,
@@ -115,15 +116,6 @@ def _rooms(plan: Plan, each: float) -> list[float]:
 _LESS = 1.0 - 2e-9
 """Part of a memory that is less of it: `planner.step.room` calls a 1e-9 equal."""
 
-_SIZES = (
-    "tensor_model_parallel_sizes",
-    "pipeline_model_parallel_sizes",
-    "data_parallel_sizes",
-    "context_parallel_sizes",
-    "expert_model_parallel_sizes",
-    "virtual_pipeline_model_parallel_sizes",
-    "micro_batch_sizes",
-)
 _MODES = ("none", "selective", "full")
 
 

@@ -238,6 +238,21 @@ def too_little_memory(
     )
 
 
+def node_levels(network: Network) -> tuple[int, int, int]:
+    """Return what planners see that know nodes alone.
+
+    Returns
+    -------
+    tuple
+        Devices of a node, its outermost level, and the next one if there is one.
+    """
+    rules, last = network.rules, len(network.levels) - 1
+    if rules is None:
+        return network.block_sizes[0], 0, min(1, last)
+    inside = min(rules.node_levels - 1, last)
+    return rules.node_size, inside, min(inside + 1, last)
+
+
 def believed_time(plans: tuple[PricedPlan, ...]) -> float:
     """Return what the planned objective is for the first plan, NaN without one [s]."""
     return plans[0].closed_form_time if plans else math.nan

@@ -20,7 +20,6 @@ from planner.cost.classes import RECOMPUTE_MODES
 from planner.rivals.alpa.meshes import LogicalMesh, MeshCase, Submesh, TwoLevelMesh
 from planner.rivals.alpa.stages import MixedSplit, StageCosts, StageModel, mixed_split
 from planner.search.space import (
-    LARGEST_MICRO_BATCH,
     SearchSpec,
     divisors,
     sequence_parallel,
@@ -63,11 +62,6 @@ class MeshChoices(NamedTuple):
         """
         return [mode for mode in RECOMPUTE_MODES if mode in self.spec.recompute]
 
-    def micro_batch_sizes(self) -> list[int]:
-        """Return the micro-batch sizes of the space, rising."""
-        powers = [2**k for k in range(LARGEST_MICRO_BATCH.bit_length())]
-        return sorted(self.spec.micro_batch_sizes or powers)
-
     def plans(
         self, num_units: int, recompute: str = "none"
     ) -> Iterator[tuple[PlanSizes, MeshCase]]:
@@ -84,7 +78,7 @@ class MeshChoices(NamedTuple):
             for mesh, plan in self._plan_meshes(submesh):
                 sizes = _sizes(mesh, plan)._replace(pp=pp)
                 for ep in self._expert_sizes(mesh.first.size):
-                    for b in self.micro_batch_sizes():
+                    for b in self.spec.micro_batches:
                         found = sizes._replace(ep=ep, b=b)
                         if batch % (b * found.dp) or not self._is_possible(found):
                             continue

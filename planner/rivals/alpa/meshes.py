@@ -51,6 +51,7 @@ from typing import NamedTuple
 
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import TracedOperator
+from planner.rivals.protocol import node_levels
 from topologies import Network
 
 
@@ -143,11 +144,7 @@ class TwoLevelMesh(NamedTuple):
     @classmethod
     def of(cls, network: Network) -> "TwoLevelMesh":
         """Read what Alpa may see of a network."""
-        rules, levels = network.rules, network.levels
-        node_size = network.block_sizes[0] if rules is None else rules.node_size
-        inner = 0 if rules is None else rules.node_levels - 1
-        inner = min(inner, len(levels) - 1)
-        outer = min(inner + 1, len(levels) - 1)
+        levels, (node_size, inner, outer) = network.levels, node_levels(network)
         num_nodes = network.num_devices // node_size
         inside, between = (
             MeshAxis(

@@ -33,6 +33,7 @@ import numpy as np
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
+from planner.rivals.protocol import node_levels
 from planner.step.execution import Workload
 from planner.step.virtual import block_span
 from topologies import Network
@@ -362,8 +363,7 @@ ENTRIES = (1, 2, 4, 8)
 
 def cluster_mesh(network: Network) -> Mesh:
     """Return the cluster as nodes of devices."""
-    rules = network.rules
-    size = network.block_sizes[0] if rules is None else rules.node_size
+    size, *_ = node_levels(network)
     if network.num_devices % size:
         size = 1
     return Mesh(network.num_devices // size, size)
@@ -371,7 +371,7 @@ def cluster_mesh(network: Network) -> Mesh:
 
 def device_rates(network: Network) -> DeviceRates:
     """Return what Mist sees of a network: two bandwidths, and the host's."""
-    inside = _levels(network)[0]
+    _, inside, _ = node_levels(network)
     has_ports = network.levels[inside].bandwidth > PCIE_BANDWIDTH
     host = host_transfers(network)
     return DeviceRates(
@@ -387,7 +387,7 @@ def link_table(network: Network) -> LinkTable:
     Devices of a node send out together, up to what leaves the node, and no faster than
     they pass on to each other.
     """
-    near, far = _levels(network)
+    _, near, far = node_levels(network)
     inside, outside = network.levels[near], network.levels[far]
     bandwidths, biases = np.ones((4, 4)), np.zeros((4, 4))
     for row, nodes in enumerate(ENTRIES):
@@ -446,13 +446,6 @@ def model_profile(
         tensor_size=tensor_size,
         attention_maps=0.0 if model.attention_implementation == "flash" else maps,
     )
-
-
-def _levels(network: Network) -> tuple[int, int]:
-    """Return the outermost level inside a node, and the next one if there is one."""
-    rules = network.rules
-    inside = 0 if rules is None else rules.node_levels - 1
-    return inside, min(inside + 1, len(network.levels) - 1)
 
 
 class _Reader:
