@@ -27,9 +27,8 @@ from estimators.layers.table import LayerTable
 from nestsim.lowering.traffic import Message, StageTraffic, layer_messages
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move, Moves
-from planner.cost.groups import can_overlap
 from planner.cost.passes import sent_in_pass, stage_transfers
-from planner.cost.rates import PlacementRates
+from planner.cost.rates import PlacementRates, can_overlap
 from planner.step import recompute
 from planner.step.execution import Workload
 from planner.step.instructions import BACKWARD, FORWARD, PAIRED, USUAL_KIND, WEIGHT

@@ -16,7 +16,7 @@ from estimators.collectives.cost import RING_ALGORITHMS, algorithm_phases
 from estimators.collectives.placed import placed_exchanges
 from estimators.training import ParameterBytes
 from nestsim.simulator.work import Bucket, EdgePhase, Phase, RingPhase
-from planner.cost.groups import StageGroups
+from planner.cost.rates import StageGroups
 from planner.step.exposure import PassProgress, parameter_buckets
 from planner.step.ledger import (
     ACROSS,

@@ -14,7 +14,7 @@ from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from planner.cost.classes import RECOMPUTE_MODES
+from planner.cost.choices import RECOMPUTE_MODES
 from planner.explain.infeasibility import (
     SIZE_SETTINGS,
     changed_spec,

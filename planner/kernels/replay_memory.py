@@ -303,11 +303,6 @@ class PlanFamily(NamedTuple):
 
 
 _SAFE = 1.0 - 1e-12
-_STAGE = tables.STAGE
-_WEIGHTS = tables.WEIGHTS
-_GRADIENTS = tables.GRADIENTS
-_OPTIMIZER = tables.OPTIMIZER
-_ACTIVATIONS = tables.ACTIVATIONS
 
 
 @subkernel
@@ -397,7 +392,7 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
     in_flight = float(family.pipeline.in_flight[stage])
     dense, expert, largest, working, redone = 0.0, 0.0, 0.0, 0.0, 0.0
     most_saved = 0.0
-    row = 0 if mode == _STAGE else mode
+    row = 0 if mode == tables.STAGE else mode
     most = 0
     for c in range(v):
         k = number[stage, c]
@@ -429,21 +424,21 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
     reduced = shard if sent.shards_gradients > 0.0 else whole
     gathered = shard if sent.shards_weights > 0.0 else whole
     away = plan.offload
-    stays: float = 1.0 - away[_ACTIVATIONS]
-    total: float = (1.0 - away[_OPTIMIZER]) * job.optimizer_bytes * updated
-    total += (1.0 - away[_GRADIENTS]) * job.gradient_bytes * reduced
-    total += (1.0 - away[_WEIGHTS]) * job.weight_bytes * gathered
-    on_host: float = away[_OPTIMIZER] * job.optimizer_bytes * updated
-    on_host += away[_GRADIENTS] * job.gradient_bytes * reduced
-    on_host += away[_WEIGHTS] * job.weight_bytes * gathered
+    stays: float = 1.0 - away[tables.ACTIVATIONS]
+    total: float = (1.0 - away[tables.OPTIMIZER]) * job.optimizer_bytes * updated
+    total += (1.0 - away[tables.GRADIENTS]) * job.gradient_bytes * reduced
+    total += (1.0 - away[tables.WEIGHTS]) * job.weight_bytes * gathered
+    on_host: float = away[tables.OPTIMIZER] * job.optimizer_bytes * updated
+    on_host += away[tables.GRADIENTS] * job.gradient_bytes * reduced
+    on_host += away[tables.WEIGHTS] * job.weight_bytes * gathered
     group = min(plan.group, experts) if expert > 0.0 else plan.group
     layer_weights = largest / (group if sent.shards_weights > 0.0 else 1.0)
     layer_gradients = largest / (group if sent.shards_gradients > 0.0 else 1.0)
-    staging = away[_WEIGHTS] * job.weight_bytes * layer_weights
-    staging += away[_GRADIENTS] * job.gradient_bytes * layer_gradients
-    staging += away[_ACTIVATIONS] * most_saved
+    staging = away[tables.WEIGHTS] * job.weight_bytes * layer_weights
+    staging += away[tables.GRADIENTS] * job.gradient_bytes * layer_gradients
+    staging += away[tables.ACTIVATIONS] * most_saved
     total += tables.ON_THE_WAY * staging
-    copies = (1.0 - away[_OPTIMIZER]) * job.copies_bytes * updated
+    copies = (1.0 - away[tables.OPTIMIZER]) * job.copies_bytes * updated
     at_step_end: float = total + copies
     total += working
     if max(plan.group, experts) > 1.0:
@@ -454,7 +449,7 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
     if family.order.is_listed:
         most_added, kept = _waiting_bytes(family, plan, stage)
         total += most_added
-    elif mode == _STAGE:
+    elif mode == tables.STAGE:
         entering = 0.0 if plan.bounds[stage] == 0 else family.job.boundary_bytes
         total += in_flight * entering + redone
     elif v == 1:
@@ -467,7 +462,7 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
     else:
         kept = _saved_by_rounds(family, plan, stage, most)
     total += stays * kept
-    on_host += away[_ACTIVATIONS] * kept
+    on_host += away[tables.ACTIVATIONS] * kept
     peak: float = max(total, at_step_end)
     if on_host * _SAFE > job.host_memory:
         # Whatever the device has, the host has too little.

@@ -30,9 +30,8 @@ from planner.plans.spec import PlanSpec
 from planner.search.replayed.space import LaunchableSpace
 from planner.search.space import Configuration, SearchSpec
 from planner.step.execution import Workload
-from planner.step.memory import Sharded, static_bytes
+from planner.step.memory import Sharded, has_room, static_bytes
 from planner.step.plan import Offload, Plan
-from planner.step.room import has_room
 
 MOST_DEVICES = 16_384
 """Largest cluster that is tried."""
@@ -114,7 +113,7 @@ def _rooms(plan: Plan, each: float) -> list[float]:
 
 
 _LESS = 1.0 - 2e-9
-"""Part of a memory that is less of it: `planner.step.room` calls a 1e-9 equal."""
+"""Part of a memory that is less of it: `planner.step.memory` calls a 1e-9 equal."""
 
 _MODES = ("none", "selective", "full")
 

@@ -57,7 +57,7 @@ from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import Sizes
-from planner.cost.classes import RECOMPUTE_MODES
+from planner.cost.choices import RECOMPUTE_MODES
 from planner.cost.objective import PricedPlan
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.spec import PlanSpec

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from planner.kernels import every_split as kernel
+from planner.kernels import rivals as kernel
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.checks import check_plan
 from planner.rivals.launched import Launcher

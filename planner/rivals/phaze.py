@@ -32,9 +32,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.choices import MemoryChoice, choice_columns
-from planner.cost.classes import RECOMPUTE_MODES
-from planner.kernels import phaze as kernel
+from planner.cost.choices import RECOMPUTE_MODES, MemoryChoice, choice_columns
+from planner.kernels import rivals as kernel
 from planner.kernels import tables
 from planner.rivals.launched import MOST_TRIED, Launcher
 from planner.rivals.mcmc_state import ChainPrices, PlacedChain, SpaceIndex

@@ -16,14 +16,14 @@ from planner.cost.pricing import price_plan
 from planner.search.space import SearchSpec, configuration_of
 from planner.search.thriftiest import memory_sentence
 from planner.step.execution import Workload
-from planner.step.plan import Plan
-from planner.step.room import (
+from planner.step.memory import (
     has_room,
     host_room,
     host_sentence,
     is_within,
     stage_rooms,
 )
+from planner.step.plan import Plan
 from planner.work import Spent, Work
 from topologies import Network
 from topologies.accelerators import Host

@@ -26,6 +26,8 @@ from planner.kernels.tables import NUM_MODES
 from planner.search.bounds import (
     LayerBounds,
     Outer,
+    Relaxation,
+    best_group_rates,
     closed_form_bounds,
     job_constants,
     layer_bounds,
@@ -51,7 +53,6 @@ from planner.search.placements import (
     placed_plan,
     placements,
 )
-from planner.search.relaxation import Relaxation, best_group_rates
 from planner.search.space import Configuration, Inner, SearchSpec, inner_configurations
 from planner.search.split import Splitter
 from planner.step.execution import Workload

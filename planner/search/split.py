@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
 from planner.cost.choices import (
+    ClassTable,
     HostCosts,
     MemoryChoice,
     Sharers,
     choice_columns,
     choices_of,
+    class_table,
 )
-from planner.cost.classes import ClassTable, class_table
 from planner.cost.pricing import iteration_weights
 from planner.cost.rates import StageRates
 from planner.kernels import split as kernel

@@ -29,7 +29,7 @@ from nestsim.report.wording import (
 )
 from planner.memory.changes import Change
 from planner.memory.thrift import MOST_DEVICES, ThriftyPlan
-from planner.step.room import is_within
+from planner.step.memory import is_within
 from topologies.units import format_size
 
 _GIB = 2.0**30

@@ -19,7 +19,7 @@ from nestsim.features.validation.predict import Predictor
 from nestsim.features.validation.rows.columns import Measurements, Row, RowRefusedError
 from nestsim.features.validation.rows.plan import Case, read_case
 from nestsim.features.validation.rows.stages import with_notes_of_run
-from planner.step.room import judge_room
+from planner.step.memory import judge_room
 from planner.work import Progress
 from topologies.short_repr import short_repr
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
-from planner.cost.classes import RECOMPUTE_MODES
+from planner.cost.choices import RECOMPUTE_MODES
 from planner.rivals.alpa.meshes import LogicalMesh, MeshCase, Submesh, TwoLevelMesh
 from planner.rivals.alpa.stages import MixedSplit, StageCosts, StageModel, mixed_split
 from planner.search.space import (

@@ -4,7 +4,7 @@ The inter-operator program takes the least time of a step.
 
 ``T = sum_i t_i + (B - 1) max_i t_i`` over all splits ([1]_, equation 2), with ``B``
 microbatches. For a ceiling on ``max_i t_i`` the least sum is a dynamic program
-(`planner.kernels.alpa_stages`). Alpa tries the distinct times of stages as ceilings,
+(`planner.kernels.rivals`). Alpa tries the distinct times of stages as ceilings,
 rising, leaves out those that are less than 1e-6 above the last one, and stops once
 ``B`` times the ceiling is no better than the best step so far.
 
@@ -39,7 +39,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from planner.kernels.alpa_stages import equal_stages, interval_costs, mixed_stages
+from planner.kernels.rivals import equal_stages, interval_costs, mixed_stages
 from planner.rivals.alpa.meshes import MeshCase
 from planner.rivals.alpa.program import FOOTPRINT, Reduced, pinned, solve, solve_ends
 from planner.rivals.alpa.sharding import LayerPrograms

@@ -18,8 +18,7 @@ import numpy as np
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
 from estimators.training import Sizes, expert_data_size
-from planner.cost.choices import HostCosts
-from planner.cost.classes import RATE_COLUMNS, RECOMPUTE_MODES
+from planner.cost.choices import RATE_COLUMNS, RECOMPUTE_MODES, HostCosts
 from planner.cost.rates import StageRates
 from planner.kernels import replay_bound as kernel
 from planner.kernels import replay_memory as terms

@@ -15,7 +15,6 @@ from planner.cost.choices import (
     choice_columns,
     goes_with,
 )
-from planner.cost.groups import widest_overlap
 from planner.cost.pricing import placement_choices
 from planner.cost.rates import (
     AlgorithmChoice,
@@ -23,10 +22,12 @@ from planner.cost.rates import (
     PlacementRates,
     PricedGrid,
     StageRates,
+    widest_overlap,
 )
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LaunchRules
 from planner.kernels.replay_memory import Variants
+from planner.search.bounds import Relaxation, best_group_rates
 from planner.search.device_kinds import (
     PlacedKinds,
     most_memory,
@@ -44,7 +45,6 @@ from planner.search.placements import (
     placed_plan,
     whole_dimensions,
 )
-from planner.search.relaxation import Relaxation, best_group_rates
 from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
 from planner.search.replayed.floors import first_bounds, relaxed_rates, shared_inside
 from planner.search.replayed.orders import alone_rates, placed_exits, relaxed_exits

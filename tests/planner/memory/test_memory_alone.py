@@ -28,8 +28,7 @@ from planner.search.candidates import CandidateSet
 from planner.search.space import SearchSpec
 from planner.search.thriftiest import PRECISION, thriftiest_plan
 from planner.step.execution import Workload
-from planner.step.memory import memory_of_stage
-from planner.step.room import has_room
+from planner.step.memory import has_room, memory_of_stage
 from topologies import InputError, build_network
 from topologies.accelerators import load_accelerator, usual_host
 from topologies.specs import FatTreeSpec, LevelSpec

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.kernels.alpa_stages import equal_stages, mixed_stages
+from planner.kernels.rivals import equal_stages, mixed_stages
 from planner.rivals.alpa.stages import mixed_split, uniform_split
 from planner.work import LimitReachedError, Work
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.kernels.alpa_stages import interval_costs
+from planner.kernels.rivals import interval_costs
 from planner.rivals.alpa.program import (
     FOOTPRINT,
     ProgramEdge,
