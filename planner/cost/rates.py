@@ -9,7 +9,8 @@ all replicas of a boundary sending at the same time in either direction.
 bounds.
 
 Groups. The grid of a plan's devices has an axis for each parallel dimension. Most
-groups are the devices along one or two of its axes. Where experts have a tensor-parallel size of
+groups are the devices along one or two of its axes. Where experts have a
+tensor-parallel size of
 their own, and in most frameworks where sequences are shared, too
 (`estimators.grouping.Grouping`), their groups count the ranks of a stage anew, tensor-
 and context-parallel ranks first: ``etp`` neighbours share each expert, ``ep`` of those
