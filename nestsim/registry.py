@@ -6,13 +6,13 @@ from types import MappingProxyType
 from typing import Any
 
 from nestsim.document.parts import Document
+from nestsim.features.compare.document import comparison_document
+from nestsim.features.compare.networks_document import networks_document
 from nestsim.features.goodput.document import goodput_document
 from nestsim.features.jitter.document import jitter_document
 from nestsim.features.jobs.document import jobs_document
 from nestsim.features.stress.document import stress_document
 from nestsim.features.sweep.document import sweep_document
-from nestsim.page.kinds.comparison import comparison_page
-from nestsim.page.kinds.networks import networks_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class StoredFeature:
 
 def _compared(data: Any) -> Document:
     """Return the document of a comparison, of planners or of networks."""
-    return networks_page(data) if "networks" in data else comparison_page(data)
+    return networks_document(data) if "networks" in data else comparison_document(data)
 
 
 STORED: Mapping[str, StoredFeature] = MappingProxyType(

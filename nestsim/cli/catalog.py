@@ -26,7 +26,7 @@ def accelerators(as_json: Json = False) -> None:
 
     devices = [load_accelerator(name) for name in accelerator_names()]
     if as_json:
-        from nestsim.report.json import dump_json
+        from nestsim.document.dumps import dump_json
 
         catalogue = {device.name: _facts(device) for device in devices}
         typer.echo(dump_json(catalogue), nl=False)
@@ -85,13 +85,13 @@ def models(as_json: Json = False) -> None:
     """
     import typer
 
-    from estimators.models.library.catalog import model_names, published_model
+    from estimators.models.library import model_names, published_model
 
     library = {name: published_model(name) for name in model_names()}
     if as_json:
         from dataclasses import asdict
 
-        from nestsim.report.json import dump_json
+        from nestsim.document.dumps import dump_json
 
         facts = {
             name: {**asdict(model.spec), "source": model.source}
@@ -171,7 +171,7 @@ def topology(
     from nestsim.cli.console.output import note_all, result_console, working
     from nestsim.cli.console.results import check_output_file
     from nestsim.evaluate.cluster import cluster_network
-    from nestsim.report.topology.draw import is_topology
+    from nestsim.features.topology.picture import is_topology
     from nestsim.scenario import load_scenario
     from topologies.errors import naming
 
@@ -189,9 +189,9 @@ def topology(
     if output is not None:
         _draw(network, output, quiet=quiet)
     if as_json:
-        from nestsim.report.assumptions import groups_json
-        from nestsim.report.json import dump_json
-        from nestsim.report.network import degraded_json, topology_json
+        from nestsim.document.dumps import dump_json
+        from nestsim.features.run.assumptions import groups_json
+        from nestsim.features.topology.document import degraded_json, topology_json
 
         degraded = degraded_json(loaded.degradation, network.num_devices)
         report = {**topology_json(network), "degraded": degraded}
@@ -200,17 +200,17 @@ def topology(
             report["assumed"] = list(loaded.network_assumed)
         typer.echo(dump_json(report), nl=False)
     else:
-        from nestsim.report.network import (
-            print_assumed,
-            print_degraded,
-            print_topology,
-        )
+        from nestsim.document.terminal import print_document
+        from nestsim.features.topology.document import topology_document
 
-        console = result_console()
-        print_topology(network, loaded.accelerator, console, loaded.groups)
-        print_assumed(loaded.network_assumed, console)
-        if loaded.degradation is not None:
-            print_degraded(network, loaded.degradation, console)
+        document = topology_document(
+            network,
+            loaded.accelerator,
+            loaded.groups,
+            assumed=loaded.network_assumed,
+            degradation=loaded.degradation,
+        )
+        print_document(document, result_console())
 
 
 def _check_picture(path: Path, *, no_figures: bool) -> None:
@@ -236,7 +236,7 @@ def _check_picture(path: Path, *, no_figures: bool) -> None:
 def _draw(network: "Network", output: Path, *, quiet: bool) -> None:
     from nestsim.cli.console.output import note, working
     from nestsim.cli.console.results import write_output_file
-    from nestsim.report.topology.draw import draw_topology
+    from nestsim.features.topology.picture import draw_topology
 
     with working("report: draw the network", quiet=quiet):
         write_output_file(output, lambda path: draw_topology(network, path))

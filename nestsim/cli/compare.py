@@ -263,9 +263,9 @@ def _networks_asked(
     equal: EqualIn | None,
 ) -> _Asked:
     import nestsim
-    from nestsim.features.compare.networks.data import networks_files
-    from nestsim.features.compare.networks.files import read_network_files
-    from nestsim.features.compare.networks.job import checked_planners
+    from nestsim.features.compare.networks_data import networks_files
+    from nestsim.features.compare.networks_files import read_network_files
+    from nestsim.features.compare.networks_job import checked_planners
 
     files = read_network_files(networks)
     return _Asked(
@@ -355,17 +355,19 @@ def diff(before: Before, after: After, as_json: Json = False) -> None:
 
     Example: `nestsim diff results/first results/second`
     """
-    from nestsim.report.diff import compare_reports, read_report
+    from nestsim.features.run.diff import compare_reports, read_report
 
     found = compare_reports(read_report(before), read_report(after))
     if as_json:
-        from nestsim.report.diff import diff_json
-        from nestsim.report.json import dump_json
+        from nestsim.document.dumps import dump_json
+        from nestsim.features.run.diff import diff_json
 
         typer.echo(dump_json(diff_json(found)), nl=False)
     else:
         from nestsim.cli.console.output import result_console
-        from nestsim.report.diff import print_diff
+        from nestsim.document.terminal import print_document
+        from nestsim.features.run.diff import diff_document
 
-        print_diff(found, (str(before), str(after)), result_console())
+        document = diff_document(found, (str(before), str(after)))
+        print_document(document, result_console())
     raise typer.Exit(0 if found.is_empty else 1)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nestsim.cli.console.results import Json, Quiet
+from nestsim.cli.console.results import Json, Quiet, Verbose
 
 
 def plan_instance(path: Path, *, score: bool, as_json: bool, quiet: bool) -> int:
@@ -32,20 +32,18 @@ def plan_instance(path: Path, *, score: bool, as_json: bool, quiet: bool) -> int
             solution = solve(instance)
         scored = score_baselines(instance) if score else ()
     if as_json:
-        from nestsim.report.json import dump_json
-        from nestsim.report.nest import scores_json, solution_json
+        from nestsim.document.dumps import dump_json
+        from nestsim.features.run.nest import scores_json, solution_json
 
         answer = scores_json(solution, scored) if score else solution_json(solution)
         typer.echo(dump_json(answer), nl=False)
     else:
         from nestsim.cli.console.output import result_console
-        from nestsim.report.nest import print_scores, print_solution
+        from nestsim.document.terminal import print_document
+        from nestsim.features.run.nest import solution_document
 
-        console = result_console()
-        if score:
-            print_scores(solution, scored, path.name, console)
-        else:
-            print_solution(solution, path.name, console)
+        document = solution_document(solution, path.name, scored if score else None)
+        print_document(document, result_console())
     return 0 if solution.plan else 1
 
 
@@ -91,12 +89,13 @@ Explain = Annotated[
 ]
 
 
-def plan(
+def plan(  # noqa: PLR0913, PLR0917 - one for each option
     scenario: OptionalScenarioFile = None,
     explain: Explain = None,
     nest_instance: NestInstanceFile = None,
     score: NestScore = False,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Print the k best plans of a scenario, with their planned times.
@@ -115,7 +114,9 @@ def plan(
         solved = plan_instance(nest_instance, score=score, as_json=as_json, quiet=quiet)
         raise typer.Exit(solved)
     if scenario is not None:
-        raise typer.Exit(_plan_scenario(scenario, as_json=as_json, quiet=quiet))
+        raise typer.Exit(
+            _plan_scenario(scenario, as_json=as_json, verbose=verbose, quiet=quiet)
+        )
 
 
 def _check_what(scenario: Path | None, instance: Path | None, *, score: bool) -> None:
@@ -165,7 +166,7 @@ def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) ->
     return 0
 
 
-def _plan_scenario(scenario: Path, *, as_json: bool, quiet: bool) -> int:
+def _plan_scenario(scenario: Path, *, as_json: bool, verbose: bool, quiet: bool) -> int:
     """Plan a scenario, print the plans and return the exit status."""
     import nestsim
     from nestsim.cli.console.output import note_all, progress_bar
@@ -174,5 +175,5 @@ def _plan_scenario(scenario: Path, *, as_json: bool, quiet: bool) -> int:
     with progress_bar(quiet=quiet) as progress:
         report = nestsim.plan(scenario, progress=progress)
     note_all(report.notices, quiet=quiet)
-    print_report(report, as_json=as_json)
+    print_report(report, as_json=as_json, verbose=verbose)
     return 0 if report.succeeded else 1

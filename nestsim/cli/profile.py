@@ -15,7 +15,7 @@ from nestsim.cli.console.results import Force, Json, Quiet
 
 if TYPE_CHECKING:
     from estimators.measuring.links import World
-    from estimators.user_files.tables import LinkSweep
+    from estimators.user_files import LinkSweep
     from nestsim.features.profile.links import LinkFit, Stated
     from nestsim.features.profile.nccl_tests import LogOptions
     from planner.work import Progress
@@ -56,14 +56,14 @@ def profile_links(  # noqa: PLR0913 - one for each option
     import os
     from datetime import UTC, datetime
 
-    from estimators.measuring.devices import available_device
     from estimators.measuring.link_processes import launched_world, local_ranks
     from estimators.measuring.links import measure_links
-    from estimators.user_files.links import is_user_links
+    from estimators.measuring.operators import available_device
+    from estimators.user_files import is_user_links
     from nestsim.cli.console.output import note, progress_bar
     from nestsim.cli.console.results import check_output_file, write_output_file
+    from nestsim.document.folder import writer_of
     from nestsim.features.profile.links import fit_links
-    from nestsim.report.destination import writer_of
 
     available_device(device)
     world = launched_world(os.environ, device)
@@ -112,12 +112,12 @@ def profile_logs(  # noqa: PLR0913 - one for each option
     force, as_json, quiet
         As the options say.
     """
-    from estimators.user_files.links import is_user_links
+    from estimators.user_files import is_user_links
     from nestsim.cli.console.output import note
     from nestsim.cli.console.results import check_output_file, write_output_file
+    from nestsim.document.folder import writer_of
     from nestsim.features.profile.links import fit_links
     from nestsim.features.profile.nccl_tests import read_nccl_tests
-    from nestsim.report.destination import writer_of
 
     check_output_file(output, is_user_links, inputs=logs, force=force)
     sweep = read_nccl_tests(logs, options)
@@ -160,8 +160,8 @@ def _print(fitted: "LinkFit", *, as_json: bool) -> None:
     if as_json:
         import typer
 
+        from nestsim.document.dumps import dump_json
         from nestsim.features.profile.links import links_json
-        from nestsim.report.json import dump_json
 
         typer.echo(dump_json(links_json(fitted)), nl=False)
         return
@@ -380,8 +380,11 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
 
     seconds = _seconds(budget)
     check_output_file(output, is_profile, inputs=(), force=force)
-    from estimators.measuring.devices import available_device
-    from estimators.measuring.operators import check_layers, measure_profile
+    from estimators.measuring.operators import (
+        available_device,
+        check_layers,
+        measure_profile,
+    )
 
     chosen = available_device(device.value)
     with progress_bar(quiet=quiet) as progress:
@@ -397,8 +400,8 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
     with working("check: measure whole layers", quiet=quiet):
         checks = check_layers(measured, chosen, quick=quick) if check else []
     if as_json:
+        from nestsim.document.dumps import dump_json
         from nestsim.features.profile.report import profile_json
-        from nestsim.report.json import dump_json
 
         typer.echo(dump_json(profile_json(measured, checks)), nl=False)
         return
@@ -498,18 +501,18 @@ def calibrate(
     """
     from datetime import UTC, datetime
 
-    from estimators.user_files.constants import is_user_constants, user_constants_toml
+    from estimators.user_files import is_user_constants, user_constants_toml
     from nestsim.cli.console.output import note, progress_bar, result_console
     from nestsim.cli.console.results import check_output_file, write_output_file
+    from nestsim.document.dumps import dump_json
+    from nestsim.document.folder import writer_of
+    from nestsim.document.wording import plural
     from nestsim.features.profile.constants import (
         calibrate_runs,
         calibration_json,
         print_run_calibration,
     )
     from nestsim.features.validation.rows.columns import read_measurements
-    from nestsim.report.destination import writer_of
-    from nestsim.report.json import dump_json
-    from nestsim.report.wording import plural
 
     rows = read_measurements(measurements)
     if output is not None:

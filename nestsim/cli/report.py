@@ -57,10 +57,9 @@ def report(
     """
     from nestsim.cli.console.output import note, note_all, progress_bar
     from nestsim.cli.console.results import check_output_file, write_output_file
+    from nestsim.document.folder import PAGE, claimed_folder, writer_of
     from nestsim.document.html import is_page
     from nestsim.face.folder import report_page
-    from nestsim.report.destination import claimed_folder, writer_of
-    from nestsim.report.folder import PAGE
 
     if output is not None:
         inputs = [] if scenario is None else [scenario]

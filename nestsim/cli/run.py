@@ -14,6 +14,7 @@ from nestsim.cli.console.results import (
     Quiet,
     ScenarioFile,
     ScenarioFiles,
+    Verbose,
 )
 
 Output = Annotated[
@@ -35,6 +36,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     no_figures: NoFigures = False,
     html: Html = False,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Plan, replay, judge and report: the main job.
@@ -52,7 +54,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     import nestsim
     from nestsim.cli.console.output import note_all, progress_bar
     from nestsim.cli.console.results import print_report, results_folders, write_report
-    from nestsim.report.folder import FILES
+    from nestsim.features.run.files import FILES
     from nestsim.scenario import load_scenario
 
     loaded = [load_scenario(path) for path in scenarios]
@@ -72,7 +74,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
                 html=html,
                 quiet=quiet,
             )
-            print_report(report, as_json=as_json)
+            print_report(report, as_json=as_json, verbose=verbose)
             status = max(status, 0 if report.succeeded else 1)
     raise typer.Exit(status)
 
@@ -127,6 +129,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one for each option
     no_figures: NoFigures = False,
     html: Html = False,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Replay one given plan, judge and report it.
@@ -143,7 +146,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one for each option
     import nestsim
     from nestsim.cli.console.output import note_all, progress_bar
     from nestsim.cli.console.results import print_report, results_folder, write_report
-    from nestsim.report.folder import FILES
+    from nestsim.features.run.files import FILES
     from nestsim.scenario import load_scenario
 
     loaded = load_scenario(scenario)
@@ -161,5 +164,5 @@ def simulate(  # noqa: PLR0913, PLR0917 - one for each option
                 html=html,
                 quiet=quiet,
             )
-    print_report(report, as_json=as_json)
+    print_report(report, as_json=as_json, verbose=verbose)
     raise typer.Exit(0 if report.succeeded else 1)

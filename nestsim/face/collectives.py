@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.folder import Writer, writer_of
 from nestsim.document.parts import Document
+from nestsim.document.wording import plan_label
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -21,8 +23,6 @@ from nestsim.features.collectives.job import (
     sizes_between,
 )
 from nestsim.features.collectives.record import collectives_csv, collectives_json
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.wording import plan_label
 from nestsim.scenario.load import Scenario
 
 if TYPE_CHECKING:

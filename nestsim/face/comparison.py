@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import frame_of, plain_values
+from nestsim.document.folder import ResultsFolder
 from nestsim.document.parts import Document
+from nestsim.document.terminal import print_document
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -24,6 +27,7 @@ from nestsim.features.compare.data import (
     comparison_rows,
     comparison_writers,
 )
+from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.job import (
     CompareSettings,
     checked_settings,
@@ -31,11 +35,6 @@ from nestsim.features.compare.job import (
     store_facts,
 )
 from nestsim.features.compare.record import Comparison
-from nestsim.features.compare.text import print_comparison
-from nestsim.page.kinds.comparison import comparison_page
-from nestsim.report.destination import ResultsFolder
-from nestsim.report.frames import frame_of
-from nestsim.report.json import plain_values
 from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario
 from planner.work import Progress
@@ -84,9 +83,11 @@ class CompareReport(PagedReport):
         """Return one row for each scenario and planner."""
         return frame_of(plain_values(comparison_rows(self.result)))
 
-    def print_to(self, console: "Console") -> None:
-        """Print who is fastest, and by which term."""
-        print_comparison(self.result, console)
+    def print_to(self, console: "Console", *, verbose: bool = False) -> None:
+        """Print what the document says, and how long searches took."""
+        print_document(
+            comparison_document(self.printed_dict()), console, verbose=verbose
+        )
 
     def contents(self) -> Contents:
         """Return copies of the scenarios, tables, the figure and the page."""
@@ -100,8 +101,8 @@ class CompareReport(PagedReport):
         )
 
     def document(self) -> Document:
-        """Return what ``page.html`` shows."""
-        return comparison_page(self.to_dict())
+        """Return what text, picture and page say."""
+        return comparison_document(self.to_dict())
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenarios' files."""

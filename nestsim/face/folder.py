@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nestsim.document.folder import MANIFEST, replace_file, writer_of
 from nestsim.document.html import page_html
 from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, calling
 from nestsim.face.launch import launch_snippets
-from nestsim.page.run import result_page
-from nestsim.page.stored import stored_run
+from nestsim.features.run.document import launch_section, run_document
+from nestsim.features.run.record import reported_candidate
+from nestsim.features.run.stored import stored_run
 from nestsim.registry import STORED, StoredFeature
-from nestsim.report.destination import MANIFEST, replace_file, writer_of
-from nestsim.report.json import reported_candidate
 from topologies.errors import InputError
 from topologies.input_file import Value, decode, parse_json, read_file
 
@@ -92,10 +92,10 @@ def report_page(
         named = None if scenario is None else Path(scenario)
         found = stored_run(place, named, progress=call.progress, trust_code=trust_code)
         best = reported_candidate(found.result)
-        snippets = (
-            () if best is None else launch_snippets(found.scenario, best.priced.plan)
-        )
-    page = result_page(found.result, found.rows, snippets)
+        page = run_document(found.result, rows=found.rows)
+        if best is not None:
+            snippets = launch_snippets(found.scenario, best.priced.plan)
+            page = page.with_section(launch_section(snippets))
     return ReportPage(page=page, notices=tuple(call.notices))
 
 

@@ -3,18 +3,23 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import frame_of
 from nestsim.document.parts import Document
-from nestsim.evaluate.assertions import Checked, check_assertions, exit_status
-from nestsim.evaluate.cost.run import RunCost
+from nestsim.document.wording import plan_label
+from nestsim.evaluate.cost import RunCost
 from nestsim.evaluate.job import explain_job, plan_job, run_job, simulate_job
 from nestsim.evaluate.results import (
     Candidate,
+    Checked,
     ExplainResult,
     PlanResult,
     ReplayedResult,
+    check_assertions,
+    exit_status,
 )
 from nestsim.face.calls import (
     ProgressTarget,
@@ -22,30 +27,28 @@ from nestsim.face.calls import (
     calling,
     scenario_from,
 )
-from nestsim.face.report import Contents, PagedReport, Report
-from nestsim.page.run import result_page
-from nestsim.report.cost import cost_cells
-from nestsim.report.explain import (
+from nestsim.face.report import Contents, DocumentReport, PagedReport
+from nestsim.features.run.cost import cost_cells
+from nestsim.features.run.document import (
+    launch_section,
+    plan_document,
+    run_document,
+)
+from nestsim.features.run.explain import (
+    explain_document,
     explain_json,
     explanation_sentences,
-    print_explanation,
 )
-from nestsim.report.folder import (
+from nestsim.features.run.files import run_writers
+from nestsim.features.run.record import (
+    assertions_json,
+    plan_json,
     plan_rows,
+    reported_candidate,
     result_facts,
-    result_writers,
+    result_json,
     summary_rows,
 )
-from nestsim.report.frames import frame_of
-from nestsim.report.json import plan_json, reported_candidate
-from nestsim.report.text import (
-    assertions_json,
-    print_assertions,
-    print_plans,
-    print_result,
-    result_json,
-)
-from nestsim.report.wording import plan_label
 from nestsim.scenario.load import Scenario
 from planner.explain.request import Request
 from planner.plans.written import read_plan
@@ -54,7 +57,6 @@ from topologies.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -123,17 +125,12 @@ class JobReport(PagedReport):
         """Return one row for each replayed plan, fastest first."""
         return frame_of(summary_rows(self.result))
 
-    def print_to(self, console: "Console") -> None:
-        """Print verdict, plan, planned beside simulated time, and assertions."""
-        print_result(self.result, console)
-        print_assertions(self.assertions, console)
-
     def contents(self) -> Contents:
         """Return the plan, the trace, tables and figures."""
         text = self.scenario.text
         return Contents(
             writers={
-                **result_writers(self.result, text),
+                **run_writers(self.result, text, self.document()),
                 **self.page_writers(),
             },
             manifest={
@@ -143,15 +140,23 @@ class JobReport(PagedReport):
         )
 
     def document(self) -> Document:
-        """Return what ``page.html`` shows."""
-        best, rows = self.best, result_json(self.result).get("candidates", ())
+        """Return what text, pictures and page say."""
+        return self._document
+
+    @cached_property
+    def _document(self) -> Document:
+        return run_document(self.result, self.assertions)
+
+    def page(self) -> Document:
+        """Return the document with what launches the plan."""
+        best = self.best
         if best is None:
-            return result_page(self.result, rows)
+            return self.document()
         # All formats of launches: a tenth of a second that other commands do not wait.
         from nestsim.face.launch import launch_snippets
 
         snippets = launch_snippets(self.scenario, best.priced.plan)
-        return result_page(self.result, rows, snippets)
+        return self.document().with_section(launch_section(snippets))
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""
@@ -159,7 +164,7 @@ class JobReport(PagedReport):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class PlanReport(Report):
+class PlanReport(DocumentReport):
     """The k best plans of a search, not replayed."""
 
     scenario: Scenario
@@ -207,14 +212,13 @@ class PlanReport(Report):
         """Return one row for each plan, best first."""
         return frame_of(plan_rows(self.result.candidates))
 
-    def print_to(self, console: "Console") -> None:
-        """Print the plans and the assertions."""
-        print_plans(self.result, console)
-        print_assertions(self.assertions, console)
+    def document(self) -> Document:
+        """Return what the plans are, and what became of the assertions."""
+        return plan_document(self.result, self.assertions)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class ExplainReport(Report):
+class ExplainReport(DocumentReport):
     """A configuration beside the best plan."""
 
     result: ExplainResult
@@ -255,9 +259,9 @@ class ExplainReport(Report):
             ]
         )
 
-    def print_to(self, console: "Console") -> None:
-        """Print the verdict, and both plans term by term."""
-        print_explanation(self.result, console)
+    def document(self) -> Document:
+        """Return the verdict, and both plans term by term."""
+        return explain_document(self.result)
 
 
 def plan(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> PlanReport:

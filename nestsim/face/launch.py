@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import frame_of
+from nestsim.document.folder import writer_of
 from nestsim.document.parts import Snippet
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, FolderReport, Report
@@ -25,8 +27,6 @@ from nestsim.launch.registry import (
     find_reader,
     find_writer,
 )
-from nestsim.report.destination import writer_of
-from nestsim.report.frames import frame_of
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.plans.written import read_plan
 from planner.step.plan import Plan

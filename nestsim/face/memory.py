@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import dump_json, frame_of
+from nestsim.document.folder import Writer, writer_of
 from nestsim.document.parts import Document
+from nestsim.document.wording import plan_label
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, PagedReport
 from nestsim.features.memory.document import memory_document
 from nestsim.features.memory.job import MemoryResult, memory_job
 from nestsim.features.memory.record import memory_json, stage_rows
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.frames import frame_of
-from nestsim.report.json import dump_json
-from nestsim.report.wording import plan_label
 from nestsim.scenario.load import Scenario
 from planner.explain.request import Request
 from planner.step.plan import Plan

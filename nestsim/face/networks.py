@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import frame_of, plain_values
+from nestsim.document.folder import ResultsFolder
 from nestsim.document.parts import Document
+from nestsim.document.terminal import print_document
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -17,25 +20,21 @@ from nestsim.face.calls import (
 )
 from nestsim.face.report import Contents, PagedReport
 from nestsim.features.compare.data import STORE, TIMES
-from nestsim.features.compare.networks.data import (
+from nestsim.features.compare.networks_data import (
     networks_json,
     networks_manifest,
     networks_rows,
     networks_writers,
 )
-from nestsim.features.compare.networks.equality import are_equal
-from nestsim.features.compare.networks.files import NetworkFile, read_network_files
-from nestsim.features.compare.networks.job import (
+from nestsim.features.compare.networks_document import networks_document
+from nestsim.features.compare.networks_files import NetworkFile, read_network_files
+from nestsim.features.compare.networks_job import (
     checked_planners,
     networks_facts,
     networks_job,
 )
-from nestsim.features.compare.networks.record import Equal, NetworkComparison
-from nestsim.features.compare.networks.text import leaders_label, print_networks
-from nestsim.page.kinds.networks import networks_page
-from nestsim.report.destination import ResultsFolder
-from nestsim.report.frames import frame_of
-from nestsim.report.json import plain_values
+from nestsim.features.compare.networks_record import Equal, NetworkComparison
+from nestsim.features.compare.networks_words import are_equal, leaders_label
 from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario
 from planner.work import Progress
@@ -88,9 +87,9 @@ class NetworksReport(PagedReport):
         """Return one row for each network and planner."""
         return frame_of(plain_values(networks_rows(self.result)))
 
-    def print_to(self, console: "Console") -> None:
-        """Print whether they are equal, what each gives, and what it is made of."""
-        print_networks(self.result, console)
+    def print_to(self, console: "Console", *, verbose: bool = False) -> None:
+        """Print what the document says, and how long searches took."""
+        print_document(networks_document(self.printed_dict()), console, verbose=verbose)
 
     def contents(self) -> Contents:
         """Return copies of what was read, tables, the figure and the page."""
@@ -105,7 +104,7 @@ class NetworksReport(PagedReport):
 
     def document(self) -> Document:
         """Return what ``page.html`` shows."""
-        return networks_page(self.to_dict())
+        return networks_document(self.to_dict())
 
     def inputs(self) -> Sequence[Path]:
         """Return the files that were read."""

@@ -6,23 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from nestsim.document.html import write_page
-from nestsim.document.markdown import markdown
-from nestsim.document.parts import Document
-from nestsim.document.picture.sheet import draw_document, has_picture
-from nestsim.document.terminal import print_document
-from nestsim.report.destination import (
+from nestsim.document.canvas import drawn_figures
+from nestsim.document.dumps import dump_json
+from nestsim.document.folder import (
+    PAGE,
     ResultsFolder,
     Writer,
     claimed_folder,
     replace_file,
 )
-from nestsim.report.figures.canvas import drawn_figures
-from nestsim.report.folder import PAGE
-from nestsim.report.json import dump_json
-from nestsim.report.tables import plain_text
-from nestsim.running.notebook import fact_text, html_of, html_table
-from nestsim.running.progress import shown_progress
+from nestsim.document.html import write_page
+from nestsim.document.markdown import markdown
+from nestsim.document.parts import Document
+from nestsim.document.sheet import draw_document, has_picture
+from nestsim.document.terminal import plain_text, print_document
+from nestsim.running.progress import fact_text, html_of, html_table, shown_progress
 from nestsim.scenario.errors import nearest, one_of
 from planner.work import Progress
 from topologies.errors import InputError
@@ -204,7 +202,7 @@ class FolderReport(Report):
         Parameters
         ----------
         folder
-            As `nestsim.report.destination.claimed_folder` gives it.
+            As `nestsim.document.folder.claimed_folder` gives it.
         figures
             Draw the figures, too.
         html
@@ -235,20 +233,28 @@ class FolderReport(Report):
         }
 
 
-class PagedReport(FolderReport):
-    """What a job found that can be looked at on one page."""
+class DocumentReport(Report):
+    """What a job found that says itself in a document."""
 
     @abstractmethod
     def document(self) -> Document:
         """Return what text, picture and page say."""
 
-    def print_to(self, console: "Console") -> None:
-        """Print what the document says."""
-        print_document(self.document(), console)
+    def print_to(self, console: "Console", *, verbose: bool = False) -> None:
+        """Print what the document says; with ``verbose`` its details, too."""
+        print_document(self.document(), console, verbose=verbose)
 
     def to_markdown(self) -> str:
         """Return what the document says in Markdown, e.g. for the summary of a CI."""
         return markdown(self.document())
+
+
+class PagedReport(DocumentReport, FolderReport):
+    """What a job found that can be looked at on one page."""
+
+    def page(self) -> Document:
+        """Return what the page shows: the document, and what only the page has."""
+        return self.document()
 
     def save_page(self, path: "str | os.PathLike[str]") -> None:
         """Write everything to look at into one HTML file, which needs no network.
@@ -280,4 +286,4 @@ class PagedReport(FolderReport):
         return {PAGE: self._write_page}
 
     def _write_page(self, path: Path) -> None:
-        write_page(self.document(), path)
+        write_page(self.page(), path)

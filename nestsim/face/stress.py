@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import csv_of, frame_of, plain_values
+from nestsim.document.folder import writer_of
 from nestsim.document.parts import Document
 from nestsim.face.calls import (
     ProgressTarget,
@@ -19,9 +21,6 @@ from nestsim.features.stress.data import matrix_rows, stress_json, stress_rows
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
 from nestsim.features.stress.results import StressResult
-from nestsim.report.destination import writer_of
-from nestsim.report.frames import csv_of, frame_of
-from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
 
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import dump_json
+from nestsim.document.folder import Writer, writer_of
 from nestsim.face.calls import ProgressTarget, calling
 from nestsim.face.report import Contents, FolderReport
 from nestsim.features.validation.collective_report import (
@@ -30,8 +32,6 @@ from nestsim.features.validation.report import (
 from nestsim.features.validation.rows.columns import Measurements, read_measurements
 from nestsim.features.validation.runner import ValidationResult
 from nestsim.features.validation.runner import validate as validate_rows
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.json import dump_json
 from planner.work import Progress
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.layers.table import LayerTable
+from estimators.layers.work import LayerTable
 from estimators.training import ParameterBytes
 from planner.kernels import tables as rows
 from planner.step.execution import Workload

@@ -42,7 +42,7 @@ from estimators.collectives.cost import (
     searched_algorithms,
 )
 from estimators.collectives.messages import level_shapes, slowest_edges
-from estimators.collectives.ring_phases import RING_OPERATIONS
+from estimators.collectives.phases import RING_OPERATIONS
 from estimators.grouping import PLAIN_GROUPING, Grouping
 from planner.kernels import tables as columns
 from planner.step.offload import HostRates, host_rates

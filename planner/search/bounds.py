@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from estimators.collectives.cost import rates_by_algorithm
 from estimators.grouping import PLAIN_GROUPING, Grouping
-from estimators.layers.table import LayerTable
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, LayerTable
 from estimators.training import Sizes, expert_data_size
 from planner.cost.rates import StageRates
 from planner.kernels import relaxed as kernel

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from nestsim.document.folder import ResultsFolder, Writer
     from nestsim.face.report import FolderReport, Report
-    from nestsim.report.destination import ResultsFolder, Writer
 
 PICTURE = ".png"
 """How the names of figures in a folder of results end."""
@@ -41,7 +41,7 @@ def results_folders(
     InputError
         If one cannot be written into.
     """
-    from nestsim.report.destination import claimed_folder
+    from nestsim.document.folder import claimed_folder
 
     with ExitStack() as stack:
         claimed = []
@@ -153,18 +153,22 @@ def write_report(
     note(f"Results are in {named}", quiet=quiet)
 
 
-def print_report(report: "Report", *, as_json: bool) -> None:
-    """Print what was found, for people or for programs."""
+def print_report(report: "Report", *, as_json: bool, verbose: bool = False) -> None:
+    """Print what was found, for people, with ``verbose`` in detail, or for programs."""
     if as_json:
         from typer import echo
 
-        from nestsim.report.json import dump_json
+        from nestsim.document.dumps import dump_json
 
         echo(dump_json(report.printed_dict()), nl=False)
         return
     from nestsim.cli.console.output import result_console
+    from nestsim.face.report import DocumentReport
 
-    report.print_to(result_console())
+    if isinstance(report, DocumentReport):
+        report.print_to(result_console(), verbose=verbose)
+    else:
+        report.print_to(result_console())
 
 
 def check_output_file(
@@ -175,7 +179,7 @@ def check_output_file(
     force: bool,
 ) -> None:
     """Refuse a file that results may not be written to, before anything is done."""
-    from nestsim.report.destination import check_file
+    from nestsim.document.folder import check_file
 
     with _about_output():
         check_file(file, is_ours, inputs=inputs, force=force)
@@ -183,7 +187,7 @@ def check_output_file(
 
 def write_output_file(file: Path, write: "Writer") -> None:
     """Write a file whole or not at all."""
-    from nestsim.report.destination import replace_file
+    from nestsim.document.folder import replace_file
 
     with _about_output():
         replace_file(file, write)
@@ -216,6 +220,16 @@ Quiet = Annotated[
     bool,
     typer.Option(
         "--quiet", "-q", help="No progress and no notes; results and errors only."
+    ),
+]
+
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Print everything that report.txt of a folder of results has: what the "
+        "times rest on, stages, links, the search.",
     ),
 ]
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import dump_json, frame_of
+from nestsim.document.folder import Writer, writer_of
 from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, PagedReport
@@ -13,9 +15,6 @@ from nestsim.features.goodput.document import goodput_document
 from nestsim.features.goodput.job import goodput_job
 from nestsim.features.goodput.record import goodput_json, seed_rows
 from nestsim.features.goodput.results import GoodputResult
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.frames import frame_of
-from nestsim.report.json import dump_json
 from nestsim.scenario.load import Scenario
 
 if TYPE_CHECKING:

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import csv_of, frame_of
+from nestsim.document.folder import Writer, writer_of
 from nestsim.document.parts import Document
+from nestsim.document.wording import plan_label
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, PagedReport
 from nestsim.features.jitter.document import jitter_document
 from nestsim.features.jitter.job import JitterResult, jitter_job
 from nestsim.features.jitter.record import jitter_json, run_rows, scale_rows
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.frames import csv_of, frame_of
-from nestsim.report.wording import plan_label
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.operations.jitter import MOST_RUNS
 from topologies.errors import InputError

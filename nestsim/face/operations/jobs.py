@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import frame_of
+from nestsim.document.folder import Writer, writer_of
 from nestsim.document.parts import Document
 from nestsim.face.calls import ProgressTarget, calling
 from nestsim.face.report import Contents, PagedReport
@@ -14,8 +16,6 @@ from nestsim.features.jobs.job import jobs_job
 from nestsim.features.jobs.record import job_rows, jobs_csv, jobs_json
 from nestsim.features.jobs.results import TenancyResult
 from nestsim.features.jobs.scenario import JobsScenario
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.frames import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -31,8 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.layers.shares import divisibility_problem
-from estimators.layers.table import LayerTable
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, LayerTable
 from planner.rivals.protocol import node_levels
 from planner.step.execution import Workload
 from planner.step.virtual import block_span

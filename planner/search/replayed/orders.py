@@ -30,7 +30,7 @@ import numpy as np
 
 from estimators.collectives.cost import rates_by_algorithm
 from estimators.collectives.messages import slowest_edges
-from estimators.layers.table import LayerTable
+from estimators.layers.work import LayerTable
 from planner.cost.rates import PlacementRates, StageGroups
 from planner.kernels import tables as columns
 from planner.kernels.placement_loads import leaving_shares

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from estimators.models.library.catalog import model_names
+from estimators.models.library import model_names
 from nestsim.face.launch import import_launch
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.registry import READERS
