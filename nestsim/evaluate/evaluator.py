@@ -41,8 +41,8 @@ from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.search import Replays
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
+from planner.step.memory import stage_rooms
 from planner.step.plan import Plan
-from planner.step.room import stage_rooms
 from planner.work import Progress, Work
 from topologies.arrays import FloatArray
 from topologies.errors import InputError

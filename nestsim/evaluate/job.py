@@ -39,8 +39,8 @@ from planner.plans.checks import check_plan
 from planner.rivals.protocol import PlannerOutcome
 from planner.search.thriftiest import fullest_stage
 from planner.step.execution import Workload
+from planner.step.memory import is_within
 from planner.step.plan import Plan
-from planner.step.room import is_within
 from planner.step.schedules import find_schedule
 from planner.work import Progress
 from topologies.errors import InputError, located

@@ -27,8 +27,8 @@ from planner.cost.objective import PricedPlan
 from planner.explain.explain import Explanation
 from planner.search.launchable import BrokenRule
 from planner.step.execution import Execution
+from planner.step.memory import judge_room
 from planner.step.plan import Plan
-from planner.step.room import judge_room
 from planner.work import Spent
 from topologies.accelerators import Accelerator
 from topologies.errors import short_repr

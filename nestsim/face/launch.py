@@ -28,7 +28,7 @@ from nestsim.launch.registry import (
     group_files,
 )
 from nestsim.scenario.load import Scenario, load_scenario
-from planner.plans.json_file import read_plan
+from planner.plans.written import read_plan
 from planner.step.plan import Plan
 from topologies.errors import InputError
 from topologies.input_file import read_text

@@ -31,7 +31,7 @@ from nestsim.simulator.work import (
     Phase,
     RingPhase,
 )
-from planner.cost.groups import StageGroups
+from planner.cost.rates import StageGroups
 from planner.step.exposure import PassProgress, parameter_buckets
 from planner.step.ledger import (
     ACROSS,

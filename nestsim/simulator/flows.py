@@ -47,7 +47,8 @@ from nestsim.simulator.work import (
     Phase,
     PipelineWork,
 )
-from planner.step.schedules import VirtualStages, find_schedule
+from planner.step.instructions import VirtualStages
+from planner.step.schedules import find_schedule
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.network import Links, Network
 

@@ -62,7 +62,8 @@ from nestsim.simulator.system import (
     tick_for,
 )
 from nestsim.simulator.work import PipelineWork
-from planner.step.schedules import Instructions, find_schedule
+from planner.step.instructions import Instructions
+from planner.step.schedules import find_schedule
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network

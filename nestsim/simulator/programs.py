@@ -44,16 +44,15 @@ from nestsim.simulator.system import (
     quantise,
 )
 from nestsim.simulator.work import Moves, PipelineWork
-from planner.step.schedules import (
+from planner.step.instructions import (
     BACKWARD,
     FIRST_FORWARD,
     FORWARD,
     NUM_KINDS,
-    SCHEDULES,
     WEIGHT,
     Instructions,
-    find_schedule,
 )
+from planner.step.schedules import SCHEDULES, find_schedule
 from topologies.arrays import IntArray
 
 RUNNING = -1

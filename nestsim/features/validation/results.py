@@ -22,7 +22,7 @@ from nestsim.features.validation.metrics import (
     grouped,
     ranking_of,
 )
-from planner.step.room import judge_room
+from planner.step.memory import judge_room
 from topologies.errors import short_repr
 
 K = TypeVar("K", bound=Hashable)

@@ -19,7 +19,8 @@ from planner.cost.pricing import plan_degrees, plan_kinds, price_plan, rates_of
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.search.best_first import search
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, USUAL_KIND, WEIGHT
+from planner.step.instructions import BACKWARD, FORWARD, USUAL_KIND, WEIGHT
+from planner.step.schedules import SCHEDULES
 from tests.planner.cost.test_pricing import TREE, plan, workload
 from tests.planner.examples import eight_devices, executed, tiny_job
 from tests.planner.fleets import executed_on, slow_fleet

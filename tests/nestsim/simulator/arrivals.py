@@ -9,7 +9,7 @@ import numpy as np
 
 from nestsim.simulator.replay import ReplaySettings, fold_model, replay, run_system
 from nestsim.simulator.system import SPAN_KINDS, TRANSFER_KINDS
-from planner.step.schedules import FORWARD
+from planner.step.instructions import FORWARD
 
 FORMS = tuple(
     ReplaySettings(folding=folding, engine=engine, skipping=skipping)

@@ -29,7 +29,8 @@ from nestsim.simulator.work import (
     Move,
     RingPhase,
 )
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES
+from planner.step.instructions import BACKWARD, FORWARD
+from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,

@@ -27,7 +27,8 @@ from nestsim.simulator.work import (
     Move,
     RingPhase,
 )
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
+from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import (
     actor_slowdowns,
     contended_step,

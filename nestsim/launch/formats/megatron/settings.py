@@ -19,7 +19,7 @@ from nestsim.launch.formats.usual import strongest
 from nestsim.launch.job import LaunchJob
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LAYOUT, LaunchRules, counted_ends, has_other_ends
-from planner.step.schedules.language import round_length
+from planner.step.instructions import round_length
 
 Values = tuple[str, ...]
 """What stands behind an option; nothing behind a flag."""
