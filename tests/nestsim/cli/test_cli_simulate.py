@@ -414,7 +414,7 @@ def test_every_schedule_can_be_replayed(
     for stage in data["planned"]["stages"]:
         assert (stage["weight_gradient_s"] > 0.0) == splits
     # The whole folder: figures, trace and report.
-    status, out = simulated(capsys, job, "--output", "found", "--quiet")
+    status, _ = simulated(capsys, job, "--output", "found", "--quiet")
     assert status == 0
     text = (folder / "found" / "report.txt").read_text(encoding="utf-8")
     assert ("Weight" in text) == splits
