@@ -42,6 +42,7 @@ from nestsim.features.run.explain import (
 from nestsim.features.run.files import run_writers
 from nestsim.features.run.record import (
     assertions_json,
+    candidate_rows,
     plan_json,
     plan_rows,
     reported_candidate,
@@ -148,15 +149,16 @@ class JobReport(PagedReport):
         return run_document(self.result, self.assertions)
 
     def page(self) -> Document:
-        """Return the document with what launches the plan."""
+        """Return what can be said from the folder of results, and what launches it."""
         best = self.best
+        page = run_document(self.result, rows=candidate_rows(self.result))
         if best is None:
-            return self.document()
+            return page
         # All formats of launches: a tenth of a second that other commands do not wait.
         from nestsim.face.launch import launch_snippets
 
         snippets = launch_snippets(self.scenario, best.priced.plan)
-        return self.document().with_section(launch_section(snippets))
+        return page.with_section(launch_section(snippets))
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""

@@ -21,8 +21,8 @@ SURFACE = {
         "FOLDER",
     ],
     "plan": [
-        *("--explain", "--json", "--nest-instance", "--quiet", "--score", "-q"),
-        *("--verbose", "-v", "SCENARIO"),
+        *("--explain", "--json", "--nest-instance", "--quiet", "--score"),
+        *("--verbose", "-q", "-v", "SCENARIO"),
     ],
     "simulate": [
         *("--force", "--html", "--json", "--no-figures", "--output", "--plan"),

@@ -114,7 +114,8 @@ def run_document(
     checked
         Assertions of the scenario.
     rows
-        ``candidates`` of ``result.json`` where ``result`` has the reported plan alone.
+        ``candidates`` of ``result.json``, where no more is to be said of other plans
+        than a folder of results holds; empty for all that ``result`` says.
     """
     best = reported_candidate(result)
     return Document(
@@ -259,7 +260,7 @@ def _replayed(
                 candidate_rows(result), result.candidates, strict=True
             )
         ]
-        others = others_sentence(result.candidates)
+        others = "" if rows else others_sentence(result.candidates)
         yield Section(
             name="candidates",
             title="Replayed plans",
