@@ -1,8 +1,10 @@
 """Clouds of points over logarithmic axes, lines, and bands around equality."""
 
 from nestsim.document.drawing import (
+    TIP,
     Drawing,
     drawing,
+    number_field,
     plain_field,
     records,
     rounded,
@@ -63,7 +65,7 @@ def scatter_drawing(figure: Scatter) -> Drawing:
             "encoding": {
                 **places,
                 "fill": colour,
-                "tooltip": {"field": "tip", "type": "nominal"},
+                "tooltip": TIP,
             },
         },
         height=_HEIGHT,
@@ -73,12 +75,11 @@ def scatter_drawing(figure: Scatter) -> Drawing:
 
 def _axis(field: str, title: str, ends: tuple[float, float]) -> Drawing:
     domain = [*map(rounded, ends)]
-    return {
-        "field": field,
-        "type": "quantitative",
-        "scale": {"type": "log", "domain": domain, "nice": False, "clamp": True},
-        "axis": {"title": title, "tickCount": 6, "format": "~g", "grid": False},
-    }
+    return number_field(
+        field,
+        scale={"type": "log", "domain": domain, "nice": False, "clamp": True},
+        axis={"title": title, "tickCount": 6, "format": "~g", "grid": False},
+    )
 
 
 def _equality(figure: Scatter, across: Drawing, down: Drawing) -> list[Drawing]:
