@@ -1,4 +1,4 @@
 """What users found out about their own machines, in files that scenarios name.
 
-`nestsim calibrate` writes constants, `nestsim profile --links` what links reach.
+`nestsim calibrate` writes constants, `nestsim profile-links` what links reach.
 """

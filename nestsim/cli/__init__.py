@@ -4,7 +4,7 @@ import gc
 import signal
 from collections.abc import Callable, Sequence
 
-from nestsim.cli.console.streams import standard_streams
+from nestsim.cli.streams import standard_streams
 from nestsim.running.interruption import Stop, stoppable
 from nestsim.running.progress import tell
 

@@ -10,10 +10,10 @@ import tomli
 
 import nestsim
 from nestsim.cli import main
+from nestsim.commands.stored import stored_document
 from nestsim.document.html import page_html
 from nestsim.document.picture.sheet import draw_document
-from nestsim.face.folder import stored_document
-from nestsim.face.operations.jobs import TenancyReport
+from nestsim.features.jobs.command import TenancyReport
 from nestsim.features.jobs.document import jobs_document
 from nestsim.features.jobs.results import lost_devices
 from nestsim.features.jobs.scenario import JobsScenario
