@@ -1,4 +1,4 @@
-"""The command line: parse, call, print, exit status. One command a file."""
+"""The command line: typer made of descriptions, and one way to run a command."""
 
 import gc
 import signal
