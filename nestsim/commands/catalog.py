@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from nestsim.commands.task import Answer, Task, known
+from nestsim.commands.task import Reply, Task, known
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 from topologies.units import format_bandwidth, format_size
 
@@ -18,7 +18,7 @@ def accelerators_task() -> Task:
     """Return the task of listing accelerators."""
     devices = [load_accelerator(name) for name in accelerator_names()]
     return known(
-        Answer(
+        Reply(
             record=lambda: {device.name: _device_facts(device) for device in devices},
             text=partial(_print_accelerators, devices),
         )
@@ -70,7 +70,7 @@ def models_task() -> Task:
 
     library = {name: published_model(name) for name in model_names()}
     return known(
-        Answer(
+        Reply(
             record=partial(_models_json, library), text=partial(_print_models, library)
         )
     )
@@ -134,4 +134,4 @@ def schema_task() -> Task:
     from nestsim.scenario.table import scenario_schema
 
     text = json.dumps(scenario_schema(), indent=2, ensure_ascii=False)
-    return known(Answer(record=dict, text=lambda _: print(text)))  # noqa: T201
+    return known(Reply(record=dict, text=lambda _: print(text)))  # noqa: T201

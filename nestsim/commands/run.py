@@ -20,7 +20,7 @@ from nestsim.commands.calls import (
     scenario_from,
 )
 from nestsim.commands.report import Parts, Report, ScenarioReport
-from nestsim.commands.task import Answer, Printable, Task
+from nestsim.commands.task import Printable, Reply, Task
 from nestsim.document.parts import Document
 from nestsim.evaluate.assertions import Checked, check_assertions, exit_status
 from nestsim.evaluate.cost.run import RunCost
@@ -447,6 +447,6 @@ def _solved_instance(path: Path, score: bool, progress: Progress | None) -> Prin
         scored = score_baselines(instance)
         record = partial(scores_json, solution, scored)
         text = partial(print_scores, solution, scored)
-    return Answer(
+    return Reply(
         record=record, text=partial(text, path.name), succeeded=bool(solution.plan)
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nestsim.commands.calls import ProgressTarget, calling
 from nestsim.commands.launch import launch_snippets
-from nestsim.commands.task import Answer, FileOutput, Task, known
+from nestsim.commands.task import FileOutput, Reply, Task, known
 from nestsim.document.html import is_page, page_html
 from nestsim.document.parts import Document
 from nestsim.document.terminal import print_document
@@ -211,7 +211,7 @@ def diff_task(before: Path, after: Path) -> Task:
     changes = compare_reports(read_report(before), read_report(after))
     names = str(before), str(after)
     return known(
-        Answer(
+        Reply(
             record=partial(diff_json, changes),
             text=partial(print_diff, changes, names),
             succeeded=changes.is_empty,

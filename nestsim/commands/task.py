@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Printable(Protocol):
-    """What a command prints: a report, or an `Answer`."""
+    """What a command prints: a report, or an `Reply`."""
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ class Printable(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Reply:
     """What a command prints that makes no report."""
 
     record: Callable[[], Mapping[str, Any]]
@@ -103,6 +103,6 @@ class Task:
     """Whether what the call returns is printed."""
 
 
-def known(answer: Answer) -> Task:
+def known(answer: Reply) -> Task:
     """Return a task whose answer is there already."""
     return Task(call=lambda **_: answer)

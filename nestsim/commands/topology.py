@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from nestsim.commands.task import Answer, FileOutput, Task
+from nestsim.commands.task import FileOutput, Reply, Task
 from nestsim.evaluate.cluster import cluster_network
 from nestsim.report.assumptions import groups_json
 from nestsim.report.destination import Writer
@@ -49,17 +49,17 @@ def topology_task(
     )
 
 
-def _drawn_network(answer: Answer) -> Writer:
+def _drawn_network(answer: Reply) -> Writer:
     return lambda path: draw_topology(answer.about, path)
 
 
-def _topology(scenario: Scenario, progress: Progress | None) -> Answer:
+def _topology(scenario: Scenario, progress: Progress | None) -> Reply:
     """Build the network of a scenario."""
     if progress is not None:
         progress("network: build", None)
     with naming(scenario.path):
         network = cluster_network(scenario)
-    return Answer(
+    return Reply(
         record=partial(_topology_json, network, scenario),
         text=partial(_print_topology, network, scenario),
         notices=tuple(scenario.notes),

@@ -24,7 +24,7 @@ from estimators.operators.profile import Profile, is_profile, write_profile
 from estimators.user_files.constants import is_user_constants, user_constants_toml
 from estimators.user_files.links import is_user_links
 from estimators.user_files.tables import LinkSweep
-from nestsim.commands.task import Answer, FileOutput, Task
+from nestsim.commands.task import FileOutput, Reply, Task
 from nestsim.features.profile.constants import (
     calibrate_runs,
     calibration_json,
@@ -53,7 +53,7 @@ def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def _text_of(answer: Answer) -> Writer:
+def _text_of(answer: Reply) -> Writer:
     """Return what writes the text that an answer is about."""
     return writer_of(str(answer.about))
 
@@ -76,7 +76,7 @@ def profile_task(
 ) -> Task:
     """Return the task of measuring operators."""
 
-    def call(progress: Progress | None) -> Answer:
+    def call(progress: Progress | None) -> Reply:
         measured = measure_profile(
             available_device(device),
             date=_today(),
@@ -85,7 +85,7 @@ def profile_task(
             progress=progress,
         )
         checks = partial(_checks, measured, device, quick, quiet) if check else list
-        return Answer(
+        return Reply(
             record=lambda: _profile_json(measured, checks()),
             text=lambda console: _print_profile(measured, checks(), console),
             about=measured,
@@ -138,15 +138,15 @@ def links_task(  # noqa: PLR0913, PLR0917 - one for each option
             return Task(call=_nothing, prints=False)
     measure = partial(_measured, world, (device, count), budget=budget, quick=quick)
 
-    def call(progress: Progress | None) -> Answer:
+    def call(progress: Progress | None) -> Reply:
         stated = bandwidth, nic_bandwidth
         return _fitted(measure(progress=progress), stated, output.name, _today())
 
     return Task(call=call, file=_links_file(output))
 
 
-def _nothing(**_: object) -> Answer:
-    return Answer(record=dict, text=lambda _: None)
+def _nothing(**_: object) -> Reply:
+    return Reply(record=dict, text=lambda _: None)
 
 
 def _check_launched(ranks: int | None, launched: int) -> None:
@@ -193,12 +193,12 @@ def _fitted(
     stated: tuple[float | None, float | None],
     name: str,
     date: str,
-) -> Answer:
+) -> Reply:
     """Fit what links reach to a sweep."""
     fit: LinkFit = fit_links(
         sweep, _stated(sweep.device, *stated), name=name, date=date
     )
-    return Answer(
+    return Reply(
         record=partial(links_json, fit),
         text=partial(print_links, fit),
         about=fit.links.toml(),
@@ -225,7 +225,7 @@ def logs_task(
     """Return the task of fitting links to logs."""
     options = LogOptions(num_ranks=ranks, num_nodes=nodes)
 
-    def call(**_: object) -> Answer:
+    def call(**_: object) -> Reply:
         # Logs have no date, and a file of today would not be the same tomorrow.
         sweep = read_nccl_tests(logs, options)
         return _fitted(sweep, (bandwidth, nic_bandwidth), output.name, "date unknown")
@@ -249,11 +249,11 @@ def calibrate_task(measurements: Path, output: Path | None) -> Task:
     )
 
 
-def _calibrated(rows: Any, progress: Progress | None) -> Answer:
+def _calibrated(rows: Any, progress: Progress | None) -> Reply:
     """Fit constants to rows."""
     fit = calibrate_runs(rows, progress=progress)
     source = f"{plural(fit.num_rows, 'row')} of {fit.name}"
-    return Answer(
+    return Reply(
         record=partial(calibration_json, fit),
         text=partial(print_run_calibration, fit),
         succeeded=any(constant.is_told for constant in fit.constants),
