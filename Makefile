@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help demo test lint unit wide docs fuzz regret frameworks benchmark bench-planner \
+.PHONY: help demo test lint unit wide docs fuzz regret mutants frameworks benchmark bench-planner \
 	bench-simulator validate refit \
 	paper paper-all paper-page tables published slow clean
 .DEFAULT_GOAL := help
@@ -53,6 +53,11 @@ fuzz: $(STAMP)  ## 10,000 right and wrong inputs: counts, and a reproducer of ea
 # At most a minute or two each; `--workers` takes several at a time.
 regret: $(STAMP)  ## 100 random scenarios: is any other plan faster than the answer?
 	$(BIN)/python -m tests.regret --scenarios 100 --seed $(SEED) --output results/regret
+
+# One core, minutes to hours: each mutant runs the folder of tests beside its file.
+MUTANTS ?= 100
+mutants: $(STAMP)  ## 100 wrong operators and numbers: do tests notice each?
+	$(BIN)/python -m tests.mutants --mutants $(MUTANTS) --seed $(SEED) --output results/mutants
 
 # An environment of packages for each framework, below .frameworks: minutes, and disk.
 # CHECKOUTS=DIR (.frameworks/checkouts) has checkouts of Megatron-LM, each called like

@@ -12,15 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.host_time import HostTimes, host_times
 from estimators.layers.saved_activations import keeping_of
 from estimators.layers.sharding import layer_work, tied_parameters
-from estimators.layers.table import InLayerTraffic, LayerTable
-from estimators.layers.work import Degrees, LayerWork
+from estimators.layers.work import Degrees, InLayerTraffic, LayerTable, LayerWork
 from estimators.models.spec import TransformerSpec
-from estimators.operators.engines.layer_time import layer_time
+from estimators.operators.layer_time import layer_time
 from estimators.operators.roofline import OperatorTime
-from estimators.platform import Platform
+from estimators.platform import HostTimes, Platform, host_times
 from estimators.software import Software
 from estimators.tracing.graph import LayerGraph
 from estimators.training import TrainingSpec
@@ -56,7 +54,7 @@ def layer_times(
 ) -> list[LayerTimes]:
     """Return the times of each distinct layer.
 
-    Blocks take what software adds to them, too (`estimators.host_time`).
+    Blocks take what software adds to them, too (`estimators.platform`).
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ class Software:
 
     recompute_modules: tuple[str, ...] = ("core_attn",)
     """What ``"selective"`` recompute runs again where it does not save products: keys
-    of `estimators.layers.recompute_modules.RECOMPUTE_MODULES`."""
+    of `estimators.layers.saved_activations.RECOMPUTE_MODULES`."""
 
     plain_loss: bool = False
     """Whether the loss is PyTorch's, of logits cast to fp32: their gradients are there

@@ -1,22 +1,45 @@
-"""What a training job is: its batch, what it keeps for each parameter, how it is split.
+"""What a training job is: its batch, number formats, states, and how it is split.
+
+An element in 8 or 4 bits says little without a scale, and formats differ in how many
+elements share one::
+
+    bytes = (bits + scale bits / elements that share a scale) / 8
+
+One scale for a whole tensor costs nothing; neither does NVFP4's second one, in fp32,
+for a whole tensor. Weights that are scaled in squares share a scale among more elements
+than activations do.
+
+What a training job is: its batch, what it keeps for each parameter, how it is split.
 
 Sizes of parallel groups have Megatron's names outside, and short letters inside, and so
-have the formats of what optimizers keep [1]_.
+have the formats of what optimizers keep [6]_.
 
 References
 ----------
-.. [1] Megatron Core, ``core/optimizer/optimizer_config.py``: ``main_params_dtype``,
+.. [1] Micikevicius et al., "FP8 Formats for Deep Learning", 2022: one scale for a
+   tensor.
+.. [2] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.3.2: activations in
+   tiles of 1 x 128, weights in blocks of 128 x 128, scales in fp32.
+.. [3] Open Compute Project, "OCP Microscaling Formats (MX) Specification" v1.0, 2023,
+   table 1: MXFP8 and MXFP4, an 8-bit scale (E8M0) for 32 elements.
+.. [4] NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, section 2: an 8-bit
+   scale (E4M3) for 16 elements, and one in fp32 for the tensor; weights that share
+   one among 16 x 16 repeat it for each 16, as products ask for.
+.. [5] Transformer Engine documentation, "MXFP8", "NVFP4" and "FP8 Blockwise Scaling",
+   2026: products read both operands along their inner dimension, for which a quantised
+   tensor is kept twice, by rows and by columns.
+.. [6] Megatron Core, ``core/optimizer/optimizer_config.py``: ``main_params_dtype``,
    ``exp_avg_dtype``, ``exp_avg_sq_dtype`` of its precision-aware optimizer, and
    ``core/transformer/transformer_config.py``: ``fp8_param``.
-.. [2] Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022; the
+.. [7] Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022; the
    blocks of 256 are those of bitsandbytes since 0.45, ``optim/optimizer.py``.
-.. [3] Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024;
+.. [8] Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024;
    Liu et al., "Muon is Scalable for LLM Training", 2025, sections 2.3 and 3.1: one
    momentum for matrices; embeddings, heads and vectors stay with AdamW.
-.. [4] Megatron-LM, pull request 5470, "Muon fp8 param gather for decoupled layout",
+.. [9] Megatron-LM, pull request 5470, "Muon fp8 param gather for decoupled layout",
    2026: scales by rows and by columns do not follow from each other, so that weights
    travel in 16 bits where they have such, and are quantised where they arrive.
-.. [5] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.3.3: tokens, and
+.. [10] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.3.3: tokens, and
    gradients of what experts return, are dispatched in fp8; what is combined stays in
    bf16.
 """
@@ -27,8 +50,59 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from estimators.grouping import CP_COMM_TYPES, Grouping
-from estimators.number_formats import NARROW_FORMATS
 from topologies.errors import InputError
+
+
+class NumberFormat(NamedTuple):
+    """A narrow format of the operands of products."""
+
+    bits: int
+    """Bits of an element."""
+
+    rate: str
+    """Name of the format in `topologies.accelerators.Accelerator.peak_flops`."""
+
+    scale_bits: int = 0
+    """Bits of a scale that a block of elements shares; 0 if a tensor has one."""
+
+    block: int = 1
+    """Elements of an activation that share a scale."""
+
+    weight_block: int = 1
+    """Elements of a weight that share a scale."""
+
+    is_square: bool = True
+    """Whether the scales of a weight are the same by rows and by columns."""
+
+    @property
+    def activation_bytes(self) -> float:
+        """Size of an element of an activation with its part of a scale [byte]."""
+        return (self.bits + self.scale_bits / self.block) / 8
+
+    @property
+    def weight_bytes(self) -> float:
+        """Size of an element of a weight with its part of a scale [byte]."""
+        return (self.bits + self.scale_bits / self.weight_block) / 8
+
+
+NARROW_FORMATS: Mapping[str, NumberFormat] = MappingProxyType(
+    {
+        # One scale for a tensor [1]_.
+        "fp8": NumberFormat(8, "fp8"),
+        # DeepSeek-V3's, and Megatron's fp8_recipe "blockwise" [2]_.
+        "fp8-blockwise": NumberFormat(8, "fp8", 32, 128, 128 * 128),
+        "mxfp8": NumberFormat(8, "mxfp8", 8, 32, 32, is_square=False),  # [3]_
+        "int8": NumberFormat(8, "int8"),
+        # 4 bits as the device has them; scales as NVFP4's.
+        "fp4": NumberFormat(4, "fp4", 8, 16, 16, is_square=False),
+        "nvfp4": NumberFormat(4, "nvfp4", 8, 16, 16, is_square=False),  # [4]_
+    }
+)
+"""Name that settings have for a narrow format -> what it is."""
+
+NARROW = tuple(NARROW_FORMATS)
+"""Names of the narrow formats."""
+
 
 _WIDTH: Mapping[str, float] = MappingProxyType(
     {
@@ -91,11 +165,11 @@ OPTIMIZER_STATES: Mapping[tuple[str, bool], tuple[tuple[str, float], ...]] = (
             # Momentum and variance in bf16, no master copy.
             ("adam-bf16", True): (("momentum", 2), ("variance", 2)),
             # Momentum and variance in 8 bits, an fp32 scale for each 256, no master
-            # copy [2]_.
+            # copy [7]_.
             ("adam8bit", True): (("momentum", _BLOCKWISE), ("variance", _BLOCKWISE)),
             ("adam8bit", False): (("momentum", _BLOCKWISE), ("variance", _BLOCKWISE)),
             # Master copy and momentum in fp32, of matrices; other parameters have
-            # Adam's states [3]_.
+            # Adam's states [8]_.
             ("muon", True): (_MASTER, _MOMENTUM),
             ("muon", False): (_MOMENTUM,),
         }
@@ -166,13 +240,13 @@ class TrainingSpec:
     ``"adam8bit"`` or ``"muon"``."""
 
     main_params_dtype: str = "fp32"
-    """Number format of the master copy of the weights [1]_."""
+    """Number format of the master copy of the weights [6]_."""
 
     exp_avg_dtype: str = "fp32"
-    """Number format of the momentum [1]_."""
+    """Number format of the momentum [6]_."""
 
     exp_avg_sq_dtype: str = "fp32"
-    """Number format of the variance [1]_."""
+    """Number format of the variance [6]_."""
 
     gradient_precision: str = "fp32"
     """Number format of the accumulated and reduced gradients: ``"fp32"`` (Megatron-LM's
@@ -180,12 +254,12 @@ class TrainingSpec:
 
     matmul_precision: str = ""
     """Number format of the products with weights, if not `precision`: a key of
-    `estimators.number_formats.NARROW_FORMATS`, the operands being cast before each
+    `estimators.training.NARROW_FORMATS`, the operands being cast before each
     product."""
 
     fp8_param_gather: bool = False
     """Whether the matrices of blocks are kept and gathered in `matmul_precision`,
-    beside their master copy; embeddings, heads, norms and biases are not [1]_."""
+    beside their master copy; embeddings, heads, norms and biases are not [6]_."""
 
     keep_fp8_transpose_cache: bool = True
     """Whether such weights are kept twice, by rows and by columns, as products read
@@ -193,7 +267,7 @@ class TrainingSpec:
 
     moe_dispatch_precision: str = ""
     """Number format of tokens on their way to experts, and of the gradients of what
-    experts return, if not `precision` [5]_."""
+    experts return, if not `precision` [10]_."""
 
     weights_in_fp32: bool = False
     """Whether weights are kept in fp32 and cast when they are used, as FSDP's mixed

@@ -14,23 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nestsim.commands.launch import (
-        ExportReport,
-        ImportReport,
-        export,
-        import_launch,
-    )
     from nestsim.commands.report import FolderReport, Report
-    from nestsim.commands.run import (
-        ExplainReport,
-        JobReport,
-        PlanReport,
-        explain,
-        plan,
-        run,
-        simulate,
-    )
-    from nestsim.commands.stored import ReportPage, report_page
     from nestsim.features.collectives.command import CollectivesReport, collectives
     from nestsim.features.compare.command import (
         CompareReport,
@@ -42,6 +26,22 @@ if TYPE_CHECKING:
     from nestsim.features.jitter.command import JitterReport, jitter
     from nestsim.features.jobs.command import TenancyReport, jobs
     from nestsim.features.memory.command import MemoryReport, memory
+    from nestsim.features.run.command import (
+        ExplainReport,
+        JobReport,
+        PlanReport,
+        explain,
+        plan,
+        run,
+        simulate,
+    )
+    from nestsim.features.run.launch import (
+        ExportReport,
+        ImportReport,
+        export,
+        import_launch,
+    )
+    from nestsim.features.run.pages import ReportPage, report_page
     from nestsim.features.stress.command import StressReport, stress
     from nestsim.features.sweep.command import SweepReport, sweep
     from nestsim.features.sweep.executors.dask import DaskWorkers
@@ -95,12 +95,12 @@ __all__ = [
 
 _NAMES = MappingProxyType(
     {
-        "nestsim.commands.launch": "ExportReport ImportReport export import_launch",
+        "nestsim.features.run.launch": "ExportReport ImportReport export import_launch",
         "nestsim.commands.report": "FolderReport Report",
-        "nestsim.commands.run": (
+        "nestsim.features.run.command": (
             "ExplainReport JobReport PlanReport explain plan run simulate"
         ),
-        "nestsim.commands.stored": "ReportPage report_page",
+        "nestsim.features.run.pages": "ReportPage report_page",
         "nestsim.features.collectives.command": "CollectivesReport collectives",
         "nestsim.features.compare.command": (
             "CompareReport NetworksReport compare compare_networks"

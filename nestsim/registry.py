@@ -24,12 +24,12 @@ FEATURES = (
 them."""
 
 MODULES = (
-    "nestsim.commands.run",
+    "nestsim.features.run.command",
     *(f"nestsim.features.{feature}.command" for feature in FEATURES),
-    "nestsim.commands.launch",
-    "nestsim.commands.stored",
-    "nestsim.commands.topology",
-    "nestsim.commands.catalog",
+    "nestsim.features.run.launch",
+    "nestsim.features.run.pages",
+    "nestsim.cli.topology",
+    "nestsim.cli.catalog",
 )
 """Modules of commands; the description of each stands beside it."""
 

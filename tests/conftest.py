@@ -3,7 +3,10 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -29,6 +32,44 @@ os.environ["OMP_NUM_THREADS"] = "1"
 def pytest_collection_finish() -> None:
     """Leave out of garbage collection what lasts as long as the tests do."""
     gc.freeze()
+
+
+CPU_SECONDS: Counter[str] = Counter()
+"""Folder of tests -> CPU time of its tests and of processes they waited for [s]."""
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process and of its ended children [s]."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Add up what tests take, by folder: sessions of fixtures go to who came first."""
+    begun = _cpu_seconds()
+    result = yield
+    folder = Path(item.location[0]).parent
+    CPU_SECONDS[folder.as_posix()] += _cpu_seconds() - begun
+    return result
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand a worker's times to the process that prints them."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["cpu"] = dict(CPU_SECONDS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over the times of a worker that ended."""
+    CPU_SECONDS.update(getattr(node, "workeroutput", {}).get("cpu", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print where the CPU time went, the dearest folders first."""
+    folders = CPU_SECONDS.most_common(12)
+    dear = ", ".join(f"{name} {seconds:.0f}" for name, seconds in folders)
+    terminalreporter.write_line(f"CPU seconds: {CPU_SECONDS.total():.0f}; {dear}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,7 +37,7 @@ import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
-from topologies.fabrics.shortest_paths import shortest_paths
+from topologies.fabrics.routing import shortest_paths
 from topologies.network import Links, Network
 from topologies.specs import MAX_SLOWDOWN
 
@@ -285,7 +285,7 @@ def degrade(network: Network, degradation: Degradation) -> Network:
     -------
     Network
         With the same vertices, link numbers and block sizes; the same object if no
-        link is touched. Routes: `topologies.fabrics.detours`. Custom networks get new
+        link is touched. Routes: `topologies.fabrics.routing`. Custom networks get new
         classes of pairs. In others a pair keeps its level, and `topologies.degrade`
         says what becomes of the levels' numbers.
 

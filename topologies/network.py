@@ -184,7 +184,7 @@ class Tier:
     """One tier of a network's wires as built: of switches, a dimension, or a class.
 
     Trees are made of their tiers: builders say how a child is joined to its switch, and
-    `topologies.fabrics.tree_routing` counts what follows from all tiers together, the
+    `topologies.fabrics.trees` counts what follows from all tiers together, the
     fields from `num_blocks` on. What slow and removed links leave is not told here.
     """
 

@@ -23,8 +23,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from estimators.collectives.exchanges import FLAT, Exchange, Exchanges
-from estimators.collectives.ring_phases import Shape, phases_of_shape
+from estimators.collectives.phases import (
+    FLAT,
+    Exchange,
+    Exchanges,
+    Shape,
+    phases_of_shape,
+)
 from topologies import InputError
 from topologies.arrays import IntArray
 from topologies.network import CollectiveRules
@@ -196,7 +201,7 @@ def ruled_exchanges(operation: str, shape: Shape, rules: CollectiveRules) -> Exc
     Parameters
     ----------
     operation
-        One of `estimators.collectives.ring_phases.RING_OPERATIONS`.
+        One of `estimators.collectives.phases.RING_OPERATIONS`.
     shape
         As `estimators.collectives.messages.node_shapes` gives it.
     rules

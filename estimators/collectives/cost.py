@@ -9,7 +9,7 @@ same time. The simulator replays the very same phases as flows.
 
 `ALGORITHMS` holds what the search chooses from: rings, whose prices a kernel works out
 for many placements at once. Whatever else `estimators.collectives.algorithms` knows by
-name is priced message by message (`estimators.collectives.placed`).
+name is priced message by message (`estimators.collectives.messages`).
 
 References
 ----------
@@ -25,23 +25,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimators.collectives import edges
 from estimators.collectives.algorithms import (
     IN_NETWORK,
     algorithm_or_ring,
     algorithm_rules,
     in_network_algorithms,
 )
-from estimators.collectives.kernels import edges
 from estimators.collectives.messages import (
     Shapes,
+    exchange_rates,
     flat_shapes,
     ordered_groups,
     plain,
     ruled_shapes,
     run_kernel,
 )
-from estimators.collectives.placed import exchange_rates
-from estimators.collectives.ring_phases import (
+from estimators.collectives.phases import (
     RING_OPERATIONS,
     Shape,
     phases_of_shape,
@@ -89,7 +89,7 @@ def hierarchical_phases(
     over the outermost level, all-gather back inwards. Levels whose blocks do not
     divide the groups evenly are left out; a flat ring is what is left of none. A
     network's ``rules`` change steps and phases as
-    `estimators.collectives.ring_phases.phases_of_shape` says.
+    `estimators.collectives.phases.phases_of_shape` says.
     """
     return _phases(operation, groups, block_sizes, ruled_shapes(rules), rules)
 

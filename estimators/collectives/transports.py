@@ -42,7 +42,7 @@ from typing import Any, Literal
 import numpy as np
 import tomli
 
-from estimators.collectives.ring_phases import RING_OPERATIONS
+from estimators.collectives.phases import RING_OPERATIONS
 from estimators.software import Software
 from topologies.network import Network
 

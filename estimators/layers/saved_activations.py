@@ -1,44 +1,150 @@
-"""Which activations a layer keeps for its backward pass, and in how many bytes.
+"""What a layer keeps for its backward pass, and what it computes again.
 
-Autograd keeps what each operator's derivative needs, every tensor once [1]_. Frameworks
+The attention core is checkpointed as a whole: what it reads is kept, and its result,
+which the product behind it reads. The others discard their results once those have been
+read, and make them again when the backward pass asks for them: what such a module reads
+is kept, what it makes is not, whoever reads it.
+
+Which activations a layer keeps for its backward pass, and in how many bytes.
+
+Autograd keeps what each operator's derivative needs, every tensor once [3]_. Frameworks
 keep less of it (`Keeping`):
 
 * a fused gated activation computes the result of its nonlinearity again from its
   inputs; where it weighs the results of experts, too, what experts return is not kept
-  [2]_;
+  [4]_;
 * products in a narrow format keep their inputs in it alone, transposed where the
-  hardware asks for that [3]_. Fused attention keeps its result as it is, and the
+  hardware asks for that [5]_. Fused attention keeps its result as it is, and the
   product behind it keeps a narrow copy. Routers and heads stay in the model's format;
 * what a fused gated activation reads may be kept in 8 bits, unless it is run again
-  [5]_;
+  [7]_;
 * a compiler makes results of norms and activations again where products need them;
 * a fused loss keeps the logits as the head made them in place of a softmax in fp32
-  [4]_.
+  [6]_.
+
+Matrices of a model's blocks: what is kept in narrow formats, and what Muon updates.
+
+These are the weights of products, but for that of the head; embeddings, norms and
+biases are what is left.
+
+Muon brings each matrix's momentum near to an orthogonal one by five Newton-Schulz
+iterations in 16 bits [8]_. Each is, with ``A`` the shorter and ``B`` the longer side of
+the matrix ``X``::
+
+    S = X X'             2 A^2 B FLOP
+    T = b S + c S S      2 A^3
+    X = a X + T X        2 A^2 B
+
+The gate of a feed-forward layer and what it gates are one matrix, and so are queries,
+keys and values. Whole matrices are worked on, by the ranks that share their parts: each
+its part of the work (Megatron's ``muon_tp_mode`` "distributed", and its layer-wise
+optimizer over data-parallel ranks [9]_). What ranks exchange for that is left out.
 
 References
 ----------
-.. [1] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+.. [1] Megatron Core, ``core/transformer/transformer_config.py``:
+   ``recompute_modules``; ``core/tensor_parallel/random.py``:
+   ``CheckpointWithoutOutput``.
+.. [2] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.3: RMSNorm and
+   up-projections of latent attention are run again.
+.. [3] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
    Models", 2022, sections 4 and 5.
-.. [2] Megatron Core, ``core/fusions/fused_bias_swiglu.py``: ``SwiGLUFunction`` and
+.. [4] Megatron Core, ``core/fusions/fused_bias_swiglu.py``: ``SwiGLUFunction`` and
    ``WeightedSwiGLUFunction`` save their inputs.
-.. [3] Transformer Engine, ``pytorch/module/linear.py``: ``_Linear.forward`` saves the
+.. [5] Transformer Engine, ``pytorch/module/linear.py``: ``_Linear.forward`` saves the
    input quantised by columns.
-.. [4] FlashAttention, ``losses/cross_entropy.py``: saves logits and one fp32 number per
+.. [6] FlashAttention, ``losses/cross_entropy.py``: saves logits and one fp32 number per
    row.
-.. [5] Megatron Core, ``core/transformer/transformer_config.py``:
+.. [7] Megatron Core, ``core/transformer/transformer_config.py``:
    ``activation_func_fp8_input_store``; ``core/transformer/moe/experts.py``: what is
    run again is a checkpoint, whose inputs stay as they are.
+.. [8] Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024,
+   section "Runtime analysis": at most 6 A^2 B FLOP an iteration.
+.. [9] Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.3; Megatron
+   Core, ``core/optimizer/layer_wise_optimizer.py``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from estimators.layers.recompute_modules import ATTENTION_CORE
-from estimators.number_formats import NARROW_FORMATS
 from estimators.software import Software
-from estimators.tracing.graph import TracedLayer, TracedOperator
-from estimators.training import TrainingSpec
+from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
+from estimators.training import NARROW_FORMATS, TrainingSpec
+
+
+class RecomputeModule(NamedTuple):
+    """A part of a block that can be run again by itself."""
+
+    holds: Callable[[TracedOperator], bool]
+    """Whether an operator belongs to it."""
+
+    discards: bool
+    """Whether its results are not kept either."""
+
+
+_BLOCK_NORMS = frozenset({"input_norm", "pre_mlp_norm"})
+_MLA_UP = frozenset(
+    {
+        f"self_attention.{name}"
+        for name in (
+            "q_norm",
+            "kv_norm",
+            "linear_q_up_proj",
+            "linear_kv_up_proj",
+            "heads",
+        )
+    }
+)
+_ACTIVATIONS = frozenset({"activation", "multiply"})
+
+RECOMPUTE_MODULES: Mapping[str, RecomputeModule] = MappingProxyType(
+    {
+        "core_attn": RecomputeModule(lambda op: op.core, discards=False),
+        "layernorm": RecomputeModule(lambda op: op.name in _BLOCK_NORMS, discards=True),
+        "mla_up_proj": RecomputeModule(lambda op: op.name in _MLA_UP, discards=True),
+        "moe_act": RecomputeModule(
+            lambda op: (
+                op.operation in _ACTIVATIONS
+                and op.name.startswith("mlp.")
+                and "shared_experts" not in op.name
+            ),
+            discards=True,
+        ),
+    }
+)
+"""Megatron's name -> module: the core of attention, the norms in front of a block's
+branches, the norms, up-projections and rotary heads of multi-head latent attention, and
+the activation of routed experts [1]_."""
+
+ATTENTION_CORE = ("core_attn",)
+"""What Megatron runs again unless it is told otherwise."""
+
+
+def runs_again(layer: TracedLayer, modules: tuple[str, ...]) -> tuple[bool, ...]:
+    """Return whether each operator of a layer belongs to one of some modules."""
+    chosen = _present(layer, modules)
+    return tuple(any(one.holds(op) for one in chosen) for op in layer.operators)
+
+
+def discarded_tensors(layer: TracedLayer, modules: tuple[str, ...]) -> frozenset[int]:
+    """Return the results of a layer's operators that some modules do not keep."""
+    discarding = [one for one in _present(layer, modules) if one.discards]
+    return frozenset(
+        number
+        for operator in layer.operators
+        if any(one.holds(operator) for one in discarding)
+        for number in operator.outputs
+    )
+
+
+def _present(layer: TracedLayer, modules: tuple[str, ...]) -> list[RecomputeModule]:
+    """Return the modules that a layer has."""
+    has_experts = any(op.operation == "dispatch" for op in layer.operators)
+    return [
+        RECOMPUTE_MODULES[name] for name in modules if has_experts or name != "moe_act"
+    ]
+
 
 _NARROW: Mapping[str, float] = MappingProxyType(
     {
@@ -213,3 +319,38 @@ def _is_loss(operator: TracedOperator) -> bool:
 def is_narrow(operator: TracedOperator) -> bool:
     """Return whether a product may run in a narrow format."""
     return operator.operation == "linear" and operator.sharding not in {"", "vocab"}
+
+
+ITERATIONS = 5
+"""Newton-Schulz iterations of a step [8]_."""
+
+
+class BlockMatrices(NamedTuple):
+    """What part matrices of blocks have in a model, and what Muon costs."""
+
+    share: float
+    """Part of the model's parameters."""
+
+    orthogonalisation_flops: float
+    """FLOPs of Muon's iterations for each of the model's parameters [FLOP]."""
+
+
+def block_matrices(graph: LayerGraph) -> BlockMatrices:
+    """Return what matrices there are in a traced model."""
+    matrices = flops = 0.0
+    for kind in graph.kinds:
+        for operator in graph.layers[kind].operators:
+            if operator.operation == "linear" and operator.sharding != "vocab":
+                # A traced product of experts is that of one with the rows of all.
+                is_expert = operator.sharding.startswith("expert")
+                count = graph.spec.num_moe_experts if is_expert else 1
+                _, n, k, _ = operator.dims
+                matrices += float(count) * n * k
+                flops += count * _orthogonalisation(float(n), float(k))
+    return BlockMatrices(matrices / graph.num_parameters, flops / graph.num_parameters)
+
+
+def _orthogonalisation(n: float, k: float) -> float:
+    """Return the work of one step on a matrix [FLOP]."""
+    short, long = min(n, k), max(n, k)
+    return ITERATIONS * (4.0 * short**2 * long + 2.0 * short**3)

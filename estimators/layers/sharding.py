@@ -47,8 +47,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from estimators.layers.recompute_modules import discarded_tensors, runs_again
-from estimators.layers.saved_activations import EVERYTHING, Keeping, Kept, is_narrow
+from estimators.layers.saved_activations import (
+    EVERYTHING,
+    Keeping,
+    Kept,
+    discarded_tensors,
+    is_narrow,
+    runs_again,
+)
 from estimators.layers.shares import (
     Shares,
     device_shares,

@@ -1,14 +1,47 @@
-"""What one layer costs one device: the numbers that come out of a traced model.
+"""What layers cost one device: a layer's numbers, and the planner's tables of a chain.
 
 Letters: ``s`` sequence length, ``b`` micro-batch size, ``h`` hidden size, ``tp``,
 ``cp``, ``ep`` parallel degrees. Everything is for one microbatch.
+
+The tables that the planner reads: costs of a chain of layers on one device.
+
+Letters: ``L`` layers of the chain, from the embedding to the head and loss; ``tp``,
+``cp``, ``ep`` parallel degrees; ``b`` micro-batch size. Everything is for one
+microbatch on one device of the group; collectives are kept as bytes, since their
+time depends on where the group is placed.
+
+Model FLOPs are what a model needs, however it is run: matrix products only, two FLOP
+for a multiply-add, a backward pass of twice the forward pass. Of routed experts those
+that a token uses count. Recomputed work is not model FLOPs. Attention is counted in two
+ways. The common one takes the full square of attention scores even if the mask is
+causal, ``12 s^2 h`` FLOP for each layer and sequence, forward and backward: that of
+Narayanan et al. [1]_, Korthikanti et al. [2]_ and PaLM's model FLOPs utilisation [3]_.
+The other leaves out what a causal mask hides, half of the square, as FlashAttention's
+figures do [4]_. Models without a causal mask have one number. What a sliding window
+hides counts in neither (`TracedOperator.pairs`).
+
+References
+----------
+.. [1] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
+   Using Megatron-LM", SC'21, section 5.1 and appendix, equation 3.
+.. [2] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+   Models", MLSys 2023, appendix A.
+.. [3] Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022,
+   appendix B.
+.. [4] Dao, "FlashAttention-2", 2023, section 4.1: divided by 2 with a causal mask.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from estimators.grouping import PLAIN_GROUPING, Grouping
+from estimators.tracing.graph import LayerGraph, TracedOperator
+from topologies.arrays import FloatArray, IntArray
 
 
 class Degrees(NamedTuple):
@@ -186,3 +219,181 @@ class LayerWork:
     input_bytes: float
     """Size of the hidden states that enter the layer, on this device; 0 for the first
     layer [byte]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InLayerTraffic:
+    """Collectives of one kind that layers wait for, forward and backward."""
+
+    operation: str
+    """Name of the collective: ``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``,
+    ``"all_to_all"`` or ``"send_recv"`` (hops of a ring; their bytes are those of the
+    hops together)."""
+
+    group: str
+    """Ranks that take part, as in `estimators.layers.work.CollectiveWork`."""
+
+    forward_count: FloatArray
+    """Collectives in one forward pass, shape ``(L,)``."""
+
+    forward_bytes: FloatArray
+    """Size of the full tensors of all collectives of a forward pass together, shape
+    ``(L,)`` [byte]."""
+
+    backward_count: FloatArray
+    """Collectives in one backward pass without recompute, shape ``(L,)``."""
+
+    backward_bytes: FloatArray
+    """Size of the full tensors of all collectives of a backward pass without recompute
+    together, shape ``(L,)`` [byte]."""
+
+    def __post_init__(self) -> None:
+        _freeze(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerTable:
+    """Costs of the ``L`` layers for one microbatch on one device.
+
+    Arrays are float64 (kinds int64), C-contiguous and read-only.
+    """
+
+    names: tuple[str, ...]
+    """Name of each layer, e.g. ``"embedding"``, ``"block 0"``, ``"head"``."""
+
+    kinds: IntArray
+    """Number of each layer's kind, dense from 0, shape ``(L,)``: layers of equal kind
+    have equal costs."""
+
+    forward_time: FloatArray
+    """Compute of the forward pass, without collectives, shape ``(L,)`` [s]."""
+
+    backward_time: FloatArray
+    """Compute of the backward pass without recompute, shape ``(L,)`` [s]."""
+
+    weight_gradient_time: FloatArray
+    """Compute of `backward_time` which nothing but the optimizer waits for: the weight
+    gradients of matrix products, shape ``(L,)`` [s]."""
+
+    recompute_time: Mapping[str, FloatArray]
+    """Compute that each recompute mode but ``"none"`` adds to the backward pass: the
+    attention core (``"selective"``), the forward compute of blocks (``"full"``) or of
+    every layer (``"stage"``), shape ``(L,)`` [s]."""
+
+    host_time: Mapping[str, FloatArray] = field(default_factory=dict)
+    """Part of these times that a device waits for its host (`estimators.platform`): of
+    the ``"forward"`` and the ``"backward"`` pass, and of what each recompute mode
+    repeats, shape ``(L,)`` each; 0 where a name is missing [s]."""
+
+    forward_flops: FloatArray
+    """Model FLOPs of one forward pass of the *whole* layer (all tensor- and
+    context-parallel devices together) for this micro-batch, shape ``(L,)`` [FLOP]."""
+
+    parameters: FloatArray
+    """Parameters held by one device, shape ``(L,)``. The tied head counts its copy
+    of the embedding here; `tied_parameters` says how many that are."""
+
+    expert_parameters: FloatArray
+    """Parameters of `parameters` that are sharded over the expert-parallel group and
+    therefore synchronised over fewer replicas, shape ``(L,)``; 0 with ``ep`` = 1, where
+    experts are like any other parameters."""
+
+    tied_parameters: float
+    """Parameters per device that the last layer shares with the first: counted once
+    in a stage that holds both, synchronised between stages otherwise."""
+
+    largest_parameters: FloatArray
+    """Parameters gathered together where they are sharded, shape ``(L,)``: `parameters`
+    of a single layer, also where blocks are interleaved, or its largest weight."""
+
+    is_block: FloatArray
+    """Whether a layer is a transformer block, shape ``(L,)``: 1 for blocks, 0 for the
+    ends of the chain."""
+
+    saved_bytes: Mapping[str, FloatArray]
+    """Activations that the forward pass keeps for the backward pass under ``"none"``,
+    ``"selective"`` and ``"full"`` recompute (a block its input, other layers what they
+    save), shape ``(L,)`` [byte]. Under ``"stage"`` a stage keeps its input only."""
+
+    working_bytes: Mapping[str, FloatArray]
+    """Peak memory inside the layer's forward or backward pass beside what is saved
+    (gradients of activations, recomputed activations), under ``"none"``,
+    ``"selective"`` and ``"full"`` recompute, shape ``(L,)`` [byte]."""
+
+    weight_gradient_bytes: FloatArray
+    """Memory that weight gradients need, if they are put off until after the backward
+    pass, instead of what was saved for that, shape ``(L,)`` [byte]."""
+
+    boundary_bytes: FloatArray
+    """Activation that one device sends if the chain is cut before layer ``l``, shape
+    ``(L + 1,)``; the ends are 0. The gradient coming back has the same size."""
+
+    traffic: tuple[InLayerTraffic, ...]
+    """In-layer collectives; empty where no group has more than one member."""
+
+    def __post_init__(self) -> None:
+        _freeze(self)
+        assert self.boundary_bytes.shape == (self.num_layers + 1,)
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers ``L``."""
+        return len(self.names)
+
+    def waited(self, name: str) -> FloatArray:
+        """Return one of `host_time`, ``(L,)`` [s]."""
+        return self.host_time.get(name, np.zeros(self.num_layers))
+
+
+def _freeze(table: InLayerTraffic | LayerTable) -> None:
+    for column in fields(table):
+        value = getattr(table, column.name)
+        frozen: Any
+        if isinstance(value, Mapping):
+            frozen = {
+                mode: _frozen_array(array, column.name) for mode, array in value.items()
+            }
+            frozen = MappingProxyType(frozen)
+        elif isinstance(value, np.ndarray):
+            frozen = _frozen_array(value, column.name)
+        else:
+            continue
+        object.__setattr__(table, column.name, frozen)
+
+
+def _frozen_array(value: NDArray[Any], name: str) -> NDArray[Any]:
+    array = np.array(
+        value, dtype=np.int64 if name == "kinds" else np.float64, order="C"
+    )
+    array.flags.writeable = False
+    return array
+
+
+_FORWARD_AND_BACKWARD = 3
+
+
+def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -> float:
+    """Return the forward and backward FLOPs of one sequence [FLOP].
+
+    Parameters
+    ----------
+    graph
+        The traced model.
+    counts_masked
+        Whether the half of attention that a causal mask hides counts.
+    """
+    halves = graph.spec.causal and not counts_masked
+    by_kind = [
+        sum(
+            op.model_flops / (2 if halves and _is_masked(op) else 1)
+            for op in layer.operators
+        )
+        for layer in graph.layers
+    ]
+    return float(_FORWARD_AND_BACKWARD * sum(by_kind[kind] for kind in graph.kinds))
+
+
+def _is_masked(operator: TracedOperator) -> bool:
+    """Tell whether it multiplies queries with keys, or scores with values, causally."""
+    core = operator.core and operator.operation == "matmul"
+    return (operator.operation == "attention" or core) and not operator.sees_all

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, OperatorWork
-from estimators.models import attention, core_attention, experts, layers
+from estimators.models import attention, experts, layers
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.recorder import record_layer
@@ -219,16 +219,14 @@ def _attention(b: int, a: int, s: int, d: int) -> Iterator[OperatorCase]:
     parts = (
         (
             "attention",
-            lambda: core_attention.FlashAttention(spec),
+            lambda: attention.FlashAttention(spec),
             (heads, heads, heads),
         ),
         ("matmul", lambda: _scores, (heads, heads)),
         ("matmul", lambda: torch.matmul, (square, heads)),
         (
             "softmax",
-            lambda: core_attention.ScaledMaskedSoftmax(
-                d, core_attention.score_rules(spec)
-            ),
+            lambda: attention.ScaledMaskedSoftmax(d, attention.score_rules(spec)),
             (square,),
         ),
         ("rotary", lambda: attention.RotaryEmbedding(d), (heads, heads)),

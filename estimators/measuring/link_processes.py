@@ -19,7 +19,7 @@ import torch
 
 from estimators.measuring.links import World, measure_links
 from estimators.measuring.operators import Progress
-from estimators.user_files.tables import LinkSweep
+from estimators.user_files import LinkSweep
 from topologies.errors import InputError
 
 MOST_LOCAL = 4

@@ -24,10 +24,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from estimators.measuring.devices import device_name, synchronise
-from estimators.measuring.operators import Progress
+from estimators.measuring.operators import Progress, device_name, synchronise
 from estimators.operators.profile import OperatorTiming
-from estimators.user_files.tables import LinkPoint, LinkSweep
+from estimators.user_files import LinkPoint, LinkSweep
 from topologies.errors import InputError
 
 FIRST_SIZES = (2**10, 2**20)

@@ -1,23 +1,60 @@
-"""Self-attention: projections to heads and back, positions, norms of queries and keys.
+"""Self-attention: scores, the core, projections and positions.
 
-What lies between is `estimators.models.core_attention`. Queries, keys and values have
+Scores have the shape (batch, heads, queries, keys). None of it is a product, and fused
+kernels do all of it while the scores are in registers.
+
+* A sliding window [1]_ hides what is ``w`` tokens back or more: a token sees itself and
+  ``w - 1`` before it (Megatron's ``window_size = (w - 1, 0)``).
+* ALiBi [2]_ subtracts a multiple of the distance, another one for each head.
+* A soft cap [3]_ bends scores below a bound: ``c tanh(x / c)``.
+* A sink [4]_ is one learned score for each head that takes part in the softmax, and
+  stands for no token.
+
+The core of attention: fused, or by two batched products as before FlashAttention.
+
+Queries, keys and values have the shape (batch, heads, sequence, head). What is done to
+scores beside products is `estimators.models.attention`.
+
+Self-attention: projections to heads and back, positions, norms of queries and keys.
+
+What lies between is `estimators.models.attention`. Queries, keys and values have
 the shape (batch, heads, sequence, head).
 
-Multi-head latent attention [1]_ makes keys and values of a token of
+Multi-head latent attention [6]_ makes keys and values of a token of
 `TransformerSpec.kv_lora_rank` numbers, and of `qk_pos_emb_head_dim` rotary ones that
 all heads share; queries of `q_lora_rank`. Down-projections are whole on every
 tensor-parallel rank, up-projections split by heads, as in Megatron Core's
 ``MLASelfAttention``.
 
+Attention of Llama 4: within chunks of a sequence, and without positions in turn.
+
+Most blocks turn queries and keys, make them unit vectors, and attend within chunks of
+``attention_chunk_size`` tokens; every fourth one sees all tokens and no positions
+(``Llama4TextAttention`` of transformers; Megatron's ``qk_l2_norm``, ``no_rope_freq``).
+Chunks of a sequence are sequences of their own to a fused kernel.
+
 References
 ----------
-.. [1] DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1 and appendix C.
+.. [1] Beltagy et al., "Longformer", 2020, section 3.1; Jiang et al., "Mistral 7B",
+   2023, section 2.
+.. [2] Press et al., "Train Short, Test Long", ICLR 2022, section 3.
+.. [3] Gemma Team, "Gemma 2", 2024, section 2: logit soft-capping.
+.. [4] OpenAI, "gpt-oss-120b and gpt-oss-20b model card", 2025, section 2.3; Megatron
+   Core's ``softmax_type = "learnable"``.
+.. [5] Dao et al., "FlashAttention", 2022.
+.. [6] DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1 and appendix C.
+.. [7] Meta, "The Llama 4 herd", 2025: interleaved attention layers without positional
+   embeddings.
 """
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - torch's own abbreviation
 
-from estimators.models.core_attention import build_core
 from estimators.models.layers import (
     ColumnParallelLinear,
     RMSNorm,
@@ -25,6 +62,179 @@ from estimators.models.layers import (
     build_norm,
 )
 from estimators.models.spec import TransformerSpec, turned_channels
+
+
+class ScoreRules(NamedTuple):
+    """What an attention does to its scores."""
+
+    causal: bool = True
+    """Whether a token sees earlier tokens only."""
+
+    window: int = 0
+    """Tokens that a token sees, itself included; 0 for all of them."""
+
+    has_slopes: bool = False
+    """Whether scores fall with the distance (ALiBi)."""
+
+    cap: float = 0.0
+    """Bound that scores are bent below; 0 for none."""
+
+    def applied(self, scores: Tensor) -> Tensor:
+        """Return scores that are ready for the softmax.
+
+        Parameters
+        ----------
+        scores
+            Scaled products of queries and keys.
+        """
+        if self.cap:
+            scores = self.cap * torch.tanh(scores / self.cap)
+        if self.has_slopes:
+            queries, keys = (
+                torch.arange(size, device=scores.device) for size in scores.shape[-2:]
+            )
+            slopes = scores.new_tensor(alibi_slopes(scores.shape[1]))
+            scores = scores - slopes[:, None, None] * (queries[:, None] - keys).abs()
+        every = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        if self.causal:
+            scores = scores.masked_fill(every.triu(1), float("-inf"))
+        if self.window:
+            scores = scores.masked_fill(every.tril(-self.window), float("-inf"))
+        return scores
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """Return how fast the scores of each head fall with the distance.
+
+    A geometric sequence from ``2^(-8 / n)`` for ``n`` heads, a power of two; others
+    take every second slope of twice as many heads behind those of the power below.
+    """
+    power = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    between = [2.0 ** (-4.0 * (i + 1) / power) for i in range(0, 2 * power, 2)]
+    return slopes + between[: num_heads - power]
+
+
+def softmax_with_sink(scores: Tensor, sink: Tensor) -> Tensor:
+    """Return probabilities of the keys, where each head has one score of no key.
+
+    Parameters
+    ----------
+    scores
+        Ready scores.
+    sink
+        One score for each head.
+    """
+    column = sink[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, column), -1).softmax(-1)[..., :-1]
+
+
+class ScaledMaskedSoftmax(nn.Module):
+    """Scale, mask and softmax of attention scores: one fused kernel in Megatron-LM."""
+
+    def __init__(self, head_size: int, rules: ScoreRules) -> None:
+        super().__init__()
+        self.scale, self.rules = head_size**-0.5, rules
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Return probabilities over the last axis."""
+        return self.rules.applied(scores * self.scale).softmax(-1)
+
+
+class PlainAttention(nn.Module):
+    """Attention by two batched products; stores the scores of every pair of tokens."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        self.heads_per_group = spec.num_attention_heads // spec.num_query_groups
+        self.softmax = ScaledMaskedSoftmax(spec.kv_channels, score_rules(spec))
+        self.dropout = nn.Dropout(spec.attention_dropout)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the context: (batch, heads, sequence, head)."""
+        if self.heads_per_group > 1:
+            key = key.repeat_interleave(self.heads_per_group, 1)
+            value = value.repeat_interleave(self.heads_per_group, 1)
+        scores = torch.matmul(query, key.transpose(-1, -2))
+        return torch.matmul(self.dropout(self.softmax(scores)), value)
+
+
+class FlashAttention(nn.Module):
+    """Attention by one fused kernel that never stores scores [5]_.
+
+    Parameters
+    ----------
+    spec
+        The architecture.
+    window
+        Tokens that a token sees, itself included; 0 for all of them.
+    """
+
+    def __init__(self, spec: TransformerSpec, window: int = 0) -> None:
+        super().__init__()
+        self.rules, self.dropout = score_rules(spec, window), spec.attention_dropout
+        self.heads_per_group = spec.num_attention_heads // spec.num_query_groups
+        self.softmax_offset = (
+            nn.Parameter(torch.zeros(spec.num_attention_heads))
+            if spec.softmax_type == "learnable"
+            else None
+        )
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the context: (batch, heads, sequence, head)."""
+        if self.softmax_offset is not None or self.rules not in _FUSED:
+            return self._written_out(query, key, value)
+        return F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=self.rules.causal,
+            enable_gqa=self.heads_per_group > 1,
+        )
+
+    def _written_out(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Compute what a fused kernel with such scores does, which torch has not."""
+        key, value = (
+            heads.repeat_interleave(self.heads_per_group, 1) for heads in (key, value)
+        )
+        products = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+        scores = self.rules.applied(products)
+        if self.softmax_offset is None:
+            weights = scores.softmax(-1)
+        else:
+            weights = softmax_with_sink(scores, self.softmax_offset)
+        return F.dropout(weights, self.dropout, self.training) @ value
+
+
+_FUSED = (ScoreRules(causal=True), ScoreRules(causal=False))
+"""Rules that torch has a fused kernel for."""
+
+
+def score_rules(spec: TransformerSpec, window: int = 0) -> ScoreRules:
+    """Return what an architecture does to scores.
+
+    Parameters
+    ----------
+    spec
+        The architecture.
+    window
+        Tokens that a token sees, itself included; 0 for all of them. One that is no
+        shorter than the sequence hides nothing.
+    """
+    return ScoreRules(
+        causal=spec.causal,
+        window=window if window < spec.sequence_length else 0,
+        has_slopes=spec.position_embedding_type == "alibi",
+        cap=spec.attn_logit_softcapping,
+    )
+
+
+def build_core(spec: TransformerSpec, window: int = 0) -> nn.Module:
+    """Return the core of attention that the architecture asks for."""
+    if spec.attention_implementation == "plain":
+        return PlainAttention(spec)
+    return FlashAttention(spec, window)
 
 
 class QKVParallelLinear(nn.Linear):
@@ -236,3 +446,58 @@ def build_attention(spec: TransformerSpec) -> nn.Module:
 def build_window_attention(spec: TransformerSpec) -> nn.Module:
     """Return attention within the architecture's sliding window."""
     return SelfAttention(spec, spec.window_size)
+
+
+class UnitNorm(nn.Module):
+    """Root mean square norm without a weight."""
+
+    def __init__(self, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, heads: Tensor) -> Tensor:
+        """Return heads of the same shape, of unit root mean square."""
+        return heads * (heads.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+
+
+class ChunkedFlashAttention(FlashAttention):
+    """Fused attention of each chunk by itself."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__(spec)
+        self.chunk = min(spec.attention_chunk_size, spec.sequence_length)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the context: (batch, heads, sequence, head)."""
+        batch, heads, tokens, size = query.shape
+        context = super().forward(
+            *(self._folded(heads) for heads in (query, key, value))
+        )
+        chunks = context.view(batch, -1, heads, self.chunk, size).transpose(1, 2)
+        return chunks.reshape(batch, heads, tokens, size)
+
+    def _folded(self, states: Tensor) -> Tensor:
+        batch, heads, _, size = states.shape
+        chunks = states.reshape(batch, heads, -1, self.chunk, size).transpose(1, 2)
+        return chunks.flatten(0, 1)
+
+
+class ChunkedSelfAttention(SelfAttention):
+    """Attention within chunks, of unit queries and keys if the architecture says so."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__(spec)
+        self.core_attention = ChunkedFlashAttention(spec)
+        self.unit_norm = UnitNorm() if spec.qk_l2_norm else None
+
+    def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values: (batch, heads, sequence, head)."""
+        query, key, value = super().heads(hidden)
+        if self.unit_norm is not None:
+            query, key = self.unit_norm(query), self.unit_norm(key)
+        return query, key, value
+
+
+def build_unturned_attention(spec: TransformerSpec) -> nn.Module:
+    """Return attention to all tokens, without positions."""
+    return SelfAttention(replace(spec, position_embedding_type="none"))

@@ -15,18 +15,21 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from estimators.models.architectures.multi_token import (
-    MultiTokenHead,
-    MultiTokenPrediction,
-)
-from estimators.models.architectures.t5 import build_t5_block
-from estimators.models.architectures.vit import ClassificationHead, VisionEmbedding
-from estimators.models.bert import BertBlock, BertEmbedding, BertHead
-from estimators.models.blocks import build_block
 from estimators.models.decoder import (
     FinalNorm,
     LanguageModelHead,
+    MultiTokenHead,
+    MultiTokenPrediction,
     WordEmbedding,
+    build_block,
+)
+from estimators.models.encoders import (
+    BertBlock,
+    BertEmbedding,
+    BertHead,
+    ClassificationHead,
+    VisionEmbedding,
+    build_t5_block,
 )
 from estimators.models.limits import NUM_CHANNELS
 from estimators.models.spec import (

@@ -1,18 +1,19 @@
-"""The limits of each size of an architecture, and the checks of one field at a time.
+"""The limits of an architecture: of single fields, and of what goes together.
 
-What fields must be together, `estimators.models.spec` checks.
+What each check says is data (``checks.toml``); here is when.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import cache
+from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from topologies.errors import InputError
+import tomli
 
-FAMILY_NAMES = ("gpt", "llama", "mixtral", "mamba", "bert", "t5", "vit")
-"""Names of the families of models, whose ends `estimators.models.families` builds."""
+from topologies.errors import InputError
 
 MODULE_FAMILY = "module"
 """Family of a user's own module, which is traced and not built."""
@@ -22,6 +23,9 @@ MAX_LAYERS = 4_000
 
 MAX_WIDTH = 1_000_000
 """Largest width of hidden states and heads, and most heads and experts."""
+
+MAX_INNER = 4 * MAX_WIDTH
+"""Largest width of feed-forward layers."""
 
 MAX_SEQUENCE = 100_000_000
 """Most tokens per sequence."""
@@ -47,86 +51,6 @@ NUM_CHANNELS = 3
 MAX_ELEMENTS = 2**56
 """Most elements of one tensor: its bytes and FLOPs are counted in 64 bits."""
 
-_LARGEST = MappingProxyType(
-    {
-        "num_layers": MAX_LAYERS,
-        "sequence_length": MAX_SEQUENCE,
-        "decoder_sequence_length": MAX_SEQUENCE,
-        "max_position_embeddings": MAX_SEQUENCE,
-        "vocab_size": MAX_VOCABULARY,
-        "window_size": MAX_SEQUENCE,
-        "attention_chunk_size": MAX_SEQUENCE,
-        "ffn_hidden_size": 4 * MAX_WIDTH,
-        "moe_ffn_hidden_size": 4 * MAX_WIDTH,
-        "moe_shared_expert_intermediate_size": 4 * MAX_WIDTH,
-        "mtp_num_layers": MAX_DEPTHS,
-    }
-)
-"""Sizes whose limit is another than `MAX_WIDTH`."""
-
-_CHOICES = {
-    "family": (*FAMILY_NAMES, MODULE_FAMILY),
-    "normalization": ("layernorm", "rmsnorm"),
-    "position_embedding_type": ("learned", "rope", "alibi", "relative", "none"),
-    "attention_implementation": ("flash", "plain"),
-    "moe_router_score_function": ("softmax", "sigmoid"),
-    "activation_func": ("", "gelu", "silu", "relu", "squared_relu"),
-    "norm_placement": ("pre", "post", "sandwich", "shared"),
-    "softmax_type": ("vanilla", "learnable"),
-}
-_EXAMPLES = MappingProxyType(
-    {
-        "num_layers": 32,
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "vocab_size": 32_000,
-        "sequence_length": 4096,
-        "ffn_hidden_size": 11_008,
-        "kv_channels": 128,
-        "max_position_embeddings": 4096,
-    }
-)
-_FUSED_ONLY: Mapping[str, object] = MappingProxyType(
-    {"window_size": 0, "softmax_type": "vanilla", "attn_logit_softcapping": 0.0}
-)
-"""What only fused attention does here."""
-
-_NOT_IN_BERT: Mapping[str, object] = MappingProxyType(
-    {
-        "window_size": 0,
-        "softmax_type": "vanilla",
-        "attn_logit_softcapping": 0.0,
-        "final_logit_softcapping": 0.0,
-        "norm_placement": "pre",
-        "parallel_residual": False,
-        "embedding_layernorm": False,
-        "scale_embeddings": False,
-    }
-)
-"""What BERT's own modules do not have."""
-
-_NOT_IN_LATENT: Mapping[str, object] = MappingProxyType(
-    {
-        "window_size": 0,
-        "softmax_type": "vanilla",
-        "attn_logit_softcapping": 0.0,
-        "qk_layernorm": False,
-        "add_attention_bias": False,
-        "rotary_percent": 1.0,
-    }
-)
-"""What multi-head latent attention does not have; its latents have norms anyway."""
-
-_BOUNDS = MappingProxyType(
-    {
-        "rotary_percent": (1e-6, 1.0, "above 0 up to 1, e.g. 0.5"),
-        "attn_logit_softcapping": (0.0, 1e6, "0 for none, or a bound, e.g. 50.0"),
-        "final_logit_softcapping": (0.0, 1e6, "0 for none, or a bound, e.g. 30.0"),
-    }
-)
-"""Numbers that are no probabilities: the least, the most, and both in words."""
-
-LATENT_WIDTHS = ("q_lora_rank", "qk_pos_emb_head_dim", "v_head_dim")
 MAMBA_SIZES = MappingProxyType(
     {
         "mamba_state_dim": 128,
@@ -138,25 +62,65 @@ MAMBA_SIZES = MappingProxyType(
 )
 """Size of Mamba-2 layers -> what it is by default; 0 where that follows from others."""
 
-IMAGE_SIZES = ("image_size", "patch_size")
-"""Sizes that vision transformers alone have."""
 
-_MAY_BE_ZERO = (
-    "num_moe_experts",
-    "moe_router_topk",
-    "moe_shared_expert_intermediate_size",
-    "moe_router_num_groups",
-    "moe_router_group_topk",
-    "mtp_num_layers",
-    "window_size",
-    "attention_chunk_size",
-    "kv_lora_rank",
-    *LATENT_WIDTHS,
-    *MAMBA_SIZES,
-    *IMAGE_SIZES,
-    "decoder_sequence_length",
-    "num_token_types",
-)
+@cache
+def _words() -> dict[str, Any]:
+    """Return the tables of ``checks.toml``, which nobody changes."""
+    file = files("estimators").joinpath("models", "checks.toml")
+    return tomli.loads(file.read_text(encoding="utf-8"))
+
+
+def _wrong(
+    spec: Any, name: str, problem: str, expected: str, got: object = None
+) -> InputError:
+    """Return the error of a field, with its value unless another is given."""
+    value = getattr(spec, name) if got is None else got
+    return InputError(problem, where=name, got=value, expected=expected)
+
+
+def _refuse_if(broken: object, spec: Any, rule: str, **texts: object) -> None:
+    """Refuse what breaks a rule of ``checks.toml``."""
+    if broken:
+        name, problem, expected = _words()["rules"][rule]
+        got = texts.pop("got", None)
+        raise _wrong(spec, name, problem, expected.format(s=spec, **texts), got)
+
+
+def _need(spec: Any, table: str, **computed: object) -> None:
+    """Refuse a field that has another value than a table of ``needs`` gives.
+
+    A value that is the name of a field is that field's.
+    """
+    words = _words()["needs"][table]
+    for name, value in words["values"].items():
+        needed = tuple(value) if isinstance(value, list) else value
+        if isinstance(value, str) and value in computed:
+            needed = computed[value]
+        elif isinstance(value, str) and hasattr(spec, value):
+            needed = getattr(spec, value)
+        if getattr(spec, name) != needed:
+            expected = words["expected"].format(value=needed, lower=str(needed).lower())
+            raise _wrong(spec, name, words["problem"], expected)
+
+
+def _refuse_sizes(spec: Any, architecture: str) -> None:
+    """Refuse the first size that belongs to another architecture."""
+    words = _words()["sizes_of"][architecture]
+    for name in words["names"]:
+        if getattr(spec, name):
+            raise _wrong(spec, name, words["problem"], words["expected"])
+
+
+def _check_elements(spec: Any, made: Mapping[str, int]) -> None:
+    """Refuse sizes that together make a tensor that nobody can count."""
+    sizes, most = max(made.items(), key=lambda item: item[1])
+    if most > MAX_ELEMENTS:
+        raise _wrong(
+            spec,
+            sizes.partition(" ")[0],
+            f"makes a tensor of {float(most):.2g} elements, by {sizes}",
+            f"sizes whose product is at most {float(MAX_ELEMENTS):.2g}",
+        )
 
 
 def check_values(spec: Any) -> None:
@@ -167,73 +131,50 @@ def check_values(spec: Any) -> None:
     InputError
         With the field's name, what it has and what is expected.
     """
+    choices, bounds = _words()["choices"], _words()["bounds"]
     for field in fields(spec):
-        value = getattr(spec, field.name)
+        name, value = field.name, getattr(spec, field.name)
         if field.type is int:
-            lowest = 0 if field.default == 0 else 1
-            _check_integer(field.name, value, lowest)
+            _check_integer(spec, name, 0 if field.default == 0 else 1)
         elif field.type is bool and not isinstance(value, bool):
-            raise InputError(
-                "must be true or false",
-                where=field.name,
-                got=value,
-                expected="true or false",
-            )
-        elif field.name in _BOUNDS:
-            _check_number(field.name, value)
-        elif field.type is float:
-            _check_probability(field.name, value)
-        elif field.name in _CHOICES and value not in _CHOICES[field.name]:
-            raise InputError(
-                "not one of the choices",
-                where=field.name,
-                got=value,
-                expected=" or ".join(f'"{c}"' for c in _CHOICES[field.name]),
-            )
+            raise _wrong(spec, name, "must be true or false", "true or false", value)
+        elif name in bounds:
+            least, most, expected = bounds[name]
+            if not (_is_number(value) and least <= value <= most):
+                problem = "must be a number between its bounds"
+                raise _wrong(spec, name, problem, expected, value)
+        elif field.type is float and not (_is_number(value) and 0 <= value < 1):
+            expected = "0 up to but without 1, e.g. 0.1"
+            raise _wrong(spec, name, "must be a probability below 1", expected, value)
+        elif name in choices and value not in choices[name]:
+            expected = " or ".join(f'"{choice}"' for choice in choices[name])
+            raise _wrong(spec, name, "not one of the choices", expected, value)
 
 
-def _check_integer(name: str, value: object, lowest: int) -> None:
-    most = _LARGEST.get(name, MAX_WIDTH)
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(float(value))
+
+
+def _check_integer(spec: Any, name: str, lowest: int) -> None:
+    value, words = getattr(spec, name), _words()
+    most = globals()[words["largest"].get(name, "MAX_WIDTH")]
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         what = "0 for the default, or 1, 2, ..." if lowest == 0 else "1, 2, ..."
-        if name in _MAY_BE_ZERO:
+        if any(name in table["names"] for table in _zero_tables()):
             what = "0 for none, or 1, 2, ..."
-        raise InputError(
-            f"must be a whole number of at least {lowest}",
-            where=name,
-            got=value,
-            expected=f"{what}, at most {most:,}",
-        )
+        problem = f"must be a whole number of at least {lowest}"
+        raise _wrong(spec, name, problem, f"{what}, at most {most:,}", value)
     if value > most:
-        raise InputError(
-            f"must be at most {most:,}",
-            where=name,
-            got=value,
-            expected=f"a whole number up to {most:,}, e.g. {_EXAMPLES.get(name, 8)}",
+        expected = (
+            f"a whole number up to {most:,}, e.g. {words['examples'].get(name, 8)}"
         )
+        raise _wrong(spec, name, f"must be at most {most:,}", expected)
 
 
-def _check_number(name: str, value: object) -> None:
-    least, most, expected = _BOUNDS[name]
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not (math.isfinite(float(value)) and least <= value <= most):  # type: ignore[arg-type,operator]  # a number, as just seen
-        raise InputError(
-            "must be a number between its bounds",
-            where=name,
-            got=value,
-            expected=expected,
-        )
-
-
-def _check_probability(name: str, value: object) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not (math.isfinite(float(value)) and 0 <= float(value) < 1):  # type: ignore[arg-type]  # a number, as just seen
-        raise InputError(
-            "must be a probability below 1",
-            where=name,
-            got=value,
-            expected="0 up to but without 1, e.g. 0.1",
-        )
+def _zero_tables() -> list[dict[str, Any]]:
+    """Return the tables of sizes that mean none at 0."""
+    return [_words()["none_at_zero"], *_words()["sizes_of"].values()]
 
 
 def require_divides(spec: Any, divisor: str, number: str) -> None:
@@ -245,73 +186,196 @@ def require_divides(spec: Any, divisor: str, number: str) -> None:
         With both.
     """
     if getattr(spec, number) % getattr(spec, divisor):
-        raise InputError(
-            f"does not divide {number}",
-            where=divisor,
-            got=getattr(spec, divisor),
-            expected=f"a divisor of {number} = {getattr(spec, number)}",
-        )
+        expected = f"a divisor of {number} = {getattr(spec, number)}"
+        raise _wrong(spec, divisor, f"does not divide {number}", expected)
 
 
-def check_attention(spec: Any) -> None:
-    """Refuse what attention and its norms cannot be together.
+def check_latent(spec: Any) -> None:
+    """Refuse what latent attention does not have, and its widths without it.
 
     Raises
     ------
     InputError
         With the field that does not fit.
     """
-    _check_window(spec)
-    needed = (
-        (spec.attention_implementation != "flash", "plain attention", _FUSED_ONLY),
-        (spec.family == "bert", "a bert", _NOT_IN_BERT),
-        (spec.kv_lora_rank > 0, "multi-head latent attention", _NOT_IN_LATENT),
-        (
-            spec.position_embedding_type != "rope",
-            "positions that are not rotary",
-            {"rotary_percent": 1.0},
-        ),
-        (
-            not spec.parallel_residual and spec.norm_placement == "shared",
-            "branches that are not parallel",
-            {"norm_placement": "pre"},
-        ),
-        (
-            not spec.qk_layernorm or spec.normalization != "rmsnorm",
-            "queries and keys without a root mean square norm",
-            {"qk_layernorm_whole": False},
-        ),
-    )
-    for applies, what, values in needed:
+    if not spec.kv_lora_rank:
+        _refuse_sizes(spec, "latent")
+        return
+    _need(spec, "latent_ranks")
+    head = spec.qk_pos_emb_head_dim
+    _refuse_if(head < 1 or head % 2 > 0, spec, "odd_latent")
+
+
+def check_together(spec: Any, pattern: Sequence[str]) -> None:
+    """Refuse what cannot be together, and sizes of other architectures.
+
+    Parameters
+    ----------
+    spec
+        The `TransformerSpec`, its defaults resolved.
+    pattern
+        The blocks that an encoder and decoder of this depth would have.
+
+    Raises
+    ------
+    InputError
+        With the field's name, what it has and what is expected.
+    """
+    _check_positions(spec)
+    _check_blocks(spec)
+    _check_attention(spec)
+    _check_chunks(spec)
+    _check_mamba(spec)
+    _check_images(spec)
+    _check_decoder(spec, pattern)
+    _check_experts(spec)
+    _check_router(spec)
+    without = spec.family in {"bert", "t5", "vit"} or not spec.causal
+    _refuse_if(spec.mtp_num_layers > 0 and without, spec, "depths")
+    _check_tensors(spec)
+
+
+def _check_positions(spec: Any) -> None:
+    learned = spec.position_embedding_type == "learned"
+    too_long = learned and spec.sequence_length > spec.max_position_embeddings
+    _refuse_if(too_long, spec, "positions")
+    turned = int(spec.kv_channels * spec.rotary_percent)
+    odd = spec.position_embedding_type == "rope" and (turned % 2 > 0 or not turned)
+    _refuse_if(odd, spec, "odd_channels")
+    _refuse_if(spec.family == "bert" and (spec.causal or not learned), spec, "bert")
+
+
+def _check_blocks(spec: Any) -> None:
+    """Refuse a pattern of another length, or with experts or windows that are not."""
+    pattern, kinds = spec.block_pattern, spec.block_kinds.values()
+    unlike = pattern and len(pattern) != spec.num_layers
+    _refuse_if(unlike, spec, "pattern", got=f"{len(pattern)} kinds")
+    routed = any("experts" in kind.split("+") for kind in kinds)
+    _refuse_if(routed != (spec.num_moe_experts > 0), spec, "expert_blocks")
+    windows = any(kind.startswith("window") for kind in kinds)
+    _refuse_if(windows != (spec.window_size > 0), spec, "window")
+    _refuse_if(spec.window_size and not spec.causal, spec, "window_causal")
+
+
+def _check_attention(spec: Any) -> None:
+    """Refuse what attention and its norms cannot be together."""
+    rms = spec.qk_layernorm and spec.normalization == "rmsnorm"
+    shared = spec.norm_placement == "shared"
+    for table, applies in (
+        ("plain", spec.attention_implementation != "flash"),
+        ("bert", spec.family == "bert"),
+        ("latent", spec.kv_lora_rank > 0),
+        ("not_rotary", spec.position_embedding_type != "rope"),
+        ("not_parallel", shared and not spec.parallel_residual),
+        ("no_query_norm", not rms),
+    ):
         if applies:
-            _require_values(spec, what, values)
+            _need(spec, table)
 
 
-def _require_values(spec: Any, what: str, values: Mapping[str, object]) -> None:
-    """Refuse a field that has another value than it must have."""
-    for name, value in values.items():
-        if getattr(spec, name) != value:
-            raise InputError(
-                f"does not go with {what}",
-                where=name,
-                got=getattr(spec, name),
-                expected=f"{str(value).lower()} there",
-            )
+def _check_chunks(spec: Any) -> None:
+    """Refuse chunks that no block has, or that do not fill a sequence."""
+    chunk, length = spec.attention_chunk_size, spec.sequence_length
+    chunked = any(kind.startswith("chunked") for kind in spec.block_kinds.values())
+    _refuse_if(chunked != (chunk > 0), spec, "chunks")
+    _refuse_if(chunk and length > chunk and length % chunk, spec, "chunk_length")
+    fused = spec.attention_implementation == "flash" and spec.causal
+    _refuse_if(chunk and not fused, spec, "chunk_kernel")
 
 
-def _check_window(spec: Any) -> None:
-    windows = any(kind.startswith("window") for kind in spec.block_kinds.values())
-    if windows != (spec.window_size > 0):
-        raise InputError(
-            "a window and blocks with one go together",
-            where="window_size",
-            got=spec.window_size,
-            expected="1, 2, ... if a block of block_pattern has a window, else 0",
-        )
-    if spec.window_size and not spec.causal:
-        raise InputError(
-            "sliding windows look back, as causal attention does",
-            where="window_size",
-            got=spec.window_size,
-            expected="0, or causal = true",
-        )
+def _check_mamba(spec: Any) -> None:
+    if not spec.has_mamba:
+        _refuse_sizes(spec, "mamba")
+        return
+    _refuse_if(spec.family in {"bert", "t5", "vit"}, spec, "mamba_family")
+    heads, groups = spec.mamba_num_heads, spec.mamba_num_groups
+    _refuse_if(heads < 1 or heads % groups, spec, "mamba_groups")
+    width, state, length = spec.mamba_width, spec.mamba_state_dim, spec.sequence_length
+    chunk, hidden = spec.mamba_chunk_size, spec.hidden_size
+    rows = 2 * width + width * state // chunk
+    made = {
+        "mamba_num_heads x mamba_head_dim x hidden_size": 2 * width * hidden,
+        "mamba_num_heads x mamba_head_dim x mamba_state_dim": width * state,
+        "mamba_num_groups x mamba_state_dim x hidden_size": 2 * groups * state * hidden,
+        "sequence_length x mamba_num_heads x mamba_head_dim": length * rows,
+    }
+    scores = "sequence_length x mamba_chunk_size x mamba_num_groups"
+    _check_elements(spec, made | {scores: groups * length * max(chunk, state)})
+
+
+def _check_images(spec: Any) -> None:
+    if spec.family != "vit":
+        _refuse_sizes(spec, "vit")
+        return
+    image, patch = spec.image_size, spec.patch_size
+    _refuse_if(not patch or image < patch or image % patch, spec, "patches")
+    tokens = (image // patch) ** 2 + 1
+    _refuse_if(spec.sequence_length != tokens, spec, "image_tokens", tokens=tokens)
+    _need(spec, "vit")
+
+
+def _check_decoder(spec: Any, pattern: Sequence[str]) -> None:
+    if not spec.has_decoder:
+        _refuse_sizes(spec, "t5")
+        _refuse_if(spec.position_embedding_type == "relative", spec, "relative")
+        return
+    _need(spec, "t5", encoder_decoder=pattern)
+    length = spec.decoder_sequence_length
+    scores = spec.num_attention_heads * max(spec.sequence_length, length) ** 2
+    made = {
+        "num_attention_heads x sequence_length^2": scores,
+        "decoder_sequence_length x vocab_size": length * spec.vocab_size,
+        "decoder_sequence_length x ffn_hidden_size": 2 * length * spec.ffn_hidden_size,
+    }
+    _check_elements(spec, made)
+
+
+def _check_experts(spec: Any) -> None:
+    """Refuse experts that do not fit the model or each other."""
+    experts, family, top = spec.num_moe_experts, spec.family, spec.moe_router_topk
+    unlike = (family == "mixtral" and not experts) or (family == "bert" and experts)
+    _refuse_if(unlike, spec, "expert_family")
+    shared = spec.moe_shared_expert_intermediate_size
+    _refuse_if(shared and not experts, spec, "shared_experts")
+    unfit = top > experts or (experts > 0 and top == 0)
+    _refuse_if(unfit, spec, "topk" if experts else "topk_dense")
+    _refuse_if(experts and not spec.gated_linear_unit, spec, "gated")
+    _refuse_if(spec.moe_shared_expert_gate and not shared, spec, "shared_gate")
+
+
+def _check_router(spec: Any) -> None:
+    """Refuse groups of experts that do not fit them, or each other."""
+    groups, chosen = spec.moe_router_num_groups, spec.moe_router_group_topk
+    experts = spec.num_moe_experts
+    if groups or chosen:
+        unlike = not groups or experts == 0 or experts % groups
+        _refuse_if(unlike, spec, "router_groups")
+        held = chosen * (experts // groups)
+        unfit = not 1 <= chosen <= groups or held < spec.moe_router_topk
+        _refuse_if(unfit, spec, "group_topk")
+
+
+def _check_tensors(spec: Any) -> None:
+    """Refuse sizes that together make a tensor that nobody can count."""
+    tokens, hidden, heads = spec.sequence_length, spec.hidden_size, spec.query_width
+    inner = spec.ffn_hidden_size * (2 if spec.gated_linear_unit else 1)
+    routed = spec.num_moe_experts * 2 * spec.moe_ffn_hidden_size * hidden
+    made = {
+        "vocab_size x hidden_size": spec.vocab_size * hidden,
+        "sequence_length x vocab_size": tokens * spec.vocab_size,
+        "sequence_length x ffn_hidden_size": tokens * inner,
+        "num_attention_heads x kv_channels x hidden_size": heads * hidden,
+        "sequence_length x num_attention_heads x kv_channels": tokens * heads,
+        "num_moe_experts x moe_ffn_hidden_size x hidden_size": routed,
+        "ffn_hidden_size x hidden_size": inner * hidden,
+    }
+    if spec.kv_lora_rank:
+        width = spec.kv_channels + max(spec.qk_pos_emb_head_dim, spec.v_head_dim)
+        wide = spec.num_attention_heads * width
+        ranks = max(spec.q_lora_rank, spec.kv_lora_rank)
+        made["num_attention_heads x v_head_dim x kv_lora_rank"] = wide * ranks
+        made["sequence_length x num_attention_heads x v_head_dim"] = tokens * wide
+    if spec.attention_implementation == "plain":
+        scores = spec.num_attention_heads * tokens**2
+        made["num_attention_heads x sequence_length^2"] = scores
+    _check_elements(spec, made)

@@ -8,15 +8,10 @@ from dataclasses import dataclass, replace
 
 from estimators.models.limits import (
     MAMBA_SIZES,
-    MAX_ELEMENTS,
-    check_attention,
+    check_latent,
+    check_together,
     check_values,
     require_divides,
-)
-from estimators.models.special_checks import (
-    check_experts,
-    check_latent,
-    check_special,
 )
 from topologies.errors import InputError
 
@@ -69,7 +64,7 @@ class TransformerSpec:
 
     block_pattern: tuple[str, ...] = ()
     """Kind of each block in turn, where they are not all alike: its mixer and its
-    feed-forward layer, keys of `estimators.models.blocks.MIXERS` and
+    feed-forward layer, keys of `estimators.models.decoder.MIXERS` and
     `FEED_FORWARDS`, joined by ``"+"``; either may be missing. Those of encoder and
     decoder are `encoder_decoder_pattern`."""
 
@@ -291,12 +286,7 @@ class TransformerSpec:
         self._resolve_mamba()
         if self.has_decoder:
             self._resolve("decoder_sequence_length", self.sequence_length)
-        _check_positions(self)
-        _check_pattern(self)
-        check_attention(self)
-        check_special(self, self._own_pattern())
-        check_experts(self)
-        _check_tensors(self)
+        check_together(self, self._own_pattern())
 
     def _resolve(self, name: str, default: int) -> None:
         if getattr(self, name) == 0:
@@ -517,86 +507,3 @@ def with_windows(
 def turned_channels(head_size: int, percent: float) -> int:
     """Return how many channels of a head rotary embeddings turn: an even number."""
     return int(head_size * percent) // 2 * 2
-
-
-def _check_positions(spec: TransformerSpec) -> None:
-    learned = spec.position_embedding_type == "learned"
-    if learned and spec.sequence_length > spec.max_position_embeddings:
-        raise InputError(
-            "longer than the learned position embedding",
-            where="sequence_length",
-            got=spec.sequence_length,
-            expected=f"at most max_position_embeddings = "
-            f"{spec.max_position_embeddings}",
-        )
-    turned = turned_channels(spec.kv_channels, spec.rotary_percent)
-    odd = turned != int(spec.kv_channels * spec.rotary_percent)
-    if spec.position_embedding_type == "rope" and (odd or not turned):
-        raise InputError(
-            "rotary embeddings turn pairs of channels",
-            where="kv_channels",
-            got=spec.kv_channels,
-            expected="an even number, e.g. 128",
-        )
-    if spec.family == "bert" and (spec.causal or not learned):
-        raise InputError(
-            "a bert is neither causal nor rotary",
-            where="family",
-            got=spec.family,
-            expected='causal = false and position_embedding_type = "learned"',
-        )
-
-
-def _check_pattern(spec: TransformerSpec) -> None:
-    """Refuse a pattern of another length, or with experts that there are not."""
-    pattern = spec.block_pattern
-    if pattern and len(pattern) != spec.num_layers:
-        raise InputError(
-            "is not one kind for each block",
-            where="block_pattern",
-            got=f"{len(pattern)} kinds",
-            expected=f"num_layers = {spec.num_layers}",
-        )
-    routed = any("experts" in kind.split("+") for kind in spec.block_kinds.values())
-    if routed != (spec.num_moe_experts > 0):
-        raise InputError(
-            "blocks with experts and experts go together",
-            where="num_moe_experts",
-            got=spec.num_moe_experts,
-            expected="1, 2, ... if a block has experts, else 0",
-        )
-
-
-def _check_tensors(spec: TransformerSpec) -> None:
-    """Refuse sizes that together make a tensor that nobody can count."""
-    tokens, hidden, heads = spec.sequence_length, spec.hidden_size, spec.query_width
-    inner = spec.ffn_hidden_size * (2 if spec.gated_linear_unit else 1)
-    made = {
-        "vocab_size x hidden_size": spec.vocab_size * hidden,
-        "sequence_length x vocab_size": tokens * spec.vocab_size,
-        "sequence_length x ffn_hidden_size": tokens * inner,
-        "num_attention_heads x kv_channels x hidden_size": heads * hidden,
-        "sequence_length x num_attention_heads x kv_channels": tokens * heads,
-        "num_moe_experts x moe_ffn_hidden_size x hidden_size": spec.num_moe_experts
-        * 2
-        * spec.moe_ffn_hidden_size
-        * hidden,
-        "ffn_hidden_size x hidden_size": inner * hidden,
-    }
-    if spec.kv_lora_rank:
-        width = spec.kv_channels + max(spec.qk_pos_emb_head_dim, spec.v_head_dim)
-        wide = spec.num_attention_heads * width
-        ranks = max(spec.q_lora_rank, spec.kv_lora_rank)
-        made["num_attention_heads x v_head_dim x kv_lora_rank"] = wide * ranks
-        made["sequence_length x num_attention_heads x v_head_dim"] = tokens * wide
-    if spec.attention_implementation == "plain":
-        scores = spec.num_attention_heads * tokens**2
-        made["num_attention_heads x sequence_length^2"] = scores
-    sizes, most = max(made.items(), key=lambda item: item[1])
-    if most > MAX_ELEMENTS:
-        raise InputError(
-            f"makes a tensor of {float(most):.2g} elements, by {sizes}",
-            where=sizes.split(" ")[0],
-            got=getattr(spec, sizes.split(" ")[0]),
-            expected=f"sizes whose product is at most {float(MAX_ELEMENTS):.2g}",
-        )

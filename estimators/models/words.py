@@ -1,4 +1,6 @@
-"""An architecture in Megatron's words, some of which stand for many blocks at once.
+"""An architecture in Megatron's words, and the tables of TOML that are written in them.
+
+An architecture in Megatron's words, some of which stand for many blocks at once.
 
 A scenario's ``[model]``, the library and configurations of the Hugging Face hub all end
 in these words. They are fields of `TransformerSpec`, and:
@@ -23,8 +25,11 @@ What a description leaves out, its family decides (``families.toml``).
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import resources
 from types import MappingProxyType
 from typing import Any
+
+import tomli
 
 from estimators.models.limits import MAX_LAYERS
 from estimators.models.spec import (
@@ -34,8 +39,37 @@ from estimators.models.spec import (
     encoder_decoder_pattern,
     with_windows,
 )
-from estimators.models.tables import read_tables, resolve_table
 from topologies.errors import InputError
+
+_FOLDER = resources.files("estimators") / "models"
+_SUFFIX = ".toml"
+
+
+def read_tables(*place: str) -> dict[str, Any]:
+    """Return the tables of a file, whose place is relative to this module's folder."""
+    return tomli.loads(_FOLDER.joinpath(*place).read_text(encoding="utf-8"))
+
+
+def table_files(folder: str) -> list[str]:
+    """Return the names of a folder's files of tables."""
+    names = (file.name for file in (_FOLDER / folder).iterdir())
+    return [name for name in names if name.endswith(_SUFFIX)]
+
+
+def resolve_table(tables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a table with what it leaves out taken from the one that it is ``like``.
+
+    Tables inside it are taken entry by entry.
+    """
+    table = dict(tables[name])
+    if "like" not in table:
+        return table
+    base = resolve_table(tables, table.pop("like"))
+    for key, value in table.items():
+        inner = isinstance(value, dict) and key in base
+        base[key] = base[key] | value if inner else value
+    return base
+
 
 HYBRID_KINDS: Mapping[str, str] = MappingProxyType(
     {"M": "mamba", "*": "attention", "-": "dense", "E": "experts"}

@@ -25,9 +25,8 @@ from estimators.constants import (
     load_constants,
 )
 from estimators.layers.work import OperatorWork
-from estimators.number_formats import NARROW_FORMATS
 from estimators.software import IDEAL, Software
-from estimators.training import TrainingSpec
+from estimators.training import NARROW_FORMATS, TrainingSpec
 from topologies import InputError
 from topologies.accelerators import Accelerator
 

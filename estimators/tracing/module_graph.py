@@ -12,12 +12,20 @@ from torch import fx, nn
 
 from estimators.models.limits import MODULE_FAMILY
 from estimators.models.spec import TransformerSpec
-from estimators.tracing.blocks import ModuleChain, ModulePart, split_chain
 from estimators.tracing.graph import LayerGraph
-from estimators.tracing.node_kinds import kind_of, refuse_mixing, refuse_unknown
 from estimators.tracing.part_recorder import PartRecorder
-from estimators.tracing.shaped_tracer import ROOT, ShapedTrace, value_of
 from estimators.tracing.tensor_splits import Splits, find_splits
+from estimators.tracing.user_nodes import (
+    ROOT,
+    ModuleChain,
+    ModulePart,
+    ShapedTrace,
+    kind_of,
+    refuse_mixing,
+    refuse_unknown,
+    split_chain,
+    value_of,
+)
 from topologies.errors import InputError
 
 _Named = tuple[str, str, nn.Parameter]

@@ -13,14 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from estimators.tracing.blocks import ModulePart
 from estimators.tracing.graph import TracedLayer, TracedParameter
-from estimators.tracing.node_kinds import (
-    has_parameter,
-    is_counted,
-    kind_of,
-    path_of,
-)
 from estimators.tracing.rules import (
     Tape,
     TracedCall,
@@ -31,8 +24,15 @@ from estimators.tracing.rules import (
     matmul_rule,
     memory_rule,
 )
-from estimators.tracing.shaped_tracer import value_of
 from estimators.tracing.tensor_splits import AttentionSplit, Core, Splits
+from estimators.tracing.user_nodes import (
+    ModulePart,
+    has_parameter,
+    is_counted,
+    kind_of,
+    path_of,
+    value_of,
+)
 
 _RULES: Mapping[str, Callable[[TracedCall], None]] = MappingProxyType(
     {

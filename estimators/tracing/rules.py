@@ -20,26 +20,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, core_attention, experts, layers
-from estimators.models import attention as latent_attention
-from estimators.models.architectures import llama4, t5
+from estimators.models import attention, encoders, experts, layers
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
 _NO_DIMS = (0, 0, 0, 0)
 _CORE = frozenset(
     {
-        core_attention.PlainAttention,
-        core_attention.FlashAttention,
-        llama4.ChunkedFlashAttention,
-        t5.BiasedPlainAttention,
-        t5.UnmaskedPlainAttention,
-        t5.BiasedFlashAttention,
-        t5.UnmaskedFlashAttention,
+        attention.PlainAttention,
+        attention.FlashAttention,
+        attention.ChunkedFlashAttention,
+        encoders.BiasedPlainAttention,
+        encoders.UnmaskedPlainAttention,
+        encoders.BiasedFlashAttention,
+        encoders.UnmaskedFlashAttention,
     }
 )
 """Operators that selective recompute repeats."""
 
-_UNMASKED = frozenset({t5.UnmaskedPlainAttention, t5.UnmaskedFlashAttention})
+_UNMASKED = frozenset(
+    {encoders.UnmaskedPlainAttention, encoders.UnmaskedFlashAttention}
+)
 """Those in which every query sees every key."""
 
 
@@ -285,10 +285,10 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         attention.QKVParallelLinear: _qkv,
         experts.ExpertColumnLinear: _experts("expert column", "tensor"),
         experts.ExpertRowLinear: _experts("expert row", "sequence"),
-        core_attention.FlashAttention: _flash,
-        core_attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
+        attention.FlashAttention: _flash,
+        attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
         attention.RotaryEmbedding: _rotary,
-        latent_attention.LatentHeads: _latent_heads,
+        attention.LatentHeads: _latent_heads,
         layers.VocabParallelEmbedding: embedding_rule,
         nn.Embedding: embedding_rule,
         layers.PositionEmbedding: memory_rule("add"),

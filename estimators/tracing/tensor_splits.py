@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 from torch import Tensor, fx, nn
 
-from estimators.tracing.blocks import ModulePart
-from estimators.tracing.node_kinds import (
+from estimators.tracing.user_nodes import (
+    ModulePart,
     has_parameter,
     kind_of,
     live_inputs,
     path_of,
+    value_of,
 )
-from estimators.tracing.shaped_tracer import value_of
 
 _SCORES = frozenset({"multiply", "add", "view", "dropout"})
 """Kinds of what may stand between the products of attention, beside the softmax."""

@@ -93,7 +93,7 @@ class UserModule:
 
     def _traced(self, source: bytes) -> tuple[LayerGraph, tuple[str, ...]]:
         from estimators.tracing.module_graph import module_graph, takes_labels
-        from estimators.tracing.shaped_tracer import trace_shapes
+        from estimators.tracing.user_nodes import trace_shapes
 
         model = self._built(source)
         labels = takes_labels(model)

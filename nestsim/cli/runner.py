@@ -13,14 +13,14 @@ import typer
 
 from nestsim.cli.output import note, note_all, progress_bar, result_console, working
 from nestsim.commands.task import FileOutput, Printable, Task
-from nestsim.registry import Command, chosen
-from nestsim.report.destination import (
+from nestsim.document.dumps import dump_json
+from nestsim.document.folder import (
     ResultsFolder,
     check_file,
     claimed_folder,
     replace_file,
 )
-from nestsim.report.json import dump_json
+from nestsim.registry import Command, chosen
 from topologies.errors import InputError
 
 
@@ -58,7 +58,7 @@ def run_command(command: Command, typed: Mapping[str, Any]) -> int:
             if form is not None:
                 typer.echo(form(answer), nl=False)
             elif task.prints:
-                _print(answer, as_json=bool(given.get("json")))
+                _print(answer, given)
             status = max(status, 0 if answer.succeeded else 1)
     return status
 
@@ -202,12 +202,12 @@ def _write_file(
     note(f"{file.title} {file.path}", quiet=quiet)
 
 
-def _print(answer: Printable, *, as_json: bool) -> None:
+def _print(answer: Printable, given: Mapping[str, Any]) -> None:
     """Print what was found, for people or for programs."""
-    if as_json:
+    if given.get("json"):
         typer.echo(dump_json(answer.printed_dict()), nl=False)
     else:
-        answer.print_to(result_console())
+        answer.print_to(result_console(), verbose=bool(given.get("verbose")))
 
 
 @contextmanager

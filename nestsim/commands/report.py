@@ -7,25 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from nestsim.document.html import write_page
-from nestsim.document.markdown import markdown
-from nestsim.document.parts import Document
-from nestsim.document.picture.sheet import draw_document, has_picture
-from nestsim.document.terminal import print_document
-from nestsim.report.destination import (
+from nestsim.document.canvas import drawn_figures
+from nestsim.document.dumps import dump_json, frame_of
+from nestsim.document.folder import (
+    PAGE,
     ResultsFolder,
     Writer,
     claimed_folder,
     replace_file,
     writer_of,
 )
-from nestsim.report.figures.canvas import drawn_figures
-from nestsim.report.folder import PAGE
-from nestsim.report.frames import frame_of
-from nestsim.report.json import dump_json
-from nestsim.report.tables import plain_text
-from nestsim.running.notebook import fact_text, html_of, html_table
-from nestsim.running.progress import shown_progress
+from nestsim.document.html import write_page
+from nestsim.document.markdown import markdown
+from nestsim.document.parts import Document
+from nestsim.document.sheet import draw_document, has_picture
+from nestsim.document.terminal import plain_text, print_document
+from nestsim.running.progress import fact_text, html_of, html_table, shown_progress
 from nestsim.scenario.errors import nearest, one_of
 from nestsim.scenario.load import Scenario
 from planner.work import Progress
@@ -61,6 +58,9 @@ class Parts:
     """Picture in the folder -> names of the figures of the document that it shows; none
     for all."""
 
+    page: Callable[[], Document] | None = None
+    """What makes the page, where it shows more than the document."""
+
     has_page: bool = True
     """Whether the folder may hold the document as a page."""
 
@@ -87,8 +87,9 @@ class Parts:
 
     def write_page(self, path: Path) -> None:
         """Write the document as a page."""
-        assert self.document is not None
-        write_page(self.document(), path)
+        make = self.page or self.document
+        assert make is not None
+        write_page(make(), path)
 
 
 def _picture(
@@ -129,15 +130,9 @@ class Report(ABC):
         """Return a table with one row for each thing that was found, in SI units."""
         return frame_of(self.parts().rows)
 
-    def print_to(self, console: "Console") -> None:
-        """Print what the command prints."""
-        print_document(self.document(), console)
-
-    def document(self) -> Document:
-        """Return what text, pictures and page say."""
-        document = self.parts().document
-        assert document is not None
-        return document()
+    @abstractmethod
+    def print_to(self, console: "Console", *, verbose: bool = False) -> None:
+        """Print what the command prints; with ``verbose`` its details, too."""
 
     def printed_dict(self) -> dict[str, Any]:
         """Return what the command prints with ``--json``."""
@@ -258,7 +253,7 @@ class FolderReport(Report):
         Parameters
         ----------
         folder
-            As `nestsim.report.destination.claimed_folder` gives it.
+            As `nestsim.document.folder.claimed_folder` gives it.
         figures
             Draw the figures, too.
         html
@@ -287,12 +282,26 @@ class FolderReport(Report):
         }
 
 
-class PagedReport(FolderReport):
-    """What a job found that can be looked at on one page."""
+class DocumentReport(Report):
+    """What a job found that says itself in a document."""
+
+    def document(self) -> Document:
+        """Return what text, pictures and page say."""
+        document = self.parts().document
+        assert document is not None
+        return document()
+
+    def print_to(self, console: "Console", *, verbose: bool = False) -> None:
+        """Print what the document says; with ``verbose`` its details, too."""
+        print_document(self.document(), console, verbose=verbose)
 
     def to_markdown(self) -> str:
         """Return what the document says in Markdown, e.g. for the summary of a CI."""
         return markdown(self.document())
+
+
+class PagedReport(DocumentReport, FolderReport):
+    """What a job found that can be looked at on one page."""
 
     def save_page(self, path: str | os.PathLike[str]) -> None:
         """Write everything to look at into one HTML file, which needs no network.

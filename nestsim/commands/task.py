@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nestsim.report.destination import Writer
+from nestsim.document.folder import Writer
+from nestsim.document.parts import Document
+from nestsim.document.terminal import print_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,8 +27,8 @@ class Printable(Protocol):
     def printed_dict(self) -> Mapping[str, Any]:
         """Return what is printed with ``--json``."""
 
-    def print_to(self, console: "Console") -> None:
-        """Print it for people."""
+    def print_to(self, console: "Console", *, verbose: bool = False) -> None:
+        """Print it for people, with ``verbose`` in detail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +38,11 @@ class Reply:
     record: Callable[[], Mapping[str, Any]]
     """Function that returns everything under stable keys, in SI units."""
 
-    text: Callable[["Console"], object]
-    """Function that prints it for people."""
+    text: Callable[["Console"], object] | None = None
+    """Function that prints it for people; None where a document says it."""
+
+    document: Callable[[], Document] | None = None
+    """Function that makes the document that is printed; None without."""
 
     succeeded: bool = True
     """Whether the command ends with exit status 0."""
@@ -52,9 +57,12 @@ class Reply:
         """Return what is printed with ``--json``."""
         return self.record()
 
-    def print_to(self, console: "Console") -> None:
-        """Print it for people."""
-        self.text(console)
+    def print_to(self, console: "Console", *, verbose: bool = False) -> None:
+        """Print it for people, with ``verbose`` in detail."""
+        if self.document is not None:
+            print_document(self.document(), console, verbose=verbose)
+        elif self.text is not None:
+            self.text(console)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,23 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from nestsim.document.paints import Swatch
-from nestsim.report.figures.data import axis_ends
+
+LEAST_SPAN = 0.01
+"""Part of its highest value that an axis spans at least."""
+
+
+def axis_ends(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of an axis around values, so far apart that nothing is blown up.
+
+    Examples
+    --------
+    >>> axis_ends(50.0, 100.0)
+    (50.0, 100.0)
+    >>> axis_ends(99.95, 100.0)
+    (99.475, 100.475)
+    """
+    lacking = LEAST_SPAN * max(abs(low), abs(high)) - (high - low)
+    return (low, high) if lacking <= 0 else (low - lacking / 2, high + lacking / 2)
 
 
 class CurvePoint(NamedTuple):
@@ -18,7 +34,7 @@ class CurvePoint(NamedTuple):
 
     x: float
     y: float
-    tip: str
+    tip: str = ""
     """Text that the page shows where somebody points at the point."""
 
     low: float | None = None
@@ -32,7 +48,11 @@ class DrawnCurve(NamedTuple):
     """Points joined by lines, from left to right."""
 
     name: str
+    """What the curve is; empty for a thin grey one that the legend does not name."""
+
     points: tuple[CurvePoint, ...]
+    series: int | None = None
+    """Number of the line's colour; None for its place among the curves."""
 
     @property
     def has_band(self) -> bool:
@@ -44,10 +64,13 @@ class CurveMarks(NamedTuple):
     """Dotted lines across the drawing to read curves by."""
 
     upright: tuple[float, ...] = ()
-    """Where they stand."""
+    """Where upright lines stand."""
 
     level: tuple[float, ...] = ()
-    """How high they lie."""
+    """How high level lines lie."""
+
+    names: tuple[str, ...] = ()
+    """What is written at the level lines; none for nothing."""
 
 
 _NO_MARKS = CurveMarks()
@@ -78,13 +101,27 @@ class Curves:
     marks: CurveMarks = _NO_MARKS
     """Lines to read curves by."""
 
+    stepped: bool = False
+    """Whether a value holds until the next point, all along the page's common window
+    of time, from 0 on."""
+
     @property
     def legend(self) -> tuple[Swatch, ...]:
         """Return what the lines stand for; nothing for a line alone."""
         return tuple(
-            Swatch(name=curve.name, paint=str(number), line=True)
+            Swatch(name=curve.name, paint=str(colour), line=True, dash=number)
+            for number, (curve, colour) in enumerate(
+                zip(self.curves, self.colours, strict=True)
+            )
+            if len(self.curves) > 1 and curve.name
+        )
+
+    @property
+    def colours(self) -> tuple[int, ...]:
+        """Return the number of each line's colour; dashes go by its place."""
+        return tuple(
+            number if curve.series is None else curve.series
             for number, curve in enumerate(self.curves)
-            if len(self.curves) > 1
         )
 
     @property
@@ -122,7 +159,10 @@ class Curves:
     def widths(self) -> Iterator[float]:
         """Yield the width of each line [pixel]."""
         count = len(self.curves)
-        for number in range(count):
+        for number, curve in enumerate(self.curves):
+            if self.stepped:
+                yield 1.8 if curve.name else 0.8
+                continue
             yield 1.6 + 2.4 * (count - 1 - number) / max(count - 1, 1)
 
 
@@ -147,6 +187,10 @@ class GroupedBar(NamedTuple):
     tip: str = ""
     """Text that the page shows where somebody points at the bar."""
 
+    dot: float | None = None
+    """Where a diamond stands, at the end of an axis that is too short; None for
+    none."""
+
 
 class BarsOfGroup(NamedTuple):
     """Bars below one name."""
@@ -157,9 +201,13 @@ class BarsOfGroup(NamedTuple):
     bars: tuple[GroupedBar, ...]
 
 
+_FAR = 1.4
+"""Diamonds that are so many times behind all bars are off the axis."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarGroups:
-    """Groups of bars; lines across them stand for what they are held against."""
+    """Groups of bars; lines across and diamonds on them are what to compare with."""
 
     groups: tuple[BarsOfGroup, ...]
     """From top to bottom."""
@@ -171,6 +219,22 @@ class BarGroups:
     def legend(self) -> tuple[Swatch, ...]:
         """Return nothing: bars have their names beside them."""
         return ()
+
+    @property
+    def bars(self) -> list[GroupedBar]:
+        """Return the bars of all groups."""
+        return [bar for group in self.groups for bar in group.bars]
+
+    @property
+    def reach(self) -> float:
+        """Return the last place on the axis.
+
+        Diamonds far behind all bars and lines do not make the bars short.
+        """
+        ends = [end for bar in self.bars for end in (bar.length, bar.mark) if end]
+        limit = _FAR * max(ends, default=1.0)
+        ends += [bar.dot for bar in self.bars if bar.dot and bar.dot <= limit]
+        return max(ends, default=1.0)
 
 
 class StackPart(NamedTuple):
@@ -204,6 +268,14 @@ class StackedBar(NamedTuple):
     mark: float | None = None
     """Where a line across the bar stands; None for none."""
 
+    start: float = 0.0
+    """Where the bar begins: bars of a waterfall begin where the one before ends."""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Return where the bar begins, and where its last part ends."""
+        return self.start, self.start + sum(part.length for part in self.parts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacks:
@@ -215,6 +287,12 @@ class Stacks:
     across: str
     """Title of the horizontal axis."""
 
+    limits: tuple[float, ...] = ()
+    """Where dashed lines across all bars stand."""
+
+    whole: float = 0.0
+    """What bars are a part of: the axis spans at least a hundredth of it."""
+
     @property
     def legend(self) -> tuple[Swatch, ...]:
         """Return what the parts are, in their order."""
@@ -222,13 +300,15 @@ class Stacks:
         return tuple(Swatch(name=name, paint=paint) for name, paint in names.items())
 
     @property
-    def reach(self) -> float:
-        """Return the length of the longest bar, or where the last mark is."""
-        ends = (
-            max(sum(part.length for part in bar.parts), bar.mark or 0.0)
-            for bar in self.bars
-        )
-        return max(ends) or 1.0
+    def reach(self) -> tuple[float, float]:
+        """Return the ends of the axis: of the bars, marks and limits, 0 among them."""
+        ends = [end for bar in self.bars for end in (*bar.ends, bar.mark or 0.0)]
+        low = min(0.0, *ends, *self.limits)
+        high = max(0.0, *ends, *self.limits)
+        lacking = max(0.0, LEAST_SPAN * self.whole - (high - low))
+        if low == high and not lacking:
+            return 0.0, 1.0
+        return (low, high + lacking) if high >= -low else (low - lacking, high)
 
 
 HeatMeaning = Literal["plain", "worse"]
@@ -373,5 +453,43 @@ def _roomy_ends(values: Sequence[float]) -> tuple[float, float]:
     return max(low - room, 0.0), high + room
 
 
-Shape = Curves | BarGroups | Stacks | HeatMap | CostFront
+class Strip(NamedTuple):
+    """A row of shares over time."""
+
+    name: str
+    """Text above the row."""
+
+    group: str
+    """A line parts rows of different groups."""
+
+    shares: tuple[float, ...]
+    """One for each interval, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strips:
+    """Rows of shares over the page's common window of time: the darker the more.
+
+    Colours follow the square root: a few percent must not look like nothing.
+    """
+
+    rows: tuple[Strip, ...]
+    """From top to bottom."""
+
+    edges: tuple[float, ...]
+    """Ends of the intervals, one more than there are, rising."""
+
+    across: str
+    """Title of the horizontal axis."""
+
+    unit: str
+    """Unit of time."""
+
+    @property
+    def legend(self) -> tuple[Swatch, ...]:
+        """Return nothing: rows have their names above them."""
+        return ()
+
+
+Shape = Curves | BarGroups | Stacks | HeatMap | CostFront | Strips
 """What page and picture can draw."""

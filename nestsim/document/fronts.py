@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from nestsim.document.figures import CostFront, FrontPoint
 from nestsim.document.parts import Cell, DataTable, FigureBlock
-from nestsim.report.cost import HOUR, hourly
-from nestsim.report.wording import number
+from nestsim.document.wording import HOUR, hourly, number
 
 _MOST_NAMED = 16
 """Points of the front that the note names."""

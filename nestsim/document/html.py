@@ -8,31 +8,16 @@ which escapes them, and through JSON, in which no ``<`` is left.
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from nestsim.document.figures import (
-    BarGroups,
-    CostFront,
-    Curves,
-    HeatMap,
-    Shape,
-    Stacks,
-)
-from nestsim.document.paints import DASHES, PAINTS
+from nestsim.document.drawing import vega_library
+from nestsim.document.dumps import plain_values
+from nestsim.document.paints import DASHES, DISTINCT, PAINTS
 from nestsim.document.parts import Document, FigureBlock
-from nestsim.document.vega.bars import bars_drawing
-from nestsim.document.vega.curves import curves_drawing
-from nestsim.document.vega.drawing import Drawing, vega_library
-from nestsim.document.vega.fronts import front_drawing
-from nestsim.document.vega.heat import heat_drawing
-from nestsim.document.vega.stacks import stacks_drawing
-from nestsim.report.figures.palette import DISTINCT
-from nestsim.report.json import plain_values
+from nestsim.document.vega import specification
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -86,23 +71,6 @@ def _figure_data(figure: FigureBlock) -> Any:
             "follows": figure.follows_window,
         }
     )
-
-
-_DRAWN: Mapping[type[Shape], Callable[..., Drawing]] = MappingProxyType(
-    {
-        Curves: curves_drawing,
-        BarGroups: bars_drawing,
-        Stacks: stacks_drawing,
-        HeatMap: heat_drawing,
-        CostFront: front_drawing,
-    }
-)
-"""Kind of figure -> what writes it in Vega-Lite."""
-
-
-def specification(shape: Shape | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a figure in Vega-Lite, as the page draws it."""
-    return shape if isinstance(shape, Mapping) else _DRAWN[type(shape)](shape)
 
 
 def _policy(*, scripts: tuple[str, ...], style: str) -> str:

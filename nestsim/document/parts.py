@@ -5,7 +5,7 @@ read alike, in the terminal, on the page, in pictures and in Markdown. Texts are
 renderers escape what their format needs escaped. Nothing here knows a format.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -66,6 +66,13 @@ def cell(value: float | None, write: Callable[[float], str]) -> "str | Cell":
     return "-" if value is None else Cell(write(value), value)
 
 
+def keyed(
+    key: str, write: Callable[[float], str]
+) -> "Callable[[Mapping[str, Any]], str | Cell]":
+    """Return what writes the number that a record has under a key into a cell."""
+    return lambda record: cell(record[key], write)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTable:
     """Rows below headings."""
@@ -94,7 +101,7 @@ class DataTable:
     """How many of the first rows the terminal has; None for all."""
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 - those of the fields
         cls,
         caption: str,
         records: Iterable[Record],
@@ -103,6 +110,7 @@ class DataTable:
         sortable: bool = False,
         shown: int | None = None,
         first: int | None = None,
+        numbers: Sequence[str] = (),
     ) -> "DataTable":
         """Return a table of records; columns with cells that have keys are numbers.
 
@@ -114,11 +122,13 @@ class DataTable:
             One for each row.
         columns
             Heading -> what writes a record's cell.
+        numbers
+            Columns of texts that are numbers, too.
         """
         rows = tuple(
             tuple(write(record) for write in columns.values()) for record in records
         )
-        numbers = {
+        right = {*numbers} | {
             name
             for row in rows
             for name, text in zip(columns, row, strict=True)
@@ -128,7 +138,7 @@ class DataTable:
             caption=caption,
             columns=tuple(columns),
             rows=rows,
-            numbers=tuple(name for name in columns if name in numbers),
+            numbers=tuple(name for name in columns if name in right),
             sortable=sortable,
             shown=shown,
             first=first,
@@ -153,6 +163,17 @@ class Sentences:
 
     sentences: tuple[str, ...]
     """One paragraph each."""
+
+
+def paragraphs(sentences: Iterable[str]) -> tuple["Block", ...]:
+    """Return the block of sentences; no block for none."""
+    block = Sentences(sentences=tuple(sentences))
+    return (block,) if block.sentences else ()
+
+
+def fact_lists(*lists: Mapping[str, str]) -> tuple["Block", ...]:
+    """Return the blocks of lists of facts; none for those without any."""
+    return tuple(FactList(rows=rows) for rows in lists if rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +202,8 @@ class FigureBlock:
     """What its paints stand for; empty for what the drawing itself says."""
 
     bars: Mapping[str, Any] = field(default_factory=dict)
-    """Bars of a timeline as columns (`nestsim.page.timeline`), thinned out to what can
-    be told apart when they are drawn; empty for other figures."""
+    """Columns of bars of a timeline, which the page thins out to what can be told
+    apart; empty for other figures."""
 
     follows_window: bool = False
     """Whether its time axis is the page's common window."""
@@ -190,8 +211,19 @@ class FigureBlock:
     note: str = ""
     """What to know beside the legend."""
 
+    hint: str = ""
+    """How to read the drawing: page and picture have it before the note."""
+
     in_text: bool = True
     """Whether the terminal and Markdown have its numbers, too."""
+
+    opened: bool = False
+    """Whether the page shows its numbers without a click."""
+
+    @property
+    def below(self) -> str:
+        """Return what stands below the drawing."""
+        return f"{self.hint} {self.note}".strip()
 
     @property
     def entries(self) -> tuple[Swatch, ...]:
@@ -239,7 +271,9 @@ Block = DataTable | FactList | Sentences | FigureBlock | TimeWindow | Snippet
 
 def is_in_text(block: Block) -> bool:
     """Return whether the terminal and Markdown have a block, not the page alone."""
-    return not isinstance(block, FigureBlock) or block.in_text
+    if isinstance(block, FigureBlock):
+        return block.in_text
+    return not isinstance(block, TimeWindow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +292,14 @@ class Section:
     in_text: bool = True
     """Whether the terminal and Markdown have it, too, not the page alone."""
 
+    detail: bool = False
+    """Whether the terminal has it with ``--verbose`` only; ``report.txt`` has it."""
+
+
+def filled(sections: Iterable[Section]) -> tuple[Section, ...]:
+    """Return the sections in which something stands."""
+    return tuple(section for section in sections if section.blocks)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
@@ -271,6 +313,10 @@ class Document:
 
     headline: Headline
     sections: tuple[Section, ...]
+
+    def with_section(self, section: Section) -> "Document":
+        """Return the document with one more section at its end."""
+        return replace(self, sections=(*self.sections, section))
 
     def with_figures(self, *names: str) -> "Document":
         """Return the document with no other figures than these; all for no names."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from estimators.collectives.transports import library_network
 from estimators.platform import Platform
-from nestsim.evaluate.cost.cluster import ClusterCost, cluster_cost
+from nestsim.evaluate.cost import ClusterCost, cluster_cost
 from nestsim.scenario.hardware.groups import DeviceGroup
 from planner.frameworks.framework import PRESETS
 from planner.step.fleet import DeviceKind, Fleet

@@ -8,18 +8,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from estimators.layers.table import model_flops_per_sequence
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, model_flops_per_sequence
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
-from estimators.user_files.constants import constants_with
+from estimators.user_files import constants_with
 from nestsim.evaluate.cluster import (
     cluster_software,
     device_fleet,
     job_network,
     priced_cluster,
 )
-from nestsim.evaluate.cost.cluster import ClusterCost
+from nestsim.evaluate.cost import ClusterCost
 from nestsim.evaluate.results import Candidate, Throughput
 from nestsim.evaluate.uncertainty import MemoryBand, memory_band
 from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge

@@ -10,10 +10,10 @@ from importlib.resources import files
 
 import numpy as np
 
+from nestsim.document.dumps import dump_json
 from nestsim.launch.formats.megatron.settings import rank_order
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.training import CHECK
-from nestsim.report.json import dump_json
 from planner.cost.pricing import plan_groups
 from planner.plans.spec import DEFAULT_ORDER
 from planner.step.plan import to_ranges

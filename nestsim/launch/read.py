@@ -11,8 +11,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from estimators.models.huggingface.load import load_huggingface, parts_left_out
-from estimators.models.library.catalog import load_model
+from estimators.models.huggingface import load_huggingface, parts_left_out
+from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.hardware.described import with_whole_paths

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
+from nestsim.document.dumps import dump_json
 from nestsim.launch.formats.chakra.writing import write_chakra
 from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
@@ -25,7 +26,6 @@ from nestsim.launch.formats.trainers.reading import TRAINERS
 from nestsim.launch.formats.trainers.renaming import CORE, RENAMINGS
 from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource
-from nestsim.report.json import dump_json
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.errors import nearest, one_of
 from planner.frameworks.framework import FRAMEWORKS

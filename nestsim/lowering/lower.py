@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.table import LayerTable
+from estimators.layers.work import LayerTable
 from estimators.training import ParameterBytes
 from nestsim.lowering.notes import (
     execution_notes,

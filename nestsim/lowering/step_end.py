@@ -13,7 +13,7 @@ import numpy as np
 
 from estimators.collectives.algorithms import algorithm_or_ring
 from estimators.collectives.cost import RING_ALGORITHMS, algorithm_phases
-from estimators.collectives.placed import placed_exchanges
+from estimators.collectives.messages import placed_exchanges
 from estimators.training import ParameterBytes
 from nestsim.simulator.work import Bucket, EdgePhase, Phase, RingPhase
 from planner.cost.groups import StageGroups

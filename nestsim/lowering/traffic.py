@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.collectives.algorithms import IN_NETWORK, algorithm_or_ring
-from estimators.layers.table import InLayerTraffic, LayerTable
+from estimators.layers.work import InLayerTraffic, LayerTable
 from nestsim.lowering.groups import (
     LockstepGroups,
     all_to_all_phase,
@@ -69,12 +69,12 @@ class Message(NamedTuple):
 
     kind: str
     """Kind of group: ``"tensor"``, ``"context"``, ``"expert"`` or ``"expert tensor"``,
-    the group of an `estimators.layers.table.InLayerTraffic`; of what ZeRO sends
+    the group of an `estimators.layers.work.InLayerTraffic`; of what ZeRO sends
     ``"layer gather"`` or ``"layer reduce"``; a direction of
     `planner.step.offload`."""
 
     operation: str
-    """Operation of an `estimators.layers.table.InLayerTraffic`, or ``"combine"``: an
+    """Operation of an `estimators.layers.work.InLayerTraffic`, or ``"combine"``: an
     all-to-all back from the experts that is not symmetric to the one there."""
 
     num_bytes: float

@@ -1,23 +1,28 @@
-"""How work under way is shown: by the caller's function, a bar, or lines now and then.
+"""How work under way is shown, and what notebooks show of results.
 
 The command line and the Python face share it. Results never depend on it.
+
+What notebooks show of scenarios and results: a heading, facts, a table or a text.
 """
 
 import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from html import escape
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from planner.work import Progress
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from topologies.notices import Notices
+
 
 FIRST_LINES = (5.0, 10.0, 15.0, 30.0)
 """Between lines of progress where there is no terminal; then the last one [s]."""
@@ -188,3 +193,42 @@ class ProgressLines:
 def _phase(doing: str) -> str:
     """Return the part of what is being done that stays for a while."""
     return doing.partition(":")[0]
+
+
+_MOST_ROWS = 20
+"""Rows of a table; of more, the first and the last."""
+
+_MOST_TEXT = 4_000
+"""Characters of a text."""
+
+
+def html_of(title: str, facts: Mapping[str, Any], text: str = "") -> str:
+    """Return facts as HTML, and a text that is folded away below them."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(_words(name))}</th>"
+        f"<td style='text-align:left'>{escape(fact_text(fact))}</td></tr>"
+        for name, fact in facts.items()
+    )
+    html = f"<b>{escape(title)}</b><table>{rows}</table>"
+    if text:
+        shown = escape(text[:_MOST_TEXT])
+        html += f"<details><summary>as written</summary><pre>{shown}</pre></details>"
+    return html
+
+
+def html_table(frame: "pd.DataFrame") -> str:
+    """Return a table as HTML, long ones without their middle."""
+    return str(frame.to_html(max_rows=_MOST_ROWS, index=False, na_rep=""))
+
+
+def fact_text(fact: Any) -> str:
+    """Return a fact as people read it: numbers to six digits."""
+    if isinstance(fact, float):
+        return f"{fact:.6g}"
+    if isinstance(fact, tuple):
+        return ", ".join(fact_text(one) for one in fact)
+    return str(fact)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

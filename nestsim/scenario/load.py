@@ -11,14 +11,12 @@ from pydantic import ValidationError
 
 from estimators.collectives.transports import Scope
 from estimators.models.spec import TransformerSpec
-from estimators.number_formats import NARROW_FORMATS
 from estimators.operators.profile import Profile
 from estimators.software import IDEAL, Software
 from estimators.tracing.user_module import TracedModule
-from estimators.training import TrainingSpec
-from estimators.user_files.constants import UserConstants
-from estimators.user_files.links import UserLinks, measured_efficiencies
-from nestsim.running.notebook import html_of
+from estimators.training import NARROW_FORMATS, TrainingSpec
+from estimators.user_files import UserConstants, UserLinks, measured_efficiencies
+from nestsim.running.progress import html_of
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.formats.mist_yaml import SUFFIXES, mist_document

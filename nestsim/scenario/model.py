@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from estimators.models.huggingface.load import load_huggingface
-from estimators.models.library.catalog import load_model, model_names
+from estimators.models.huggingface import load_huggingface
+from estimators.models.library import load_model, model_names
 from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
 from estimators.models.spec import (
     TransformerSpec,

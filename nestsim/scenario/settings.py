@@ -48,7 +48,7 @@ class Assertion:
     """The setting of the table [assert]."""
 
     quantity: str
-    """What is compared: a key of `nestsim.evaluate.assertions.found_values`."""
+    """What is compared: a key of `nestsim.evaluate.results.found_values`."""
 
     operator: str
     """``"<="``, ``">="``, ``"<"``, ``">"`` or ``"=="``."""

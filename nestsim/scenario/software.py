@@ -7,10 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULES
+from estimators.layers.saved_activations import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.software import Software
-from estimators.user_files.constants import UserConstants, read_user_constants
-from estimators.user_files.links import UserLinks, read_user_links
+from estimators.user_files import (
+    UserConstants,
+    UserLinks,
+    read_user_constants,
+    read_user_links,
+)
 from nestsim.scenario.base import Factor, NameChoice, Table, Text, input_file
 from planner.frameworks.framework import PRESETS, Preset
 from planner.step.execution import Execution

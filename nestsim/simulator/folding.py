@@ -39,8 +39,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.kernels import refine as kernels
-from nestsim.simulator.kernels.links import Neighbours, add_lanes, binding_links
-from nestsim.simulator.kernels.refine import first_members
+from nestsim.simulator.kernels.refine import (
+    Neighbours,
+    add_lanes,
+    binding_links,
+    first_members,
+)
 from nestsim.simulator.kernels.steps import further_needs
 from nestsim.simulator.system import NONE, Incidence, Run, System, num_posts
 from topologies.arrays import BoolArray, FloatArray, IntArray

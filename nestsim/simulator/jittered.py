@@ -42,7 +42,7 @@ import numpy as np
 from nestsim.simulator.build import Model, build_model
 from nestsim.simulator.flows import SIGNAL
 from nestsim.simulator.folding import list_steps, num_posts_of_channels
-from nestsim.simulator.kernels.philox import uniforms
+from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import COMPUTE_DRAW, LINK_DRAW, Jitter
 from nestsim.simulator.outcome import Replay
 from nestsim.simulator.programs import StageProgram

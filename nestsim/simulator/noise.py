@@ -353,7 +353,7 @@ class Delay:
 
 
 COMPUTE_DRAW, LINK_DRAW, SLOW_DRAW = 0, 1, 2
-"""Purposes of the counted draws of a run (`nestsim.simulator.kernels.philox`): factors
+"""Purposes of the counted draws of a run (`nestsim.simulator.kernels.jitter`): factors
 on compute, delays of messages, which devices are slow."""
 
 

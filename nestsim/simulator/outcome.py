@@ -1,4 +1,4 @@
-"""What the simulator gives back: everything that happened in one training step.
+"""What the simulator gives back: all that happened in a step, and on every link.
 
 Letters: ``p`` stages, ``d`` replicas of each, ``E`` links. Where actors (stages of
 replicas), channels or links are alike, what one of them did is recorded, and how many

@@ -32,9 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.build import Model, build_model
-from nestsim.simulator.engines.compiled import end_of_compiled_run, simulate_compiled
-from nestsim.simulator.engines.simpy_engine import end_of_run, simulate
-from nestsim.simulator.flows import SIGNAL
+from nestsim.simulator.compiled import end_of_compiled_run, simulate_compiled
+from nestsim.simulator.flows import SIGNAL, Traffic
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
 from nestsim.simulator.outcome import (
     MOST_SIMPY_EVENTS,
@@ -45,6 +44,7 @@ from nestsim.simulator.outcome import (
     Transfers,
 )
 from nestsim.simulator.programs import PASS_KINDS, StageProgram
+from nestsim.simulator.simpy_engine import end_of_run, simulate
 from nestsim.simulator.system import (
     CLOSES,
     OPENS,
@@ -54,7 +54,6 @@ from nestsim.simulator.system import (
     is_same_run,
     num_posts,
 )
-from nestsim.simulator.traffic import Traffic
 from nestsim.simulator.work import PipelineWork, StageMemory
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.table import LayerTable
+from estimators.layers.work import LayerTable
 from estimators.training import ParameterBytes
 from planner.cost.classes import RECOMPUTE_MODES, IntervalClasses
 from planner.kernels import tables as rows

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.layers.table import LayerTable
+from estimators.layers.work import LayerTable
 from planner.kernels import tables as rows
 from planner.step.recompute import recompute_shares
 from topologies.arrays import FloatArray, IntArray

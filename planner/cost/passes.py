@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.table import InLayerTraffic, LayerTable
+from estimators.layers.work import InLayerTraffic, LayerTable
 from planner.cost.rates import PlacementRates, ShardingRates
 from planner.step import ledger, recompute
 from planner.step.execution import Workload

@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.table import LayerTable
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, LayerTable
 from planner.cost.groups import StageGroups
 from planner.cost.objective import HIDDEN, PricedPlan, StageCost
 from planner.cost.rates import AlgorithmChoice, PlacementRates, placement_rates

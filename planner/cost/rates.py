@@ -22,7 +22,7 @@ from estimators.collectives.cost import (
     searched_algorithms,
 )
 from estimators.collectives.messages import level_shapes, slowest_edges
-from estimators.collectives.ring_phases import RING_OPERATIONS
+from estimators.collectives.phases import RING_OPERATIONS
 from planner.cost.groups import StageGroups, can_overlap
 from planner.kernels import tables as columns
 from planner.step.offload import HostRates, host_rates

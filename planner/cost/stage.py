@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.table import LayerTable
+from estimators.layers.work import LayerTable
 from estimators.platform import optimizer_step_bytes
 from estimators.training import ParameterBytes
 from planner.cost.objective import (

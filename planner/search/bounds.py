@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.layers.table import LayerTable
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, LayerTable
 from planner.kernels import closed_form as kernel
 from planner.kernels.tables import GRADIENTS, OPTIMIZER, WEIGHTS, JobConstants
 from planner.search.device_kinds import least_step_time

@@ -23,17 +23,15 @@ from numpy.typing import ArrayLike
 
 from estimators.chain import build_layer_table
 from estimators.constants import Constants, load_constants
-from estimators.host_time import message_time
-from estimators.layers.matrices import block_matrices
+from estimators.layers.saved_activations import block_matrices
 from estimators.layers.sharding import layer_work
-from estimators.layers.table import LayerTable
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, LayerTable
 from estimators.operators.profile import Profile
-from estimators.platform import Allocator, Platform, optimizer_step_bytes
+from estimators.platform import Allocator, Platform, message_time, optimizer_step_bytes
 from estimators.software import IDEAL, Software
 from estimators.tracing.graph import LayerGraph
 from estimators.training import ParameterBytes, TrainingSpec
-from estimators.user_files.links import UserLinks
+from estimators.user_files import UserLinks
 from planner.step.fleet import (
     DeviceKind,
     Fleet,

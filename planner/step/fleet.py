@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from estimators.layers.table import LayerTable
+from estimators.layers.work import LayerTable
 from topologies.accelerators import Accelerator
 from topologies.arrays import FloatArray, IntArray
 

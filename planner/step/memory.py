@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.table import LayerTable
+from estimators.layers.work import LayerTable
 from estimators.training import ParameterBytes
 from planner.step import recompute
 from planner.step.execution import Workload

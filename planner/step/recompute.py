@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from estimators.layers.table import InLayerTraffic, LayerTable
+from estimators.layers.work import InLayerTraffic, LayerTable
 from planner.step.plan import Stage
 from topologies.arrays import FloatArray
 

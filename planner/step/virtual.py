@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from estimators.layers.table import InLayerTraffic, LayerTable
+from estimators.layers.work import InLayerTraffic, LayerTable
 from topologies.arrays import FloatArray, IntArray
 
 

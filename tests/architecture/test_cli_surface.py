@@ -14,7 +14,16 @@ import nestsim
 from nestsim.cli.app import app
 from nestsim.registry import COMMANDS, Command, chosen
 
-READ_BY_ALL = {"json", "quiet", "force", "html", "no_figures", "output", "restart"}
+READ_BY_ALL = {
+    "json",
+    "quiet",
+    "force",
+    "html",
+    "no_figures",
+    "output",
+    "restart",
+    "verbose",
+}
 """Options that the runner itself reads."""
 
 WRITES = ("--force", "--json", "--no-figures", "--output", "--quiet", "-o", "-q")
@@ -23,16 +32,17 @@ RATES = ("--bandwidth", "--nic-bandwidth", "--ranks")
 
 SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
-    "run": [*WRITES, "--html", "SCENARIO..."],
+    "run": [*WRITES, "--html", "--verbose", "-v", "SCENARIO..."],
     "report": [
         *("--force", "--output", "--quiet", "--scenario", "--trust-code", "-o", "-q"),
         "FOLDER",
     ],
     "plan": [
-        *("--explain", "--json", "--nest-instance", "--quiet", "--score", "-q"),
+        *("--explain", "--json", "--nest-instance", "--quiet", "--score", "--verbose"),
+        *("-q", "-v"),
         "SCENARIO",
     ],
-    "simulate": [*WRITES, "--html", "--plan", "SCENARIO"],
+    "simulate": [*WRITES, "--html", "--verbose", "-v", "--plan", "SCENARIO"],
     "memory": [
         *(*WRITES, "--cp", "--dp", "--ep", "--explain", "--micro-batch", "--pp"),
         *("--recompute", "--tp", "--zero", "SCENARIO"),

@@ -133,7 +133,7 @@ def replayed_search(
 
 def measure(case: Case, time_limit: float) -> Row:
     """Search once in this process, everything warm."""
-    from nestsim.report.wording import plan_label
+    from nestsim.document.wording import plan_label
 
     network, workload, spec = case.problem(time_limit)
     idle = peak_bytes()

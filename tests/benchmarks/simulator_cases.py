@@ -8,7 +8,7 @@ transfers cross the leaves, and with them everything else.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec

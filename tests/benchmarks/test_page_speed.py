@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 import nestsim
-from tests.nestsim.page.conftest import CHROMIUM
+from tests.nestsim.features.conftest import CHROMIUM
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "llama2_7b_64_h100.toml"
 LARGEST = 3_000_000

@@ -5,7 +5,7 @@ import pytest
 
 from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_algorithm
 from estimators.collectives.messages import slowest_edges
-from estimators.collectives.ring_phases import RING_OPERATIONS
+from estimators.collectives.phases import RING_OPERATIONS
 from tests.estimators.oracles import price_by_routes, rates_by_routes
 from topologies import (
     FatTreeSpec,

@@ -20,8 +20,8 @@ import nestsim
 from docs.builder.commands import commands_reference
 from docs.builder.settings import settings_reference
 from nestsim.cli import main as nestsim_main
+from nestsim.document.wording import number, percent
 from nestsim.evaluate.job import plan_job
-from nestsim.report.wording import number, percent
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.frameworks.framework import FRAMEWORKS
 from planner.work import Spent

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 
 SmallModel = Callable[..., TransformerSpec]

@@ -6,7 +6,7 @@ import numpy as np
 
 from estimators.collectives.cost import CollectiveRate, Phase
 from estimators.collectives.messages import EdgeCost
-from estimators.collectives.ring_phases import RING_OPERATIONS, ring_pass
+from estimators.collectives.phases import RING_OPERATIONS, ring_pass
 from estimators.collectives.transports import Transport, overhead, transfer_time
 from estimators.models.spec import TransformerSpec
 

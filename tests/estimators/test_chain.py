@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from estimators.chain import build_layer_table
-from estimators.layers.table import model_flops_per_sequence
-from estimators.layers.work import Degrees
-from estimators.models.library.catalog import load_model
+from estimators.layers.work import Degrees, model_flops_per_sequence
+from estimators.models.library import load_model
 from estimators.platform import Platform
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from estimators.chain import build_layer_table
 from estimators.collectives.transports import find_transport, overhead, transfer_time
 from estimators.constants import load_constants
-from estimators.host_time import BACKWARD_LAUNCHES, SHARPNESS, host_times
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork, OperatorWork
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from estimators.operators.roofline import GRAPH_LAUNCH_TIME, LAUNCH_TIME
-from estimators.platform import Platform
+from estimators.platform import BACKWARD_LAUNCHES, SHARPNESS, Platform, host_times
 from estimators.software import IDEAL, Software
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec

@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 
 from estimators.chain import build_layer_table
-from estimators.layers.matrices import block_matrices
-from estimators.layers.saved_activations import keeping_of
+from estimators.layers.saved_activations import block_matrices, keeping_of
 from estimators.layers.work import Degrees
-from estimators.models.library.catalog import load_model
-from estimators.number_formats import NARROW, NARROW_FORMATS
+from estimators.models.library import load_model
 from estimators.operators.roofline import OperatorModel
 from estimators.platform import Platform, optimizer_step_bytes
 from estimators.software import IDEAL
 from estimators.tracing.trace import trace_model
-from estimators.training import OPTIMIZER_BYTES, TrainingSpec
+from estimators.training import NARROW, NARROW_FORMATS, OPTIMIZER_BYTES, TrainingSpec
 from planner.step.execution import Workload
 from topologies.accelerators import load_accelerator
 

@@ -17,7 +17,7 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
-from nestsim.report.figures.canvas import save_figure
+from nestsim.document.canvas import save_figure
 from nestsim.scenario.editing import toml_text
 from tests.nestsim.features.compare.small import write
 

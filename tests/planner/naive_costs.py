@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.table import LayerTable
+from estimators.layers.work import LayerTable
 from estimators.training import ParameterBytes
 from tests.planner.naive_rates import Sharding, StageRates
 from tests.planner.naive_wires import Rate

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
-from estimators.layers.table import LayerTable
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, LayerTable
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from topologies import Network

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from estimators.grouping import Grouping
-from estimators.layers.table import InLayerTraffic, LayerTable
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, InLayerTraffic, LayerTable
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.training import TrainingSpec

@@ -12,7 +12,7 @@ from tests.topologies.oracles import all_pairs
 from tests.topologies.strategies import custom_network, customs, link_files
 from topologies import CustomSpec, InputError, build_network
 from topologies.fabrics.custom import class_floors, classify
-from topologies.fabrics.shortest_paths import max_flow
+from topologies.fabrics.routing import max_flow
 from topologies.network import Links
 
 

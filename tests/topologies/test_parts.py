@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from topologies.builders import build_network
 from topologies.degrade import Degradation, degrade
-from topologies.fabrics.parts import network_parts
+from topologies.fabrics.inventory import network_parts
 from topologies.specs import (
     CustomSpec,
     FatTreeSpec,

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from topologies.builders import build_network
+from topologies.builders import build_network, sub_network
 from topologies.degrade import Degradation, SlowLinks, degrade
-from topologies.fabrics.subnetworks import sub_network
 from topologies.network import Network
 from topologies.specs import (
     FatTreeSpec,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.topologies.oracles import all_pairs, hop_distances, smallest_halving_cut
 from tests.topologies.strategies import cabled_fat_tree_specs, cabled_fat_trees
 from topologies import FatTreeSpec, InputError, LevelSpec, RailSpec, build_network
-from topologies.fabrics.tree_routing import hash_pairs, pick, pick_among, tier_seeds
+from topologies.fabrics.trees import hash_pairs, pick, pick_among, tier_seeds
 
 hashes = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20)
 

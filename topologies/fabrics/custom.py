@@ -13,8 +13,7 @@ import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
-from topologies.fabrics.route_tables import PathTable
-from topologies.fabrics.shortest_paths import max_flow, shortest_paths, walk_back
+from topologies.fabrics.routing import PathTable, max_flow, shortest_paths, walk_back
 from topologies.link_file import LinkList
 from topologies.network import (
     Family,

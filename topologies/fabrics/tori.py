@@ -18,8 +18,7 @@ import math
 import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
-from topologies.fabrics.detours import BuiltRouting
-from topologies.fabrics.route_tables import TorusTable
+from topologies.fabrics.routing import BuiltRouting, TorusTable
 from topologies.network import Family, Level, Links, Network, Routes, Tier
 from topologies.specs import TorusSpec
 

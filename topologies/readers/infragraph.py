@@ -23,11 +23,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topologies.errors import InputError
-from topologies.input_file import Value, decode, parse_json, read_file
+from topologies.input_file import Value, decode, parse_json, parse_yaml, read_file
 from topologies.link_file import LinkList
-from topologies.readers.graph_reduction import PathRate, leave_out_ends, reduce_graph
-from topologies.readers.link_collector import LinkCollector
-from topologies.readers.yaml_text import parse_yaml
+from topologies.readers.link_collector import (
+    LinkCollector,
+    PathRate,
+    leave_out_ends,
+    reduce_graph,
+)
 
 MAX_FILE = 500_000
 """Longest file that is read [byte]."""

@@ -19,6 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 
+from nestsim.document.terminal import add_row, new_table
+from nestsim.document.wording import percent
 from nestsim.evaluate.uncertainty import (
     NUM_DECILES,
     SHARE,
@@ -32,8 +34,6 @@ from nestsim.features.validation.memory_rows import score_memory
 from nestsim.features.validation.metrics import grouped
 from nestsim.features.validation.predict import Predictor
 from nestsim.features.validation.rows.columns import Row, RowRefusedError
-from nestsim.report.tables import add_row, new_table
-from nestsim.report.wording import percent
 from topologies.arrays import FloatArray
 
 LEANING = 8.0

@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nestsim.document.terminal import add_row, new_table
+from nestsim.document.wording import percent, signed_percent
 from nestsim.features.calibration.calibrate import Calibration, witnesses
 from nestsim.features.calibration.transports import TransportFit
 from nestsim.features.validation.collective_runner import CollectivesValidation
 from nestsim.features.validation.metrics import Errors, errors_of, grouped
-from nestsim.report.tables import add_row, new_table
-from nestsim.report.wording import percent, signed_percent
 from topologies.arrays import FloatArray
 
 LARGE_SINGLE = "vtrain_single"

@@ -10,6 +10,7 @@ import pandas as pd
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
+from nestsim.document.wording import plan_label
 from nestsim.features.collectives.document import collectives_document
 from nestsim.features.collectives.job import (
     CollectivesResult,
@@ -17,7 +18,6 @@ from nestsim.features.collectives.job import (
     sizes_between,
 )
 from nestsim.features.collectives.record import collectives_csv, collectives_json
-from nestsim.report.wording import plan_label
 from topologies.errors import InputError
 from topologies.units import parse_quantity
 

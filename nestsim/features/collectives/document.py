@@ -18,16 +18,16 @@ from nestsim.document.parts import (
     Section,
     cell,
 )
-from nestsim.features.collectives.job import OperationTable, SizeRow, SizeTiming
-from nestsim.features.collectives.record import CONDITIONS, MEANING
-from nestsim.lowering.traffic import GroupTraffic
-from nestsim.report.wording import (
+from nestsim.document.wording import (
     device_ranges,
     no_plan_words,
     percent,
     plan_label,
     plural,
 )
+from nestsim.features.collectives.job import OperationTable, SizeRow, SizeTiming
+from nestsim.features.collectives.record import CONDITIONS, MEANING
+from nestsim.lowering.traffic import GroupTraffic
 from planner.work import Spent
 from topologies.units import format_duration, format_size
 

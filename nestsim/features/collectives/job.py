@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.collectives.algorithms import HIERARCHICAL, algorithms_for
-from estimators.collectives.placed import exchange_rates, placed_exchanges
+from estimators.collectives.messages import exchange_rates, placed_exchanges
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import price_table_plan
 from nestsim.features.collectives.runs import (
@@ -85,7 +85,7 @@ class SizeRow:
     """One size of one operation."""
 
     num_bytes: int
-    """Size as nccl-tests counts it (`estimators.collectives.exchanges`) [byte]."""
+    """Size as nccl-tests counts it (`estimators.collectives.phases`) [byte]."""
 
     algorithm: str
     """The cheapest one."""

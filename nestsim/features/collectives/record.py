@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.dumps import csv_of
 from nestsim.features.collectives.job import OperationTable, SizeRow, SizeTiming
-from nestsim.report.frames import csv_of
-from nestsim.report.json import spent_json
+from nestsim.features.run.record import spent_json
 
 if TYPE_CHECKING:
     from nestsim.features.collectives.job import CollectivesResult

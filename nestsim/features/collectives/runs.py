@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.collectives.placed import PlacedExchange
+from estimators.collectives.messages import PlacedExchange
 from nestsim.simulator.folding import fold
 from nestsim.simulator.replay import ReplaySettings, run_system
 from nestsim.simulator.system import (

@@ -19,7 +19,10 @@ from nestsim.commands.calls import (
 )
 from nestsim.commands.report import PagedReport, Parts
 from nestsim.commands.task import Task
+from nestsim.document.dumps import plain_values
+from nestsim.document.folder import ResultsFolder
 from nestsim.document.parts import Document
+from nestsim.document.terminal import print_document
 from nestsim.features.compare.data import (
     STORE,
     TIMES,
@@ -29,34 +32,30 @@ from nestsim.features.compare.data import (
     comparison_rows,
     comparison_writers,
 )
+from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.job import (
     CompareSettings,
     checked_settings,
     compare_job,
     store_facts,
 )
-from nestsim.features.compare.networks.data import (
+from nestsim.features.compare.networks_data import (
     networks_files,
     networks_json,
     networks_manifest,
     networks_rows,
     networks_writers,
 )
-from nestsim.features.compare.networks.equality import are_equal
-from nestsim.features.compare.networks.files import NetworkFile, read_network_files
-from nestsim.features.compare.networks.job import (
+from nestsim.features.compare.networks_document import networks_document
+from nestsim.features.compare.networks_files import NetworkFile, read_network_files
+from nestsim.features.compare.networks_job import (
     checked_planners,
     networks_facts,
     networks_job,
 )
-from nestsim.features.compare.networks.record import Equal, NetworkComparison
-from nestsim.features.compare.networks.text import leaders_label, print_networks
+from nestsim.features.compare.networks_record import Equal, NetworkComparison
+from nestsim.features.compare.networks_words import are_equal, leaders_label
 from nestsim.features.compare.record import Comparison
-from nestsim.features.compare.text import print_comparison
-from nestsim.page.kinds.comparison import comparison_page
-from nestsim.page.kinds.networks import networks_page
-from nestsim.report.destination import ResultsFolder
-from nestsim.report.json import plain_values
 from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario, load_scenario
 from topologies.errors import InputError
@@ -67,6 +66,10 @@ EQUAL_IN = ("ports", "cost")
 
 class _StoredReport(PagedReport):
     """A comparison, whose finished pairs are kept in its folder until it is written."""
+
+    def print_to(self, console: Console, *, verbose: bool = False) -> None:
+        """Print what the document says, and how long searches took."""
+        print_document(comparison(self.printed_dict()), console, verbose=verbose)
 
     def write_to(self, folder: ResultsFolder, **options: Any) -> None:
         """Write into a folder that is claimed; what a killed call left there goes."""
@@ -105,17 +108,13 @@ class CompareReport(_StoredReport):
         """Return everything with how long the searches took."""
         return comparison_json(self.result)
 
-    def print_to(self, console: Console) -> None:
-        """Print who is fastest, and by which term."""
-        print_comparison(self.result, console)
-
     def parts(self) -> Parts:
         """Return copies of the scenarios, tables, the figure and the page."""
         record = comparison_json(self.result, with_times=False)
         return Parts(
             record=record,
             rows=plain_values(comparison_rows(self.result)),
-            document=partial(document, record),
+            document=partial(comparison, record),
             files=comparison_writers(self.result, self.scenarios),
             manifest=comparison_facts(self.scenarios),
             unhashed=(TIMES,),
@@ -164,17 +163,13 @@ class NetworksReport(_StoredReport):
         """Return everything with how long the searches took."""
         return networks_json(self.result)
 
-    def print_to(self, console: Console) -> None:
-        """Print whether they are equal, what each gives, and what it is made of."""
-        print_networks(self.result, console)
-
     def parts(self) -> Parts:
         """Return copies of what was read, tables, the figure and the page."""
         record = networks_json(self.result, with_times=False)
         return Parts(
             record=record,
             rows=plain_values(networks_rows(self.result)),
-            document=partial(document, record),
+            document=partial(comparison, record),
             files=networks_writers(self.result, self.scenario, self.files),
             manifest=networks_manifest(self.result, self.scenario),
             unhashed=(TIMES,),
@@ -331,9 +326,13 @@ def _kept(
         yield store
 
 
-def document(record: Any) -> Document:
+def comparison(record: Any) -> Document:
     """Return the document of a comparison, of planners or of networks."""
-    return networks_page(record) if "networks" in record else comparison_page(record)
+    return (
+        networks_document(record)
+        if "networks" in record
+        else comparison_document(record)
+    )
 
 
 def names(text: str) -> tuple[str, ...]:

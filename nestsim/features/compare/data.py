@@ -11,18 +11,20 @@ on from.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from nestsim.document.dumps import csv_of, dump_json, plain_values
+from nestsim.document.folder import PAGE, Writer, writer_of
+from nestsim.document.parts import Document
+from nestsim.document.sheet import draw_document
+from nestsim.document.terminal import plain_text, print_document
+from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.measure import belief_gap, differences
 from nestsim.features.compare.record import Comparison, PlannerEntry, ScenarioEntries
-from nestsim.features.compare.text import comparison_title, print_comparison, sentences
-from nestsim.report.cost import cost_cells, cost_json
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.folder import PAGE
-from nestsim.report.frames import csv_of
-from nestsim.report.json import _throughput, dump_json, plain_values
-from nestsim.report.tables import plain_text
+from nestsim.features.compare.words import comparison_title, sentences
+from nestsim.features.run.cost import cost_cells, cost_json
+from nestsim.features.run.record import _throughput
 from nestsim.scenario.load import Scenario
 
 
@@ -240,33 +242,41 @@ way."""
 TIMES = "search_times.csv"
 """Name of the file that differs from run to run."""
 
-_FILES = ("comparison.csv", "comparison.json", "comparison.png", "report.txt", TIMES)
+FILES = (
+    *("comparison.csv", "comparison.json", "comparison.png", "report.txt"),
+    *(TIMES, PAGE),
+)
+"""Names of the files of a comparison beside copies of what was read."""
 
 
 def comparison_files(scenarios: Sequence[Scenario]) -> list[str]:
     """Return the names of all files of the folder, but the store and the manifest."""
-    return [*scenario_copies(scenarios), *_FILES, PAGE]
+    return [*scenario_copies(scenarios), *FILES]
 
 
 def comparison_writers(
     comparison: Comparison, scenarios: Sequence[Scenario]
 ) -> dict[str, Writer]:
     """Return what writes each file, by name."""
-    from nestsim.features.compare.figure import draw_comparison
-
     data = comparison_json(comparison, with_times=False)
     texts: dict[str, str | bytes] = {
         **scenario_copies(scenarios),
         "comparison.csv": comparison_csv(comparison),
         "comparison.json": dump_json(data),
-        "report.txt": plain_text(
-            lambda console: print_comparison(comparison, console, with_times=False)
-        ),
         TIMES: search_times_csv(comparison),
     }
+    return folder_writers(texts, comparison_document(data))
+
+
+def folder_writers(
+    texts: Mapping[str, str | bytes], document: Document
+) -> dict[str, Writer]:
+    """Return what writes texts, the report and the picture, by name."""
+    report = plain_text(lambda console: print_document(document, console))
     return {
         **{name: writer_of(text) for name, text in texts.items()},
-        "comparison.png": lambda path: draw_comparison(comparison, path),
+        "report.txt": writer_of(report),
+        "comparison.png": lambda path: draw_document(document, path),
     }
 
 
@@ -281,11 +291,16 @@ def comparison_facts(scenarios: Sequence[Scenario]) -> dict[str, Any]:
 
 def scenario_copies(scenarios: Sequence[Scenario]) -> dict[str, bytes]:
     """Return the scenario files under different names, as the user wrote them."""
+    return copies_of((scenario.path.stem, scenario.text) for scenario in scenarios)
+
+
+def copies_of(files: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
+    """Return texts by names without ``.toml``, each of which gets a name of its own."""
     copies: dict[str, bytes] = {}
-    for scenario in scenarios:
-        name, number = f"{scenario.path.stem}.toml", 1
+    for stem, text in files:
+        name, number = f"{stem}.toml", 1
         while name in copies:
             number += 1
-            name = f"{scenario.path.stem}_{number}.toml"
-        copies[name] = scenario.text
+            name = f"{stem}_{number}.toml"
+        copies[name] = text
     return copies

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from nestsim.evaluate.cost.cluster import ClusterCost
-from nestsim.evaluate.cost.run import RunCost
+from nestsim.evaluate.cost import ClusterCost, RunCost
 from nestsim.evaluate.results import Throughput
 from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.running.store import Row

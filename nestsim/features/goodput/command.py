@@ -6,12 +6,11 @@ from typing import Any
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
+from nestsim.document.dumps import csv_of, dump_json
 from nestsim.features.goodput.document import goodput_document
 from nestsim.features.goodput.job import goodput_job
 from nestsim.features.goodput.record import goodput_json, seed_rows
 from nestsim.features.goodput.results import GoodputResult
-from nestsim.report.frames import csv_of
-from nestsim.report.json import dump_json
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

@@ -26,8 +26,7 @@ from nestsim.document.parts import (
     Sentences,
     cell,
 )
-from nestsim.features.goodput.results import DAY, GoodputFindings, GoodputResult
-from nestsim.report.wording import (
+from nestsim.document.wording import (
     amount,
     long_time,
     number,
@@ -35,6 +34,7 @@ from nestsim.report.wording import (
     plural,
     token_unit,
 )
+from nestsim.features.goodput.results import DAY, GoodputFindings, GoodputResult
 from topologies.units import format_bandwidth, format_duration, format_size
 
 _COMPONENTS: Mapping[str, str] = {

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from nestsim.document.wording import plan_label
 from nestsim.evaluate.cluster import node_size
 from nestsim.evaluate.evaluator import build_job
 from nestsim.evaluate.job import run_job, simulate_job
@@ -34,7 +35,6 @@ from nestsim.features.goodput.results import (
     SeedBand,
 )
 from nestsim.features.goodput.simulate import RecoveryHabits, run_seeds
-from nestsim.report.wording import plan_label
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.operations.goodput import STORAGE_PER_DEVICE, GoodputSpec
 from nestsim.scenario.operations.published_failures import (
@@ -47,7 +47,7 @@ from planner.plans.build import build_plan
 from planner.step.execution import Workload
 from planner.work import Progress
 from topologies.errors import InputError
-from topologies.fabrics.parts import network_parts
+from topologies.fabrics.inventory import network_parts
 from topologies.network import Network
 from topologies.notices import notices
 

@@ -12,12 +12,11 @@ from nestsim.commands.calls import (
     with_settings,
 )
 from nestsim.commands.report import Parts, ScenarioReport
+from nestsim.document.dumps import csv_of, dump_json
+from nestsim.document.wording import plan_label
 from nestsim.features.jitter.document import jitter_document
 from nestsim.features.jitter.job import JitterResult, jitter_job
 from nestsim.features.jitter.record import jitter_json, run_rows, scale_rows
-from nestsim.report.frames import csv_of
-from nestsim.report.json import dump_json
-from nestsim.report.wording import plan_label
 from topologies.errors import check_count
 
 

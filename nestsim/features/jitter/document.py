@@ -17,8 +17,7 @@ from nestsim.document.parts import (
     Sentences,
     cell,
 )
-from nestsim.features.jitter.job import JitteredSteps, JitterResult, SlowestActor
-from nestsim.report.wording import (
+from nestsim.document.wording import (
     device_ranges,
     no_plan_words,
     number,
@@ -26,6 +25,7 @@ from nestsim.report.wording import (
     plural,
     signed_percent,
 )
+from nestsim.features.jitter.job import JitteredSteps, JitterResult, SlowestActor
 from nestsim.scenario.operations.jitter import JitterSpec
 from planner.work import Spent
 from topologies.units import format_duration

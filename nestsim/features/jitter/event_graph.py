@@ -20,7 +20,7 @@ import numpy as np
 from nestsim.simulator.build import Model
 from nestsim.simulator.flows import SIGNAL
 from nestsim.simulator.jittered import Timing
-from nestsim.simulator.kernels.max_plus import Operations
+from nestsim.simulator.kernels.jitter import Operations
 from nestsim.simulator.programs import OPTIMIZER, StageProgram
 from nestsim.simulator.system import NONE, OPENS
 from topologies.arrays import FloatArray, IntArray

@@ -59,7 +59,7 @@ from nestsim.features.jitter.order_statistics import (
 from nestsim.scenario.operations.jitter import JitterSpec
 from nestsim.simulator.build import build_model
 from nestsim.simulator.jittered import timings_of
-from nestsim.simulator.kernels.max_plus import latest_cumulants, latest_moments
+from nestsim.simulator.kernels.jitter import latest_cumulants, latest_moments
 from nestsim.simulator.work import PipelineWork
 from topologies.arrays import FloatArray
 from topologies.network import Network

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from nestsim.document.wording import plan_label
 from nestsim.features.jitter.document import (
     agreement,
     headline,
@@ -14,8 +15,7 @@ from nestsim.features.jitter.document import (
 from nestsim.features.jitter.job import SHARES, JitteredSteps, JitterResult
 from nestsim.features.jitter.order_statistics import CONFIDENCE
 from nestsim.features.jitter.scale import ScaleRow
-from nestsim.report.json import spent_json
-from nestsim.report.wording import plan_label
+from nestsim.features.run.record import spent_json
 from nestsim.scenario.operations.jitter import JitterSpec
 
 

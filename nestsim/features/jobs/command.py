@@ -9,13 +9,12 @@ from typing import Any
 
 from nestsim.commands.calls import ProgressTarget, calling
 from nestsim.commands.report import PagedReport, Parts
+from nestsim.document.dumps import csv_of, dump_json
 from nestsim.features.jobs.document import jobs_document
 from nestsim.features.jobs.job import jobs_job
 from nestsim.features.jobs.record import job_rows, jobs_json
 from nestsim.features.jobs.results import TenancyResult
 from nestsim.features.jobs.scenario import JobsScenario
-from nestsim.report.frames import csv_of
-from nestsim.report.json import dump_json
 from topologies.errors import InputError
 
 JobsSource = JobsScenario | str | os.PathLike[str] | Mapping[str, Any]

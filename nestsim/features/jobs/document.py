@@ -12,6 +12,7 @@ from nestsim.document.figures import (
     HeatMap,
     HeatRow,
 )
+from nestsim.document.paints import DISTINCT
 from nestsim.document.parts import (
     Cell,
     DataTable,
@@ -23,15 +24,8 @@ from nestsim.document.parts import (
     Sentences,
     cell,
 )
+from nestsim.document.wording import number, percent, plan_label, plural, seeds_in_words
 from nestsim.features.jobs.results import TenancyResult
-from nestsim.report.figures.palette import DISTINCT
-from nestsim.report.wording import (
-    number,
-    percent,
-    plan_label,
-    plural,
-    seeds_in_words,
-)
 from planner.step.plan import Plan
 from topologies.units import format_duration
 

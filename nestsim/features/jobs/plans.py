@@ -1,6 +1,6 @@
 """The plan of each job on its own devices.
 
-A job plans as if its devices were a cluster: `topologies.fabrics.subnetworks` is what
+A job plans as if its devices were a cluster: `topologies.builders` is what
 it sees of the network. Its plan, given or the best one found, then gets the numbers
 that the devices have in the shared network, and is priced and lowered there.
 """
@@ -24,8 +24,8 @@ from planner.step.fleet import Fleet
 from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.arrays import IntArray
+from topologies.builders import SubNetwork, sub_network
 from topologies.errors import InputError
-from topologies.fabrics.subnetworks import SubNetwork, sub_network
 from topologies.network import Network
 from topologies.short_repr import short_repr
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from nestsim.document.dumps import csv_of
+from nestsim.document.wording import device_ranges
 from nestsim.features.jobs.document import devices_in_words, headline, slowdown_in_words
 from nestsim.features.jobs.results import (
     PlacementChoice,
@@ -9,8 +11,6 @@ from nestsim.features.jobs.results import (
     TenantOutcome,
 )
 from nestsim.features.jobs.steady import Steady
-from nestsim.report.frames import csv_of
-from nestsim.report.wording import device_ranges
 from planner.step.plan import to_ranges
 
 MOST_LINKS = 20

@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nestsim.document.wording import plural
 from nestsim.features.jobs.steady import MOST_MOVE, Steady, steady_steps, window
-from nestsim.report.wording import plural
 from nestsim.simulator.folding import unfolded
 from nestsim.simulator.replay import (
     ReplaySettings,

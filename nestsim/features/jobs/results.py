@@ -9,7 +9,7 @@ from nestsim.features.jobs.plans import TenantPlan
 from nestsim.features.jobs.replay import SharedReplay
 from nestsim.features.jobs.scenario import Tenant
 from nestsim.features.jobs.steady import Steady
-from nestsim.report.statistics import link_name
+from nestsim.features.run.statistics import link_name
 from planner.cost.objective import PricedPlan
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network

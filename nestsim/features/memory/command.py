@@ -6,11 +6,11 @@ from typing import Any
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported, request_of
 from nestsim.commands.report import Parts, ScenarioReport
+from nestsim.document.dumps import dump_json
+from nestsim.document.wording import plan_label
 from nestsim.features.memory.document import memory_document
 from nestsim.features.memory.job import MemoryResult, memory_job
 from nestsim.features.memory.record import memory_json, stage_rows
-from nestsim.report.json import dump_json
-from nestsim.report.wording import plan_label
 from planner.explain.request import Request
 from planner.step.plan import Plan
 from topologies.errors import InputError

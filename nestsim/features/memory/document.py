@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nestsim.document.figures import StackedBar, StackPart, Stacks
-from nestsim.document.paints import part_paint
+from nestsim.document.paints import MEMORY_PARTS, part_paint
 from nestsim.document.parts import (
     Cell,
     DataTable,
@@ -16,10 +16,7 @@ from nestsim.document.parts import (
     Sentences,
     cell,
 )
-from nestsim.features.memory.job import KeptActivations, MemoryResult, StageNeeds
-from nestsim.report.figures.palette import MEMORY_PARTS
-from nestsim.report.text import need_sentence
-from nestsim.report.wording import (
+from nestsim.document.wording import (
     IDEAL_WORDS,
     layer_span,
     percent,
@@ -27,6 +24,8 @@ from nestsim.report.wording import (
     plural,
     size_of_limit,
 )
+from nestsim.features.memory.job import KeptActivations, MemoryResult, StageNeeds
+from nestsim.features.run.document import need_sentence
 from planner.memory.changes import Change
 from planner.memory.thrift import MOST_DEVICES, ThriftyPlan
 from planner.step.room import is_within

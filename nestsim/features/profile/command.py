@@ -12,19 +12,27 @@ from typing import Any
 
 from rich.console import Console
 
-from estimators.measuring.devices import available_device
 from estimators.measuring.link_processes import (
     launched_world,
     local_ranks,
     measure_local_links,
 )
 from estimators.measuring.links import World, measure_links
-from estimators.measuring.operators import check_layers, measure_profile
+from estimators.measuring.operators import (
+    available_device,
+    check_layers,
+    measure_profile,
+)
 from estimators.operators.profile import Profile, is_profile, write_profile
-from estimators.user_files.constants import is_user_constants, user_constants_toml
-from estimators.user_files.links import is_user_links
-from estimators.user_files.tables import LinkSweep
+from estimators.user_files import (
+    LinkSweep,
+    is_user_constants,
+    is_user_links,
+    user_constants_toml,
+)
 from nestsim.commands.task import FileOutput, Reply, Task
+from nestsim.document.folder import Writer, writer_of
+from nestsim.document.wording import plural
 from nestsim.features.profile.constants import (
     calibrate_runs,
     calibration_json,
@@ -40,8 +48,6 @@ from nestsim.features.profile.links import (
 from nestsim.features.profile.nccl_tests import LogOptions, read_nccl_tests
 from nestsim.features.profile.report import catalogue_entry, print_profile, profile_json
 from nestsim.features.validation.rows.columns import read_measurements
-from nestsim.report.destination import Writer, writer_of
-from nestsim.report.wording import plural
 from nestsim.running.interruption import unheard_by_children
 from nestsim.running.progress import shown_progress
 from planner.work import Progress

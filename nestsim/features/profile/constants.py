@@ -22,7 +22,9 @@ from rich.text import Text
 
 from estimators.collectives.transports import Scope
 from estimators.constants import Constants, load_constants
-from estimators.user_files.constants import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
+from estimators.user_files import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
+from nestsim.document.terminal import add_row, new_table
+from nestsim.document.wording import percent, plural, signed_percent
 from nestsim.features.calibration.cross_validation import hold_out, residuals_of
 from nestsim.features.calibration.fit import Box, Fit, fit
 from nestsim.features.calibration.observations import (
@@ -37,8 +39,6 @@ from nestsim.features.validation.metrics import Errors, errors_of, grouped
 from nestsim.features.validation.predict import Predictor
 from nestsim.features.validation.rows.columns import Measurements, Row, RowRefusedError
 from nestsim.features.validation.rows.plan import Case, read_case
-from nestsim.report.tables import add_row, new_table
-from nestsim.report.wording import percent, plural, signed_percent
 from planner.work import Progress
 from topologies.arrays import FloatArray
 from topologies.errors import InputError

@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from estimators.collectives.transports import Scope, Transport, find_transport
-from estimators.user_files.links import CONSTANTS, UserLink, UserLinks
-from estimators.user_files.tables import LinkPoint, LinkSweep
+from estimators.user_files import CONSTANTS, LinkPoint, LinkSweep, UserLink, UserLinks
+from nestsim.document.terminal import add_row, new_table
+from nestsim.document.wording import percent, plural, signed_percent
 from nestsim.features.calibration.transports import (
     HIGHEST,
     METHOD,
@@ -27,8 +28,6 @@ from nestsim.features.calibration.transports import (
     solve,
 )
 from nestsim.features.validation.collective_rows import CollectiveCase
-from nestsim.report.tables import add_row, new_table
-from nestsim.report.wording import percent, plural, signed_percent
 from topologies.units import format_bandwidth, format_duration, format_size
 
 _SEND = ("send_launch", "send_efficiency")

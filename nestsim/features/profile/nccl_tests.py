@@ -26,7 +26,7 @@ import numpy as np
 
 from estimators.collectives.transports import WIRE_FRACTIONS
 from estimators.operators.profile import OperatorTiming
-from estimators.user_files.tables import LinkPoint, LinkSweep
+from estimators.user_files import LinkPoint, LinkSweep
 from topologies.errors import InputError
 from topologies.input_file import read_text
 from topologies.specs import MAX_DEVICES

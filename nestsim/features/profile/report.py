@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from estimators.operators.profile import Measurement, Profile
-from nestsim.report.tables import add_row, new_table
-from nestsim.report.wording import percent, plural, signed_percent
+from nestsim.document.terminal import add_row, new_table
+from nestsim.document.wording import percent, plural, signed_percent
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 from topologies.units import format_bandwidth, format_duration, format_rate
 

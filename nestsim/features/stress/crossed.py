@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from nestsim.document.wording import percent, signed_percent
 from nestsim.features.stress.conditions import AS_BUILT
 from nestsim.features.stress.words import shown_conditions
-from nestsim.report.wording import percent, signed_percent
 from topologies.arrays import FloatArray
 
 if TYPE_CHECKING:

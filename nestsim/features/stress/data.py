@@ -3,6 +3,8 @@
 import math
 from typing import TYPE_CHECKING, Any
 
+from nestsim.document.folder import PAGE
+from nestsim.features.run.cost import cost_sentences
 from nestsim.features.stress.conditions import AS_BUILT
 from nestsim.features.stress.crossed import (
     hottest_bars,
@@ -22,9 +24,7 @@ from nestsim.features.stress.words import (
     robust_in_words,
     shown_conditions,
 )
-from nestsim.report.cost import cost_sentences
-from nestsim.report.folder import PAGE
-from nestsim.report.network import degraded_json
+from nestsim.features.topology.document import degraded_json
 from topologies.arrays import FloatArray
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from nestsim.document.parts import (
     Sentences,
     cell,
 )
-from nestsim.report.cost import hourly
-from nestsim.report.wording import number, percent, plural, signed_percent
+from nestsim.document.wording import hourly, number, percent, plural, signed_percent
 
 Row = Mapping[str, Any]
 """One planner under one condition."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nestsim.evaluate.cluster import priced_cluster
-from nestsim.evaluate.cost.cluster import ClusterCost
+from nestsim.evaluate.cost import ClusterCost
 from nestsim.features.stress.conditions import (
     all_conditions,
     apply_condition,

@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.evaluate.cost.cluster import ClusterCost
-from nestsim.evaluate.cost.pareto import pareto_front
-from nestsim.evaluate.cost.run import RunCost
+from nestsim.evaluate.cost import ClusterCost, RunCost, pareto_front
 from nestsim.features.stress.conditions import AS_BUILT, canonical, ratio_condition
 from nestsim.features.stress.evaluator import ConditionResult, limiting_term
 from nestsim.features.stress.thresholds import BestPlanChange, InverseRequest

@@ -3,16 +3,16 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from nestsim.features.stress.conditions import AS_BUILT
-from nestsim.report.cost import hourly
-from nestsim.report.wording import (
+from nestsim.document.wording import (
     UNREPEATABLE,
+    hourly,
     offload_label,
     percent,
     plan_label,
     plural,
     signed_percent,
 )
+from nestsim.features.stress.conditions import AS_BUILT
 from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:

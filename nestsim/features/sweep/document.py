@@ -30,9 +30,8 @@ from nestsim.document.parts import (
     Section,
     cell,
 )
+from nestsim.document.wording import hourly, number, percent, plural
 from nestsim.features.sweep.record import value_label
-from nestsim.report.cost import hourly
-from nestsim.report.wording import number, percent, plural
 from topologies.units import format_duration, format_size
 
 Point = Mapping[str, Any]

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from nestsim.evaluate.cost.pareto import pareto_front
+from nestsim.evaluate.cost import pareto_front
 from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.running.store import Outcome
 

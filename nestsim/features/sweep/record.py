@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from nestsim.document.dumps import dump_json
+from nestsim.document.folder import PAGE, Writer
 from nestsim.features.sweep.axes import Axis
 from nestsim.features.sweep.job import (
     STORE,
@@ -26,9 +28,6 @@ from nestsim.features.sweep.ranking import (
     front_of,
     throughput_of,
 )
-from nestsim.report.destination import Writer
-from nestsim.report.folder import PAGE
-from nestsim.report.json import dump_json
 from nestsim.running.store import Outcome, plain_json
 from topologies.arrays import FloatArray
 from topologies.errors import InputError

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from estimators.models.huggingface.config_file import MAX_FILE as MAX_CONFIG_FILE
+from estimators import user_files as tables
+from estimators.models.config_keys import MAX_FILE as MAX_CONFIG_FILE
 from estimators.operators import profile
 from estimators.tracing import user_module
-from estimators.user_files import tables
 from nestsim.evaluate.job import plan_job, run_job, simulate_job
+from nestsim.features.run.cost import cost_cells
 from nestsim.features.sweep.axes import OWN_TABLES, Axis
-from nestsim.report.cost import cost_cells
 from nestsim.running.store import Point, PointFailedError, Row, content_key
 from nestsim.scenario.editing import Path as SettingPath
 from nestsim.scenario.editing import parse_path, spelt, with_values

@@ -13,16 +13,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nestsim.document.canvas import figure_with_headline, save_figure
+from nestsim.document.dumps import csv_of, plain_values
+from nestsim.document.lettering import DPI, shortened
+from nestsim.document.paints import INK
+from nestsim.document.terminal import add_row, new_table
+from nestsim.document.wording import percent, plural, signed_percent
 from nestsim.features.validation.collective_runner import CollectivesValidation
 from nestsim.features.validation.metrics import Errors, grouped
 from nestsim.features.validation.rows.columns import REFUSALS
-from nestsim.report.figures.canvas import figure_with_headline, save_figure
-from nestsim.report.figures.lettering import DPI, shortened
-from nestsim.report.figures.palette import INK
-from nestsim.report.frames import csv_of
-from nestsim.report.json import plain_values
-from nestsim.report.tables import add_row, new_table
-from nestsim.report.wording import percent, plural, signed_percent
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from rich.console import Console
 from nestsim.commands.calls import ProgressTarget, calling
 from nestsim.commands.report import FolderReport, Parts
 from nestsim.commands.task import Task
+from nestsim.document.dumps import dump_json
 from nestsim.features.validation.collective_report import (
     collectives_csv,
     collectives_json,
@@ -36,12 +37,11 @@ from nestsim.features.validation.report import (
 from nestsim.features.validation.rows.columns import Measurements, read_measurements
 from nestsim.features.validation.runner import ValidationResult
 from nestsim.features.validation.runner import validate as validate_rows
-from nestsim.report.json import dump_json
 from planner.work import Progress
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
-    from nestsim.report.destination import Writer
+    from nestsim.document.folder import Writer
 
 Table = ValidationResult | CollectivesValidation
 """What became of one table of measurements."""
@@ -106,7 +106,7 @@ class ValidateReport(FolderReport):
         texts = [_WAYS[type(result)].csv(result) for result in self.results]
         return pd.concat([pd.read_csv(io.StringIO(text)) for text in texts])
 
-    def print_to(self, console: Console) -> None:
+    def print_to(self, console: Console, *, verbose: bool = False) -> None:  # noqa: ARG002
         """Print the errors by group, and what was refused."""
         for number, result in enumerate(self.results):
             if number:

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nestsim.report.figures.canvas import figure_with_headline, save_figure
-from nestsim.report.figures.palette import INK
-from nestsim.report.figures.panels import GIB, Colours, plain_logarithms
-from nestsim.report.wording import percent, plural
+from nestsim.document.canvas import (
+    GIB,
+    Colours,
+    figure_with_headline,
+    plain_logarithms,
+    save_figure,
+)
+from nestsim.document.paints import INK
+from nestsim.document.wording import percent, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

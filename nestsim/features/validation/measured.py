@@ -10,7 +10,7 @@ notes say.
 from importlib.resources import as_file, files
 from typing import NamedTuple
 
-from estimators.layers.table import model_flops_per_sequence
+from estimators.layers.work import model_flops_per_sequence
 from estimators.tracing.graph import LayerGraph
 from nestsim.features.validation.rows.columns import (
     Measurements,

@@ -16,7 +16,7 @@ from estimators.constants import Constants, load_constants
 from estimators.models.spec import with_num_layers, with_one_of_each
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
-from estimators.user_files.constants import LINK_EFFICIENCIES
+from estimators.user_files import LINK_EFFICIENCIES
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.features.validation.rows.columns import refusing
 from nestsim.features.validation.rows.plan import Case

@@ -12,14 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nestsim.document.dumps import csv_of, plain_values
+from nestsim.document.terminal import add_row, new_table
+from nestsim.document.wording import percent, plural, signed_percent
 from nestsim.evaluate.uncertainty import SHARE
 from nestsim.features.validation.metrics import Errors, Ranking, errors_of, ranking_of
 from nestsim.features.validation.rows.columns import REFUSALS
 from nestsim.features.validation.runner import Judgement, RowResult, ValidationResult
-from nestsim.report.frames import csv_of
-from nestsim.report.json import plain_values
-from nestsim.report.tables import add_row, new_table
-from nestsim.report.wording import percent, plural, signed_percent
 
 _NUMBERS = ("Rows", "MAPE", "Median", "90th pct", "Worst", "Bias", "Kendall", "Regret")
 """Columns of the table of errors."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
 from nestsim.launch.job import LaunchGap, LaunchJob

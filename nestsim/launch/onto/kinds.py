@@ -9,8 +9,7 @@ from nestsim.launch.onto.mapping_text import TomlText, TreeText
 from nestsim.launch.onto.script_text import ScriptText
 from nestsim.launch.read import LaunchSource
 from topologies.errors import InputError
-from topologies.input_file import parse_toml
-from topologies.readers.yaml_text import parse_yaml
+from topologies.input_file import parse_toml, parse_yaml
 
 OptionText = ScriptText | TreeText | TomlText
 """A text, and where its options stand."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from nestsim.document.dumps import dump_json
 from nestsim.launch.formats.megatron.carried import TOKENS
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.onto.kinds import (
@@ -39,7 +40,6 @@ from nestsim.launch.ranks import RANK_MAP
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import READERS, WRITERS, LaunchReader, find_reader
 from nestsim.launch.shell.follow import follow_script
-from nestsim.report.json import dump_json
 from nestsim.scenario.load import Scenario
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec

@@ -22,8 +22,7 @@ from typing import Any
 from nestsim.scenario.errors import nearest
 from topologies.accelerators import accelerator_names
 from topologies.errors import InputError
-from topologies.input_file import Value, decode
-from topologies.readers.yaml_text import parse_yaml
+from topologies.input_file import Value, decode, parse_yaml
 
 SUFFIXES = (".yaml", ".yml")
 """How names of Mist's configurations end."""

@@ -17,7 +17,7 @@ from nestsim.scenario.base import (
     Seed,
     Table,
 )
-from nestsim.simulator.kernels.philox import uniforms
+from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import (
     DISTRIBUTIONS,
     PERIODS,

@@ -1,7 +1,7 @@
 """The event loop of a whole system: actors, channels, messages and flows.
 
 The state is a tuple of named arrays, `RunState`, which
-`nestsim.simulator.engines.compiled` makes and `advance` moves on; a number that changes
+`nestsim.simulator.compiled` makes and `advance` moves on; a number that changes
 is an array of one.
 
 Letters: ``A`` actors, ``P`` ports of an actor, ``T`` steps of all programs, ``C``
@@ -361,7 +361,7 @@ def advance(state: RunState) -> int:
 
     Or until the cutoff has passed.
 
-    The same as `nestsim.simulator.engines.simpy_engine`, in the same arithmetic. At one
+    The same as `nestsim.simulator.simpy_engine`, in the same arithmetic. At one
     instant: steps end, messages arrive and flows end; who can go on does; then the
     rates are solved once, and again if a flow ends at once. Within an instant the order
     makes no difference to any moment or byte. O(log(A + C)) per event beside the rates.

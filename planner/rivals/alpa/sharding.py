@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.recompute_modules import runs_again
+from estimators.layers.saved_activations import runs_again
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import device_shares
 from estimators.layers.work import Degrees, OperatorWork

@@ -8,8 +8,7 @@ two bandwidths: that inside a node, and what a node's devices send out of it tog
 import numpy as np
 
 from estimators.layers.shares import divisibility_problem
-from estimators.layers.table import LayerTable
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, LayerTable
 from planner.rivals.mist.interference import NVLINK_FACTORS, PCIE_FACTORS
 from planner.rivals.mist.layers import LayerProfile, ModelProfile
 from planner.rivals.mist.links import (

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.table import LayerTable
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, LayerTable
 from estimators.training import Sizes, expert_data_size
 from planner.cost.choices import HostCosts
 from planner.cost.classes import RATE_COLUMNS, RECOMPUTE_MODES

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from estimators.layers.table import LayerTable
+from estimators.layers.work import LayerTable
 from planner.kernels.replay_terms import PassOrder
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from planner.step.schedules.language import round_length

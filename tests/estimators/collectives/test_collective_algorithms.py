@@ -17,9 +17,8 @@ from estimators.collectives.algorithms import (
     exchanges,
 )
 from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_algorithm
-from estimators.collectives.exchanges import depth, parents_of_both
-from estimators.collectives.placed import exchange_rates, placed_exchanges
-from estimators.collectives.ring_phases import RING_OPERATIONS
+from estimators.collectives.messages import exchange_rates, placed_exchanges
+from estimators.collectives.phases import RING_OPERATIONS, depth, parents_of_both
 from topologies import (
     CustomSpec,
     FatTreeSpec,

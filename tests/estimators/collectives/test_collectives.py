@@ -20,7 +20,7 @@ from estimators.collectives.messages import (
     slowest_edges,
     uneven_blocks,
 )
-from estimators.collectives.ring_phases import RING_OPERATIONS
+from estimators.collectives.phases import RING_OPERATIONS
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, RailSpec, TorusSpec
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimators.collectives import edges
 from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_algorithm
-from estimators.collectives.kernels import edges
 from estimators.collectives.messages import (
     _prepared,
     edge_costs,
     network_arrays,
     slowest_edges,
 )
-from estimators.collectives.ring_phases import RING_OPERATIONS
+from estimators.collectives.phases import RING_OPERATIONS
 from tests.estimators.oracles import (
     even_split,
     plain_phases,

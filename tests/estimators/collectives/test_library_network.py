@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from estimators.collectives.algorithms import algorithm_or_ring
 from estimators.collectives.cost import algorithm_phases, collective_rates
-from estimators.collectives.placed import exchange_rates
+from estimators.collectives.messages import exchange_rates
 from estimators.collectives.transports import library_network, transports
 from estimators.software import IDEAL, Software
 from topologies.builders import build_network

@@ -8,7 +8,7 @@ from estimators.grouping import Grouping
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from estimators.tracing.trace import trace_model
 
 LLAMA, MIXTRAL = (

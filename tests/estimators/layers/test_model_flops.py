@@ -10,10 +10,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from estimators.layers.sharding import layer_work
-from estimators.layers.table import model_flops_per_sequence
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, model_flops_per_sequence
 from estimators.models.families import example_inputs
-from estimators.models.library.catalog import load_model, model_names
+from estimators.models.library import load_model, model_names
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from tests.estimators.oracles import closed_form_training_flops

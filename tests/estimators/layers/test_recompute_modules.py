@@ -6,11 +6,14 @@ from itertools import pairwise
 import pytest
 
 from estimators.chain import build_layer_table
-from estimators.layers.recompute_modules import RECOMPUTE_MODULES, runs_again
-from estimators.layers.saved_activations import EVERYTHING
+from estimators.layers.saved_activations import (
+    EVERYTHING,
+    RECOMPUTE_MODULES,
+    runs_again,
+)
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from estimators.models.spec import with_num_layers
 from estimators.platform import Platform
 from estimators.software import Software

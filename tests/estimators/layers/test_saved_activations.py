@@ -7,7 +7,7 @@ import pytest
 from estimators.layers.saved_activations import EVERYTHING, Keeping, keeping_of
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec

@@ -13,7 +13,7 @@ from estimators.layers.sharding import layer_work, tied_parameters
 from estimators.layers.shares import divisibility_problem, padded_vocab_size
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork
 from estimators.models.families import build_layers
-from estimators.models.library.catalog import load_model, model_names
+from estimators.models.library import load_model, model_names
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model

@@ -10,32 +10,29 @@ from hypothesis import strategies as st
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees
 from estimators.measuring.cases import SIZES, Given, Size, cases
-from estimators.measuring.devices import (
+from estimators.measuring.operators import (
     MOST_REPEATS,
+    QUICK,
     Effort,
     EventStopwatch,
-    WallStopwatch,
-    available_device,
-    device_name,
-    driver_of,
-    precisions_of,
-    stopwatch_for,
-    time_call,
-)
-from estimators.measuring.operators import (
-    QUICK,
     LayerCheck,
     MeasuringSetup,
+    WallStopwatch,
+    available_device,
     check_layer,
     checked_layers,
+    device_name,
+    driver_of,
     measure_adam,
     measure_case,
     measure_profile,
     planned_cases,
+    precisions_of,
+    stopwatch_for,
+    time_call,
 )
-from estimators.models.library.catalog import load_model
-from estimators.operators.profile import OperatorTiming, Profile
-from estimators.operators.profiled_times import ProfiledTimes
+from estimators.models.library import load_model
+from estimators.operators.profile import OperatorTiming, Profile, ProfiledTimes
 from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from estimators.models.families import build_layers
-from estimators.models.huggingface.load import load_huggingface
+from estimators.models.huggingface import load_huggingface
 from estimators.models.spec import TransformerSpec, with_windows
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model

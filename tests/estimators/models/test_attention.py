@@ -12,11 +12,9 @@ from torch import Tensor
 
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
-from estimators.layers.table import model_flops_per_sequence
-from estimators.layers.work import Degrees
-from estimators.models.core_attention import FlashAttention
+from estimators.layers.work import Degrees, model_flops_per_sequence
+from estimators.models.attention import FlashAttention, alibi_slopes
 from estimators.models.families import build_layers, example_inputs
-from estimators.models.scores import alibi_slopes
 from estimators.models.spec import TransformerSpec, with_windows
 from estimators.tracing.graph import TracedOperator
 from estimators.tracing.trace import trace_model

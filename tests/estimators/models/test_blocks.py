@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from estimators.models.blocks import FEED_FORWARDS, MIXERS, build_block
-from estimators.models.library.catalog import load_model
+from estimators.models.decoder import FEED_FORWARDS, MIXERS, build_block
+from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec, with_num_layers
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model

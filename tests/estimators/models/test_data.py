@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import tomli
 
-from estimators.models.huggingface.computed import COMPUTED
-from estimators.models.huggingface.config_file import ConfigFile
-from estimators.models.huggingface.key_maps import (
+from estimators.models.config_keys import COMPUTED, ConfigFile
+from estimators.models.huggingface import (
     KeyMap,
     key_map,
     model_types,
@@ -18,7 +17,7 @@ from estimators.models.huggingface.key_maps import (
     read_spec,
     read_types,
 )
-from estimators.models.library.catalog import load_model, model_names
+from estimators.models.library import load_model, model_names
 from estimators.models.limits import (
     CONVOLUTION_WIDTH,
     LONGEST_DISTANCE,

@@ -12,7 +12,7 @@ from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.experts import MoELayer, TopK
 from estimators.models.families import build_layers, example_inputs
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from estimators.models.words import build_spec, pattern_by_frequency
 from estimators.software import Software

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from estimators.models.huggingface.load import load_huggingface
+from estimators.models.huggingface import load_huggingface
 from estimators.tracing.trace import trace_model
 
 transformers = pytest.importorskip("transformers")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from estimators.models.huggingface.load import load_huggingface
-from estimators.models.library.catalog import load_model
+from estimators.models.huggingface import load_huggingface
+from estimators.models.library import load_model
 from topologies.errors import InputError
 
 DEEPSEEK_V3: dict[str, Any] = {

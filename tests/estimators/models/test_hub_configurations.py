@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from estimators.models.huggingface.key_maps import nearest_type
-from estimators.models.huggingface.load import load_huggingface
-from estimators.models.library.catalog import load_model
+from estimators.models.huggingface import load_huggingface, nearest_type
+from estimators.models.library import load_model
 from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from estimators.models.huggingface.load import load_huggingface
-from estimators.models.library.catalog import load_model
+from estimators.models.huggingface import load_huggingface
+from estimators.models.library import load_model
 from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
 

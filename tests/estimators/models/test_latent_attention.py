@@ -7,8 +7,7 @@ import torch
 
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
-from estimators.layers.table import model_flops_per_sequence
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, model_flops_per_sequence
 from estimators.models.families import build_layers, example_inputs
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model

@@ -2,7 +2,7 @@
 
 import pytest
 
-from estimators.models.library.catalog import published_model
+from estimators.models.library import published_model
 from estimators.tracing.trace import trace_model
 
 PUBLISHED_PARAMETERS = {

@@ -11,7 +11,7 @@ from estimators.models.families import (
     build_layers,
     example_inputs,
 )
-from estimators.models.library.catalog import load_model, model_names, published_model
+from estimators.models.library import load_model, model_names, published_model
 from estimators.models.spec import TransformerSpec, with_one_of_each
 from estimators.tracing.trace import trace_model
 from tests.estimators.models import test_library, test_special

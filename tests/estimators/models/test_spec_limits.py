@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.models.huggingface.load import load_huggingface
+from estimators.models.huggingface import load_huggingface
 from estimators.models.limits import MAX_ELEMENTS, MAX_LAYERS
 from estimators.models.spec import TransformerSpec
 from topologies.errors import InputError

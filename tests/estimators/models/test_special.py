@@ -10,11 +10,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
-from estimators.layers.table import model_flops_per_sequence
-from estimators.layers.work import Degrees, LayerWork
-from estimators.models.architectures.mamba import MambaMixer
+from estimators.layers.work import Degrees, LayerWork, model_flops_per_sequence
 from estimators.models.families import block_inputs, build_layers, example_inputs
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
+from estimators.models.mamba import MambaMixer
 from estimators.models.spec import (
     TransformerSpec,
     encoder_decoder_pattern,

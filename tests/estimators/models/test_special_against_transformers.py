@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from estimators.models.architectures.mamba import MambaMixer
-from estimators.models.architectures.t5 import RelativePositionBias
-from estimators.models.huggingface.load import load_huggingface
+from estimators.models.encoders import RelativePositionBias
+from estimators.models.huggingface import load_huggingface
+from estimators.models.mamba import MambaMixer
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model

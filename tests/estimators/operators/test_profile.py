@@ -16,11 +16,11 @@ from estimators.operators.profile import (
     Measurement,
     OperatorTiming,
     Profile,
+    ProfiledTimes,
     is_profile,
     read_profile,
     write_profile,
 )
-from estimators.operators.profiled_times import ProfiledTimes
 from estimators.platform import Platform
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec

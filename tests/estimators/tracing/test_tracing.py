@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.models.library.catalog import load_model, model_names
+from estimators.models.library import load_model, model_names
 from estimators.tracing import trace as tracing
 from estimators.tracing.graph import LAYOUTS, LayerGraph
 from estimators.tracing.trace import trace_model
@@ -24,8 +24,8 @@ USE_CACHE_ONLY = """
 import sys
 from pathlib import Path
 from estimators.layers.work import Degrees
-from estimators.models.huggingface.load import load_huggingface
-from estimators.models.library.catalog import load_model
+from estimators.models.huggingface import load_huggingface
+from estimators.models.library import load_model
 from estimators.layers.sharding import layer_work
 from estimators.tracing.trace import trace_model
 from topologies.user_cache import cache_folder, write_sealed

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nestsim.cli import main
-from nestsim.commands.run import run_folders
+from nestsim.features.run.command import run_folders
 from topologies.errors import InputError
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -492,7 +492,7 @@ def test_the_version_goes_to_standard_output(
 
 
 def test_every_model_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    from estimators.models.library.catalog import model_names
+    from estimators.models.library import model_names
 
     assert main(["models"]) == 0
     rows = capsys.readouterr().out.splitlines()[1:]

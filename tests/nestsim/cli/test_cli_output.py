@@ -247,17 +247,17 @@ def test_a_file_that_is_no_profile_is_not_written_over(
 def test_a_full_file_system_is_told_and_earlier_results_stay(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import nestsim.report.folder
+    from nestsim.features.run import files
 
     call = writing("simulate")
     assert main(call) in {0, 1}
     before = (folder / "out" / "report.txt").read_bytes()
 
-    def full(path: Path, _: object) -> None:
+    def full(path: Path) -> None:
         with Path("/dev/full").open("w", encoding="utf-8") as file:
             file.write("x" * 100_000)
 
-    monkeypatch.setattr(nestsim.report.folder, "_write_json", full)
+    monkeypatch.setattr(files, "_text", lambda _: full)
     capsys.readouterr()
     message = refused(capsys, WRITING["simulate"], "-o", "out")
     assert "cannot be written: No space left on device" in message

@@ -75,6 +75,7 @@ CURVES = Curves(
                 CurvePoint(2.0**k, 3.0 * k + 1, "tip", 3.0 * k - 2, 3.0 * k + 5)
                 for k in range(9)
             ),
+            series=4,
         ),
     ),
     across="size of messages [KiB]",
@@ -89,9 +90,9 @@ BARS = BarGroups(
         BarsOfGroup(
             group,
             tuple(
-                GroupedBar(name, length, f"{length}", f"series-{place}", 9.0)
-                for place, (name, length) in enumerate(
-                    {"one": 4.0, LONG: 12.5, HOSTILE: None}.items()
+                GroupedBar(name, length, f"{length}", f"series-{place}", 9.0, dot=dot)
+                for place, (name, length, dot) in enumerate(
+                    (("one", 4.0, 4.5), (LONG, 12.5, 99.0), (HOSTILE, None, None))
                 )
             ),
         )

@@ -15,12 +15,11 @@ from rich.console import Console
 from nestsim.document.html import page_html, specification
 from nestsim.document.markdown import markdown
 from nestsim.document.parts import Document
-from nestsim.document.picture.sheet import MOST_PANELS, draw_document, has_picture
-from nestsim.document.terminal import print_document
-from nestsim.report.tables import plain_text
+from nestsim.document.sheet import MOST_PANELS, draw_document, has_picture
+from nestsim.document.terminal import plain_text, print_document
 from tests.nestsim.document import example
 from tests.nestsim.document.example import HOSTILE, LONG, SHAPES, WIDE
-from tests.nestsim.report.pictures import Picture, draw
+from tests.nestsim.document.pictures import Picture, draw
 
 
 def printed(document: Document, **options: Any) -> str:
@@ -34,6 +33,7 @@ def test_every_number_is_printed_whole_at_every_width(width: int) -> None:
     text = printed(example.document(), width=width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
+    assert [line for line in lines if line != line.rstrip()] == []
     assert "…" not in text
     words = {word for line in lines for word in line.split()}
     for row in WIDE.rows:

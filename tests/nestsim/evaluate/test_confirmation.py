@@ -6,16 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nestsim import job as jobs
+from nestsim.document.dumps import dump_json
+from nestsim.document.wording import engine_sentence, others_sentence
+from nestsim.evaluate import job as jobs
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import run_job, simulate_job
-from nestsim.report.json import dump_json, job_json
-from nestsim.report.wording import engine_sentence, others_sentence
+from nestsim.features.run.record import job_json
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator import replay as replays
 from nestsim.simulator.build import build_model
-from nestsim.simulator.engines.simpy_engine import simulate
 from nestsim.simulator.replay import fold_model
+from nestsim.simulator.simpy_engine import simulate
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 

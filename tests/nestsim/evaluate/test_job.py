@@ -13,7 +13,7 @@ from rich.console import Console
 
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import plan_job, run_job
-from nestsim.report.text import print_job
+from nestsim.features.run.document import print_job
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.jittered import jittered_replay
 from nestsim.simulator.noise import Delay, Jitter, Noise

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from estimators.operators.profile import Profile, read_profile, write_profile
-from estimators.operators.profiled_times import ProfiledTimes
+from estimators.operators.profile import (
+    Profile,
+    ProfiledTimes,
+    read_profile,
+    write_profile,
+)
 from nestsim.cli import main
 from nestsim.evaluate.evaluator import build_job
 from nestsim.scenario import load_scenario

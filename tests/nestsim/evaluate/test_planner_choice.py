@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.evaluate.assertions import FAILED
+from nestsim.document.dumps import dump_json
 from nestsim.evaluate.job import plan_job, run_job
-from nestsim.report.json import dump_json, plan_json
+from nestsim.evaluate.results import FAILED
+from nestsim.features.run.record import plan_json
 from nestsim.scenario import load_scenario
 from nestsim.scenario.table import scenario_schema
 from planner.rivals import PLANNERS

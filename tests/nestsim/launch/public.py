@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from estimators.models.library.catalog import model_names
-from nestsim.commands.launch import import_launch
+from estimators.models.library import model_names
+from nestsim.features.run.launch import import_launch
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.registry import READERS
 from topologies.errors import InputError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from estimators.models.library.catalog import load_model, model_names
+from estimators.models.library import load_model, model_names
 from nestsim.launch.formats.maxtext.sources import MODELS
 from nestsim.launch.formats.maxtext.writing import model_name
 from nestsim.launch.formats.torchtitan.names import FLAVORS, flavor_of

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.formats.maxtext.sources import MODELS, OPTIONS, TABLE
 from nestsim.launch.formats.maxtext.writing import SCRIPT_FILE, YAML_FILE, write_maxtext

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from nestsim.launch.formats.torchtitan.names import (
     COMMAND,
     FLAVORS,

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimators.host_time import message_time
+from estimators.platform import message_time
 from nestsim.cli import main
 from nestsim.evaluate.cluster import cluster_network, device_fleet
 from nestsim.evaluate.evaluator import build_job
+from nestsim.features.topology.marks import find_wear
 from nestsim.lowering.lower import lower_plan
-from nestsim.report.topology.marks import find_wear
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.replay import replay
 from planner.cost.pricing import price_plan

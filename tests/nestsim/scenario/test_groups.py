@@ -11,15 +11,15 @@ from rich.console import Console
 
 import nestsim
 from nestsim.cli import main
-from nestsim.evaluate.assertions import found_values
 from nestsim.evaluate.cluster import device_fleet
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import explain_job, simulate_job
+from nestsim.evaluate.results import found_values
 from nestsim.features.goodput.job import goodput_job
 from nestsim.features.memory.job import memory_job
-from nestsim.report.assumptions import assumptions_json, assumptions_rows
-from nestsim.report.explain import explain_json, print_explanation
-from nestsim.report.figures.data import memory_title
+from nestsim.features.run.assumptions import assumptions_json, assumptions_rows
+from nestsim.features.run.explain import explain_json, print_explanation
+from nestsim.features.run.figures import memory_title
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.explain.request import Request
 from planner.rivals.protocol import fits

@@ -12,7 +12,7 @@ import tomli
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from nestsim.scenario import Scenario, load_scenario
 from nestsim.scenario.base import Table

@@ -13,7 +13,7 @@ from nestsim.cli import main
 from nestsim.evaluate.cluster import cluster_network, cluster_software
 from nestsim.evaluate.evaluator import build_job
 from nestsim.evaluate.job import plan_job
-from nestsim.report.assumptions import assumptions_json, assumptions_rows
+from nestsim.features.run.assumptions import assumptions_json, assumptions_rows
 from nestsim.scenario import Scenario, load_scenario
 from nestsim.scenario.software import DEFAULT_PRESET, SoftwareTable
 from planner.frameworks.framework import FRAMEWORKS, PRESETS

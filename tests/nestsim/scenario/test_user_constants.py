@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from estimators.constants import load_constants
-from estimators.user_files.constants import (
+from estimators.user_files import (
     FittedEntry,
     UserConstants,
     read_user_constants,

@@ -6,8 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.build import build_model
-from nestsim.simulator.engines.compiled import simulate_compiled
-from nestsim.simulator.engines.simpy_engine import simulate
+from nestsim.simulator.compiled import simulate_compiled
 from nestsim.simulator.replay import (
     ENGINES,
     LONG,
@@ -16,6 +15,7 @@ from nestsim.simulator.replay import (
     forecast_seconds,
     run_system,
 )
+from nestsim.simulator.simpy_engine import simulate
 from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import contended_step, step_sizes
 from tests.nestsim.simulator.systems import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nestsim.simulator.engines.compiled import simulate_compiled
-from nestsim.simulator.engines.simpy_engine import simulate
+from nestsim.simulator.compiled import simulate_compiled
+from nestsim.simulator.simpy_engine import simulate
 from nestsim.simulator.system import CLOSES, NONE, OPENS
 from tests.nestsim.simulator.systems import Builder, meeting, wire
 

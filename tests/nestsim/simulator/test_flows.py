@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.lowering.groups import find_lockstep_groups
-from nestsim.simulator.engines.fluid import max_min_rates
 from nestsim.simulator.flows import SIGNAL, build_flows
+from nestsim.simulator.fluid import max_min_rates
 from nestsim.simulator.folding import binding as find_binding
 from nestsim.simulator.folding import seams_of
 from nestsim.simulator.outcome import TRANSFER_KINDS

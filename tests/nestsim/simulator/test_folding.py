@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.build import build_model
-from nestsim.simulator.engines.simpy_engine import simulate
 from nestsim.simulator.folding import Classes, fold, fold_links, numbered, unfolded
 from nestsim.simulator.kernels import refine as kernels
 from nestsim.simulator.replay import fold_model, replay
+from nestsim.simulator.simpy_engine import simulate
 from nestsim.simulator.system import NONE, WHOLE, Incidence, Step, Steps, System
 from nestsim.simulator.work import RingPhase
 from tests.nestsim.simulator.cases import (

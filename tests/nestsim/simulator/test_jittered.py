@@ -7,20 +7,20 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from nestsim.simulator.engines.compiled import (
+from nestsim.simulator.compiled import (
     end_of_compiled_run,
     simulate_compiled,
 )
-from nestsim.simulator.engines.simpy_engine import simulate
 from nestsim.simulator.jittered import (
     JitteredModel,
     jittered_replay,
     jittered_times,
 )
-from nestsim.simulator.kernels.philox import uniforms
+from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import PERIODS, Delay, Jitter, Noise
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.simpy_engine import simulate
 from nestsim.simulator.system import NONE, TICK, quantise
 from nestsim.simulator.work import (
     Bucket,

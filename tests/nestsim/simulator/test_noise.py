@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from nestsim.simulator.kernels.philox import uniforms
+from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import DISTRIBUTIONS, Delay, Jitter, Noise
 from topologies.errors import InputError
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.simulator.engines.compiled import CompiledEngine, end_of_compiled_run
-from nestsim.simulator.engines.simpy_engine import Engine, end_of_run, simulate
+from nestsim.simulator.compiled import CompiledEngine, end_of_compiled_run
 from nestsim.simulator.replay import ENGINES, ReplaySettings, replay, replayed_time
+from nestsim.simulator.simpy_engine import Engine, end_of_run, simulate
 from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import contended_step, step_sizes
 from tests.nestsim.simulator.folding_cases import steps

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestsim.simulator import fluid
 from nestsim.simulator.build import build_model
-from nestsim.simulator.engines import fluid
-from nestsim.simulator.engines.compiled import simulate_compiled
-from nestsim.simulator.engines.simpy_engine import simulate
+from nestsim.simulator.compiled import simulate_compiled
 from nestsim.simulator.folding import list_steps
 from nestsim.simulator.kernels.steps import LEAST_REPEATS, find_repeats
+from nestsim.simulator.simpy_engine import simulate
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Step
 from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import full_mesh, pipeline

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from nestsim.features.run.statistics import iteration_causes, stage_breakdowns
 from nestsim.lowering.lower import lower_plan
-from nestsim.report.statistics import iteration_causes, stage_breakdowns
 from nestsim.simulator.replay import replay
 from planner.cost.objective import HOST
 from planner.cost.pricing import price_plan

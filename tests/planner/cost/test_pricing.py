@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimators.layers.table import InLayerTraffic, LayerTable
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, InLayerTraffic, LayerTable
 from estimators.tracing.graph import LayerGraph
 from estimators.training import ParallelismConfig, TrainingSpec
 from planner.cost.pricing import price_plan

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner.explain import infeasibility

@@ -12,12 +12,12 @@ import yaml
 from topologies.errors import InputError
 from topologies.fabrics.custom import build_custom
 from topologies.input_file import Value
-from topologies.readers.graph_reduction import PathRate, leave_out_ends, reduce_graph
 from topologies.readers.infragraph import (
     InfraOptions,
     expand_infragraph,
     read_infragraph,
 )
+from topologies.readers.link_collector import PathRate, leave_out_ends, reduce_graph
 from topologies.specs import CustomSpec
 
 ROOT = Path(__file__).resolve().parents[3]

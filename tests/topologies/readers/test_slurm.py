@@ -3,8 +3,7 @@
 import pytest
 
 from topologies.errors import InputError
-from topologies.readers.hostlists import expand_hostlist
-from topologies.readers.slurm import read_slurm
+from topologies.readers.slurm import expand_hostlist, read_slurm
 
 TREE = """\
 # two leaves below a spine

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from nestsim.features.validation.rows.columns import Reading
 

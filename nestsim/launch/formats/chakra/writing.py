@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from nestsim.document.dumps import dump_json
 from nestsim.evaluate.cluster import device_fleet
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.launch.formats.chakra import wire
 from nestsim.launch.formats.chakra.program import TraceNode, TraceProgram, numbered
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.lowering.lower import stage_collectives
-from nestsim.report.json import dump_json
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.step.ledger import LEDGER, PASSES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from estimators.layers.recompute_modules import ATTENTION_CORE
+from estimators.layers.saved_activations import ATTENTION_CORE
 from nestsim.launch.formats.deepspeed.architecture import built_model
 from nestsim.launch.formats.deepspeed.script import TABLE
 from nestsim.launch.formats.deepspeed.tables import PRESET, LaunchTables

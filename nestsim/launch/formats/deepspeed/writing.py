@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from estimators.training import TrainingSpec
+from nestsim.document.dumps import dump_json
 from nestsim.launch.carried import (
     OptionGroup,
     array_text,
@@ -47,7 +48,6 @@ from nestsim.launch.formats.usual import strongest
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.ranks import RANK_MAP, rank_map
 from nestsim.launch.training import CHECK_COMMAND, check_text
-from nestsim.report.json import dump_json
 from planner.plans.checks import AUTO
 from planner.plans.spec import DEFAULT_ORDER, PlanSpec
 from planner.search.placements import name_parts

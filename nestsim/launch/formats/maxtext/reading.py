@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from nestsim.launch.carried import launch_table
 from nestsim.launch.formats.given import TableOptions
 from nestsim.launch.formats.maxtext.mesh import AxisMesh

@@ -17,8 +17,7 @@ from nestsim.launch.training import find_training
 from nestsim.scenario.errors import nearest
 from planner.frameworks.options import option_table
 from topologies.errors import InputError
-from topologies.input_file import Value, read_text
-from topologies.readers.yaml_text import parse_yaml
+from topologies.input_file import Value, parse_yaml, read_text
 
 _START = re.compile(r"\bpython3?\b.*MaxText[./]", re.IGNORECASE)
 _TRAINS = re.compile(r"(?:\S*/)?MaxText[./]\S*(?:train|\$)\S*", re.IGNORECASE)

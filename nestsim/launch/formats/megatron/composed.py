@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULES
+from estimators.layers.saved_activations import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.models.limits import MAX_LAYERS
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.options import GivenOptions

@@ -8,7 +8,7 @@ back and tells what is missing.
 
 from collections.abc import Iterator, Mapping
 
-from estimators.layers.recompute_modules import ATTENTION_CORE
+from estimators.layers.saved_activations import ATTENTION_CORE
 from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
 from estimators.models.words import HYBRID_KINDS
 from nestsim.launch.carried import OptionGroup

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from nestsim.launch.carried import launch_table
 from nestsim.launch.formats.torchtitan.names import (
     COMMAND_FORMAT,

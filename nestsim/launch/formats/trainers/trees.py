@@ -8,10 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from estimators.models.library.catalog import model_names
+from estimators.models.library import model_names
 from topologies.errors import InputError
-from topologies.input_file import Value
-from topologies.readers.yaml_text import parse_yaml
+from topologies.input_file import Value, parse_yaml
 
 MOST_BYTES = 1_000_000
 """Longest file that another one builds on [byte]."""

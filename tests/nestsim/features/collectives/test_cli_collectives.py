@@ -18,7 +18,7 @@ from nestsim.scenario import load_scenario
 from planner.cost.pricing import price_plan
 from planner.cost.stage import PART_OF_GROUP
 from planner.plans.build import build_plan
-from tests.nestsim.report.pictures import draw
+from tests.nestsim.document.pictures import draw
 
 WRONG_INPUT = 2
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.collectives.algorithms import OPERATIONS, algorithms_for
-from estimators.collectives.placed import exchange_rates, placed_exchanges
+from estimators.collectives.messages import exchange_rates, placed_exchanges
 from nestsim.features.collectives.job import bus_factor, measure, sizes_between
 from nestsim.features.collectives.runs import (
     Background,
@@ -23,7 +23,7 @@ from nestsim.features.collectives.runs import (
     wires_of,
 )
 from nestsim.lowering.traffic import GroupTraffic
-from nestsim.simulator.engines.simpy_engine import simulate
+from nestsim.simulator.simpy_engine import simulate
 from topologies import FatTreeSpec, LevelSpec, TorusSpec, build_network
 
 TICK = 2.0**-40

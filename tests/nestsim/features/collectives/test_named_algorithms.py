@@ -15,7 +15,7 @@ from estimators.collectives.algorithms import (
     in_network_algorithms,
 )
 from estimators.collectives.cost import ALGORITHMS, collective_rates
-from estimators.collectives.ring_phases import RING_OPERATIONS
+from estimators.collectives.phases import RING_OPERATIONS
 from nestsim.cli import main
 from nestsim.evaluate.evaluator import build_job
 from nestsim.lowering.groups import collective_lockstep_phases, find_lockstep_groups

@@ -47,7 +47,7 @@ def test_a_comparison_leaves_a_folder_with_its_picture(
     job = write(folder)
     status, out = compared(capsys, str(job), *QUICK, "--base", "manual")
     assert status == 0
-    assert "3 planners compared" in out
+    assert out.startswith("Fastest in the replay: ")
     assert "Vs manual" in out
     results = folder / "results" / "job_comparison"
     assert {path.name for path in results.iterdir()} == FILES
@@ -89,7 +89,7 @@ def test_nothing_valid_is_status_1_with_an_x_and_a_picture(
     fits, fails = write(folder, "fits"), write(folder, "fails", reserve="79.9 GiB")
     status, out = compared(capsys, str(fits), str(fails), *QUICK, "-o", "out")
     assert status == NOT_CONFIRMED
-    assert "X: nothing valid was found" in out
+    assert "nothing valid: " in out
     names = {path.name for path in (folder / "out").iterdir()}
     assert names == FILES - {"job.toml"} | {"fits.toml", "fails.toml"}
 

@@ -5,10 +5,10 @@ import io
 
 import pytest
 
+from nestsim.document.terminal import plain_text, print_document
 from nestsim.features.compare.data import comparison_csv, comparison_json
+from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.job import CompareSettings, compare_job
-from nestsim.features.compare.text import print_comparison
-from nestsim.report.tables import plain_text
 from nestsim.scenario import load_scenario
 from tests.nestsim.features.compare.small import write
 from topologies.errors import InputError
@@ -35,7 +35,8 @@ def test_each_planners_plan_costs_its_replayed_time(scenario):
             1e9 / speed * rate, rel=1e-12
         )
         assert float(row["run_cost"]) == entry["cost"]["run"]["cost"]
-    text = plain_text(lambda console: print_comparison(comparison, console))
+    document = comparison_document(comparison_json(comparison))
+    text = plain_text(lambda console: print_document(document, console))
     assert "Cost and power, by the replay" in text
     assert "1 billion tokens" in text
 

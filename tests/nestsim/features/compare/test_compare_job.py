@@ -22,7 +22,7 @@ from nestsim.features.compare.job import (
 )
 from nestsim.features.compare.measure import measure
 from nestsim.features.compare.record import Comparison, PlannerEntry, ScenarioEntries
-from nestsim.features.compare.text import sentences
+from nestsim.features.compare.words import sentences
 from nestsim.running.store import Store
 from planner.cost.pricing import price_plan
 from planner.rivals import PLANNERS

@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from rich.console import Console
 
+from nestsim.document.figures import BarGroups, BarsOfGroup
+from nestsim.document.paints import PLANNERS
+from nestsim.document.parts import Document
+from nestsim.document.sheet import draw_document
+from nestsim.document.terminal import print_document
 from nestsim.features.compare.data import (
     comparison_csv,
     comparison_json,
     comparison_rows,
     search_times_csv,
 )
-from nestsim.features.compare.figure import (
-    bar_groups,
-    comparison_title,
-    draw_comparison,
-)
+from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.job import CompareSettings, compare_job
 from nestsim.features.compare.measure import (
     OWN_MODEL,
@@ -38,12 +39,11 @@ from nestsim.features.compare.record import (
     PlannerEntry,
     ScenarioEntries,
 )
-from nestsim.features.compare.text import fastest, print_comparison, sentences
-from nestsim.report.figures.palette import PLANNERS
+from nestsim.features.compare.words import comparison_title, fastest, sentences
 from planner.cost.objective import COLLECTIVES
 from planner.work import WORK_LIMIT, Spent
+from tests.nestsim.document.pictures import Picture, draw
 from tests.nestsim.features.compare.small import load
-from tests.nestsim.report.pictures import Picture, draw, legend_colours
 
 PNG = b"\x89PNG"
 
@@ -190,9 +190,18 @@ def test_a_collective_that_is_hidden_is_no_cause() -> None:
         assert largest(parts) == Cause(term, parts[term])
 
 
+def document_of(comparison: Comparison) -> Document:
+    return comparison_document(comparison_json(comparison))
+
+
+def draw_comparison(comparison: Comparison, path: Path) -> None:
+    draw_document(document_of(comparison), path)
+
+
 def printed(comparison: Comparison, width: int) -> str:
     out = io.StringIO()
-    print_comparison(comparison, Console(file=out, width=width, color_system=None))
+    console = Console(file=out, width=width, color_system=None)
+    print_document(document_of(comparison), console)
     return out.getvalue()
 
 
@@ -201,7 +210,7 @@ def test_nothing_is_cut_off(real: Comparison, width: int) -> None:
     text = printed(real, width)
     assert "…" not in text
     assert max(len(line) for line in text.splitlines()) <= width
-    for word in ("Vs manual", "1.000", "confirmed", "X: nothing valid was found"):
+    for word in ("Vs manual", "1.000", "confirmed", "nothing valid: "):
         assert word in text
 
 
@@ -209,9 +218,9 @@ def test_several_scenarios_are_summed_up_in_one_table(real: Comparison) -> None:
     (group,) = real.groups
     other = replace(group, scenario="another job")
     both = replace(real, groups=(group, other))
-    overview = printed(both, 100).split("Simulated throughput, manual = 1")[1]
+    overview = printed(both, 100).split("Throughput in the replay, manual = 1")[1]
     assert overview.count("1.000") == 2
-    assert overview.count("X") == 2
+    assert overview.split("Who is ahead")[0].count(" -\n") == 2
 
 
 def test_json_and_csv_agree(real: Comparison) -> None:
@@ -276,25 +285,42 @@ def test_terms_in_json_add_up(real: Comparison) -> None:
         )
 
 
-def test_bars_stand_beside_the_base_and_an_x_where_nothing_is(
+def bars_of(*groups: ScenarioEntries, base: str = "manual") -> list[BarsOfGroup]:
+    """Return what is drawn of scenarios, all in one figure."""
+    planners = tuple(entry.planner for entry in groups[0].entries)
+    comparison = Comparison(planners=planners, base=base, groups=groups)
+    (figure,) = document_of(comparison).figures
+    assert isinstance(figure.drawing, BarGroups)
+    return list(figure.drawing.groups)
+
+
+def test_bars_stand_beside_the_base_and_nothing_valid_has_none(
     real: Comparison,
 ) -> None:
-    (drawn,) = bar_groups(real.groups)
-    assert drawn.label == "8 devices"
-    bars = {bar.planner: bar for bar in drawn.bars}
-    assert bars["manual"].simulated == 1.0
-    assert math.isnan(bars["fixed"].simulated)
-    assert math.isnan(bars["manual"].belief)
+    (drawn,) = bars_of(*real.groups)
+    assert not drawn.name
+    bars = {bar.name: bar for bar in drawn.bars}
+    assert bars["manual"].length == 1.0
+    assert bars["fixed"].length is None
+    assert bars["fixed"].words == "nothing valid"
+    assert bars["manual"].dot is None
     group = real.groups[0]
+    (manual,) = (one for one in group.entries if one.planner == "manual")
     for entry in group.entries[:3]:
-        assert bars[entry.planner].simulated == group.simulated_ratio(entry)
+        assert bars[entry.planner].length == group.simulated_ratio(entry)
+        # What was planned and believed is held against the same replay.
+        planned = manual.simulated_time / entry.planned_time
+        assert bars[entry.planner].mark == planned
+        if math.isfinite(entry.belief):
+            believed = manual.simulated_time / entry.belief
+            assert bars[entry.planner].dot == believed
 
 
 def test_bars_without_a_base_are_relative_to_the_fastest(real: Comparison) -> None:
     group = replace(real.groups[0], base="fixed")
-    (drawn,) = bar_groups([group])
-    assert drawn.label == "8 devices\n(nest = 1)"
-    assert drawn.bars[0].simulated == 1.0
+    (drawn,) = bars_of(group, base="fixed")
+    assert drawn.name == "(nest = 1)"
+    assert drawn.bars[0].length == 1.0
 
 
 def test_groups_stand_by_size_and_under_their_names_where_sizes_are_equal(
@@ -302,11 +328,19 @@ def test_groups_stand_by_size_and_under_their_names_where_sizes_are_equal(
 ) -> None:
     (group,) = real.groups
     large = replace(group, num_devices=1024)
-    labels = [one.label for one in bar_groups([large, group])]
+    labels = [one.name for one in bars_of(large, group)]
     assert labels == ["8 devices", "1,024 devices"]
     other = replace(group, scenario="another job")
-    labels = [one.label for one in bar_groups([group, other])]
+    labels = [one.name for one in bars_of(group, other)]
     assert labels == [group.scenario, "another job"]
+
+
+def test_each_model_has_a_figure(real: Comparison) -> None:
+    (group,) = real.groups
+    both = replace(real, groups=(group, replace(group, model="another")))
+    figures = document_of(both).figures
+    assert [one.name for one in figures] == ["throughput", "throughput-2"]
+    assert [one.title for one in figures] == [group.model, "another"]
 
 
 def test_titles_say_who_is_fastest(found: BestPlan, real: Comparison) -> None:
@@ -361,29 +395,13 @@ def groups_of(
     )
 
 
-def test_heights_stand_upright_and_inside_of_their_bars(
-    found: BestPlan, tmp_path: Path
-) -> None:
+def test_every_bar_has_its_number_behind_it(found: BestPlan, tmp_path: Path) -> None:
     names = dict.fromkeys(("nest", "manual", "mcmc", "phaze"), math.nan)
-    drawn = picture_of(comparison_of(*groups_of(found, 2, names)), tmp_path)
-    (axes,) = drawn.figure.axes
-    ratios = ["1.000", "0.500", "0.333", "0.250"]
-    assert [text.get_text() for text in axes.texts] == 2 * ratios
-    assert {text.get_rotation() for text in axes.texts} == {0.0}
-    boxes = [box for words, box in drawn.boxes if words in ratios]
-    bars = sorted(axes.patches, key=lambda bar: bar.get_window_extent().x0)
-    for box, bar in zip(boxes, bars, strict=True):
-        around = bar.get_window_extent()
-        assert around.x0 < box.x0 < box.x1 < around.x1
-        assert around.y0 < box.y0 < box.y1 < around.y1
-
-
-def test_heights_are_left_out_where_bars_are_too_narrow(
-    found: BestPlan, tmp_path: Path
-) -> None:
-    names = dict.fromkeys(("nest", "manual", "mcmc", "phaze"), math.nan)
-    drawn = picture_of(comparison_of(*groups_of(found, 16, names)), tmp_path)
-    assert not drawn.figure.axes[0].texts
+    for count in (2, 16):
+        groups = groups_of(found, count, names)
+        drawn = picture_of(comparison_of(*groups), tmp_path)
+        for ratio in ("1.000", "0.500", "0.333", "0.250"):
+            assert drawn.words.count(ratio) == count
 
 
 def test_a_belief_far_above_the_bars_does_not_flatten_them(
@@ -392,10 +410,9 @@ def test_a_belief_far_above_the_bars_does_not_flatten_them(
     beliefs = {"nest": 1.0, "phaze": 0.2}
     drawn = picture_of(comparison_of(*groups_of(found, 1, beliefs)), tmp_path)
     (axes,) = drawn.figure.axes
-    assert axes.get_ylim()[1] < 1.5
-    assert "5" in drawn.words
+    assert axes.get_xlim()[1] < 1.5
     marks = [line.get_marker() for line in axes.lines]
-    assert "^" in marks
+    assert ">" in marks
     assert "D" in marks
 
 
@@ -403,10 +420,8 @@ def test_a_planner_has_the_colour_of_its_name(found: BestPlan, tmp_path: Path) -
     for names in (("nest", "phaze"), ("manual", "mcmc", "phaze", "fixed")):
         beliefs = dict.fromkeys(names, math.nan)
         drawn = picture_of(comparison_of(*groups_of(found, 1, beliefs)), tmp_path)
-        colours = legend_colours(drawn)
         bars = [to_hex(bar.get_facecolor()) for bar in drawn.figure.axes[0].patches]
         assert bars == [PLANNERS[name] for name in names]
-        assert [to_hex(colours[name]) for name in names] == bars
 
 
 def test_what_a_planner_notes_is_said(found: BestPlan) -> None:

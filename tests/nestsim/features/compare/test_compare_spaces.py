@@ -19,7 +19,7 @@ from nestsim.features.compare.job import (
     store_facts,
 )
 from nestsim.features.compare.record import PlannerEntry, ScenarioEntries
-from nestsim.features.compare.text import sentences
+from nestsim.features.compare.words import sentences
 from nestsim.scenario.load import Scenario
 from tests.nestsim.features.compare.small import load
 from topologies.errors import InputError

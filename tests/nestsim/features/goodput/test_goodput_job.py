@@ -10,8 +10,8 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
+from nestsim.document.wording import amount, long_time
 from nestsim.features.goodput.results import GoodputFindings
-from nestsim.report.wording import amount, long_time
 from nestsim.scenario.load import Scenario, load_scenario
 from nestsim.scenario.operations.published_failures import PUBLISHED
 from tests.nestsim.features.compare.small import write

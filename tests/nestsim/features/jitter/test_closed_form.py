@@ -14,7 +14,7 @@ from nestsim.features.jitter.pipelines import PipelineMoments
 from nestsim.scenario.load import Scenario
 from nestsim.simulator.build import build_model
 from nestsim.simulator.jittered import timings_of
-from nestsim.simulator.kernels.max_plus import (
+from nestsim.simulator.kernels.jitter import (
     Operations,
     latest_cumulants,
     latest_moments,

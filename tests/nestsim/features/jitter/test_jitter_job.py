@@ -12,17 +12,16 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
+from nestsim.document.dumps import dump_json
 from nestsim.document.html import page_html, specification
-from nestsim.document.picture.sheet import draw_document
-from nestsim.document.terminal import print_document
+from nestsim.document.sheet import draw_document
+from nestsim.document.terminal import plain_text, print_document
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import price_table_plan
 from nestsim.features.jitter.document import jitter_document
 from nestsim.features.jitter.job import JitterResult, JitterTask, jitter_job
 from nestsim.features.jitter.record import jitter_json
 from nestsim.features.jitter.scale import sizes_of
-from nestsim.report.json import dump_json
-from nestsim.report.tables import plain_text
 from nestsim.scenario.load import Scenario
 from tests.nestsim.features.jitter.jobs import TEXT, noisy, small
 from topologies.errors import InputError

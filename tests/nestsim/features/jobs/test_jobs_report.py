@@ -10,17 +10,17 @@ import tomli
 
 import nestsim
 from nestsim.cli import main
-from nestsim.commands.stored import stored_document
 from nestsim.document.html import page_html
-from nestsim.document.picture.sheet import draw_document
+from nestsim.document.sheet import draw_document
+from nestsim.document.wording import percent
 from nestsim.features.jobs.command import TenancyReport
 from nestsim.features.jobs.document import jobs_document
 from nestsim.features.jobs.results import lost_devices
 from nestsim.features.jobs.scenario import JobsScenario
-from nestsim.report.wording import percent
+from nestsim.features.run.pages import stored_document
 from nestsim.scenario.editing import toml_text
+from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.jobs.jobs_files import NETWORK, document, job
-from tests.nestsim.report.pictures import draw
 
 SCENARIOS = Path(__file__).parents[4] / "scenarios" / "jobs"
 

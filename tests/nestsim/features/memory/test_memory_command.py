@@ -10,7 +10,7 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
-from nestsim.document.picture.sheet import draw_document
+from nestsim.document.sheet import draw_document
 from nestsim.evaluate.evaluator import build_workload
 from nestsim.features.memory.document import memory_document
 from nestsim.features.memory.job import memory_job
@@ -21,7 +21,7 @@ from nestsim.scenario import load_scenario
 from planner.memory.account import MemoryJob, MemoryLimits
 from planner.step.memory import memory_of_stage
 from tests.docs.pages import DOCS, ROOT, read
-from tests.nestsim.report.pictures import draw
+from tests.nestsim.document.pictures import draw
 
 WRONG_INPUT = 2
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from estimators.constants import load_constants
-from estimators.user_files.constants import read_user_constants
+from estimators.user_files import read_user_constants
 from nestsim.cli import main
 from nestsim.features.calibration.parameters import load_fit_spec
 from nestsim.features.profile.constants import (

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from estimators.collectives.transports import find_transport
 from estimators.operators.profile import OperatorTiming
-from estimators.user_files.links import read_user_links
-from estimators.user_files.tables import LinkPoint, LinkSweep
+from estimators.user_files import LinkPoint, LinkSweep, read_user_links
 from nestsim.cli import main
 from nestsim.features.profile.links import Stated, fit_links, print_links
 

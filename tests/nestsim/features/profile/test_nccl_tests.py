@@ -6,7 +6,7 @@ import math
 import pytest
 
 from estimators.collectives.transports import WIRE_FRACTIONS
-from estimators.user_files.links import read_user_links
+from estimators.user_files import read_user_links
 from nestsim.cli import main
 from nestsim.features.profile.links import Stated, fit_links
 from nestsim.features.profile.nccl_tests import PROGRAMS, LogOptions, read_nccl_tests

@@ -5,18 +5,17 @@ import io
 
 import pytest
 
+from nestsim.document.dumps import csv_of
 from nestsim.document.parts import Document
-from nestsim.document.picture.sheet import draw_document
-from nestsim.document.terminal import print_document
+from nestsim.document.sheet import draw_document
+from nestsim.document.terminal import plain_text, print_document
 from nestsim.features.stress.conditions import AS_BUILT
 from nestsim.features.stress.data import stress_json, stress_rows
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
-from nestsim.report.frames import csv_of
-from nestsim.report.tables import plain_text
 from nestsim.scenario import load_scenario
+from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.stress.clusters import TEXT
-from tests.nestsim.report.pictures import draw
 
 COST = """
 [cost]

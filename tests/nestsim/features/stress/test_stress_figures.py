@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.document.picture.sheet import draw_document
+from nestsim.document.sheet import draw_document
 from nestsim.features.stress.crossed import hottest_bars, share_to_keep
 from nestsim.features.stress.data import stress_json
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
 from nestsim.features.stress.results import StressResult
+from tests.nestsim.document.pictures import Picture, draw
 from tests.nestsim.features.stress.clusters import small
-from tests.nestsim.report.pictures import Picture, draw
 
 CONDITIONS = """
 [[stress.conditions]]

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from nestsim.cli import main
-from nestsim.document.picture.sheet import has_picture
+from nestsim.document.dumps import dump_json
+from nestsim.document.sheet import has_picture
 from nestsim.document.terminal import print_document
 from nestsim.features.stress import job as tasks
 from nestsim.features.stress.conditions import AS_BUILT
@@ -27,7 +28,6 @@ from nestsim.features.stress.job import STORE_NAMES, stress_job
 from nestsim.features.stress.results import StressResult
 from nestsim.features.stress.thresholds import CROSSOVER_TOLERANCE
 from nestsim.features.stress.words import plan_names
-from nestsim.report.json import dump_json
 from planner.step.plan import Plan
 from tests.nestsim.features.stress.clusters import small
 from topologies.errors import InputError

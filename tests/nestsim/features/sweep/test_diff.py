@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.cli import main
-from nestsim.report.diff import compare_reports
+from nestsim.features.run.diff import compare_reports
 from planner.step.plan import from_ranges
 
 SCENARIOS = Path(__file__).parents[4] / "scenarios"
@@ -199,6 +199,6 @@ def test_a_report_of_very_many_values_is_refused(tmp_path, capsys, monkeypatch) 
     file = tmp_path / "report.json"
     file.write_text(json.dumps({"lower_bound_s": 1, "plan": [{}] * 50}))
     assert main(["diff", str(file), str(file)]) == EQUAL
-    monkeypatch.setattr("nestsim.report.diff.MOST_VALUES", 50)
+    monkeypatch.setattr("nestsim.features.run.diff.MOST_VALUES", 50)
     assert main(["diff", str(file), str(file)]) == WRONG_INPUT
     assert f"{file}: has too many values" in capsys.readouterr().err

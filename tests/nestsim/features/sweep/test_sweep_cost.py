@@ -14,7 +14,7 @@ from nestsim.features.sweep.job import ScenarioSweepResult, csv_text
 from nestsim.features.sweep.ranking import front_of
 from nestsim.features.sweep.record import sweep_json
 from nestsim.running.store import Outcome
-from tests.nestsim.report.pictures import draw
+from tests.nestsim.document.pictures import draw
 
 AXES = (
     Axis(path="cluster.network.oversubscription", values=(1, 2, 4)),

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.document.picture.sheet import draw_document, has_picture
+from nestsim.document.sheet import draw_document, has_picture
 from nestsim.features.sweep.axes import Axis
 from nestsim.features.sweep.document import sweep_document
 from nestsim.features.sweep.job import ScenarioSweepResult
 from nestsim.features.sweep.record import sweep_json
 from nestsim.running.store import Outcome
-from tests.nestsim.report.pictures import Picture, draw
+from tests.nestsim.document.pictures import Picture, draw
 
 OVERSUBSCRIPTION = Axis(path="cluster.network.oversubscription", values=(1, 2, 4, 8))
 BANDWIDTH = Axis(

@@ -33,7 +33,7 @@ from nestsim.features.validation.rows.columns import (
     read_measurements,
 )
 from tests.estimators.oracles import collective_time
-from tests.nestsim.report.pictures import draw
+from tests.nestsim.document.pictures import draw
 from topologies.errors import InputError
 
 PUBLISHED = Path(__file__).parents[5] / "shared/data/measurements/collectives.csv"

@@ -20,8 +20,8 @@ from nestsim.features.validation.report import (
 from nestsim.features.validation.rows.columns import Measurements
 from nestsim.features.validation.rows.plan import read_case
 from nestsim.features.validation.runner import RowResult, ValidationResult, validate
+from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.validation.validation_rows import gpt
-from tests.nestsim.report.pictures import draw
 
 
 def scored(name, measured, predicted, band=None, **cells):

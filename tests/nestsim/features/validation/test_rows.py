@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from estimators.models.library.catalog import load_model
+from estimators.models.library import load_model
 from nestsim.features.validation.predict import Predictor
 from nestsim.features.validation.rows.columns import (
     REFUSALS,

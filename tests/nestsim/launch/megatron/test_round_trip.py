@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from estimators.models.library.catalog import load_model, model_names
+from estimators.models.library import load_model, model_names
 from nestsim.launch.formats.megatron.composed import Launched, read_model
 from nestsim.launch.formats.megatron.gaps import model_gaps
 from nestsim.launch.formats.megatron.options import GivenOptions

@@ -1,1 +1,0 @@
-"""Numba kernels of the cost models: arrays in, arrays out."""

@@ -1,1 +1,0 @@
-"""Modules that one architecture alone has: Mamba-2, T5, vision transformers."""

@@ -1,0 +1,304 @@
+"""Read an architecture from a local Hugging Face ``config.json``, by ``model_type``.
+
+``model_types.toml`` has a table for each type:
+
+``like``
+    Another type, or a base, whose map holds but for what the table says.
+``inside``
+    Key of the object that holds all others.
+``fields``
+    Word of `estimators.models.words` -> the key that says it, keys of which the first
+    that a file has says it, or a `Lookup`.
+``require``
+    Key -> the values that it may have, if a file has it, or a `Requirement`. Others
+    change the model in a way that is not modelled.
+``computed``
+    Functions of `estimators.models.config_keys` that find more words, with
+    their parameters.
+
+Read an architecture from a local Hugging Face ``config.json``.
+
+Nothing is downloaded and nothing of the transformers library is needed. Keys that do
+not change sizes or work (initialisation, token ids, rotary scaling) are ignored; keys
+that would, and that the modules here cannot express, are refused.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from estimators.models.config_keys import COMPUTED, ConfigFile, read_config
+from estimators.models.limits import MAX_LAYERS
+from estimators.models.spec import TransformerSpec, with_sequence_length
+from estimators.models.words import build_spec, read_tables, resolve_table
+from topologies.errors import InputError
+from topologies.input_file import file_in
+from topologies.notices import notices
+
+_KINDS: Mapping[str, Any] = MappingProxyType(
+    {field.name: field.type for field in fields(TransformerSpec)}
+)
+_TRUTHS = frozenset({"true", "false"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """Where a configuration says a word, and how."""
+
+    key: str | Sequence[str] = ()
+    """The key, or names of it of which the first that a file has counts."""
+
+    value: Any = None
+    """What the word always is, instead of a key."""
+
+    default: Any = None
+    """What the word is where the file has no key, or null. Without a default, numbers
+    are 0 and truth values false; whole numbers must be there."""
+
+    may_be_zero: bool = False
+    """Whether 0 is a value, and null stands for it."""
+
+    words: Mapping[str, Any] | None = None
+    """Value of the key -> the word, where they differ."""
+
+    times: str = ""
+    """Key of a size that the value is multiplied by."""
+
+    plus: int = 0
+    """What is added to the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """Values that a key may have."""
+
+    key: str | Sequence[str]
+    """The key, or names of it of which the first that a file has counts."""
+
+    allowed: Sequence[Any]
+    """The values."""
+
+    or_null: bool = False
+    """Whether null is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyMap:
+    """How files of one type are read."""
+
+    inside: str
+    """Key of the object that holds all others; empty for the file itself."""
+
+    fields: Mapping[str, Lookup]
+    """Word -> where it stands."""
+
+    require: Sequence[Requirement]
+    """What files must not differ in."""
+
+    computed: Mapping[str, Mapping[str, Any]]
+    """Name of a function -> its parameters."""
+
+
+def read_types() -> Mapping[str, Any]:
+    """Return what ``model_types.toml`` holds."""
+    return read_tables("model_types.toml")
+
+
+_types = cache(read_types)
+
+
+def model_types() -> tuple[str, ...]:
+    """Return the types that are read."""
+    return tuple(_types()["types"])
+
+
+def nearest_type(model_type: str) -> str:
+    """Return the type that is nearly another, or an empty text if none is.
+
+    By its modules, or if its name is written otherwise. Names that are alike say
+    nothing: a falcon_h1 with the modules of a falcon lacks a third of its parameters.
+    """
+    near: str = _types()["nearest"].get(model_type, "")
+    alike = (name for name in model_types() if _plain(name) == _plain(model_type))
+    return near or next(alike, "")
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+@cache
+def key_map(model_type: str) -> KeyMap:
+    """Return how a type of `model_types` is read."""
+    return parse_key_map(_types(), model_type)
+
+
+def parse_key_map(file: Mapping[str, Any], model_type: str) -> KeyMap:
+    """Return how a type is read, from what `read_types` returns."""
+    table = resolve_table({**file["bases"], **file["types"]}, model_type)
+
+    def options(given: Any, main: str) -> dict[str, Any]:
+        """Return a table of options; without one, the value is that of the main one."""
+        table = dict(given) if isinstance(given, dict) else {main: given}
+        for name in ("words", "allowed"):
+            if isinstance(table.get(name), str):
+                table[name] = file["words"][table[name]]
+        return table
+
+    return KeyMap(
+        inside=table.get("inside", ""),
+        fields={
+            word: Lookup(**options(given, "key"))
+            for word, given in table["fields"].items()
+        },
+        require=[
+            Requirement(**{"key": key, **options(given, "allowed")})
+            for key, given in table.get("require", {}).items()
+        ],
+        computed=table.get("computed", {}),
+    )
+
+
+def read_spec(config: ConfigFile, keys: KeyMap) -> TransformerSpec:
+    """Return the architecture of a configuration.
+
+    Raises
+    ------
+    InputError
+        If a key is missing or has an unexpected value.
+    """
+
+    def read(values: ConfigFile) -> TransformerSpec:
+        return build_spec(_words(values, keys))
+
+    return config.inside(keys.inside, read) if keys.inside else config.read(read)
+
+
+def _words(config: ConfigFile, keys: KeyMap) -> dict[str, Any]:
+    """Return what a file says, in words."""
+    for requirement in keys.require:
+        null = (None,) if requirement.or_null else ()
+        key = _spelled(config, requirement.key)
+        config.require(key, (*null, *requirement.allowed))
+    words = {word: _word(config, word, keys.fields[word]) for word in keys.fields}
+    if words.get("num_layers", 0) <= MAX_LAYERS:  # more are refused anyway
+        for name, parameters in keys.computed.items():
+            words |= COMPUTED[name](config, words, **parameters)
+    return words
+
+
+def _word(config: ConfigFile, word: str, lookup: Lookup) -> Any:
+    """Return what a file has for a word."""
+    if lookup.value is not None:
+        return lookup.value
+    key, default = _spelled(config, lookup.key), lookup.default
+    if lookup.words is not None:
+        return _translated(config, key, default, lookup.words)
+    kind = _KINDS.get(word, int)
+    value = config.value(kind, key, default, may_be_zero=lookup.may_be_zero)
+    if lookup.times:
+        value *= config.value(int, lookup.times)
+    return value + lookup.plus if lookup.plus else value
+
+
+def _translated(
+    config: ConfigFile, key: str, default: Any, words: Mapping[str, Any]
+) -> Any:
+    """Return what stands for the value of a key in a table of words."""
+    if words.keys() == _TRUTHS:
+        return words[json.dumps(config.value(bool, key, default))]
+    known = config.require(key, tuple(words))
+    return words[config.find(key, default) if known else next(iter(words))]
+
+
+def _spelled(config: ConfigFile, key: str | Sequence[str]) -> str:
+    return key if isinstance(key, str) else config.spelled(*key)
+
+
+_MOST = 10**6
+"""Largest size of a tower that is counted."""
+
+
+def load_huggingface(
+    path: Path, *, sequence_length: int | None = None
+) -> TransformerSpec:
+    """Read a ``config.json``.
+
+    Parameters
+    ----------
+    path
+        The file, or the folder that holds it.
+    sequence_length
+        Tokens per training sequence; by default the longest that the configuration
+        allows.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is not JSON, the ``model_type`` is not known, or
+        a key is missing or has an unexpected value. The message names file and key.
+    """
+    file = file_in(path, "config.json")
+    try:
+        config = read_config(file)
+        model_type = config.value(str, "model_type")
+        config.problems.refuse()
+        if model_type not in model_types():
+            raise InputError(
+                "model type is not supported",
+                where="model_type",
+                got=model_type,
+                expected="one of " + ", ".join(model_types()),
+                hint=_hint(model_type),
+            )
+        spec = read_spec(config, key_map(model_type))
+        if sentence := _left_out(config):
+            notices().remark(f"note: {file.name}: {sentence}")
+        if sequence_length is not None:
+            spec = with_sequence_length(spec, sequence_length)
+    except InputError as error:
+        raise error.at(str(file), separator=": ") from None
+    return spec
+
+
+def parts_left_out(path: Path) -> str:
+    """Return what of a ``config.json`` is left out, as a sentence; else nothing.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is not JSON.
+    """
+    return _left_out(read_config(file_in(path, "config.json")))
+
+
+def _hint(model_type: str) -> str:
+    """Say what comes nearest to a type that is not read."""
+    near = nearest_type(model_type)
+    start = f'the nearest that is read is "{near}": ' if near else ""
+    return f"{start}spell the architecture out under [model], with its family and sizes"
+
+
+def _left_out(config: ConfigFile) -> str:
+    """Return what of a configuration no model here has, as a sentence; else nothing.
+
+    Of models that see pictures the text model alone is read. The blocks of a tower are
+    those of a ViT: ``4 h^2 + 2 h f`` weights, ``9 h + f`` biases and norms.
+    """
+    tower = config.values.get("vision_config")
+    if not isinstance(tower, dict):
+        return ""
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size")
+    sizes = [tower.get(name) for name in names]
+    if not all(isinstance(size, int) and 0 < size < _MOST for size in sizes):
+        return "The vision tower (vision_config) is left out, and what pictures cost."
+    layers, h, f = (int(size or 0) for size in sizes)
+    weights = layers * (4 * h * h + 2 * h * f + 9 * h + f)
+    return (
+        f"The vision tower (vision_config: {layers} blocks, {weights / 1e6:,.0f} "
+        "million parameters in them) is left out, and what pictures cost."
+    )

@@ -1,1 +1,0 @@
-"""Configurations of the Hugging Face hub, as architectures."""

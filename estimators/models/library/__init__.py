@@ -1,1 +1,0 @@
-"""Published models by name, each with its source."""

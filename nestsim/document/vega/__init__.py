@@ -1,1 +1,0 @@
-"""Figures of a document as Vega-Lite, which the page draws in the browser."""

@@ -1,1 +1,0 @@
-"""Money and power: what a cluster costs, and what a training run on it does."""

@@ -1,1 +1,0 @@
-"""Networks against each other: one job on each, and the best plan that each allows."""

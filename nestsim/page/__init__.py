@@ -1,1 +1,0 @@
-"""What runs say: timeline, devices, links, memory and causes of a replayed plan."""

@@ -1,1 +1,0 @@
-"""Pages of results other than runs, of the JSON that their folders hold."""

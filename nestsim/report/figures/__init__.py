@@ -1,1 +1,0 @@
-"""Figures of runs: the canvas, what they show, how they are drawn."""

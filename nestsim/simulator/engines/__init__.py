@@ -1,1 +1,0 @@
-"""Engines that carry a system through time: SimPy's, and a compiled one."""

@@ -1,0 +1,166 @@
+"""The text report at several widths: complete, without colour codes, as approved."""
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from syrupy.assertion import SnapshotAssertion
+
+from nestsim.evaluate.uncertainty import Band
+from nestsim.features.run.document import print_job, print_plans
+from nestsim.features.topology.document import print_topology
+from planner.work import TIME_LIMIT, WORK_LIMIT, Spent
+from tests.nestsim.features.run.examples import (
+    FOUR_STAGES,
+    INTERLEAVED,
+    ONE_STAGE,
+    SIXTEEN_STAGES,
+    Shape,
+    cluster,
+    make_job,
+    nothing_fits,
+    nothing_found_yet,
+    plans_of,
+)
+from topologies import load_accelerator
+
+MIXED = (Shape(p=8, d=4, t=2, m=4, recompute="full", zero=3, pace=1.3), *FOUR_STAGES)
+DEEP = (replace(SIXTEEN_STAGES[0], m=16, t=4),)
+MANY_CHUNKS = (replace(INTERLEAVED[0], v=8),)
+
+
+def shown(write: Callable[[Console], None], width: int = 100) -> str:
+    """Return what a pipe of this width gets, without the padding of lines."""
+    buffer = io.StringIO()
+    write(Console(file=buffer, width=width, color_system=None, force_terminal=False))
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_confirmed_job_reads_as_approved(
+    snapshot: SnapshotAssertion, width: int
+) -> None:
+    result = make_job(*FOUR_STAGES)
+    assert shown(lambda console: print_job(result, console), width) == snapshot
+
+
+def test_the_chunks_of_a_stage_read_as_approved(snapshot: SnapshotAssertion) -> None:
+    text = shown(lambda console: print_job(make_job(*INTERLEAVED), console), 120)
+    shows = ("schedule   ", "Stage ", "block", "vpp2")
+    rows = (line for line in text.splitlines() if any(word in line for word in shows))
+    assert "\n".join(rows) == snapshot
+
+
+def test_plans_read_as_approved(snapshot: SnapshotAssertion) -> None:
+    result = plans_of(make_job(*FOUR_STAGES))
+    assert shown(lambda console: print_plans(result, console)) == snapshot
+
+
+def test_a_network_reads_as_approved(snapshot: SnapshotAssertion) -> None:
+    accelerator = load_accelerator("h100-sxm")
+    network = cluster(64)
+    text = shown(lambda console: print_topology(network, accelerator, console))
+    assert text == snapshot
+
+
+def test_nothing_fits_reads_as_approved(snapshot: SnapshotAssertion) -> None:
+    assert shown(lambda console: print_job(nothing_fits(), console)) == snapshot
+    empty = replace(plans_of(make_job(*FOUR_STAGES)), candidates=(), shortfall="why")
+    assert "why" in shown(lambda console: print_plans(empty, console))
+
+
+def test_a_search_stopped_without_a_plan_reads_as_approved(
+    snapshot: SnapshotAssertion,
+) -> None:
+    text = shown(lambda console: print_job(nothing_found_yet(), console))
+    assert text == snapshot
+    assert "NO PLAN" not in text
+
+
+def test_a_stopped_search_says_how_to_go_on_and_whether_it_repeats() -> None:
+    job = make_job(*FOUR_STAGES)
+    for spent, repeats in (
+        (Spent(work=5, stopped_by=WORK_LIMIT), True),
+        (Spent(work=5, stopped_by=TIME_LIMIT, time_limit=60.0), False),
+        (Spent(work=5, time_limit=60.0), False),
+        (Spent(work=5), True),
+    ):
+        result = replace(job, spent=spent, covers_space=not spent.is_stopped)
+        plans = replace(plans_of(job), spent=spent)
+        texts = (
+            shown(lambda console, one=result: print_job(one, console)),
+            shown(lambda console, one=plans: print_plans(one, console)),
+        )
+        for text in texts:
+            said = " ".join(text.split())
+            assert "work 5 units" in said
+            assert ("may differ from run to run" in said) == (not repeats)
+            assert (f"stopped by the {spent.stopped_by}" in said) == spent.is_stopped
+
+
+def test_nothing_is_said_to_fit_only_where_that_is_proven() -> None:
+    result = replace(nothing_fits(), covers_space=False)
+    text = shown(lambda console: print_job(result, console))
+    assert text.startswith("NO PLAN FOUND")
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("shapes", [FOUR_STAGES, ONE_STAGE, MIXED, DEEP, MANY_CHUNKS])
+def test_nothing_is_cut_off_and_no_line_is_too_long(
+    shapes: tuple[Shape, ...], width: int
+) -> None:
+    result = make_job(*shapes)
+    for text in (
+        shown(lambda console: print_job(result, console), width),
+        shown(lambda console: print_plans(plans_of(result), console), width),
+        shown(lambda console: print_topology(result.network, None, console), width),
+    ):
+        assert "\x1b" not in text
+        assert "…" not in text
+        assert max(len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_number_of_the_candidates_stands_whole(width: int) -> None:
+    result = make_job(*MIXED)
+    text = shown(lambda console: print_job(result, console), width)
+    for candidate in result.candidates:
+        assert f"{1e3 * candidate.simulated.iteration_time:.4g} ms" in text
+        assert f"{1e3 * candidate.planned.iteration_time:.4g} ms" in text
+        assert candidate.verdict.kind in text
+
+
+def test_the_verdict_is_said_in_words() -> None:
+    confirmed, refused = make_job(*FOUR_STAGES), make_job(*ONE_STAGE)
+    assert shown(lambda c: print_job(confirmed, c)).startswith("CONFIRMED")
+    text = shown(lambda c: print_job(refused, c))
+    assert text.startswith("NOT CONFIRMED (infeasible)")
+    assert "No replayed plan was confirmed" in text
+
+
+def test_brackets_in_names_are_not_markup() -> None:
+    result = make_job(*FOUR_STAGES, name="run [bold red] [/] [64 x h100]")
+    text = shown(lambda console: print_job(result, console), 120)
+    assert "run [bold red] [/] [64 x h100]" in text
+
+
+def test_only_software_that_was_measured_has_a_band() -> None:
+    job = make_job(*FOUR_STAGES)
+    said = "8 of 10 jobs like this one"
+    assert said not in shown(lambda console: print_job(job, console))
+    with_band = replace(job, band=Band(0.5, 2.0))
+    assert said in shown(lambda console: print_job(with_band, console))
+
+
+def test_a_model_without_a_causal_mask_has_one_mfu() -> None:
+    result = make_job(*FOUR_STAGES)
+    (first, *others) = result.candidates
+    one = replace(first, simulated=replace(first.simulated, mfu_causal=0.25, mfu=0.25))
+    text = shown(
+        lambda console: print_job(replace(result, candidates=(one, *others)), console),
+        120,
+    )
+    assert "MFU 25.0 %, " in text
+    assert "MFU, causal" not in text

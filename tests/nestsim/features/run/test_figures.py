@@ -1,0 +1,91 @@
+"""Figures: every one is drawn, small, the same twice, without global traces."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+from nestsim.evaluate.results import JobResult
+from nestsim.features.run.record import reported_candidate
+from nestsim.features.run.timeline import (
+    _shades,
+    draw_gap,
+    draw_links,
+    draw_memory,
+    draw_timeline,
+)
+from tests.nestsim.features.run.examples import (
+    FOUR_STAGES,
+    INTERLEAVED,
+    ONE_STAGE,
+    Shape,
+    make_job,
+)
+
+FIGURES: dict[str, Callable[[JobResult, Path], None]] = {
+    "timeline": lambda job, path: draw_timeline(best_of(job), path),
+    "memory": lambda job, path: draw_memory(
+        best_of(job), job.device_memory, job.usable_memory, path
+    ),
+    "links": lambda job, path: draw_links(best_of(job), job.network, path),
+    "gap": lambda job, path: draw_gap(best_of(job), job.candidates, path),
+}
+FOUR = make_job(*FOUR_STAGES)
+JOBS = {
+    "four stages": FOUR,
+    "one stage": make_job(*ONE_STAGE),
+    "one device group": make_job(Shape(p=1, d=1, t=8, m=1)),
+    "deep": make_job(Shape(p=16, d=1, t=8, m=80)),
+    "two chunks": make_job(*INTERLEAVED),
+    "deep with three chunks": make_job(Shape(p=8, v=3, d=1, t=8, m=64)),
+    "very deep": make_job(Shape(p=34, d=1, t=1, m=40)),
+}
+
+
+def best_of(job: JobResult):  # type: ignore[no-untyped-def]
+    best = reported_candidate(job)
+    assert best is not None
+    return best
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS.keys())
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_drawn_and_small(name: str, job: JobResult, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.png"
+    FIGURES[name](job, path)
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(data) < 400_000
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_result_gives_the_same_picture(name: str, tmp_path: Path) -> None:
+    paths = tmp_path / "a.png", tmp_path / "b.png"
+    for path in paths:
+        FIGURES[name](FOUR, path)
+    first, second = (path.read_bytes() for path in paths)
+    assert first == second
+    assert b"matplotlib" not in first.lower()
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2, 3, 8])
+def test_chunks_have_shades_of_one_colour_the_last_one_that_colour(
+    num_chunks: int,
+) -> None:
+    colour = (0.2, 0.4, 0.9)
+    shades = _shades(colour, num_chunks)
+    assert shades[-1] == pytest.approx(colour)
+    assert len(set(shades)) == num_chunks
+    assert shades == sorted(shades, reverse=True)
+    assert all(0 <= part <= 1 for shade in shades for part in shade)
+
+
+def test_drawing_leaves_the_users_settings_alone(tmp_path: Path) -> None:
+    with mpl.rc_context({"lines.linewidth": 7.0, "font.size": 31.0}):
+        before = dict(mpl.rcParams)
+        draw_gap(best_of(FOUR), FOUR.candidates, tmp_path / "odd.png")
+        assert dict(mpl.rcParams) == before
+    draw_gap(best_of(FOUR), FOUR.candidates, tmp_path / "plain.png")
+    odd, plain = ((tmp_path / f"{n}.png").read_bytes() for n in ("odd", "plain"))
+    assert odd == plain
