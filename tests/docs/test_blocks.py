@@ -14,7 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from nestsim.cli.app import app
-from nestsim.features.compare.networks_files import read_network_file
+from nestsim.features.compare.networks_job import read_network_file
 from nestsim.features.jobs.scenario import JobsScenario
 from nestsim.scenario.load import ScenarioTable, load_scenario
 from tests.docs.pages import ROOT, Block, blocks, commands, read

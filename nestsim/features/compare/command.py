@@ -23,7 +23,32 @@ from nestsim.document.dumps import plain_values
 from nestsim.document.folder import ResultsFolder
 from nestsim.document.parts import Document
 from nestsim.document.terminal import print_document
-from nestsim.features.compare.data import (
+from nestsim.features.compare.document import comparison_document
+from nestsim.features.compare.job import (
+    CompareSettings,
+    checked_settings,
+    compare_job,
+    store_facts,
+)
+from nestsim.features.compare.networks_document import networks_document
+from nestsim.features.compare.networks_job import (
+    NetworkFile,
+    checked_planners,
+    networks_facts,
+    networks_job,
+    read_network_files,
+)
+from nestsim.features.compare.networks_record import (
+    are_equal,
+    leaders_label,
+    networks_files,
+    networks_json,
+    networks_manifest,
+    networks_rows,
+    networks_writers,
+)
+from nestsim.features.compare.networks_results import Equal, NetworkComparison
+from nestsim.features.compare.record import (
     STORE,
     TIMES,
     comparison_facts,
@@ -32,30 +57,7 @@ from nestsim.features.compare.data import (
     comparison_rows,
     comparison_writers,
 )
-from nestsim.features.compare.document import comparison_document
-from nestsim.features.compare.job import (
-    CompareSettings,
-    checked_settings,
-    compare_job,
-    store_facts,
-)
-from nestsim.features.compare.networks_data import (
-    networks_files,
-    networks_json,
-    networks_manifest,
-    networks_rows,
-    networks_writers,
-)
-from nestsim.features.compare.networks_document import networks_document
-from nestsim.features.compare.networks_files import NetworkFile, read_network_files
-from nestsim.features.compare.networks_job import (
-    checked_planners,
-    networks_facts,
-    networks_job,
-)
-from nestsim.features.compare.networks_record import Equal, NetworkComparison
-from nestsim.features.compare.networks_words import are_equal, leaders_label
-from nestsim.features.compare.record import Comparison
+from nestsim.features.compare.results import Comparison
 from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario, load_scenario
 from topologies.errors import InputError
@@ -94,7 +96,7 @@ class CompareReport(_StoredReport):
 
     def facts(self) -> dict[str, Any]:
         """Return the fastest planner for each scenario."""
-        best = {group.scenario: group.best for group in self.result.groups}
+        best = {group.scenario: group.fastest for group in self.result.groups}
         return {
             "planners": self.result.planners,
             "base": self.result.base,

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from estimators.measuring.link_processes import (
     launched_world,
     local_ranks,
@@ -36,18 +34,21 @@ from nestsim.document.wording import plural
 from nestsim.features.profile.constants import (
     calibrate_runs,
     calibration_json,
-    print_run_calibration,
+)
+from nestsim.features.profile.document import (
+    calibration_document,
+    links_document,
+    profile_document,
 )
 from nestsim.features.profile.links import (
     LinkFit,
     Stated,
     fit_links,
     links_json,
-    print_links,
 )
 from nestsim.features.profile.nccl_tests import LogOptions, read_nccl_tests
-from nestsim.features.profile.report import catalogue_entry, print_profile, profile_json
-from nestsim.features.validation.rows.columns import read_measurements
+from nestsim.features.profile.record import catalogue_entry, profile_json
+from nestsim.features.validation.columns import read_measurements
 from nestsim.running.interruption import unheard_by_children
 from nestsim.running.progress import shown_progress
 from planner.work import Progress
@@ -92,8 +93,8 @@ def profile_task(
         )
         checks = partial(_checks, measured, device, quick, quiet) if check else list
         return Reply(
-            record=lambda: _profile_json(measured, checks()),
-            text=lambda console: _print_profile(measured, checks(), console),
+            record=lambda: profile_json(measured, checks()),
+            document=lambda: profile_document(measured, checks()),
             about=measured,
         )
 
@@ -114,14 +115,6 @@ def _checks(measured: Profile, device: str, quick: bool, quiet: bool) -> list[An
         if progress is not None:
             progress("check: measure whole layers", None)
         return list(check_layers(measured, available_device(device), quick=quick))
-
-
-def _profile_json(measured: Profile, checks: list[Any]) -> dict[str, Any]:
-    return profile_json(measured, checks)
-
-
-def _print_profile(measured: Profile, checks: list[Any], console: Console) -> None:
-    print_profile(measured, checks, console)
 
 
 def links_task(  # noqa: PLR0913, PLR0917 - one for each option
@@ -206,7 +199,7 @@ def _fitted(
     )
     return Reply(
         record=partial(links_json, fit),
-        text=partial(print_links, fit),
+        document=partial(links_document, fit),
         about=fit.links.toml(),
     )
 
@@ -261,7 +254,7 @@ def _calibrated(rows: Any, progress: Progress | None) -> Reply:
     source = f"{plural(fit.num_rows, 'row')} of {fit.name}"
     return Reply(
         record=partial(calibration_json, fit),
-        text=partial(print_run_calibration, fit),
+        document=partial(calibration_document, fit),
         succeeded=any(constant.is_told for constant in fit.constants),
         about=user_constants_toml(fit.entries(), date=_today(), source=source),
     )

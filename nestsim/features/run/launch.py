@@ -23,8 +23,7 @@ from nestsim.commands.report import FolderReport, Parts, Report
 from nestsim.commands.task import FileOutput, Task
 from nestsim.document.folder import Writer, writer_of
 from nestsim.document.parts import Snippet
-from nestsim.launch.formats.trainers.dumped import stored_arguments
-from nestsim.launch.groups import group_files
+from nestsim.launch.formats.trainers.reading import stored_arguments
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.onto.merging import changed_launch
 from nestsim.launch.read import ImportedScenario, LaunchSource, imported_scenario
@@ -34,6 +33,7 @@ from nestsim.launch.registry import (
     WITHOUT_OPTIONS,
     find_reader,
     find_writer,
+    group_files,
 )
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.step.plan import Plan

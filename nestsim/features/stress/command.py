@@ -15,9 +15,9 @@ from nestsim.commands.calls import (
 )
 from nestsim.commands.report import Parts, ScenarioReport
 from nestsim.document.dumps import csv_of, dump_json, plain_values
-from nestsim.features.stress.data import matrix_rows, stress_json, stress_rows
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
+from nestsim.features.stress.record import matrix_rows, stress_json, stress_rows
 from nestsim.features.stress.results import StressResult
 from nestsim.features.sweep.executors.chosen import chosen_executor  # noqa: F401 - its description names it
 from nestsim.features.sweep.executors.protocol import Executor

@@ -2,12 +2,11 @@
 
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
@@ -16,63 +15,24 @@ from nestsim.commands.calls import ProgressTarget, calling
 from nestsim.commands.report import FolderReport, Parts
 from nestsim.commands.task import Task
 from nestsim.document.dumps import dump_json
-from nestsim.features.validation.collective_report import (
-    collectives_csv,
-    collectives_json,
-    draw_collectives,
-    print_collectives,
-)
-from nestsim.features.validation.collective_runner import (
-    CollectivesValidation,
-    validate_collectives,
-)
-from nestsim.features.validation.figure import draw_validation
+from nestsim.document.markdown import markdown as markdown_of
+from nestsim.document.parts import Document
+from nestsim.document.terminal import print_document
+from nestsim.features.validation.columns import Measurements, read_measurements
+from nestsim.features.validation.document import validation_document
 from nestsim.features.validation.measured import published_measurements
-from nestsim.features.validation.report import (
-    predictions_csv,
-    print_validation,
-    validation_json,
-    validation_markdown,
-)
-from nestsim.features.validation.rows.columns import Measurements, read_measurements
-from nestsim.features.validation.runner import ValidationResult
+from nestsim.features.validation.record import predictions_csv, validation_json
+from nestsim.features.validation.results import ValidationResult
 from nestsim.features.validation.runner import validate as validate_rows
-from planner.work import Progress
-from topologies.errors import InputError
 
 if TYPE_CHECKING:
     from nestsim.document.folder import Writer
-
-Table = ValidationResult | CollectivesValidation
-"""What became of one table of measurements."""
 
 FILES = ("predictions.csv", "validation.json", "validation.png")
 """What is written of one table."""
 
 _FOLDERS = {"throughput": "time"}
 """Kind of a table -> its folder, where it is not called like the kind."""
-
-
-class _Ways(NamedTuple):
-    """How a table is printed and written."""
-
-    show: Callable[[Any, Console], None]
-    csv: Callable[[Any], str]
-    json: Callable[[Any], dict[str, Any]]
-    draw: Callable[[Any, Path], object]
-
-
-_WAYS: Mapping[type, _Ways] = MappingProxyType(
-    {
-        ValidationResult: _Ways(
-            print_validation, predictions_csv, validation_json, draw_validation
-        ),
-        CollectivesValidation: _Ways(
-            print_collectives, collectives_csv, collectives_json, draw_collectives
-        ),
-    }
-)
-"""Class of a table -> how it is printed and written."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -82,7 +42,7 @@ class ValidateReport(FolderReport):
     file: Path | None
     """What was read; None for the published figures."""
 
-    results: tuple[Table, ...]
+    results: tuple[ValidationResult, ...]
     """Everything that was found, by table: of the published, time before memory."""
 
     @property
@@ -103,35 +63,38 @@ class ValidateReport(FolderReport):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the tables of ``predictions.csv``, one below the other."""
-        texts = [_WAYS[type(result)].csv(result) for result in self.results]
+        texts = [predictions_csv(result) for result in self.results]
         return pd.concat([pd.read_csv(io.StringIO(text)) for text in texts])
 
-    def print_to(self, console: Console, *, verbose: bool = False) -> None:  # noqa: ARG002
+    def print_to(self, console: Console, *, verbose: bool = False) -> None:
         """Print the errors by group, and what was refused."""
-        for number, result in enumerate(self.results):
+        for number, document in enumerate(self.documents()):
             if number:
                 console.print()
-            _WAYS[type(result)].show(result, console)
+            print_document(document, console, verbose=verbose)
+
+    def documents(self) -> tuple[Document, ...]:
+        """Return what text, pictures and Markdown say, by table."""
+        return tuple(validation_document(result) for result in self.results)
 
     def parts(self) -> Parts:
         """Return predictions, errors and figures of each table.
 
         The record has those of time at the top, of memory under ``"memory"``.
         """
-        records = [_WAYS[type(result)].json(result) for result in self.results]
+        records = [validation_json(result) for result in self.results]
         record = dict(records[0]) if records else {}
         for result, other in zip(self.results[1:], records[1:], strict=True):
             if result.kind == "memory":
                 record["memory"] = other["memory"]
         files: dict[str, str | Writer] = {}
         inner = inner_folders([result.kind for result in self.results])
-        for folder, result, own in zip(inner, self.results, records, strict=True):
-            files[f"{folder}predictions.csv"] = _WAYS[type(result)].csv(result)
-            files[f"{folder}validation.json"] = dump_json(own)
+        for folder, result, table in zip(inner, self.results, records, strict=True):
+            files[f"{folder}predictions.csv"] = predictions_csv(result)
+            files[f"{folder}validation.json"] = dump_json(table)
             if result.scored:
-                files[f"{folder}validation.png"] = partial(
-                    _WAYS[type(result)].draw, result
-                )
+                document = validation_document(result)
+                files[f"{folder}validation.png"] = partial(draw_document, document)
         names = [result.name for result in self.results]
         return Parts(record=record, files=files, manifest={"measurements": names})
 
@@ -174,7 +137,7 @@ def _validated(
 ) -> ValidateReport:
     """Predict measurements that have been read."""
     with calling(progress) as call:
-        results = tuple(_result(rows, call.progress) for rows in tables)
+        results = tuple(validate_rows(rows, progress=call.progress) for rows in tables)
     return ValidateReport(file=file, results=results, notices=tuple(call.notices))
 
 
@@ -185,16 +148,9 @@ def inner_folders(kinds: Sequence[str]) -> list[str]:
     return [f"{_FOLDERS.get(kind, kind)}/" for kind in kinds]
 
 
-def _result(rows: Measurements, progress: Progress | None) -> Table:
-    predict = validate_collectives if rows.kind == "collectives" else validate_rows
-    return predict(rows, progress=progress)
-
-
 def markdown(report: ValidateReport) -> str:
-    """Return the errors by source as Markdown."""
-    return validation_markdown(
-        [result for result in report.results if isinstance(result, ValidationResult)]
-    )
+    """Return the report as Markdown."""
+    return "\n".join(map(markdown_of, report.documents()))
 
 
 def validate_task(
@@ -202,13 +158,6 @@ def validate_task(
 ) -> Task:
     """Return the task of predicting measurements, which are read."""
     tables = tables_of(measurements)
-    if markdown and any(table.kind == "collectives" for table in tables):
-        raise InputError(
-            "errors of collectives have no Markdown form",
-            where="--markdown",
-            got="a file about collectives",
-            expected="--json, or neither",
-        )
     if output is None and not (json or markdown):
         stem = "published" if measurements is None else measurements.stem
         output = Path("results") / f"{stem}_validation"
