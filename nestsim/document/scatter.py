@@ -1,13 +1,14 @@
 """Clouds of points over logarithmic axes, lines, and bands around equality."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nestsim.document.drawing import (
     Drawing,
     drawing,
     plain_field,
+    records,
     rounded,
-    rows_of,
 )
 from nestsim.document.figures import Scatter
 from nestsim.document.paints import line_colour, line_dash
@@ -45,7 +46,7 @@ def scatter_drawing(figure: Scatter) -> Drawing:
         },
         *(
             {
-                "data": rows_of(
+                "data": _data_of(
                     {
                         "x": [rounded(x) for x, _ in cloud.line],
                         "y": [rounded(y) for _, y in cloud.line],
@@ -71,7 +72,7 @@ def scatter_drawing(figure: Scatter) -> Drawing:
             },
         },
         height=_HEIGHT,
-        data=rows_of(data),
+        data=_data_of(data),
     )
 
 
@@ -92,7 +93,7 @@ def _equality(figure: Scatter, across: Drawing, down: Drawing) -> list[Drawing]:
     ends = figure.reach
     layers: list[Drawing] = []
     for band in (*figure.bands, 0.0):
-        rows = rows_of(
+        rows = _data_of(
             {
                 "x": [rounded(end) for end in ends],
                 "y": [rounded(end * (1.0 - band)) for end in ends],
@@ -108,3 +109,9 @@ def _equality(figure: Scatter, across: Drawing, down: Drawing) -> list[Drawing]:
             {"data": rows, "mark": {**mark, "tooltip": None}, "encoding": shown}
         )
     return layers
+
+
+def _data_of(columns: Mapping[str, Sequence[Any]]) -> Drawing:
+    """Return columns of one length as the data of a drawing."""
+    lines = zip(*columns.values(), strict=True)
+    return records([dict(zip(columns, line, strict=True)) for line in lines])

@@ -17,6 +17,7 @@ from nestsim.commands.task import Task
 from nestsim.document.dumps import dump_json
 from nestsim.document.markdown import markdown as markdown_of
 from nestsim.document.parts import Document
+from nestsim.document.sheet import draw_document
 from nestsim.document.terminal import print_document
 from nestsim.features.validation.columns import Measurements, read_measurements
 from nestsim.features.validation.document import validation_document
