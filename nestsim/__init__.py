@@ -14,10 +14,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nestsim.face.collectives import CollectivesReport, collectives
-    from nestsim.face.comparison import CompareReport, compare
-    from nestsim.face.folder import ReportPage, report_page
-    from nestsim.face.jobs import (
+    from nestsim.commands.report import FolderReport, Report
+    from nestsim.features.collectives.command import CollectivesReport, collectives
+    from nestsim.features.compare.command import (
+        CompareReport,
+        NetworksReport,
+        compare,
+        compare_networks,
+    )
+    from nestsim.features.goodput.command import GoodputReport, goodput
+    from nestsim.features.jitter.command import JitterReport, jitter
+    from nestsim.features.jobs.command import TenancyReport, jobs
+    from nestsim.features.memory.command import MemoryReport, memory
+    from nestsim.features.run.command import (
         ExplainReport,
         JobReport,
         PlanReport,
@@ -26,17 +35,17 @@ if TYPE_CHECKING:
         run,
         simulate,
     )
-    from nestsim.face.launch import ExportReport, ImportReport, export, import_launch
-    from nestsim.face.memory import MemoryReport, memory
-    from nestsim.face.networks import NetworksReport, compare_networks
-    from nestsim.face.operations.goodput import GoodputReport, goodput
-    from nestsim.face.operations.jitter import JitterReport, jitter
-    from nestsim.face.operations.jobs import TenancyReport, jobs
-    from nestsim.face.report import FolderReport, Report
-    from nestsim.face.stress import StressReport, stress
-    from nestsim.face.sweep import SweepReport, sweep
-    from nestsim.face.validation import ValidateReport, validate
+    from nestsim.features.run.launch import (
+        ExportReport,
+        ImportReport,
+        export,
+        import_launch,
+    )
+    from nestsim.features.run.pages import ReportPage, report_page
+    from nestsim.features.stress.command import StressReport, stress
+    from nestsim.features.sweep.command import SweepReport, sweep
     from nestsim.features.sweep.executors.dask import DaskWorkers
+    from nestsim.features.validation.command import ValidateReport, validate
     from nestsim.scenario.load import Scenario, load_scenario
     from planner.step.plan import Plan
     from topologies.errors import InputError
@@ -84,52 +93,35 @@ __all__ = [
     "validate",
 ]
 
-_HOMES = MappingProxyType(
+_NAMES = MappingProxyType(
     {
-        "CollectivesReport": "nestsim.face.collectives",
-        "CompareReport": "nestsim.face.comparison",
-        "DaskWorkers": "nestsim.features.sweep.executors.dask",
-        "ExplainReport": "nestsim.face.jobs",
-        "ExportReport": "nestsim.face.launch",
-        "FolderReport": "nestsim.face.report",
-        "GoodputReport": "nestsim.face.operations.goodput",
-        "ImportReport": "nestsim.face.launch",
-        "InputError": "topologies.errors",
-        "JitterReport": "nestsim.face.operations.jitter",
-        "JobReport": "nestsim.face.jobs",
-        "MemoryReport": "nestsim.face.memory",
-        "NetworksReport": "nestsim.face.networks",
-        "Plan": "planner.step.plan",
-        "PlanReport": "nestsim.face.jobs",
-        "Report": "nestsim.face.report",
-        "ReportPage": "nestsim.face.folder",
-        "Scenario": "nestsim.scenario.load",
-        "StressReport": "nestsim.face.stress",
-        "SweepReport": "nestsim.face.sweep",
-        "TenancyReport": "nestsim.face.operations.jobs",
-        "ValidateReport": "nestsim.face.validation",
-        "collectives": "nestsim.face.collectives",
-        "compare": "nestsim.face.comparison",
-        "compare_networks": "nestsim.face.networks",
-        "explain": "nestsim.face.jobs",
-        "export": "nestsim.face.launch",
-        "goodput": "nestsim.face.operations.goodput",
-        "import_launch": "nestsim.face.launch",
-        "jobs": "nestsim.face.operations.jobs",
-        "jitter": "nestsim.face.operations.jitter",
-        "load_scenario": "nestsim.scenario.load",
-        "memory": "nestsim.face.memory",
-        "plan": "nestsim.face.jobs",
-        "report_page": "nestsim.face.folder",
-        "run": "nestsim.face.jobs",
-        "simulate": "nestsim.face.jobs",
-        "stress": "nestsim.face.stress",
-        "sweep": "nestsim.face.sweep",
-        "validate": "nestsim.face.validation",
+        "nestsim.features.run.launch": "ExportReport ImportReport export import_launch",
+        "nestsim.commands.report": "FolderReport Report",
+        "nestsim.features.run.command": (
+            "ExplainReport JobReport PlanReport explain plan run simulate"
+        ),
+        "nestsim.features.run.pages": "ReportPage report_page",
+        "nestsim.features.collectives.command": "CollectivesReport collectives",
+        "nestsim.features.compare.command": (
+            "CompareReport NetworksReport compare compare_networks"
+        ),
+        "nestsim.features.goodput.command": "GoodputReport goodput",
+        "nestsim.features.jitter.command": "JitterReport jitter",
+        "nestsim.features.jobs.command": "TenancyReport jobs",
+        "nestsim.features.memory.command": "MemoryReport memory",
+        "nestsim.features.stress.command": "StressReport stress",
+        "nestsim.features.sweep.command": "SweepReport sweep",
+        "nestsim.features.sweep.executors.dask": "DaskWorkers",
+        "nestsim.features.validation.command": "ValidateReport validate",
+        "nestsim.scenario.load": "Scenario load_scenario",
+        "planner.step.plan": "Plan",
+        "topologies.errors": "InputError",
     }
 )
-"""Where each name comes from: imported when it is first asked for (PEP 562), so that
-importing nestsim takes no time."""
+"""Module -> names that come from it, imported when they are first asked for (PEP 562),
+so that importing nestsim takes no time."""
+
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

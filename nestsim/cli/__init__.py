@@ -1,10 +1,10 @@
-"""The command line: parse, call, print, exit status. One command a file."""
+"""The command line: typer made of descriptions, and one way to run a command."""
 
 import gc
 import signal
 from collections.abc import Callable, Sequence
 
-from nestsim.cli.console.streams import standard_streams
+from nestsim.cli.streams import standard_streams
 from nestsim.running.interruption import Stop, stoppable
 from nestsim.running.progress import tell
 

@@ -1,30 +1,18 @@
-"""The command line as a whole: its commands, in the order in which help lists them.
+"""The command line as a whole, made of the descriptions of its commands.
 
 Only typer is imported here; each command imports what it needs when it runs, so that
 ``nestsim --help`` and shell completion answer at once.
 """
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from nestsim.cli.catalog import accelerators, models, schema, topology
-from nestsim.cli.collectives import collectives
-from nestsim.cli.compare import compare, diff
-from nestsim.cli.console.several import SeveralValues
-from nestsim.cli.export import export
-from nestsim.cli.import_ import import_
-from nestsim.cli.memory import memory
-from nestsim.cli.operations.goodput import goodput
-from nestsim.cli.operations.jitter import jitter
-from nestsim.cli.operations.jobs import jobs
-from nestsim.cli.plan import plan
-from nestsim.cli.profile import calibrate, profile
-from nestsim.cli.report import report
-from nestsim.cli.run import run, simulate
-from nestsim.cli.stress import stress
-from nestsim.cli.sweep import sweep
-from nestsim.cli.validate import validate
+from nestsim.registry import COMMANDS, KINDS, Command, Option
 
 app = typer.Typer(
     name="nestsim",
@@ -73,31 +61,86 @@ def nestsim(
     """
 
 
-for _command in (
-    run,
-    plan,
-    simulate,
-    memory,
-    compare,
-    stress,
-    goodput,
-    jitter,
-    sweep,
-    jobs,
-    diff,
-    export,
-    import_,
-    report,
-    validate,
-    calibrate,
-    collectives,
-    topology,
-    models,
-    accelerators,
-    profile,
-    schema,
-):
-    app.command(
-        _command.__name__.rstrip("_"),
-        cls=SeveralValues if _command is compare else None,
-    )(_command)
+def _function(command: Command) -> Callable[..., None]:
+    """Return the function that typer reads a command from."""
+
+    def run(**values: Any) -> None:
+        from nestsim.cli.runner import run_command
+
+        typed = {
+            name: value.value if isinstance(value, Enum) else value
+            for name, value in values.items()
+        }
+        raise typer.Exit(run_command(command, typed))
+
+    parameters = [_parameter(option) for option in command.options]
+    hints = {parameter.name: parameter.annotation for parameter in parameters}
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__, run.__doc__ = hints, command.words
+    return run
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    """Return an option as a parameter whose annotation typer reads."""
+    words = [(word, word) for word in option.choices]
+    value: Any = Enum("Choice", words) if words else KINDS[option.kind]
+    kind: Any = list[value] if option.is_list else value
+    is_optional = option.default is None and option.kind != "switch"
+    text: Any = {"help": option.help, "show_default": option.default is not None}
+    if option.is_argument:
+        info: Any = typer.Argument(metavar=option.name, **text)
+    else:
+        names = filter(None, (option.name, option.short))
+        metavar = option.metavar or None
+        info = typer.Option(*names, metavar=metavar, min=option.least, **text)
+    default = False if option.kind == "switch" else option.default
+    return inspect.Parameter(
+        option.target,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if option.required else default,
+        annotation=Annotated[kind | None if is_optional else kind, info],
+    )
+
+
+def _reader(command: Command) -> type[TyperCommand]:
+    """Return the class that reads the words of a command line."""
+    several = [option.name for option in command.options if option.takes_words]
+
+    class Reader(TyperCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            for option, now in command.moved.items():
+                if any(word.partition("=")[0] == option for word in args):
+                    _refuse_moved(option, now)
+            return super().parse_args(ctx, list(repeated(args, several)))
+
+    return Reader
+
+
+def _refuse_moved(option: str, now: str) -> None:
+    from topologies.errors import InputError
+
+    raise InputError("is a command of its own now", where=option, expected=now)
+
+
+def repeated(args: Sequence[str], several: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command line with the option before each of its values.
+
+    Examples
+    --------
+    >>> list(repeated(["job", "--networks", "a", "b", "-q"], ["--networks"]))
+    ['job', '--networks', 'a', '--networks', 'b', '-q']
+    """
+    option, is_first = "", False
+    for word in args:
+        if word.startswith("-") and word != "-":
+            option, is_first = (word, True) if word in several else ("", False)
+            yield word
+            continue
+        if option and not is_first:
+            yield option
+        is_first = False
+        yield word
+
+
+for _command in COMMANDS:
+    app.command(_command.name, cls=_reader(_command))(_function(_command))

@@ -1,70 +1,56 @@
-"""What there is: ``nestsim accelerators``, ``models``, ``topology`` and ``schema``."""
+"""What there is to name in scenarios: accelerators, models, settings."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
 
-import typer
+from rich.console import Console
+from rich.table import Table
 
-from nestsim.cli.console.results import Force, Json, NoFigures, Quiet, ScenarioFile
-
-if TYPE_CHECKING:
-    from topologies.accelerators import Accelerator
-    from topologies.network import Network
+from nestsim.commands.task import Reply, Task, known
+from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
+from topologies.units import format_bandwidth, format_size
 
 
-def accelerators(as_json: Json = False) -> None:
-    """List the accelerators that a scenario can name.
-
-    Rates are dense, without sparsity; `--json` adds where each number was published.
-
-    Example: `nestsim accelerators`, then in a scenario:
-    `[cluster] accelerator = "h100-sxm"`
-    """
-    import typer
-
-    from topologies.accelerators import accelerator_names, load_accelerator
-
+def accelerators_task() -> Task:
+    """Return the task of listing accelerators."""
     devices = [load_accelerator(name) for name in accelerator_names()]
-    if as_json:
-        from nestsim.document.dumps import dump_json
-
-        catalogue = {device.name: _facts(device) for device in devices}
-        typer.echo(dump_json(catalogue), nl=False)
-        return
-    from nestsim.cli.console.output import print_table
-    from topologies.units import format_bandwidth, format_size
-
-    print_table(
-        {
-            "name": False,
-            "vendor": False,
-            "TFLOP/s bf16": True,
-            "fp16": True,
-            "fp32": True,
-            "memory": True,
-            "memory bandwidth": True,
-            "scale-up": True,
-        },
-        [
-            (
-                device.name,
-                device.vendor,
-                *(_tera(device, kind) for kind in ("bf16", "fp16", "fp32")),
-                format_size(device.memory_bytes),
-                format_bandwidth(device.memory_bandwidth),
-                format_bandwidth(device.interconnect_bandwidth),
-            )
-            for device in devices
-        ],
+    return known(
+        Reply(
+            record=lambda: {device.name: _device_facts(device) for device in devices},
+            text=partial(_print_accelerators, devices),
+        )
     )
 
 
-def _tera(device: "Accelerator", number_format: str) -> str:
+def _print_accelerators(devices: Sequence[Accelerator], console: Console) -> None:
+    formats = ("bf16", "fp16", "fp32")
+    names = ("name", "vendor", "TFLOP/s bf16", "fp16", "fp32")
+    rows = [
+        (
+            device.name,
+            device.vendor,
+            *(_tera(device, number_format) for number_format in formats),
+            format_size(device.memory_bytes),
+            format_bandwidth(device.memory_bandwidth),
+            format_bandwidth(device.interconnect_bandwidth),
+        )
+        for device in devices
+    ]
+    headings = [*names, "memory", "memory bandwidth", "scale-up"]
+    _print_table(
+        dict.fromkeys(headings, True) | {"name": False, "vendor": False}, rows, console
+    )
+
+
+def _tera(device: Accelerator, number_format: str) -> str:
     rate = device.peak_flops.get(number_format)
     return "-" if rate is None else f"{rate / 1e12:.4g}"
 
 
-def _facts(device: "Accelerator") -> dict[str, object]:
+def _device_facts(device: Accelerator) -> dict[str, object]:
     return {
         "vendor": device.vendor,
         "peak_flops": dict(device.peak_flops),
@@ -78,183 +64,74 @@ def _facts(device: "Accelerator") -> dict[str, object]:
     }
 
 
-def models(as_json: Json = False) -> None:
-    """List the models that a scenario can name.
-
-    Example: `nestsim models`, then in a scenario: `[model] name = "llama3-8b"`
-    """
-    import typer
-
+def models_task() -> Task:
+    """Return the task of listing models."""
     from estimators.models.library import model_names, published_model
 
     library = {name: published_model(name) for name in model_names()}
-    if as_json:
-        from dataclasses import asdict
-
-        from nestsim.document.dumps import dump_json
-
-        facts = {
-            name: {**asdict(model.spec), "source": model.source}
-            for name, model in library.items()
-        }
-        typer.echo(dump_json(facts), nl=False)
-        return
-    from nestsim.cli.console.output import print_table
-
-    rows = []
-    for name, (spec, _) in library.items():
-        experts = f"{spec.num_moe_experts}, top {spec.moe_router_topk}"
-        sizes = (
-            spec.num_layers,
-            spec.hidden_size,
-            spec.ffn_hidden_size,
-            spec.num_attention_heads,
-            spec.num_query_groups,
-            spec.vocab_size,
-            spec.sequence_length,
+    return known(
+        Reply(
+            record=partial(_models_json, library), text=partial(_print_models, library)
         )
-        rows.append(
-            (
-                name,
-                spec.family,
-                *(str(size) for size in sizes),
-                experts if spec.num_moe_experts else "",
-            )
-        )
-    print_table(
-        {
-            "name": False,
-            "family": False,
-            "layers": True,
-            "hidden": True,
-            "ffn": True,
-            "heads": True,
-            "groups": True,
-            "vocabulary": True,
-            "sequence": True,
-            "experts": False,
-        },
-        rows,
     )
 
 
-PICTURES = (".png", ".svg", ".pdf")
-
-Picture = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Where the picture goes (PNG, SVG or PDF). Default: results/ and the "
-        "scenario file's name, ending in _topology.png; none with --json or "
-        "--no-figures.",
-    ),
-]
+def _models_json(library: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: {**asdict(model.spec), "source": model.source}
+        for name, model in library.items()
+    }
 
 
-def topology(
-    scenario: ScenarioFile,
-    output: Picture = None,
-    force: Force = False,
-    no_figures: NoFigures = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+def _print_models(library: Mapping[str, Any], console: Console) -> None:
+    columns = {
+        "layers": "num_layers",
+        "hidden": "hidden_size",
+        "ffn": "ffn_hidden_size",
+        "heads": "num_attention_heads",
+        "groups": "num_query_groups",
+        "vocabulary": "vocab_size",
+        "sequence": "sequence_length",
+    }
+    rows = []
+    for name, (spec, _) in library.items():
+        sizes = (str(getattr(spec, field)) for field in columns.values())
+        experts = f"{spec.num_moe_experts}, top {spec.moe_router_topk}"
+        rows.append(
+            (name, spec.family, *sizes, experts if spec.num_moe_experts else "")
+        )
+    headings = {"name": False, "family": False, **dict.fromkeys(columns, True)}
+    _print_table({**headings, "experts": False}, rows, console)
+
+
+def _print_table(
+    columns: Mapping[str, bool],
+    rows: Sequence[tuple[str, ...]],
+    console: Console,
 ) -> None:
-    """Show what the network of a scenario is, as text and as a picture.
+    """Print a plain table.
 
-    Tiers with their counts, the speed of their links, the bisection bandwidth. The
-    model is not looked at.
-
-    Example: `nestsim topology scenarios/llama2_7b_64_h100.toml -o network.png`
+    Parameters
+    ----------
+    columns
+        Heading -> whether the column holds numbers, which are aligned to the right.
+    rows
+        One string for each column.
+    console
+        Where it goes.
     """
-    from nestsim.cli.console.output import note_all, result_console, working
-    from nestsim.cli.console.results import check_output_file
-    from nestsim.evaluate.cluster import cluster_network
-    from nestsim.features.topology.picture import is_topology
-    from nestsim.scenario import load_scenario
-    from topologies.errors import naming
-
-    if output is not None:
-        _check_picture(output, no_figures=no_figures)
-    loaded = load_scenario(scenario)
-    if output is None and not (as_json or no_figures):
-        output = Path("results") / f"{scenario.stem}_topology.png"
-    if output is not None:
-        inputs = loaded.files()
-        check_output_file(output, is_topology, inputs=inputs, force=force)
-    note_all(loaded.notes, quiet=quiet)
-    with naming(scenario), working("network: build", quiet=quiet):
-        network = cluster_network(loaded)
-    if output is not None:
-        _draw(network, output, quiet=quiet)
-    if as_json:
-        from nestsim.document.dumps import dump_json
-        from nestsim.features.run.assumptions import groups_json
-        from nestsim.features.topology.document import degraded_json, topology_json
-
-        degraded = degraded_json(loaded.degradation, network.num_devices)
-        report = {**topology_json(network), "degraded": degraded}
-        report |= groups_json(loaded.groups)
-        if loaded.network_assumed:
-            report["assumed"] = list(loaded.network_assumed)
-        typer.echo(dump_json(report), nl=False)
-    else:
-        from nestsim.document.terminal import print_document
-        from nestsim.features.topology.document import topology_document
-
-        document = topology_document(
-            network,
-            loaded.accelerator,
-            loaded.groups,
-            assumed=loaded.network_assumed,
-            degradation=loaded.degradation,
-        )
-        print_document(document, result_console())
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, is_number in columns.items():
+        justify = "right" if is_number else "left"
+        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
-def _check_picture(path: Path, *, no_figures: bool) -> None:
-    """Refuse a file that no picture can be written to, before anything is done."""
-    from topologies.errors import InputError
-
-    if no_figures:
-        raise InputError(
-            "is a picture, and none is to be drawn",
-            where="--output",
-            got=f"--no-figures --output {path}",
-            expected="one of the two",
-        )
-    if path.suffix.lower() not in PICTURES:
-        raise InputError(
-            "not a picture",
-            where="--output",
-            got=str(path),
-            expected="a file that ends in " + ", ".join(PICTURES),
-        )
-
-
-def _draw(network: "Network", output: Path, *, quiet: bool) -> None:
-    from nestsim.cli.console.output import note, working
-    from nestsim.cli.console.results import write_output_file
-    from nestsim.features.topology.picture import draw_topology
-
-    with working("report: draw the network", quiet=quiet):
-        write_output_file(output, lambda path: draw_topology(network, path))
-    note(f"The picture is in {output}", quiet=quiet)
-
-
-def schema() -> None:
-    """Print the JSON Schema of scenario files.
-
-    Editors with a TOML language server complete and check scenarios with it.
-
-    Example: `nestsim schema > scenario.schema.json`, and as the first line of a
-    scenario `#:schema ./scenario.schema.json`
-    """
-    import json
-
-    import typer
-
+def schema_task() -> Task:
+    """Return the task of printing the JSON Schema of scenarios."""
     from nestsim.scenario.table import scenario_schema
 
-    typer.echo(json.dumps(scenario_schema(), indent=2, ensure_ascii=False))
+    text = json.dumps(scenario_schema(), indent=2, ensure_ascii=False)
+    return known(Reply(record=dict, text=lambda _: print(text)))  # noqa: T201

@@ -135,7 +135,7 @@ class SoftwareTable(Table):
     the scenario's folder; they hold in place of those that nestsim comes with."""
 
     links: Text | None = Field(None, examples=["my_links.toml"])
-    """File of what `nestsim profile --links` measured of your own links, relative to
+    """File of what `nestsim profile-links` measured of your own links, relative to
     the scenario's folder: launches and ramp of collectives inside layers, and the
     efficiency of links for which the network says none."""
 
@@ -187,7 +187,7 @@ class SoftwareTable(Table):
         """
         if self.links is None:
             return None
-        expected = "a file that nestsim profile --links wrote, in the scenario's folder"
+        expected = "a file that nestsim profile-links wrote, in the scenario's folder"
         path = input_file(folder, self.links, "links", expected)
         try:
             return read_user_links(path)

@@ -4,110 +4,87 @@ Options say where and how loud; what is computed stands in the scenario. Whoever
 one changes this list, and thinks about that.
 """
 
+import inspect
+from importlib import import_module
 from typing import Any
 
 import typer.main
 
+import nestsim
 from nestsim.cli.app import app
+from nestsim.registry import COMMANDS, Command, chosen
+
+READ_BY_ALL = {
+    "json",
+    "quiet",
+    "force",
+    "html",
+    "no_figures",
+    "output",
+    "restart",
+    "verbose",
+}
+"""Options that the runner itself reads."""
+
+WRITES = ("--force", "--json", "--no-figures", "--output", "--quiet", "-o", "-q")
+FILES = ("--force", "--json", "--output", "--quiet", "-o", "-q")
+RATES = ("--bandwidth", "--nic-bandwidth", "--ranks")
 
 SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
-    "run": [
-        *("--force", "--html", "--json", "--no-figures", "--output", "--quiet"),
-        *("--verbose", "-o", "-q", "-v", "SCENARIO..."),
-    ],
+    "run": [*WRITES, "--html", "--verbose", "-v", "SCENARIO..."],
     "report": [
         *("--force", "--output", "--quiet", "--scenario", "--trust-code", "-o", "-q"),
         "FOLDER",
     ],
     "plan": [
-        *("--explain", "--json", "--nest-instance", "--quiet", "--score"),
-        *("--verbose", "-q", "-v", "SCENARIO"),
-    ],
-    "simulate": [
-        *("--force", "--html", "--json", "--no-figures", "--output", "--plan"),
-        *("--quiet", "--verbose", "-o", "-q", "-v", "SCENARIO"),
-    ],
-    "memory": [
-        *("--cp", "--dp", "--ep", "--explain", "--force", "--json", "--micro-batch"),
-        *("--no-figures", "--output", "--pp", "--quiet", "--recompute", "--tp"),
-        *("--zero", "-o", "-q", "SCENARIO"),
-    ],
-    "compare": [
-        *("--base", "--equal", "--force", "--html", "--json", "--networks"),
-        "--no-figures",
-        *("--output", "--planners"),
-        *(
-            "--quiet",
-            "--restart",
-            "--space",
-            "--time-limit",
-            "--workers",
-            "-o",
-            "-q",
-            "SCENARIO...",
-        ),
-    ],
-    "stress": [
-        *("--executor", "--force", "--html", "--json", "--keep", "--level"),
-        *("--no-figures", "--output", "--oversubscription", "--planners", "--quiet"),
-        *("--restart", "--scheduler", "--workers", "-o", "-q", "SCENARIO"),
-    ],
-    "goodput": [
-        *("--duration", "--force", "--html", "--interval", "--json", "--no-figures"),
-        *("--output", "--quiet", "--seeds", "--spares", "-o", "-q", "SCENARIO"),
-    ],
-    "jitter": [
-        *("--force", "--html", "--json", "--no-figures", "--output", "--quiet"),
-        *("--runs", "--seed", "--workers", "-o", "-q", "SCENARIO"),
-    ],
-    "sweep": [
-        *("--csv", "--executor", "--force", "--html", "--json", "--no-figures"),
-        *("--output", "--quiet", "--restart", "--scheduler", "--set", "--what"),
-        *("--workers", "-o", "-q", "SCENARIO"),
-    ],
-    "jobs": [
-        *("--ecmp-seeds", "--force", "--html", "--json", "--no-figures", "--output"),
-        *("--quiet", "-o", "-q", "FILE"),
-    ],
-    "diff": ["--json", "A", "B"],
-    "export": [
-        *("--force", "--json", "--onto", "--output", "--quiet", "--scenario", "--set"),
-        *("--to", "--trust-code", "-o", "-q", "SOURCE"),
-    ],
-    "import": [
-        *("--accelerator", "--cluster", "--force", "--from", "--json", "--model"),
-        *("--num-devices", "--output", "--quiet", "--set", "-o", "-q", "FILE"),
-    ],
-    "validate": [
-        *("--force", "--json", "--markdown", "--no-figures", "--output", "--quiet"),
-        *("-o", "-q", "FILE"),
-    ],
-    "calibrate": [
-        "--force",
-        "--json",
-        "--output",
-        "--quiet",
-        "-o",
-        "-q",
-        "MEASUREMENTS",
-    ],
-    "collectives": [
-        *("--force", "--json", "--max-bytes", "--min-bytes", "--no-figures"),
-        *("--output", "--quiet", "--step-factor", "-b", "-e", "-f", "-o", "-q"),
+        *("--explain", "--json", "--nest-instance", "--quiet", "--score", "--verbose"),
+        *("-q", "-v"),
         "SCENARIO",
     ],
-    "topology": [
-        *("--force", "--json", "--no-figures", "--output", "--quiet"),
-        *("-o", "-q", "SCENARIO"),
+    "simulate": [*WRITES, "--html", "--verbose", "-v", "--plan", "SCENARIO"],
+    "memory": [
+        *(*WRITES, "--cp", "--dp", "--ep", "--explain", "--micro-batch", "--pp"),
+        *("--recompute", "--tp", "--zero", "SCENARIO"),
     ],
+    "compare": [
+        *(*WRITES, "--base", "--equal", "--html", "--networks", "--planners"),
+        *("--restart", "--space", "--time-limit", "--workers", "SCENARIO..."),
+    ],
+    "stress": [
+        *(*WRITES, "--executor", "--html", "--keep", "--level", "--oversubscription"),
+        *("--planners", "--restart", "--scheduler", "--workers", "SCENARIO"),
+    ],
+    "goodput": [
+        *(*WRITES, "--duration", "--html", "--interval", "--seeds", "--spares"),
+        "SCENARIO",
+    ],
+    "jitter": [*WRITES, "--html", "--runs", "--seed", "--workers", "SCENARIO"],
+    "sweep": [
+        *(*WRITES, "--csv", "--executor", "--html", "--restart", "--scheduler"),
+        *("--set", "--what", "--workers", "SCENARIO"),
+    ],
+    "jobs": [*WRITES, "--ecmp-seeds", "--html", "FILE"],
+    "diff": ["--json", "A", "B"],
+    "export": [
+        *(*FILES, "--onto", "--scenario", "--set", "--to", "--trust-code", "SOURCE")
+    ],
+    "import": [
+        *(*FILES, "--accelerator", "--cluster", "--from", "--model", "--num-devices"),
+        *("--set", "FILE"),
+    ],
+    "validate": [*WRITES, "--markdown", "FILE"],
+    "calibrate": [*FILES, "MEASUREMENTS"],
+    "collectives": [
+        *(*WRITES, "--max-bytes", "--min-bytes", "--step-factor", "-b", "-e", "-f"),
+        "SCENARIO",
+    ],
+    "topology": [*WRITES, "SCENARIO"],
     "models": ["--json"],
     "accelerators": ["--json"],
-    "profile": [
-        *("--bandwidth", "--budget", "--check", "--device", "--force", "--json"),
-        *("--links", "--nccl-tests", "--nic-bandwidth", "--nodes", "--output"),
-        *("--quick", "--quiet", "--ranks", "-o", "-q"),
-    ],
+    "profile": [*FILES, "--budget", "--check", "--device", "--quick"],
+    "profile-links": [*FILES, *RATES, "--budget", "--device", "--quick"],
+    "profile-logs": [*FILES, *RATES, "--nodes", "LOG..."],
     "schema": [],
 }
 
@@ -128,4 +105,52 @@ def test_every_command_and_option_is_listed_here() -> None:
     surface = {"": words(group)}
     surface |= {name: words(one) for name, one in group.commands.items()}  # type: ignore[attr-defined]
     surface[""] = sorted({*surface[""], "-h", "--help"})
-    assert surface == SURFACE
+    assert surface == {name: sorted(known) for name, known in SURFACE.items()}
+
+
+def _functions(command: Command) -> list[str]:
+    """Return the functions that take options."""
+    named = (command.task, command.arguments, command.within)
+    return [name for name in (*named, "" if command.task else command.call) if name]
+
+
+def test_every_function_that_a_description_names_is_there() -> None:
+    for command in COMMANDS:
+        names = [*_functions(command), command.load]
+        names += [name for one in command.options for name in (one.read, one.form)]
+        names += [] if command.stored is None else [command.stored.document]
+        missing = [name for name in names if name and not command.function(name)]
+        assert missing == [], command.name
+
+
+def test_somebody_takes_every_option() -> None:
+    """Of each command: its call, its task, the scenario, or the runner."""
+    for command in COMMANDS:
+        given = dict.fromkeys(option.target for option in command.options)
+        taken = {*READ_BY_ALL}
+        for name in _functions(command):
+            taken |= chosen(command.function(name), given).keys()
+        lost = [
+            option.name
+            for option in command.options
+            if option.target not in taken and not (option.key or option.form)
+        ]
+        assert lost == [], command.name
+
+
+def test_nothing_is_asked_of_a_command_that_it_has_no_option_for() -> None:
+    """Functions take options, what the runner adds, or have a default."""
+    added = {"loaded", "progress"}
+    for command in COMMANDS:
+        known = {option.target for option in command.options} | added
+        for name in _functions(command):
+            for parameter in inspect.signature(command.function(name)).parameters:
+                of_call = name == command.call or parameter in known
+                assert of_call, f"{command.name}: {name} takes {parameter}"
+
+
+def test_python_has_every_call_under_its_name() -> None:
+    for command in COMMANDS:
+        if command.call:
+            home = import_module(command.module)
+            assert getattr(nestsim, command.call) is getattr(home, command.call)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import tomli
+import typer.main
 import yaml
 from pydantic import ValidationError
 
-from docs.builder.commands import commands as all_commands
+from nestsim.cli.app import app
 from nestsim.features.compare.networks_job import read_network_file
 from nestsim.features.jobs.scenario import JobsScenario
 from nestsim.scenario.load import ScenarioTable, load_scenario
@@ -57,7 +58,8 @@ def test_a_command_on_a_page_is_understood(page: str, line: str) -> None:
     words = words_of(line)
     words = words[words.index("nestsim") + 1 :]
     name, *arguments = words[: words.index(">")] if ">" in words else words
-    command = all_commands()[name]
+    group: Any = typer.main.get_command(app)
+    command = group.commands[name]
     context: Any = command.make_context(
         name, [one for one in arguments if one != "SCENARIO"], resilient_parsing=True
     )

@@ -4,7 +4,7 @@ import re
 
 from pydantic.fields import FieldInfo
 
-from docs.builder.commands import commands, commands_reference
+from docs.builder.commands import commands_reference
 from docs.builder.settings import (
     TableReference,
     settings,
@@ -12,6 +12,7 @@ from docs.builder.settings import (
     tables,
     unit,
 )
+from nestsim.registry import COMMANDS
 from tests.nestsim.scenario.table_classes import table_classes
 
 REFERENCE = settings_reference()
@@ -70,9 +71,8 @@ def test_the_words_of_a_key_can_be_read_alone() -> None:
 
 def test_every_command_and_option_is_described() -> None:
     reference = commands_reference()
-    for name, command in commands().items():
-        section = reference.split(f"{{ #{name} }}\n")[1].split("\n## ")[0]
-        for parameter in command.params:
-            words = parameter.opts if parameter.param_type_name == "option" else []
-            assert parameter.help, f"{name} {parameter.name}"
-            assert all(f"`{word}`" in section for word in words)
+    for command in COMMANDS:
+        section = reference.split(f"{{ #{command.name} }}\n")[1].split("\n## ")[0]
+        for option in command.options:
+            assert option.words, f"{command.name} {option.name}"
+            assert f"`{option.name}" in section or f"`[{option.name}" in section

@@ -1,13 +1,11 @@
 """Strategies of whole inputs: for each kind of file the commands that read it."""
 
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from hypothesis import strategies as st
 
-from nestsim.cli.run import run
 from tests.fuzz.case import OUTPUT, Case, Content, Special
 from tests.fuzz.documents import LINKS, PROFILE, measurements
 from tests.fuzz.formats import Tree, dump
@@ -24,7 +22,7 @@ REPORTS = ("before.json", "after.json")
 Results = tuple[Mapping[str, bytes], ...]
 """Files of some folders of results, by name; made by `nestsim run`."""
 
-FAST = ("--no-figures",) if "no_figures" in inspect.signature(run).parameters else ()
+FAST = ("--no-figures",)
 """What keeps a command that writes a folder from drawing, which takes a second."""
 
 Files = dict[str, Content]
@@ -292,7 +290,7 @@ def _place_cases(draw: st.DrawFn, results: Results) -> Case:
 _PLACES = (
     (f"plan {SCENARIO}", SCENARIO),
     (f"topology {SCENARIO} --json", LINKS),
-    (f"profile --nccl-tests {LOG} -o {OUTPUT}", LOG),
+    (f"profile-logs {LOG} -o {OUTPUT}", LOG),
     (f"plan {SCENARIO}", CONFIG),
     (f"plan {SCENARIO}", PROFILE),
     (f"simulate {SCENARIO} --plan {PLAN}", PLAN),

@@ -58,7 +58,7 @@ def network_file_cases(draw: st.DrawFn) -> Case:
     name = draw(st.sampled_from(["slurm", "yaml", "nccl_topo", "infragraph", "log"]))
     if name == "log":
         content, is_mutated = draw(_contents(_LOG.encode()))
-        argv = ["profile", "--nccl-tests", LOG, "-o", OUTPUT]
+        argv = ["profile-logs", LOG, "-o", OUTPUT]
         argv += draw(st.sampled_from([[], ["--json"], ["--ranks", "4"], ["--quiet"]]))
         files: dict[str, Content] = {LOG: content}
         return Case(

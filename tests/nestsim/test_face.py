@@ -364,7 +364,7 @@ def test_a_plan_travels_from_one_call_to_the_next(
 def test_published_measurements_are_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from nestsim.face import validation
+    from nestsim.features.validation import command as validation
 
     read: list[Path | None] = []
     monkeypatch.setattr(validation, "tables_of", lambda file: read.append(file) or ())

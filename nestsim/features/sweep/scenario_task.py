@@ -45,7 +45,7 @@ FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
         "cluster.network.file": ("a file that describes a network", MAX_DESCRIBED),
         "software.constants": ("a file that nestsim calibrate wrote", tables.MAX_FILE),
         "software.links": (
-            "a file that nestsim profile --links wrote",
+            "a file that nestsim profile-links wrote",
             tables.MAX_FILE,
         ),
     }

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nestsim.cli import main
-from nestsim.cli.run import _folders
+from nestsim.features.run.command import run_folders
 from topologies.errors import InputError
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -433,12 +433,12 @@ def test_a_file_cannot_be_the_folder_of_results(
 
 def test_each_of_several_scenarios_has_a_folder_of_its_own() -> None:
     several = [Path("a/x.toml"), Path("b/y.toml")]
-    assert _folders(several, None) == [Path("results/x"), Path("results/y")]
-    assert _folders(several, Path("out")) == [Path("out/x"), Path("out/y")]
-    assert _folders(several[:1], Path("out")) == [Path("out")]
-    assert _folders(several[:1], None) == [Path("results/x")]
+    assert run_folders(several, None) == [Path("results/x"), Path("results/y")]
+    assert run_folders(several, Path("out")) == [Path("out/x"), Path("out/y")]
+    assert run_folders(several[:1], Path("out")) == [Path("out")]
+    assert run_folders(several[:1], None) == [Path("results/x")]
     with pytest.raises(InputError, match="into the same folder"):
-        _folders([Path("a/x.toml"), Path("b/x.toml")], None)
+        run_folders([Path("a/x.toml"), Path("b/x.toml")], None)
 
 
 @pytest.mark.parametrize(

@@ -242,9 +242,9 @@ def test_a_run_that_is_stopped_while_it_writes_says_so(folder: Path) -> None:
 def test_what_was_written_before_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import nestsim.face.jobs
+    import nestsim.features.run.command
 
-    whole, calls = nestsim.face.jobs.run_job, []
+    whole, calls = nestsim.features.run.command.run_job, []
 
     def interrupted(scenario: Any, **others: Any) -> Any:
         calls.append(scenario)
@@ -252,7 +252,7 @@ def test_what_was_written_before_is_told(
             raise KeyboardInterrupt
         return whole(scenario, **others)
 
-    monkeypatch.setattr(nestsim.face.jobs, "run_job", interrupted)
+    monkeypatch.setattr(nestsim.features.run.command, "run_job", interrupted)
     for name in ("a", "b", "c"):
         write(folder, name)
     assert main(["run", "a.toml", "b.toml", "c.toml", "-o", "out", "--json"]) == 130
@@ -268,7 +268,7 @@ def test_what_was_written_before_is_told(
 def test_a_signal_that_a_library_makes_another_error_of_is_told_like_any(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import nestsim.face.jobs
+    import nestsim.features.run.command
 
     for number, kind in enumerate((RuntimeError, InputError)):
 
@@ -278,7 +278,7 @@ def test_a_signal_that_a_library_makes_another_error_of_is_told_like_any(
             except KeyboardInterrupt:
                 raise kind("the library was cut") from None
 
-        monkeypatch.setattr(nestsim.face.jobs, "run_job", cut)
+        monkeypatch.setattr(nestsim.features.run.command, "run_job", cut)
         write(folder, f"job{number}")
         assert main(["run", f"job{number}.toml", "-o", "out", "-q"]) == 130
         told = capsys.readouterr().err

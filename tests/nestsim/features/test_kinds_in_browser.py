@@ -10,17 +10,17 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
+from nestsim.commands.report import FolderReport
 from nestsim.document.dumps import dump_json
 from nestsim.document.html import page_html
 from nestsim.document.parts import Document, Section
-from nestsim.face.report import FolderReport
-from nestsim.face.sweep import SweepReport
 from nestsim.features.compare.networks_document import networks_document
 from nestsim.features.goodput.document import goodput_document
 from nestsim.features.jitter.document import jitter_document
 from nestsim.features.jobs.document import jobs_document
 from nestsim.features.stress.document import stress_document
 from nestsim.features.sweep.axes import Axis
+from nestsim.features.sweep.command import SweepReport
 from nestsim.features.sweep.document import sweep_document
 from nestsim.features.sweep.record import sweep_json
 from nestsim.scenario import load_scenario

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nestsim.cli import main
-from nestsim.cli.console.several import repeated
+from nestsim.cli.app import repeated
 from nestsim.document.sheet import draw_document
 from nestsim.features.compare import networks_job as task
 from nestsim.features.compare.networks_document import networks_document
@@ -449,12 +449,12 @@ def test_a_list_of_links_is_found_beside_the_file_that_names_it(
 
 def test_an_option_takes_all_words_up_to_the_next_one() -> None:
     words = ["compare", "job", "--networks", "a", "b", "--equal", "ports", "-q"]
-    assert list(repeated(words)) == [
+    assert list(repeated(words, ["--networks"])) == [
         *("compare", "job", "--networks", "a", "--networks", "b"),
         *("--equal", "ports", "-q"),
     ]
-    assert list(repeated(["--networks"])) == ["--networks"]
-    assert list(repeated(["a", "b"])) == ["a", "b"]
+    assert list(repeated(["--networks"], ["--networks"])) == ["--networks"]
+    assert list(repeated(["a", "b"], ["--networks"])) == ["a", "b"]
 
 
 def test_finished_points_are_taken_from_the_store(

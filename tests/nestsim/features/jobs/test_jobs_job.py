@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nestsim
-from nestsim.face.operations.jobs import TenancyReport
+from nestsim.features.jobs.command import TenancyReport
 from nestsim.features.jobs.results import TenancyResult, lost_devices
 from nestsim.features.jobs.scenario import JobsScenario
 from tests.nestsim.features.jobs.jobs_files import MODEL, NETWORK, PLAN, document, job

@@ -13,11 +13,11 @@ from nestsim.cli import main
 from nestsim.document.html import page_html
 from nestsim.document.sheet import draw_document
 from nestsim.document.wording import percent
-from nestsim.face.folder import stored_document
-from nestsim.face.operations.jobs import TenancyReport
+from nestsim.features.jobs.command import TenancyReport
 from nestsim.features.jobs.document import jobs_document
 from nestsim.features.jobs.results import lost_devices
 from nestsim.features.jobs.scenario import JobsScenario
+from nestsim.features.run.pages import stored_document
 from nestsim.scenario.editing import toml_text
 from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.jobs.jobs_files import NETWORK, document, job

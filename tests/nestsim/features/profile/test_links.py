@@ -197,8 +197,8 @@ def no_launcher(monkeypatch):
 @pytest.mark.usefixtures("no_launcher")
 def test_two_ranks_of_this_machine_are_measured_fitted_and_written(tmp_path, capsys):
     target = tmp_path / "links.toml"
-    options = ["--links", "--ranks", "2", "--quick", "--budget", "0 s"]
-    assert main(["profile", *options, "--json", "-o", str(target)]) == 0
+    options = ["--ranks", "2", "--quick", "--budget", "0 s"]
+    assert main(["profile-links", *options, "--json", "-o", str(target)]) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)
     assert (found["backend"], found["num_ranks"]) == ("gloo", 2)
@@ -224,21 +224,18 @@ def test_two_ranks_of_this_machine_are_measured_fitted_and_written(tmp_path, cap
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--links", "--ranks", "1"], "--ranks: one rank alone has no links"),
-        (["--links", "--ranks", "65"], "--ranks: are more ranks than devices"),
-        (["--links", "--check"], "--check: is about operators"),
-        (["--links", "--bandwidth", "5"], "--bandwidth: quantity has no unit"),
-        (["--links", "--bandwidth", "0 GB/s"], "--bandwidth: must be more than 0"),
-        (["--links", "--budget", "5"], "--budget: quantity has no unit"),
-        (["--links", "--output", "."], "--output: is a folder"),
-        (["--ranks", "2"], "--ranks: is about links"),
-        (["--nic-bandwidth", "5 GB/s"], "--nic-bandwidth: is about links"),
+        (["--ranks", "1"], "--ranks: one rank alone has no links"),
+        (["--ranks", "65"], "--ranks: are more ranks than devices"),
+        (["--bandwidth", "5"], "--bandwidth: quantity has no unit"),
+        (["--bandwidth", "0 GB/s"], "--bandwidth: must be more than 0"),
+        (["--budget", "5"], "--budget: quantity has no unit"),
+        (["--output", "."], "--output: is a folder"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_started(
     options, message, tmp_path, capsys
 ):
-    arguments = ["profile", "--output", str(tmp_path / "l.toml"), *options]
+    arguments = ["profile-links", "--output", str(tmp_path / "l.toml"), *options]
     assert main(arguments) == WRONG_INPUT
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -250,8 +247,8 @@ def test_other_ranks_than_the_launchers_are_refused(tmp_path, capsys, monkeypatc
         *(("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")),
     ):
         monkeypatch.setenv(name, value)
-    options = ["--links", "--ranks", "3", "-o", str(tmp_path / "l.toml")]
-    assert main(["profile", *options]) == WRONG_INPUT
+    options = ["--ranks", "3", "-o", str(tmp_path / "l.toml")]
+    assert main(["profile-links", *options]) == WRONG_INPUT
     assert "a launcher has started the ranks already" in capsys.readouterr().err
 
 
@@ -262,7 +259,7 @@ def test_a_launcher_that_names_no_meeting_is_refused(tmp_path, capsys, monkeypat
     ):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    assert main(["profile", "--links", "-o", str(tmp_path / "l.toml")]) == WRONG_INPUT
+    assert main(["profile-links", "-o", str(tmp_path / "l.toml")]) == WRONG_INPUT
     told = capsys.readouterr().err
     assert "the processes did not find each other" in told
     assert "MASTER_ADDR" in told
@@ -272,8 +269,8 @@ def test_a_launcher_that_names_no_meeting_is_refused(tmp_path, capsys, monkeypat
 @pytest.mark.usefixtures("no_launcher")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_gpus_that_are_not_there_are_refused(tmp_path, capsys):
-    options = ["--links", "--device", "cuda", "-o", str(tmp_path / "l.toml")]
-    assert main(["profile", *options]) == WRONG_INPUT
+    options = ["--device", "cuda", "-o", str(tmp_path / "l.toml")]
+    assert main(["profile-links", *options]) == WRONG_INPUT
     assert "torch finds no such device here" in capsys.readouterr().err
 
 

@@ -312,9 +312,9 @@ def test_the_command_writes_links_that_scenarios_take(tmp_path, capsys):
     inside = write(tmp_path, log_of(A100), "inside.log")
     between = write(tmp_path, log_of(A100_NODES, hosts=2), "between.log")
     target = tmp_path / "links.toml"
-    logs = ["--nccl-tests", str(inside), "--nccl-tests", str(between)]
+    logs = [str(inside), str(between)]
     options = ["--nic-bandwidth", "200 GB/s", "-o", str(target)]
-    assert main(["profile", *logs, *options, "--json"]) == 0
+    assert main(["profile-logs", *logs, *options, "--json"]) == 0
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert found["links"]["node"]["bandwidth_bytes_per_s"] == 300e9
@@ -324,29 +324,26 @@ def test_the_command_writes_links_that_scenarios_take(tmp_path, capsys):
     assert links.backend == "nccl 2.19.3, nccl-tests 2.19.4"
     assert links.fabric.num_nodes == 2
     # The same logs, the same bytes: no date of today stands in the file.
-    assert main(["profile", *logs, *options, "--force"]) == 0
+    assert main(["profile-logs", *logs, *options, "--force"]) == 0
     assert target.read_bytes() == first
     assert "not measured: a usual value" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--links"], "--links: measures links"),
-        (["--check"], "--check: is about operators"),
-        (["--output", "."], "--output: is a folder"),
-    ],
-)
-def test_options_that_do_not_go_with_logs_are_refused(
-    options, message, tmp_path, capsys
-):
+def test_a_file_that_links_cannot_be_written_to_is_refused(tmp_path, capsys):
     log = write(tmp_path, log_of(A100))
-    arguments = ["-o", str(tmp_path / "l.toml"), "--nccl-tests", str(log), *options]
-    assert main(["profile", *arguments]) == WRONG_INPUT
-    assert message in capsys.readouterr().err
+    assert main(["profile-logs", str(log), "-o", "."]) == WRONG_INPUT
+    assert "--output: is a folder" in capsys.readouterr().err
 
 
-def test_nodes_go_with_logs_only(tmp_path, capsys):
-    target = str(tmp_path / "l.toml")
-    assert main(["profile", "--links", "--nodes", "2", "-o", target]) == WRONG_INPUT
-    assert "--nodes: is about logs" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "now"),
+    [("--links", "profile-links"), ("--nccl-tests", "profile-logs")],
+)
+def test_what_was_an_option_of_profile_says_which_command_it_is_now(
+    option, now, tmp_path, capsys
+):
+    words = ["profile", "-o", str(tmp_path / "l.toml"), "--ranks", "2"]
+    assert main([*words, f"{option}=x" if now == "profile-logs" else option]) == 2
+    error = capsys.readouterr().err
+    assert f"{option}: is a command of its own now" in error
+    assert f"expected: nestsim {now}" in error

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import nestsim
-from nestsim.face.sweep import SweepReport
 from nestsim.features.sweep.axes import Axis
+from nestsim.features.sweep.command import SweepReport
 from nestsim.features.sweep.job import ScenarioSweepResult, csv_text, front_of
 from nestsim.features.sweep.record import sweep_json
 from nestsim.running.store import Outcome
@@ -105,7 +105,7 @@ def test_sweeps_without_prices_have_no_front():
 
 def test_the_figure_has_the_front_and_what_it_dominates(tmp_path):
     result = priced()
-    drawn = draw(reported(result).contents().writers["pareto.png"], tmp_path)
+    drawn = draw(reported(result).parts().writers()["pareto.png"], tmp_path)
     assert not drawn.cut_off
     (axes,) = drawn.figure.axes
     front, others = axes.lines[0], axes.collections[0]

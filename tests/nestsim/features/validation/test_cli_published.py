@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import nestsim.face.validation
+import nestsim.features.validation.command
 from nestsim.cli import main
 from nestsim.features.validation.columns import Measurements
 from nestsim.features.validation.document import NUMBERS
@@ -28,7 +28,9 @@ def small(monkeypatch):
     )
     sizes = Measurements(name="memory.csv", kind="memory", rows=(memory(),))
     monkeypatch.setattr(
-        nestsim.face.validation, "published_measurements", lambda: (time, sizes)
+        nestsim.features.validation.command,
+        "published_measurements",
+        lambda: (time, sizes),
     )
 
 

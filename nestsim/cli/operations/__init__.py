@@ -1,1 +1,0 @@
-"""Commands about clusters in operation: jitter, failures, several jobs."""

@@ -1,0 +1,1 @@
+"""What commands call and what that returns: the tasks, reports and notes of all."""

@@ -1,1 +1,0 @@
-"""What Python users call, and what they get: the command line calls the same."""

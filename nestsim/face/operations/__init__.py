@@ -1,1 +1,0 @@
-"""What Python users call about clusters in operation, and what they get."""

@@ -1,0 +1,436 @@
+"""``nestsim compare`` of planners or networks: reports, functions, description."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from nestsim.commands.calls import (
+    ProgressTarget,
+    ScenarioSource,
+    calling,
+    scenario_from,
+    store_folder,
+)
+from nestsim.commands.report import PagedReport, Parts
+from nestsim.commands.task import Task
+from nestsim.document.dumps import plain_values
+from nestsim.document.folder import ResultsFolder
+from nestsim.document.parts import Document
+from nestsim.document.terminal import print_document
+from nestsim.features.compare.document import comparison_document
+from nestsim.features.compare.job import (
+    CompareSettings,
+    checked_settings,
+    compare_job,
+    store_facts,
+)
+from nestsim.features.compare.networks_document import networks_document
+from nestsim.features.compare.networks_job import (
+    NetworkFile,
+    checked_planners,
+    networks_facts,
+    networks_job,
+    read_network_files,
+)
+from nestsim.features.compare.networks_record import (
+    are_equal,
+    leaders_label,
+    networks_files,
+    networks_json,
+    networks_manifest,
+    networks_rows,
+    networks_writers,
+)
+from nestsim.features.compare.networks_results import Equal, NetworkComparison
+from nestsim.features.compare.record import (
+    STORE,
+    TIMES,
+    comparison_facts,
+    comparison_files,
+    comparison_json,
+    comparison_rows,
+    comparison_writers,
+)
+from nestsim.features.compare.results import Comparison
+from nestsim.running.store import Store, remove_store
+from nestsim.scenario.load import Scenario, load_scenario
+from topologies.errors import InputError
+
+EQUAL_IN = ("ports", "cost")
+"""What networks may have to be equal in."""
+
+
+class _StoredReport(PagedReport):
+    """A comparison, whose finished pairs are kept in its folder until it is written."""
+
+    def print_to(self, console: Console, *, verbose: bool = False) -> None:
+        """Print what the document says, and how long searches took."""
+        print_document(comparison(self.printed_dict()), console, verbose=verbose)
+
+    def write_to(self, folder: ResultsFolder, **options: Any) -> None:
+        """Write into a folder that is claimed; what a killed call left there goes."""
+        super().write_to(folder, **options)
+        remove_store(folder.path / STORE)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class CompareReport(_StoredReport):
+    """What each planner found for each scenario, in one evaluator and replay."""
+
+    scenarios: tuple[Scenario, ...]
+    """What was asked."""
+
+    result: Comparison
+    """Everything that was found."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the replay confirms some planner's plan for every scenario."""
+        return all(group.is_confirmed for group in self.result.groups)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fastest planner for each scenario."""
+        best = {group.scenario: group.fastest for group in self.result.groups}
+        return {
+            "planners": self.result.planners,
+            "base": self.result.base,
+            **{
+                f"fastest for {name}": entry.planner if entry else "none"
+                for name, entry in best.items()
+            },
+        }
+
+    def printed_dict(self) -> dict[str, Any]:
+        """Return everything with how long the searches took."""
+        return comparison_json(self.result)
+
+    def parts(self) -> Parts:
+        """Return copies of the scenarios, tables, the figure and the page."""
+        record = comparison_json(self.result, with_times=False)
+        return Parts(
+            record=record,
+            rows=plain_values(comparison_rows(self.result)),
+            document=partial(comparison, record),
+            files=comparison_writers(self.result, self.scenarios),
+            manifest=comparison_facts(self.scenarios),
+            unhashed=(TIMES,),
+        )
+
+    def inputs(self) -> Sequence[Path]:
+        """Return the scenarios' files."""
+        return [file for scenario in self.scenarios for file in scenario.files()]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class NetworksReport(_StoredReport):
+    """What one job gets on each of several networks."""
+
+    scenario: Scenario
+    """The job."""
+
+    files: tuple[NetworkFile, ...]
+    """The networks, as they were read."""
+
+    result: NetworkComparison
+    """Everything that was found."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether a plan is confirmed on each network, and they are equal if asked."""
+        asked = self.result.asked
+        return all(network.is_confirmed for network in self.result.networks) and (
+            asked is None or are_equal(self.result, asked)
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fastest network, and the speed of each."""
+        result = self.result
+        return {
+            "fastest": leaders_label(result),
+            **{
+                f"speed on {network.label}": result.speed(
+                    network.best.tokens_per_second
+                )
+                for network in result.networks
+            },
+        }
+
+    def printed_dict(self) -> dict[str, Any]:
+        """Return everything with how long the searches took."""
+        return networks_json(self.result)
+
+    def parts(self) -> Parts:
+        """Return copies of what was read, tables, the figure and the page."""
+        record = networks_json(self.result, with_times=False)
+        return Parts(
+            record=record,
+            rows=plain_values(networks_rows(self.result)),
+            document=partial(comparison, record),
+            files=networks_writers(self.result, self.scenario, self.files),
+            manifest=networks_manifest(self.result, self.scenario),
+            unhashed=(TIMES,),
+        )
+
+    def inputs(self) -> Sequence[Path]:
+        """Return the files that were read."""
+        return [*self.scenario.files(), *(file.path for file in self.files)]
+
+
+def compare(  # noqa: PLR0913 - one for each thing that can be asked
+    scenarios: ScenarioSource | Sequence[ScenarioSource],
+    *,
+    planners: Sequence[str] = (),
+    base: str = "",
+    time_limit: float | None = None,
+    space: str = "",
+    workers: int | None = 1,
+    keep_in: str | os.PathLike[str] | None = None,
+    restart: bool = False,
+    progress: ProgressTarget = None,
+) -> CompareReport:
+    """Compare planners: one space, one evaluator, and the replay as the judge.
+
+    Parameters
+    ----------
+    scenarios
+        One or several, each as `nestsim.plan` takes it.
+    planners
+        Names: nest, manual, mcmc, phaze, alpa, mist, exhaustive, fixed. Empty for all
+        but exhaustive, fixed where every scenario has a table [plan].
+    base
+        The planner whose throughput is 1; empty for nest, or the first one without it.
+    time_limit
+        Each search ends this long after its first plan, with its best so far; None
+        for the scenario's own [s].
+    space
+        What all planners are held to: "launchable" plans, or "free" for any; empty for
+        what each scenario's ``search.launchable`` says.
+    workers
+        Processes. With more than one, searches slow each other down; None for one for
+        each core.
+    keep_in
+        Folder in which finished pairs are kept, so that a call that was interrupted
+        goes on there; None for memory alone.
+    restart
+        Forget what is kept there.
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If a scenario is wrong, or a planner unknown. What stops a single planner is
+        part of the result.
+    """
+    if isinstance(scenarios, Scenario | str | os.PathLike | Mapping):
+        scenarios = (scenarios,)
+    loaded = tuple(scenario_from(source) for source in scenarios)
+    settings = checked_settings(
+        CompareSettings(
+            planners=tuple(planners), base=base, time_limit=time_limit, space=space
+        ),
+        loaded,
+    )
+    notes = [note for scenario in loaded for note in scenario.notes]
+    facts = partial(store_facts, loaded, settings)
+    with (
+        calling(progress, notes=notes) as call,
+        _kept(keep_in, facts, restart=restart) as store,
+    ):
+        result = compare_job(
+            loaded, settings, store=store, workers=workers, progress=call.progress
+        )
+    return CompareReport(scenarios=loaded, result=result, notices=tuple(call.notices))
+
+
+def compare_networks(  # noqa: PLR0913 - one for each thing that can be asked
+    scenario: ScenarioSource,
+    networks: Sequence[str | os.PathLike[str]],
+    *,
+    planners: Sequence[str] = (),
+    equal: Equal | None = None,
+    workers: int | None = 1,
+    keep_in: str | os.PathLike[str] | None = None,
+    restart: bool = False,
+    progress: ProgressTarget = None,
+) -> NetworksReport:
+    """Compare networks: one job on each, and the best plan that each allows.
+
+    Parameters
+    ----------
+    scenario
+        The job, as `nestsim.plan` takes it. Its own network only says how many devices
+        there are.
+    networks
+        Two or more files, each with a table [cluster.network], with the settings of
+        that table alone, or with a whole scenario, of which the network is taken. The
+        first one's throughput is 1.
+    planners
+        Names, as `nestsim.compare` takes them. Empty for the scenario's own.
+    equal
+        ``"ports"`` or ``"cost"``: what has to be equal for `NetworksReport.succeeded`.
+    workers
+        Processes; None for one for each core.
+    keep_in
+        Folder in which finished points are kept, so that a call that was interrupted
+        goes on there; None for memory alone.
+    restart
+        Forget what is kept there.
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If the scenario or a network is wrong, or a network does not join as many
+        devices. What stops a single planner is part of the result.
+    """
+    job = scenario_from(scenario)
+    files = read_network_files([Path(file) for file in networks])
+    names = checked_planners(planners, job)
+    facts = partial(networks_facts, job, files, names)
+    with (
+        calling(progress, notes=job.notes) as call,
+        _kept(keep_in, facts, restart=restart) as store,
+    ):
+        result = networks_job(
+            job,
+            files,
+            names,
+            equal=equal,
+            store=store,
+            workers=workers,
+            progress=call.progress,
+        )
+    notices = tuple(call.notices)
+    return NetworksReport(scenario=job, files=files, result=result, notices=notices)
+
+
+@contextmanager
+def _kept(
+    folder: str | os.PathLike[str] | None,
+    facts: Callable[[], Any],
+    *,
+    restart: bool,
+) -> Iterator[Store | None]:
+    """Give the store of finished pairs in a folder, if there is one."""
+    place = store_folder(folder)
+    if place is None:
+        yield None
+        return
+    with Store(place / STORE, facts(), restart=restart) as store:
+        yield store
+
+
+def comparison(record: Any) -> Document:
+    """Return the document of a comparison, of planners or of networks."""
+    return (
+        networks_document(record)
+        if "networks" in record
+        else comparison_document(record)
+    )
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read ``nest,manual``."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def compare_task(  # noqa: PLR0913, PLR0917 - one for each option
+    scenarios: list[Path],
+    planners: tuple[str, ...],
+    base: str,
+    time_limit: float | None,
+    space: str | None,
+    networks: list[Path],
+    equal: str | None,
+    workers: int,
+    output: Path | None,
+    json: bool,
+) -> Task:
+    """Return the task of comparing planners or networks."""
+    loaded = [load_scenario(path) for path in scenarios]
+    if networks:
+        job = _one_job(loaded, base, time_limit, space)
+        task = _networks_task(job, networks, planners, equal)
+    else:
+        _refuse_equal(equal)
+        settings = {"base": base, "time_limit": time_limit, "space": space or ""}
+        task = _planners_task(loaded, planners, settings)
+    folder = None if json and output is None else output or task.folder
+    return replace(task, call=partial(task.call, workers=workers), folder=folder)
+
+
+def _planners_task(
+    loaded: Sequence[Scenario], planners: Sequence[str], settings: dict[str, Any]
+) -> Task:
+    checked = checked_settings(
+        CompareSettings(planners=tuple(planners), base=settings["base"]), loaded
+    )
+    stem = f"{loaded[0].path.stem}_comparison" if len(loaded) == 1 else "comparison"
+    asked = {**settings, "planners": checked.planners, "base": checked.base}
+    return Task(
+        call=partial(compare, loaded, **asked),
+        files=comparison_files(loaded),
+        inputs=[file for scenario in loaded for file in scenario.files()],
+        folder=Path("results") / stem,
+    )
+
+
+def _networks_task(
+    job: Scenario, networks: Sequence[Path], planners: Sequence[str], equal: Any
+) -> Task:
+    files = read_network_files(networks)
+    names = checked_planners(planners, job)
+    return Task(
+        call=partial(compare_networks, job, networks, planners=names, equal=equal),
+        files=networks_files(job, files),
+        inputs=[*job.files(), *(file.path for file in files)],
+        folder=Path("results") / f"{job.path.stem}_networks",
+    )
+
+
+def _one_job(
+    loaded: Sequence[Scenario],
+    base: str,
+    time_limit: float | None,
+    space: str | None,
+) -> Scenario:
+    """Return the scenario that is taken to every network."""
+    if len(loaded) > 1:
+        raise InputError(
+            "networks are compared by one job",
+            where="SCENARIO",
+            got=" ".join(str(scenario.path) for scenario in loaded),
+            expected="one scenario before --networks, and the networks behind it",
+        )
+    if base:
+        raise InputError(
+            "the network of the first file is the one whose throughput is 1",
+            where="--base",
+            got=base,
+            expected="left out, and that file first in --networks",
+        )
+    (job,) = loaded
+    changed: dict[str, object] = {}
+    if time_limit is not None:
+        changed["search.time_limit"] = f"{time_limit!r} s"
+    if space is not None:
+        changed["search.launchable"] = space == "launchable"
+    return job.replace(changed) if changed else job
+
+
+def _refuse_equal(equal: str | None) -> None:
+    if equal is not None:
+        raise InputError(
+            "is about networks",
+            where="--equal",
+            got=equal,
+            expected="two or more files of networks in --networks",
+        )

@@ -1,0 +1,82 @@
+"""``nestsim goodput``: what it is called with, and what it returns."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
+from nestsim.commands.report import Parts, ScenarioReport
+from nestsim.document.dumps import csv_of, dump_json
+from nestsim.features.goodput.document import goodput_document
+from nestsim.features.goodput.job import goodput_job
+from nestsim.features.goodput.record import goodput_json, seed_rows
+from nestsim.features.goodput.results import GoodputResult
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class GoodputReport(ScenarioReport):
+    """What a job trains through failures, and what takes the rest."""
+
+    result: GoodputResult
+    """Everything that was found."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether there is a plan to train with."""
+        return self.result.found is not None
+
+    def facts(self) -> dict[str, Any]:
+        """Return goodput, tokens a day, and the interval between checkpoints."""
+        found = self.result.found
+        facts: dict[str, Any] = {"scenario": self.result.scenario_name}
+        if found is None:
+            return {**facts, "reason": self.result.shortfall}
+        return {
+            **facts,
+            "goodput": found.goodput.p50,
+            "effective_training_time": found.effective_time.p50,
+            "tokens_per_day": found.tokens_per_day.p50,
+            "mtti_s": found.mtti,
+            "interval_s": found.habits.interval,
+            "best_interval_s": found.best,
+        }
+
+    def parts(self) -> Parts:
+        """Return record, a row for each run, figure and page."""
+        record, found = goodput_json(self.result), self.result.found
+        rows = [] if found is None else seed_rows(found)
+        files = {"goodput.json": dump_json(record)}
+        if rows:
+            files["goodput.csv"] = csv_of(rows)
+        return Parts(
+            record=record,
+            rows=rows,
+            document=partial(goodput_document, record),
+            files=files,
+            pictures={"goodput": ()} if rows else {},
+            has_page=bool(rows),
+            manifest=self.manifest(),
+        )
+
+
+def goodput(
+    scenario: ScenarioSource, *, progress: ProgressTarget = None
+) -> GoodputReport:
+    """Find what a job trains through failures, checkpoints and restarts.
+
+    Other habits: ``scenario.replace({"goodput.checkpoint.interval": "30 min"})``.
+
+    Parameters
+    ----------
+    scenario
+        As `nestsim.plan` takes it; its table [goodput] says what fails, and what the
+        job does about it.
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If the scenario is wrong, or its parts do not go together.
+    """
+    return reported(GoodputReport, goodput_job, scenario, progress)

@@ -1,0 +1,104 @@
+"""``nestsim jitter``: what it is called with, and what it returns."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from nestsim.commands.calls import (
+    ProgressTarget,
+    ScenarioSource,
+    reported,
+    scenario_from,
+    with_settings,
+)
+from nestsim.commands.report import Parts, ScenarioReport
+from nestsim.document.dumps import csv_of, dump_json
+from nestsim.document.wording import plan_label
+from nestsim.features.jitter.document import jitter_document
+from nestsim.features.jitter.job import JitterResult, jitter_job
+from nestsim.features.jitter.record import jitter_json, run_rows, scale_rows
+from topologies.errors import check_count
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class JitterReport(ScenarioReport):
+    """How long steps take that differ at random, and what scale does to it."""
+
+    result: JitterResult
+    """Everything that was found."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether a plan fits."""
+        return self.result.steps is not None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the plan, the loss and the quantiles of the step."""
+        result = self.result
+        facts: dict[str, Any] = {"scenario": result.scenario_name}
+        if result.steps is None or result.priced is None:
+            return {**facts, "reason": result.shortfall}
+        p50, p95, p99 = (band.value for band in result.steps.bands())
+        return {
+            **facts,
+            "plan": plan_label(result.priced.plan),
+            "loss": result.steps.loss,
+            "plain_time_s": result.steps.plain_time,
+            "mean_s": result.steps.simulated.mean,
+            "p50_s": p50,
+            "p95_s": p95,
+            "p99_s": p99,
+        }
+
+    def parts(self) -> Parts:
+        """Return record, runs, a row for each number of replicas, figure and page."""
+        record, rows = jitter_json(self.result), scale_rows(self.result)
+        return Parts(
+            record=record,
+            rows=rows,
+            document=partial(jitter_document, record),
+            files={
+                "jitter.json": dump_json(record),
+                "jitter.csv": csv_of(run_rows(self.result)),
+                "scale.csv": csv_of(rows),
+            },
+            pictures={"jitter": ()},
+            manifest=self.manifest(),
+        )
+
+
+def jitter(
+    scenario: ScenarioSource,
+    *,
+    runs: int | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+    progress: ProgressTarget = None,
+) -> JitterReport:
+    """Replay steps whose operators and messages take random times.
+
+    Parameters
+    ----------
+    scenario
+        As `nestsim.plan` takes it; its table [jitter] says what differs. The plan is
+        the one in its table [plan], or the one that replays fastest.
+    runs
+        Steps that are replayed; None for what the scenario says.
+    seed
+        Seed of all draws; None for what the scenario says.
+    workers
+        Processes; None for one for each core. Results do not depend on it.
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If the scenario is wrong, or its parts do not go together.
+    """
+    if workers is not None:
+        check_count("workers", workers)
+    values = {"jitter.runs": ("runs", runs), "jitter.seed": ("seed", seed)}
+    given = {key: value for key, value in values.items() if value[1] is not None}
+    changed = with_settings(scenario_from(scenario), given)
+    return reported(JitterReport, jitter_job, changed, progress, workers=workers)
