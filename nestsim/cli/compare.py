@@ -263,8 +263,10 @@ def _networks_asked(
     equal: EqualIn | None,
 ) -> _Asked:
     import nestsim
-    from nestsim.features.compare.networks_files import read_network_files
-    from nestsim.features.compare.networks_job import checked_planners
+    from nestsim.features.compare.networks_job import (
+        checked_planners,
+        read_network_files,
+    )
     from nestsim.features.compare.networks_record import networks_files
 
     files = read_network_files(networks)

@@ -52,7 +52,7 @@ from nestsim.features.run.record import (
 )
 from nestsim.scenario.load import Scenario
 from planner.explain.request import Request
-from planner.plans.json_file import read_plan
+from planner.plans.written import read_plan
 from planner.step.plan import Plan
 from topologies.errors import InputError
 

@@ -20,11 +20,12 @@ from nestsim.face.calls import (
 )
 from nestsim.face.report import Contents, PagedReport
 from nestsim.features.compare.networks_document import networks_document
-from nestsim.features.compare.networks_files import NetworkFile, read_network_files
 from nestsim.features.compare.networks_job import (
+    NetworkFile,
     checked_planners,
     networks_facts,
     networks_job,
+    read_network_files,
 )
 from nestsim.features.compare.networks_record import (
     are_equal,

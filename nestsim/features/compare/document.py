@@ -135,7 +135,7 @@ def job_in_words(data: Mapping[str, Any]) -> str:
 
 
 def _key_figures(group: Group) -> tuple[KeyFigure, ...]:
-    best = [one for one in group["entries"] if one["planner"] == group["fastest"]]
+    best = [entry for entry in group["entries"] if entry["planner"] == group["fastest"]]
     return result_figures(best[0]) if best else ()
 
 

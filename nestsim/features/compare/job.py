@@ -25,7 +25,7 @@ from nestsim.features.sweep.runner import run_sweep
 from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import Outcome, Point, Row, Store, content_key
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.settings import SweepSpec
+from nestsim.scenario.stress import SweepSpec
 from planner.rivals import PLANNERS
 from planner.rivals.protocol import PlannerSettings
 from planner.work import Progress
@@ -126,7 +126,7 @@ def measured(
             verdict=candidate.verdict.kind,
             reason=candidate.verdict.reason,
             broken_rules=tuple(
-                f"{one.rule} ({one.found})" for one in candidate.broken_rules
+                f"{rule.rule} ({rule.found})" for rule in candidate.broken_rules
             ),
         )
     bound = outcome.lower_bound
@@ -359,7 +359,7 @@ def store_facts(
     return {
         "version of nestsim": version("nestsim"),
         "scenarios": content_key(
-            [scenario_digest(for_comparison(one)) for one in scenarios]
+            [scenario_digest(for_comparison(scenario)) for scenario in scenarios]
         ),
         "planners": ", ".join(settings.planners),
         "time limit": str(settings.time_limit),

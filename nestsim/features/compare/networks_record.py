@@ -21,7 +21,7 @@ from nestsim.document.wording import (
     signed_duration,
 )
 from nestsim.features.compare.networks_document import networks_document
-from nestsim.features.compare.networks_files import NetworkFile
+from nestsim.features.compare.networks_job import NetworkFile
 from nestsim.features.compare.networks_results import (
     EQUAL_WITHIN,
     TIE,
@@ -125,8 +125,8 @@ def _network_json(
         "step_s": None if step is None else step._asdict(),
         "best": network.best.planner if network.best.is_valid else None,
         "entries": [
-            _entry_json(comparison, network, one, with_times=with_times)
-            for one in network.entries
+            _entry_json(comparison, network, entry, with_times=with_times)
+            for entry in network.entries
         ],
     }
 
@@ -163,26 +163,26 @@ def _cost(network: ComparedNetwork) -> dict[str, Any]:
 def _entry_json(
     comparison: NetworkComparison,
     network: ComparedNetwork,
-    one: PlannerEntry,
+    entry: PlannerEntry,
     *,
     with_times: bool,
 ) -> dict[str, Any]:
-    load = one.load
+    load = entry.load
     values = {
-        **entry_json(network, one, with_times=with_times),
+        **entry_json(network, entry, with_times=with_times),
         "exposed_communication_s": load.exposed if load else None,
         "bubble_s": load.bubble if load else None,
         "hottest_link": asdict(load.busiest) if load and load.busiest else None,
-        "relative_speed": comparison.speed(one.tokens_per_second),
-        "tokens_per_s_per_port": tokens_per_port(network, one.tokens_per_second),
+        "relative_speed": comparison.speed(entry.tokens_per_second),
+        "tokens_per_s_per_port": tokens_per_port(network, entry.tokens_per_second),
         "relative_per": dict(
             zip(
                 ("port", *([comparison.currency] if comparison.currency else ())),
-                relative(comparison, network, one)[1:],
+                relative(comparison, network, entry)[1:],
                 strict=True,
             )
         ),
-        "optimality_gap": one.gap,
+        "optimality_gap": entry.gap,
     }
     return {name: values[name] for name in _ENTRY if name in values}
 
@@ -204,11 +204,11 @@ def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
             "network": network.label,
             "file": network.file,
             **_made_of(network),
-            "planner": one.planner,
-            **_result_cells(comparison, network, one),
+            "planner": entry.planner,
+            **_result_cells(comparison, network, entry),
         }
         for network in comparison.networks
-        for one in network.entries
+        for entry in network.entries
     ]
     # A network without a plan has no cost of one.
     columns = dict.fromkeys(name for row in rows for name in row)
@@ -216,9 +216,9 @@ def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
 
 
 def _result_cells(
-    comparison: NetworkComparison, network: ComparedNetwork, one: PlannerEntry
+    comparison: NetworkComparison, network: ComparedNetwork, entry: PlannerEntry
 ) -> dict[str, Any]:
-    made, load = one.found, one.load
+    made, load = entry.found, entry.load
     data = made.plan.settings_json() if made else {"parallel": {}}
     parallel = ("tensor", "pipeline", "data", "context", "expert")
     sizes = {
@@ -229,7 +229,7 @@ def _result_cells(
     hot = load.busiest if load else None
     return {
         "verdict": made.verdict if made else "none",
-        "valid": one.is_valid,
+        "valid": entry.is_valid,
         **sizes,
         **{name: data.get(name) for name in PLAN_COLUMNS[1:]},
         **throughput_cells(made)[1],
@@ -237,13 +237,13 @@ def _result_cells(
         "bubble_s": load.bubble if load else None,
         "hottest_link": hot.name if hot else None,
         "hottest_link_utilisation": hot.utilisation if hot else None,
-        "relative_speed": comparison.speed(one.tokens_per_second),
-        "tokens_per_s_per_port": tokens_per_port(network, one.tokens_per_second),
-        **cost_cells(network.cost_of(one)),
-        "lower_bound_s": one.lower_bound,
-        "optimality_gap": one.gap,
-        "stopped_by": one.spent.stopped_by or None,
-        "obstacle": one.obstacle,
+        "relative_speed": comparison.speed(entry.tokens_per_second),
+        "tokens_per_s_per_port": tokens_per_port(network, entry.tokens_per_second),
+        **cost_cells(network.cost_of(entry)),
+        "lower_bound_s": entry.lower_bound,
+        "optimality_gap": entry.gap,
+        "stopped_by": entry.spent.stopped_by or None,
+        "obstacle": entry.obstacle,
     }
 
 
@@ -265,11 +265,11 @@ def networks_writers(
     times = [
         {
             "network": network.label,
-            "planner": one.planner,
-            "search_time_s": one.search_time,
+            "planner": entry.planner,
+            "search_time_s": entry.search_time,
         }
         for network in comparison.networks
-        for one in network.entries
+        for entry in network.entries
     ]
     data = networks_json(comparison, with_times=False)
     texts: dict[str, str | bytes] = {
@@ -287,7 +287,7 @@ def networks_manifest(
     """Return what the manifest says beside the hash of each file."""
     return {
         "scenarios": {f"{scenario.path.stem}.toml": scenario.name},
-        "networks": {one.label: one.file for one in comparison.networks},
+        "networks": {network.label: network.file for network in comparison.networks},
     }
 
 
@@ -296,7 +296,7 @@ def networks_title(comparison: NetworkComparison) -> str:
     fastest = comparison.fastest
     if fastest is None:
         return "On no network is there a plan that the replay finds room for"
-    times = [one.best.simulated_time for one in comparison.networks]
+    times = [network.best.simulated_time for network in comparison.networks]
     lead = difference(
         fastest.best.simulated_time, max(time for time in times if math.isfinite(time))
     )
@@ -306,27 +306,27 @@ def networks_title(comparison: NetworkComparison) -> str:
 
 def leaders_label(comparison: NetworkComparison) -> str:
     """Name the fastest network, or those that tie; "none" without any."""
-    names = [one.label for one in comparison.leaders]
+    names = [network.label for network in comparison.leaders]
     if len(names) < 2:
         return names[0] if names else "none"
     return f"a tie of {listed(names)}"
 
 
 def relative(
-    comparison: NetworkComparison, network: ComparedNetwork, one: PlannerEntry
+    comparison: NetworkComparison, network: ComparedNetwork, entry: PlannerEntry
 ) -> list[float]:
     """Return throughput, for each port and for money, relative to the base.
 
     The last one where there are prices; NaN where one of both is not known.
     """
     first = comparison.base
-    tokens, before = one.tokens_per_second, first.best.tokens_per_second
+    tokens, before = entry.tokens_per_second, first.best.tokens_per_second
     ratios = [
         tokens / before,
         tokens_per_port(network, tokens) / tokens_per_port(first, before),
     ]
     if comparison.currency:
-        money = tokens_per_money(network, one)
+        money = tokens_per_money(network, entry)
         ratios.append(money / tokens_per_money(first, first.best))
     return ratios
 
@@ -407,13 +407,13 @@ def fairness(comparison: NetworkComparison) -> list[str]:
 
 def assumptions(comparison: NetworkComparison) -> list[str]:
     """Say what cost and power rest on; nothing without prices."""
-    said = (
+    sentences = (
         sentence
         for network in comparison.networks
         if network.cost is not None
         for sentence in cost_sentences(network.cost)
     )
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(sentences))
 
 
 def _proofs(comparison: NetworkComparison) -> list[str]:
@@ -425,25 +425,27 @@ def _proofs(comparison: NetworkComparison) -> list[str]:
     return [f"On {listed(names)} {text}" for text, names in proven.items() if text]
 
 
-def _proof(one: PlannerEntry, how: str) -> str:
+def _proof(entry: PlannerEntry, how: str) -> str:
     """Say what is proven of a plan, behind the names of networks; "" without one."""
-    planner, spent = one.planner, one.spent
-    if one.found is None:
+    planner, spent = entry.planner, entry.spent
+    if entry.found is None:
         return ""
     stopped = f"the {spent.stopped_by} ended the search: " if spent.is_stopped else ""
-    if math.isnan(one.gap):
+    if math.isnan(entry.gap):
         return f"{stopped}{planner} proves nothing of its plan."
-    faster = percent(one.gap / (1.0 + one.gap))
+    faster = percent(entry.gap / (1.0 + entry.gap))
     if spent.is_stopped:
         return f"{stopped}another plan may be up to {faster} faster {how}."
-    if one.gap <= EQUAL:
+    if entry.gap <= EQUAL:
         return f"it is proven that no plan of the space is faster {how}."
     return f"it is proven that no plan is more than {faster} faster {how}."
 
 
 def _trunks(comparison: NetworkComparison) -> list[str]:
     """Say where no two flows can meet on one of several cables."""
-    names = [one.label for one in comparison.networks if one.has_ideal_trunks]
+    names = [
+        network.label for network in comparison.networks if network.has_ideal_trunks
+    ]
     return [f"On {listed(names)} {IDEAL_TRUNKS}"] if names else []
 
 
@@ -458,14 +460,14 @@ def inside_bandwidths(network: ComparedNetwork) -> float:
 
 def _inside(comparison: NetworkComparison) -> list[str]:
     """Say so if devices have different links inside of nodes."""
-    found: dict[float, list[str]] = {}
+    inside: dict[float, list[str]] = {}
     for network in comparison.networks:
-        found.setdefault(inside_bandwidths(network), []).append(network.label)
-    if len(found) == 1:
+        inside.setdefault(inside_bandwidths(network), []).append(network.label)
+    if len(inside) == 1:
         return []
     parts = [
         f"{format_bandwidth(bandwidth) if bandwidth else 'nothing'} on {listed(names)}"
-        for bandwidth, names in found.items()
+        for bandwidth, names in inside.items()
     ]
     return [
         f"NOT the same: links inside of nodes. A device has {listed(parts)}; no number "
@@ -521,15 +523,15 @@ def yardsticks(comparison: NetworkComparison) -> dict[str, tuple[Yardstick, ...]
     much bandwidth together. Cost is that of the network alone, its price written off
     and its electricity; it is there if anything has a price.
     """
-    found: dict[str, tuple[Yardstick, ...]] = {
+    sticks: dict[str, tuple[Yardstick, ...]] = {
         "ports": (
             _yardstick(
-                comparison, "ports", lambda one: one.inventory.num_ports, number
+                comparison, "ports", lambda network: network.inventory.num_ports, number
             ),
             _yardstick(
                 comparison,
                 "their bandwidth",
-                lambda one: one.inventory.port_bandwidth,
+                lambda network: network.inventory.port_bandwidth,
                 format_bandwidth,
             ),
         ),
@@ -541,8 +543,8 @@ def yardsticks(comparison: NetworkComparison) -> dict[str, tuple[Yardstick, ...]
             network_rate,
             lambda value: format_money(value, comparison.currency),
         )
-        found["cost"] = (stick,)
-    return found
+        sticks["cost"] = (stick,)
+    return sticks
 
 
 def network_rate(network: ComparedNetwork) -> float:
@@ -551,12 +553,12 @@ def network_rate(network: ComparedNetwork) -> float:
     return math.nan if rate is None else rate * HOUR
 
 
-def tokens_per_money(network: ComparedNetwork, one: PlannerEntry) -> float:
+def tokens_per_money(network: ComparedNetwork, entry: PlannerEntry) -> float:
     """Return tokens for one unit of the currency, NaN without a price or a plan.
 
     Of the whole cluster, as far as it is priced [token/currency].
     """
-    run = network.cost_of(one)
+    run = network.cost_of(entry)
     tokens = None if run is None else run.tokens_per_money
     return math.nan if tokens is None else tokens
 
@@ -567,13 +569,13 @@ def _yardstick(
     value: Callable[[ComparedNetwork], float],
     write: Callable[[float], str],
 ) -> Yardstick:
-    values = tuple(value(one) for one in comparison.networks)
+    values = tuple(value(network) for network in comparison.networks)
     return Yardstick(name, values, write)
 
 
 def are_equal(comparison: NetworkComparison, what: str) -> bool:
     """Return whether the networks are equal in all numbers that this takes."""
-    return all(one.is_equal for one in yardsticks(comparison)[what])
+    return all(stick.is_equal for stick in yardsticks(comparison)[what])
 
 
 def equality_sentence(comparison: NetworkComparison, what: str) -> str:

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 from nestsim.document.wording import difference
 from nestsim.features.compare.results import ComparedEntries, PlannerEntry
+from topologies.errors import short_repr
 from topologies.fabrics.inventory import Inventory
-from topologies.short_repr import short_repr
 
 Equal = Literal["ports", "cost"]
 """What may be asked to be equal."""
@@ -129,7 +129,7 @@ class NetworkComparison:
     @property
     def base(self) -> ComparedNetwork:
         """The network that the others are measured by: the first one with a plan."""
-        valid = (one for one in self.networks if one.best.is_valid)
+        valid = (network for network in self.networks if network.best.is_valid)
         return next(valid, self.networks[0])
 
     def speed(self, tokens_per_second: float) -> float:
@@ -139,18 +139,19 @@ class NetworkComparison:
     @property
     def fastest(self) -> ComparedNetwork | None:
         """The network with the fastest plan, the first of equals; None without any."""
-        valid = [one for one in self.networks if one.best.is_valid]
-        return min(valid, key=lambda one: one.best.simulated_time, default=None)
+        valid = [network for network in self.networks if network.best.is_valid]
+        return min(valid, key=lambda network: network.best.simulated_time, default=None)
 
     @property
     def leaders(self) -> tuple[ComparedNetwork, ...]:
         """The fastest network and those that tie with it, as they are in the files."""
         fastest = self.fastest
         return tuple(
-            one
-            for one in self.networks
+            network
+            for network in self.networks
             if fastest is not None
-            and difference(fastest.best.simulated_time, one.best.simulated_time) < TIE
+            and difference(fastest.best.simulated_time, network.best.simulated_time)
+            < TIE
         )
 
 

@@ -63,7 +63,7 @@ def comparison_json(
         "planners": comparison.planners,
         "base": comparison.base,
         "groups": [
-            _group_json(one, with_times=with_times) for one in comparison.groups
+            _group_json(group, with_times=with_times) for group in comparison.groups
         ],
     }
     plain: dict[str, Any] = plain_values(report)
@@ -318,8 +318,11 @@ def folder_writers(
 def comparison_facts(scenarios: Sequence[Scenario]) -> dict[str, Any]:
     """Return what the manifest says beside the hash of each file."""
     copies = scenario_copies(scenarios)
-    names = {n: one.name for n, one in zip(copies, scenarios, strict=True)}
-    modules = {n: one.module_facts() for n, one in zip(copies, scenarios, strict=True)}
+    names = {n: scenario.name for n, scenario in zip(copies, scenarios, strict=True)}
+    modules = {
+        n: scenario.module_facts()
+        for n, scenario in zip(copies, scenarios, strict=True)
+    }
     used = {name: facts for name, facts in modules.items() if facts}
     return {"scenarios": names, **({"modules": used} if used else {})}
 

@@ -424,7 +424,7 @@ def sentences(found: GoodputFindings) -> list[str]:
     said += [interval_sentence(found), *_spares_sentences(found)]
     if any(kind.shape != 1.0 for kind in found.kinds):
         said.append("Closed forms take rates as constant; the runs do not.")
-    return [one for one in said if one]
+    return [sentence for sentence in said if sentence]
 
 
 def _main_cause(found: GoodputFindings) -> str:
@@ -492,10 +492,10 @@ def job_facts(result: GoodputResult) -> dict[str, str]:
     assert found is not None
     habits, checkpoint = found.habits, found.checkpoint
     runs = f"{plural(len(found.seeds), 'run')} of {long_time(found.runs.duration)}"
-    each = checkpoint.bytes_per_parameter
+    per_parameter = checkpoint.bytes_per_parameter
     size = format_size(checkpoint.size)
-    if each is not None:
-        size += f" ({each:.4g} bytes per parameter)"
+    if per_parameter is not None:
+        size += f" ({per_parameter:.4g} bytes per parameter)"
     upload = checkpoint.upload
     rate = format_bandwidth(checkpoint.size / upload) if upload else "at once"
     how = (

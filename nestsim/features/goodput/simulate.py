@@ -142,7 +142,7 @@ def draw_events(
     return Events(
         times=np.floor(times[order] / TICK).astype(np.int64),
         kinds=np.concatenate([*bits, np.empty(0)]).astype(np.int64)[order],
-        counts=tuple(len(one) for one in moments[: len(kinds)]),
+        counts=tuple(len(of_kind) for of_kind in moments[: len(kinds)]),
     )
 
 
@@ -172,12 +172,12 @@ def _renewals(
 ) -> FloatArray:
     """Return the failures of components that are renewed by them, ascending [s]."""
     last = np.zeros(kind.count)
-    found = []
+    renewals = []
     while len(last):
         last = last + scale * _exponential(numbers, len(last)) ** (1.0 / kind.shape)
         last = last[last < duration]
-        found.append(last)
-    return np.sort(np.concatenate(found))
+        renewals.append(last)
+    return np.sort(np.concatenate(renewals))
 
 
 CAUSES: Mapping[str, tuple[int, ...]] = MappingProxyType(
@@ -282,8 +282,8 @@ class RecoveryHabits:
     @property
     def stopped(self) -> float:
         """Share of the time that planned stops take."""
-        each = self.write + self.maintenance + self.restart
-        return each / self.maintenance_every
+        stop = self.write + self.maintenance + self.restart
+        return stop / self.maintenance_every
 
     def ticks(self) -> JobHabits:
         """Return the habits as the kernel takes them."""

@@ -261,7 +261,7 @@ def _placement_table(choice: Record) -> DataTable:
     )
 
     def slowdown(place: int) -> Callable[[Record], str | Cell]:
-        return lambda one: cell(one["slowdown"][place], times)
+        return lambda candidate: cell(candidate["slowdown"][place], times)
 
     whole = "all that differ" if choice["is_complete"] else "not all that there are"
     return DataTable.of(
@@ -269,8 +269,8 @@ def _placement_table(choice: Record) -> DataTable:
         f"{whole}",
         [candidates[at] for at in order],
         {
-            "Placement": lambda one: one["label"],
-            "Devices": lambda one: one["devices_in_words"],
+            "Placement": lambda candidate: candidate["label"],
+            "Devices": lambda candidate: candidate["devices_in_words"],
             "Step": keyed("step_s", format_duration),
             **{
                 f"Slow-down, {name}": slowdown(place)
@@ -324,9 +324,9 @@ def headline(result: TenancyResult) -> str:
         return "No job slows another one down by as much as 0.1 %"
     longer = percent(worst.slowdown - 1.0)
     if not worst.is_known:
-        low, high = (percent(one - 1.0) for one in worst.slowdown_range)
+        low, high = (percent(outcome - 1.0) for outcome in worst.slowdown_range)
         longer = f"{low} to {high}"
-    used = sum(len(one.devices) for one in result.outcomes)
+    used = sum(len(outcome.devices) for outcome in result.outcomes)
     return (
         f'"{worst.tenant.name}" takes {longer} longer beside the others; all jobs '
         f"together lose {devices_in_words(result.lost)} of {plural(used, 'device')}"

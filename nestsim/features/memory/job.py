@@ -14,28 +14,38 @@ from estimators.layers.sharding import KeptTensor, kept_tensors
 from estimators.training import ParameterItem
 from nestsim.evaluate.evaluator import build_workload
 from nestsim.evaluate.uncertainty import MemoryBand, MemoryNeed, memory_band
+from nestsim.scenario.defaults import checked_plan
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.plan import PlanTable
 from planner.explain.infeasibility import SIZE_SETTINGS
 from planner.explain.request import Request
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.frameworks.rules import LaunchRules
 from planner.memory.account import MemoryJob, MemoryLimits, PlanMemory
-from planner.memory.changes import Change, single_changes
-from planner.memory.largest import Largest, largest_micro_batch, longest_sequence
+from planner.memory.changes import (
+    Change,
+    Largest,
+    largest_micro_batch,
+    longest_sequence,
+    single_changes,
+)
 from planner.memory.thrift import ThriftyPlan, fewest_devices, least_memory
 from planner.plans.spec import PlanSpec
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.ledger import LEDGER, OPTIMIZER, WEIGHTS
-from planner.step.memory import Sharded, expert_group_size, stage_share
+from planner.step.memory import (
+    RoomKind,
+    Sharded,
+    expert_group_size,
+    is_within,
+    judge_room,
+    stage_share,
+)
 from planner.step.plan import Offload, Plan
 from planner.step.recompute import saved_bytes
-from planner.step.room import RoomKind, is_within, judge_room
 from planner.step.schedules import SCHEDULES
 from planner.work import Progress
-from topologies.errors import InputError
-from topologies.short_repr import short_repr
+from topologies.errors import InputError, short_repr
 from topologies.units import format_size
 
 LOGITS = "logits"
@@ -331,8 +341,8 @@ def _start(
     if WEIGHTS not in LEDGER[preset.zero_stage].sharded:
         return None
     search = scenario.search
-    table = PlanTable(micro_batch_size=min(search.micro_batch_sizes or (1,)))
-    spec = replace(table.build(preset), **_settings(sizes))
+    table = {"micro_batch_size": min(search.micro_batch_sizes or (1,))}
+    spec = replace(checked_plan(table, preset), **_settings(sizes))
     allowed = (
         (spec.zero_stage, search.zero_stages),
         (spec.recompute, search.recompute),

@@ -254,10 +254,10 @@ def _maps(data: Mapping[str, Any]) -> Blocks:
 
 
 def _map(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
-    found = data["map"]
+    drawn = data["map"]
     values = [
         value
-        for rows in (found or {"tokens_per_s": {}})["tokens_per_s"].values()
+        for rows in (drawn or {"tokens_per_s": {}})["tokens_per_s"].values()
         for row in rows
         for value in row
         if value is not None
@@ -265,7 +265,7 @@ def _map(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
     if not values:
         return ()
     best = max(values)
-    inner, outer = found["rows"], found["columns"]
+    inner, outer = drawn["rows"], drawn["columns"]
     ratios = data["oversubscription"]
     columns = [f"{ratio:g}" for ratio in ratios[outer]]
 
@@ -282,7 +282,7 @@ def _map(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
 
         return HeatGroup.of(planner, names, len(columns), heat)
 
-    groups = [group(*speeds) for speeds in found["tokens_per_s"].items()]
+    groups = [group(*speeds) for speeds in drawn["tokens_per_s"].items()]
     about = "Cells have the throughput of the plan re-made, as a share of the highest"
     return (
         FigureBlock(
@@ -313,8 +313,8 @@ def _heat_table(
                 group.name,
                 row.name,
                 *(
-                    "-" if one is None else Cell(one.words, one.value)
-                    for one in row.cells
+                    "-" if heat is None else Cell(heat.words, heat.value)
+                    for heat in row.cells
                 ),
             )
             for group in groups
@@ -389,8 +389,8 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock
 def _changes(data: Mapping[str, Any]) -> Blocks:
     if not data["lines"]:
         return ()
-    found = [one["in_words"] for one in data["changes"]]
-    return paragraphs(found or ["At none of the ratios."])
+    sentences = [change["in_words"] for change in data["changes"]]
+    return paragraphs(sentences or ["At none of the ratios."])
 
 
 def _cross(data: Mapping[str, Any]) -> Blocks:
@@ -476,15 +476,15 @@ def _savings(data: Mapping[str, Any]) -> Blocks:
 
 
 def _links(data: Mapping[str, Any]) -> Blocks:
-    found = data["busiest_links"]
-    if not found["links"]:
+    busiest = data["busiest_links"]
+    if not busiest["links"]:
         return ()
-    paints = series_paints(one["level"] for one in found["links"])
+    paints = series_paints(link["level"] for link in busiest["links"])
     planner = data["planners"][0]
     return (
         FigureBlock(
             name="links",
-            title=found["in_words"],
+            title=busiest["in_words"],
             about=f"Bars of how busy {planner}'s plan for the network as built keeps "
             "each link, under the condition that keeps it busiest.",
             drawing=BarGroups(
@@ -493,14 +493,14 @@ def _links(data: Mapping[str, Any]) -> Blocks:
                         "",
                         tuple(
                             GroupedBar(
-                                one["link"],
-                                100 * one["share"],
-                                f"{percent(one['share'])}, {one['condition']}",
-                                paints[one["level"]],
-                                tip=f"{one['link']}, {one['condition']}: "
-                                f"{percent(one['share'])}",
+                                link["link"],
+                                100 * link["share"],
+                                f"{percent(link['share'])}, {link['condition']}",
+                                paints[link["level"]],
+                                tip=f"{link['link']}, {link['condition']}: "
+                                f"{percent(link['share'])}",
                             )
-                            for one in found["links"]
+                            for link in busiest["links"]
                         ),
                     ),
                 ),
@@ -508,12 +508,12 @@ def _links(data: Mapping[str, Any]) -> Blocks:
             ),
             table=DataTable.of(
                 "The busiest links, each under its worst condition",
-                found["links"],
+                busiest["links"],
                 {
-                    "Link": lambda one: one["link"],
-                    "Level": lambda one: one["level"],
+                    "Link": lambda link: link["link"],
+                    "Level": lambda link: link["level"],
                     "Busy": keyed("share", percent),
-                    "Condition": lambda one: one["condition"],
+                    "Condition": lambda link: link["condition"],
                 },
             ),
             legend=swatches({f"level {name}": paint for name, paint in paints.items()}),

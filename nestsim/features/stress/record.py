@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         RobustChoice,
         StressResult,
     )
-    from nestsim.scenario.settings import ConditionSpec
+    from nestsim.scenario.stress import ConditionSpec
 
 FILES = (
     *("stress.json", "stress.csv", "matrix.csv"),
@@ -135,7 +135,7 @@ def _links_json(result: "StressResult") -> dict[str, Any]:
     bars = hottest_bars(result)
     return {
         "in_words": hottest_title(bars),
-        "links": [one._asdict() for one in bars],
+        "links": [bar._asdict() for bar in bars],
     }
 
 
@@ -183,10 +183,14 @@ def _condition_json(condition: "ConditionSpec", num_devices: int) -> dict[str, A
     return {
         "name": condition.name,
         "oversubscription": dict(condition.oversubscription),
-        "degraded": degraded_json(condition.degradation, num_devices),
+        "degraded": degraded_json(condition.degraded, num_devices),
         "background": [
-            {"links": one.links, "rate_bytes_per_s": one.rate, "share": one.share}
-            for one in condition.background
+            {
+                "links": traffic.links,
+                "rate_bytes_per_s": traffic.rate,
+                "share": traffic.share,
+            }
+            for traffic in condition.background
         ],
         "ecmp_seed": condition.ecmp_seed,
     }
@@ -198,7 +202,7 @@ def _cell_json(result: "StressResult", cell: "ConditionResult") -> dict[str, Any
         "simulated_iteration_time_s": cell.simulated,
         "simulated_tokens_per_s": result.throughput(cell),
         "busiest_stage": cell.stage,
-        "hottest_links": [one._asdict() for one in cell.hottest],
+        "hottest_links": [links._asdict() for links in cell.hottest],
         "causes_s": cell.causes,
     }
 
@@ -214,17 +218,17 @@ def _inverse_json(result: "StressResult") -> dict[str, Any] | None:
         else {"tokens_per_s": to_keep[0], "in_words": to_keep[1]},
         "answers": [
             {
-                "plan": one.policy,
-                "kept": one.kept,
-                "lost": one.lost,
-                "kept_bytes_per_s": one.bandwidths[0],
-                "lost_bytes_per_s": one.bandwidths[1],
-                "is_monotone": one.is_monotone,
-                "tried": [list(pair) for pair in one.tried],
-                "in_words": answer_in_words(result, one),
-                **_saved_json(one),
+                "plan": answer.policy,
+                "kept": answer.kept,
+                "lost": answer.lost,
+                "kept_bytes_per_s": answer.bandwidths[0],
+                "lost_bytes_per_s": answer.bandwidths[1],
+                "is_monotone": answer.is_monotone,
+                "tried": [list(pair) for pair in answer.tried],
+                "in_words": answer_in_words(result, answer),
+                **_saved_json(answer),
             }
-            for one in result.answers
+            for answer in result.answers
         ],
     }
 

@@ -12,11 +12,11 @@ from nestsim.evaluate.cost import ClusterCost, RunCost, pareto_front
 from nestsim.features.stress.conditions import AS_BUILT, canonical, ratio_condition
 from nestsim.features.stress.evaluator import ConditionResult, limiting_term
 from nestsim.features.stress.thresholds import BestPlanChange, InverseRequest
-from nestsim.scenario.settings import ConditionSpec
+from nestsim.scenario.stress import ConditionSpec
 from planner.step.plan import Plan
 from topologies.arrays import FloatArray
+from topologies.errors import short_repr
 from topologies.network import Network
-from topologies.short_repr import short_repr
 
 SAME = 1e-9
 """Regrets that differ by less are the same; the plan that comes first is taken."""
@@ -51,21 +51,21 @@ def regrets(times: FloatArray) -> FloatArray:
 
 def least_worst(times: FloatArray) -> RobustChoice:
     """Return the plan with the least worst-case regret (Savage's minimax regret)."""
-    found = regrets(times)
-    return _choice(found, found.max(axis=1))
+    of_plans = regrets(times)
+    return _choice(of_plans, of_plans.max(axis=1))
 
 
 def least_mean(times: FloatArray) -> RobustChoice:
     """Return the plan with the least mean regret."""
-    found = regrets(times)
-    return _choice(found, found.mean(axis=1))
+    of_plans = regrets(times)
+    return _choice(of_plans, of_plans.mean(axis=1))
 
 
-def _choice(found: FloatArray, score: FloatArray) -> RobustChoice:
+def _choice(all_regrets: FloatArray, score: FloatArray) -> RobustChoice:
     plan = int(np.flatnonzero(score <= score.min() + SAME)[0])
-    own = found[plan]
-    worst = int(np.flatnonzero(own >= own.max() - SAME)[0])
-    return RobustChoice(plan, float(own.max()), worst, float(own.mean()))
+    of_plan = all_regrets[plan]
+    worst = int(np.flatnonzero(of_plan >= of_plan.max() - SAME)[0])
+    return RobustChoice(plan, float(of_plan.max()), worst, float(of_plan.mean()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ class StressResult:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the conditions."""
-        return tuple(one.name for one in self.conditions)
+        return tuple(condition.name for condition in self.conditions)
 
     def cell(
         self, planner: str, planned_for: str, run_at: str
@@ -284,10 +284,10 @@ class StressResult:
     def combined(self) -> frozenset[str]:
         """Conditions that are combinations of several levels' ratios."""
         return frozenset(
-            one.name
-            for one in self.conditions
-            if len(one.oversubscription) > 1
-            and one == ratio_condition(tuple(one.oversubscription.items()))
+            condition.name
+            for condition in self.conditions
+            if len(condition.oversubscription) > 1
+            and condition == ratio_condition(tuple(condition.oversubscription.items()))
         )
 
 
@@ -356,33 +356,33 @@ def regret_matrix(result: StressResult, planner: str) -> Matrix:
     names = matrix_names(result)
     regret = np.full((len(names), len(names)), math.nan)
     for column, run_at in enumerate(names):
-        own = result.cell(planner, run_at, run_at)
+        best = result.cell(planner, run_at, run_at)
         for row, planned_for in enumerate(names):
             cell = result.cell(planner, planned_for, run_at)
-            if cell is not None and own is not None:
-                regret[row, column] = cell.simulated / own.simulated - 1.0
+            if cell is not None and best is not None:
+                regret[row, column] = cell.simulated / best.simulated - 1.0
     return Matrix(names, regret)
 
 
 def matrix_title(result: StressResult) -> str:
     """Say what a plan costs at worst where it was not made for."""
-    found = [regret_matrix(result, planner) for planner in result.planners]
-    worst, where = _worst(result, found)
+    matrices = [regret_matrix(result, planner) for planner in result.planners]
+    worst, where = _worst(result, matrices)
     title = f"Planned for one network, run on another: at worst {signed_percent(worst)}"
     return f"{title}{where}"
 
 
-def _worst(result: StressResult, found: Sequence[Matrix]) -> tuple[float, str]:
+def _worst(result: StressResult, matrices: Sequence[Matrix]) -> tuple[float, str]:
     """Return the largest regret, and whose it is."""
-    peaks = [float(np.nanmax(one.regret, initial=0.0)) for one in found]
+    peaks = [float(np.nanmax(matrix.regret, initial=0.0)) for matrix in matrices]
     number = int(np.argmax(peaks))
     if peaks[number] <= 0.0:
         return 0.0, ""
-    one = found[number]
-    row, column = np.argwhere(one.regret == peaks[number])[0].tolist()
+    matrix = matrices[number]
+    row, column = np.argwhere(matrix.regret == peaks[number])[0].tolist()
     return peaks[number], (
-        f", {result.planners[number]}'s plan for {one.names[row]} at "
-        f"{one.names[column]}"
+        f", {result.planners[number]}'s plan for {matrix.names[row]} at "
+        f"{matrix.names[column]}"
     )
 
 

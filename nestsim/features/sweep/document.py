@@ -91,7 +91,7 @@ def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
 
 def _headline(data: Mapping[str, Any]) -> Headline:
     points: Sequence[Point] = data["points"]
-    best = next((one for one in points if one["number"] == data["best"]), None)
+    best = next((point for point in points if point["number"] == data["best"]), None)
     failed = f", {data['num_failed']:,} failed" if data["num_failed"] else ""
     return Headline(
         verdict=data["headline"],
@@ -158,11 +158,11 @@ def _line(data: Mapping[str, Any]) -> _Figure:
     (axis,) = data["varied"]
     places = axis["positions"]
     points = [
-        CurvePoint(place, one["tokens_per_s"] / 1e3, _tip(one))
-        for place, one in sorted(
+        CurvePoint(place, point["tokens_per_s"] / 1e3, _tip(point))
+        for place, point in sorted(
             zip(places, data["points"], strict=True), key=lambda pair: pair[0]
         )
-        if one["tokens_per_s"] is not None
+        if point["tokens_per_s"] is not None
     ]
     low, high = min(places), max(places)
     missing = len(places) - len(points)
@@ -190,12 +190,14 @@ def _bars(data: Mapping[str, Any]) -> _Figure:
     bars = [
         GroupedBar(
             label,
-            None if one["tokens_per_s"] is None else one["tokens_per_s"] / 1e3,
-            _NO_PLAN if one["tokens_per_s"] is None else number(one["tokens_per_s"]),
+            None if point["tokens_per_s"] is None else point["tokens_per_s"] / 1e3,
+            _NO_PLAN
+            if point["tokens_per_s"] is None
+            else number(point["tokens_per_s"]),
             "series-0",
-            tip=_tip(one),
+            tip=_tip(point),
         )
-        for label, one in zip(axis["labels"], data["points"], strict=True)
+        for label, point in zip(axis["labels"], data["points"], strict=True)
     ]
     more = len(bars) - _MOST_BARS
     return (
@@ -212,11 +214,11 @@ def _maps(data: Mapping[str, Any]) -> _Figure:
     """Return a map of the first two settings for each combination of the others."""
     rows, columns, *others = data["varied"]
     best = max(filter(None, (one["tokens_per_s"] for one in data["points"])))
-    found = dict(zip(_indices(data), data["points"], strict=True))
+    points = dict(zip(_indices(data), data["points"], strict=True))
 
     def group(choice: tuple[int, ...]) -> HeatGroup:
         def heat(row: int, column: int) -> HeatCell | None:
-            point = found[row, column, *choice]
+            point = points[row, column, *choice]
             speed = point["tokens_per_s"]
             if speed is None:
                 return None

@@ -20,7 +20,7 @@ from nestsim.features.sweep.axes import Axis, merged, product
 from nestsim.features.sweep.runner import run_sweep
 from nestsim.features.sweep.scenario_task import ScenarioTask
 from nestsim.running.store import Outcome, Point, Store, plain_json
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ class ScenarioSweepResult:
     """Name of the scenario."""
 
     what: str
-    """One of `nestsim.scenario.settings.SWEPT`."""
+    """One of `nestsim.scenario.stress.SWEPT`."""
 
     axes: tuple[Axis, ...]
     """Settings that vary, with their values."""
@@ -98,7 +98,7 @@ def scenario_sweep(
     InputError
         If there is nothing to vary, or no point of it is a scenario.
     """
-    axes = merged(scenario.sweep.values, given)
+    axes = merged(scenario.sweep.set, given)
     points = product(axes)
     task = ScenarioTask.of(scenario, what)
     task.check(points)
@@ -163,19 +163,26 @@ def run_scenario_sweep(
 
 def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
     """Return the columns of the table, None where a point has no such value."""
-    settings = _names(one.point for one in outcomes)
-    results = _names(one.row or {} for one in outcomes)
+    settings = _names(outcome.point for outcome in outcomes)
+    results = _names(outcome.row or {} for outcome in outcomes)
     front = front_of(outcomes)
     columns: dict[str, list[Any]] = {
-        "number": [one.number for one in outcomes],
-        **{name: [_cell(one.point, name) for one in outcomes] for name in settings},
-        "state": ["failed" if one.row is None else "done" for one in outcomes],
-        "failure": [one.reason or None for one in outcomes],
-        **({"pareto": [one.number in front for one in outcomes]} if front else {}),
+        "number": [outcome.number for outcome in outcomes],
+        **{
+            name: [_cell(outcome.point, name) for outcome in outcomes]
+            for name in settings
+        },
+        "state": ["failed" if outcome.row is None else "done" for outcome in outcomes],
+        "failure": [outcome.reason or None for outcome in outcomes],
+        **(
+            {"pareto": [outcome.number in front for outcome in outcomes]}
+            if front
+            else {}
+        ),
     }
     for name in results:
         column = f"result.{name}" if name in columns else name
-        columns[column] = [_cell(one.row or {}, name) for one in outcomes]
+        columns[column] = [_cell(outcome.row or {}, name) for outcome in outcomes]
     return columns
 
 
@@ -243,8 +250,10 @@ def throughput_of(outcome: Outcome) -> float | None:
 
 def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the points with a throughput, fastest first, ties in their order."""
-    known = [one for one in outcomes if throughput_of(one) is not None]
-    return sorted(known, key=lambda one: (-(throughput_of(one) or 0.0), one.number))
+    known = [outcome for outcome in outcomes if throughput_of(outcome) is not None]
+    return sorted(
+        known, key=lambda outcome: (-(throughput_of(outcome) or 0.0), outcome.number)
+    )
 
 
 def rate_of(outcome: Outcome) -> float | None:
@@ -255,7 +264,7 @@ def rate_of(outcome: Outcome) -> float | None:
 
 def currency_of(outcomes: Sequence[Outcome]) -> str:
     """Return the one currency of all points that cost something; empty without one."""
-    priced = [one.row or {} for one in outcomes if rate_of(one) is not None]
+    priced = [outcome.row or {} for outcome in outcomes if rate_of(outcome) is not None]
     codes = {str(row["currency"]) for row in priced}
     return codes.pop() if len(codes) == 1 else ""
 
@@ -269,10 +278,12 @@ def front_of(outcomes: Sequence[Outcome]) -> frozenset[int]:
     if not currency_of(outcomes):
         return frozenset()
     known = partial(np.array, dtype=np.float64)
-    costs = known([_number(rate_of(one)) for one in outcomes])
-    gains = known([_number(throughput_of(one)) for one in outcomes])
+    costs = known([_number(rate_of(outcome)) for outcome in outcomes])
+    gains = known([_number(throughput_of(outcome)) for outcome in outcomes])
     front = pareto_front(costs, gains)
-    return frozenset(one.number for one, on in zip(outcomes, front, strict=True) if on)
+    return frozenset(
+        outcome.number for outcome, on in zip(outcomes, front, strict=True) if on
+    )
 
 
 def _number(value: float | None) -> float:

@@ -76,7 +76,7 @@ class ScenarioTask:
     """What it says of the job."""
 
     what: str
-    """One of `nestsim.scenario.settings.SWEPT`."""
+    """One of `nestsim.scenario.stress.SWEPT`."""
 
     @classmethod
     def of(cls, scenario: "Scenario", what: str | None = None) -> "ScenarioTask":
@@ -102,7 +102,7 @@ class ScenarioTask:
                 where="plan",
                 expected='a table [plan], or another sweep.what: "plan" or "run"',
             )
-        job = {key: one for key, one in document.items() if key not in OWN_TABLES}
+        job = {key: value for key, value in document.items() if key not in OWN_TABLES}
         return cls(path=scenario.path, document=job, what=what)
 
     def __call__(self, point: Point) -> Row:
@@ -150,15 +150,17 @@ class ScenarioTask:
             for name in settings
             if any(_touches(name, path) for path in FILE_SETTINGS)
         }
-        found = _named_files(self.document, values)
+        by_setting = _named_files(self.document, values)
         folder = self.path.parent
-        return {folder / file for named in found.values() for file in named.values()}
+        return {
+            folder / file for named in by_setting.values() for file in named.values()
+        }
 
     def facts(
         self, axes: Sequence[Axis], time_limit: float | None = None
     ) -> dict[str, str]:
         """Return what a store must agree in to be taken up, as names and hashes."""
-        values = {one.path: list(one.values) for one in axes}
+        values = {axis.path: list(axis.values) for axis in axes}
         return {
             "version of nestsim": version("nestsim"),
             "scenario": content_key(self.document),
@@ -207,7 +209,7 @@ def _named_files(
     values
         Dotted path of a setting -> its values, instead of what the scenario says.
     """
-    found: dict[str, dict[str, str]] = {}
+    files: dict[str, dict[str, str]] = {}
     for path in FILE_SETTINGS:
         setting = parse_path(path)
         named = {_inner(document, setting)}
@@ -216,11 +218,11 @@ def _named_files(
             if setting[: len(outer)] == outer:
                 inner = setting[len(outer) :]
                 named.update(_inner(value, inner) for value in settled)
-        found[path] = {
+        files[path] = {
             name: module_file(name) if path == "model.module" else name
             for name in sorted(one for one in named if one)
         }
-    return found
+    return files
 
 
 def _touches(name: str, path: str) -> bool:

@@ -26,8 +26,7 @@ import numpy as np
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import Sizes
-from planner.frameworks.rules import LaunchRules
-from planner.frameworks.splits import (
+from planner.frameworks.rules import (
     ACCOUNTED,
     BALANCED,
     EARLY,
@@ -35,6 +34,7 @@ from planner.frameworks.splits import (
     EVEN,
     LATE,
     LAYOUT,
+    LaunchRules,
     rounds,
 )
 from planner.search.launchable_sizes import (
@@ -48,10 +48,10 @@ from planner.search.launchable_sizes import (
 from planner.search.replayed.unequal import unequal_counts
 from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
 from planner.step.execution import Workload
+from planner.step.instructions import round_length
 from planner.step.plan import COUNTED_MODES, Offload
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import SCHEDULES, schedule_name
-from planner.step.schedules.language import round_length
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nestsim import job as jobs
 from nestsim.document.dumps import dump_json
 from nestsim.document.wording import engine_sentence, others_sentence
+from nestsim.evaluate import job as jobs
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import run_job, simulate_job
 from nestsim.features.run.record import result_json

@@ -14,8 +14,12 @@ from nestsim.cli.console.several import repeated
 from nestsim.document.sheet import draw_document
 from nestsim.features.compare import networks_job as task
 from nestsim.features.compare.networks_document import networks_document
-from nestsim.features.compare.networks_files import on_network, read_network_files
-from nestsim.features.compare.networks_job import networks_facts, networks_job
+from nestsim.features.compare.networks_job import (
+    networks_facts,
+    networks_job,
+    on_network,
+    read_network_files,
+)
 from nestsim.features.compare.networks_record import (
     are_equal,
     decisions,
