@@ -434,8 +434,6 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         search = _search(table)
     with problems.noted("search"):
         planner_settings = table.search.settings(table.plan)
-    with problems.noted():
-        asked = _asked(table)
     problems.refuse()
     _check_host_update(training, execution, search, table.plan)
     if "preset" not in software.model_fields_set:
@@ -474,23 +472,12 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         planner=table.search.planner,
         planner_settings=planner_settings,
         cost=cost,
-        **asked,
+        sweep=table.sweep,
+        stress=table.stress,
+        goodput=table.goodput,
+        jitter=table.jitter,
+        assertions=table.assertions,
     )
-
-
-def _asked(table: ScenarioTable) -> dict[str, Any]:
-    """Return what the tables say that single commands read."""
-    problems = Problems()
-    with problems.noted("jitter"):
-        jitter = table.jitter.build()
-    problems.refuse()
-    return {
-        "sweep": table.sweep,
-        "stress": table.stress,
-        "goodput": table.goodput,
-        "jitter": jitter,
-        "assertions": table.assertions.build(),
-    }
 
 
 def _check_host_update(
