@@ -396,12 +396,6 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
     return checked(ScenarioTable, with_defaults(document))
 
 
-def _search(table: ScenarioTable) -> SearchSpec:
-    """Return the space, with the rules of the release that runs the job."""
-    rules = FRAMEWORKS[table.software.preset].rules_of(table.software.release)
-    return table.search.build(table.cluster.memory_reserve, rules)
-
-
 def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     software, folder, problems = table.software, file.parent, Problems()
     with problems.noted("model"):
@@ -430,8 +424,10 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
             _check_one_price(cost, groups)
     with problems.noted():
         execution = software.build_execution(table.simulation.moved)
-    with problems.noted("search"):
-        search = _search(table)
+    with problems.noted("software"):
+        rules = FRAMEWORKS[software.preset].rules_of(software.release)
+        with problems.noted("search"):
+            search = table.search.build(table.cluster.memory_reserve, rules)
     with problems.noted("search"):
         planner_settings = table.search.settings(table.plan)
     problems.refuse()
