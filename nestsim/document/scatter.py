@@ -1,13 +1,11 @@
 """Clouds of points over logarithmic axes, lines, and bands around equality."""
 
-from typing import Any
-
 from nestsim.document.drawing import (
     Drawing,
     drawing,
     plain_field,
+    records,
     rounded,
-    rows_of,
 )
 from nestsim.document.figures import Scatter
 from nestsim.document.paints import line_colour, line_dash
@@ -20,17 +18,18 @@ def scatter_drawing(figure: Scatter) -> Drawing:
     """Return the points, with lines and shaded bands below them."""
     across = _axis("x", figure.across, figure.reach)
     down = _axis("y", figure.up, figure.heights)
-    data: dict[str, list[Any]] = {
-        name: [] for name in ("x", "y", "low", "high", "colour", "tip")
-    }
-    for number, cloud in enumerate(figure.clouds):
-        for point in cloud.points:
-            data["x"].append(rounded(point.x))
-            data["y"].append(rounded(point.y))
-            for name, end in (("low", point.low), ("high", point.high)):
-                data[name].append(rounded(point.y if end is None else end))
-            data["colour"].append(line_colour(number))
-            data["tip"].append(point.tip)
+    points = [
+        {
+            "x": rounded(point.x),
+            "y": rounded(point.y),
+            "low": rounded(point.y if point.low is None else point.low),
+            "high": rounded(point.y if point.high is None else point.high),
+            "colour": line_colour(number),
+            "tip": point.tip,
+        }
+        for number, cloud in enumerate(figure.clouds)
+        for point in cloud.points
+    ]
     places, colour = {"x": across, "y": down}, plain_field("colour")
     return drawing(
         *_equality(figure, across, down),
@@ -45,11 +44,8 @@ def scatter_drawing(figure: Scatter) -> Drawing:
         },
         *(
             {
-                "data": rows_of(
-                    {
-                        "x": [rounded(x) for x, _ in cloud.line],
-                        "y": [rounded(y) for _, y in cloud.line],
-                    }
+                "data": records(
+                    [{"x": rounded(x), "y": rounded(y)} for x, y in cloud.line]
                 ),
                 "mark": {
                     "type": "line",
@@ -71,7 +67,7 @@ def scatter_drawing(figure: Scatter) -> Drawing:
             },
         },
         height=_HEIGHT,
-        data=rows_of(data),
+        data=records(points),
     )
 
 
@@ -92,12 +88,15 @@ def _equality(figure: Scatter, across: Drawing, down: Drawing) -> list[Drawing]:
     ends = figure.reach
     layers: list[Drawing] = []
     for band in (*figure.bands, 0.0):
-        rows = rows_of(
-            {
-                "x": [rounded(end) for end in ends],
-                "y": [rounded(end * (1.0 - band)) for end in ends],
-                "high": [rounded(end * (1.0 + band)) for end in ends],
-            }
+        rows = records(
+            [
+                {
+                    "x": rounded(end),
+                    "y": rounded(end * (1.0 - band)),
+                    "high": rounded(end * (1.0 + band)),
+                }
+                for end in ends
+            ]
         )
         mark: Drawing = {"type": "line", "stroke": "var(--ink)", "strokeWidth": 1}
         shown: Drawing = {"x": across, "y": down}

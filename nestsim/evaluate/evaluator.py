@@ -27,8 +27,8 @@ from nestsim.scenario.load import Scenario
 from nestsim.scenario.simulation import SimulationSpec
 from nestsim.simulator.jittered import jittered_times
 from nestsim.simulator.noise import Jitter
-from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay, replayed_time
+from nestsim.simulator.system import Replay
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan

@@ -9,14 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from estimators.models.huggingface import load_huggingface
-from estimators.models.library import load_model, model_names
+from estimators.models.library import build_spec, load_model, model_names
 from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
 from estimators.models.spec import (
     TransformerSpec,
     with_num_layers,
     without_padding,
 )
-from estimators.models.words import build_spec
 from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.architectures import (
     Architecture,

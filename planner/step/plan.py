@@ -26,9 +26,8 @@ from estimators.grouping import CP_COMM_TYPES, PLAIN_GROUPING
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from planner.step.schedules import SCHEDULES
-from topologies.errors import InputError
+from topologies.errors import InputError, short_repr
 from topologies.settings import NameChoice
-from topologies.short_repr import short_repr
 
 MOST_DEVICES = 16_000_000
 """Most devices that a plan may name; more are slips of the keyboard."""
@@ -222,13 +221,13 @@ class Plan:
     e.g. ``"tp8 dp2 pp4"``."""
 
     gradient_algorithm: str
-    """Algorithm of the gradient collectives, of `estimators.collectives.algorithms`:
+    """Algorithm of the gradient collectives, of `estimators.collectives.cost`:
     the search chooses ``"ring"`` or ``"hierarchical"``. Operations that it does not
     have are done by rings."""
 
     tensor_algorithm: str
     """Algorithm of the tensor-parallel collectives, of
-    `estimators.collectives.algorithms`. Operations that it does not have are done by
+    `estimators.collectives.cost`. Operations that it does not have are done by
     rings."""
 
     stages: tuple[Stage, ...]

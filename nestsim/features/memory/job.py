@@ -34,8 +34,7 @@ from planner.step.recompute import saved_bytes
 from planner.step.room import RoomKind, is_within, judge_room
 from planner.step.schedules import SCHEDULES
 from planner.work import Progress
-from topologies.errors import InputError
-from topologies.short_repr import short_repr
+from topologies.errors import InputError, short_repr
 from topologies.units import format_size
 
 LOGITS = "logits"

@@ -23,7 +23,7 @@ from nestsim.features.validation.metrics import (
     ranking_of,
 )
 from planner.step.room import judge_room
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 K = TypeVar("K", bound=Hashable)
 

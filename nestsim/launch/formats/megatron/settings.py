@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from estimators.layers.saved_activations import ATTENTION_CORE
+from estimators.models.library import HYBRID_KINDS
 from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
-from estimators.models.words import HYBRID_KINDS
 from nestsim.launch.carried import OptionGroup, words_of_option
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.options import write_layout, write_list
