@@ -33,7 +33,7 @@ from topologies.errors import InputError
 from topologies.settings import Argument, Text
 
 
-class PublishedModel(Table):
+class NamedModel(Table):
     """A model that is known by its name or its file, and what may differ from it."""
 
     sequence_length: SequenceLength | None = Field(None, examples=[4096])
@@ -73,7 +73,7 @@ class PublishedModel(Table):
         return _adapted(spec, self.num_layers, self.mean_sequence_length)
 
 
-class LibraryModel(PublishedModel):
+class LibraryModel(NamedModel):
     """A published model, by name."""
 
     name: Text = Field(
@@ -95,7 +95,7 @@ class LibraryModel(PublishedModel):
         return self.adapted(load_model(self.name, sequence_length=self.sequence_length))
 
 
-class HuggingFaceModel(PublishedModel):
+class HuggingFaceModel(NamedModel):
     """A Hugging Face config.json of a type that is read; errors list these types."""
 
     config: Text = Field(examples=["config.json"])
