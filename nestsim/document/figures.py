@@ -4,7 +4,7 @@ Lengths and places are in the unit that the axis names. A *tip* is what the page
 where somebody points at a mark; *words* stand beside it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -191,6 +191,9 @@ class GroupedBar(NamedTuple):
     """Where a diamond stands, at the end of an axis that is too short; None for
     none."""
 
+    whisker: tuple[float, float] | None = None
+    """From where to where a thin line lies on the bar: its range; None for none."""
+
 
 class BarsOfGroup(NamedTuple):
     """Bars below one name."""
@@ -231,7 +234,12 @@ class BarGroups:
 
         Diamonds far behind all bars and lines do not make the bars short.
         """
-        ends = [end for bar in self.bars for end in (bar.length, bar.mark) if end]
+        ends = [
+            end
+            for bar in self.bars
+            for end in (bar.length, bar.mark, *(bar.whisker or ()))
+            if end
+        ]
         limit = _FAR * max(ends, default=1.0)
         ends += [bar.dot for bar in self.bars if bar.dot and bar.dot <= limit]
         return max(ends, default=1.0)
@@ -350,6 +358,24 @@ class HeatGroup(NamedTuple):
     """Of the group; empty for none."""
 
     rows: tuple[HeatRow, ...]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        rows: Sequence[str],
+        num_columns: int,
+        cell: Callable[[int, int], HeatCell | None],
+    ) -> "HeatGroup":
+        """Return the rows of these names, with a cell for each row and column."""
+        columns = range(num_columns)
+        return cls(
+            name,
+            tuple(
+                HeatRow(row, tuple(cell(place, column) for column in columns))
+                for place, row in enumerate(rows)
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -270,11 +270,18 @@ def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
         if bar.dot is not None:
             marker = ">" if bar.dot > shape.reach else "D"
             axes.plot(min(bar.dot, shape.reach), place, marker=marker, **_DOT)
+        if bar.whisker is not None:
+            axes.plot(bar.whisker, [place, place], color=INK, linewidth=2.0)
     words = [
         (
             bar.length or 0.0,
-            [min(end, shape.reach) for end in (bar.mark, bar.dot) if end is not None],
-            bar.words,
+            [
+                min(end, shape.reach)
+                for end in (bar.mark, bar.dot, *(bar.whisker or ()))
+                if end is not None
+            ],
+            # A diamond is wider than a line.
+            bar.words if bar.dot is None else f" {bar.words}",
         )
         for bar in bars
     ]
@@ -286,6 +293,7 @@ def _write_words(
     axes: "Axes",
     rows: Sequence[int],
     bars: Sequence[tuple[float, Sequence[float], str]],
+    low: float = 0.0,
 ) -> None:
     """Write words behind bars of a length; behind their marks if one is in the way."""
     whole = max(max(length, *marks, 0.0) for length, marks, _ in bars) or 1.0
@@ -296,9 +304,9 @@ def _write_words(
         else max(length, *marks)
         for length, marks, words in bars
     ]
-    write_beside(axes, ends, rows, [words for _, _, words in bars])
+    write_beside(axes, ends, rows, [words for _, _, words in bars], low)
     last = max((max(marks, default=0.0) for _, marks, _ in bars), default=0.0)
-    axes.set_xlim(0.0, max(axes.get_xlim()[1], 1.02 * last))
+    axes.set_xlim(low, max(axes.get_xlim()[1], 1.02 * last))
 
 
 def _write_parts(axes: "Axes", row: int, bar: StackedBar) -> None:
@@ -306,7 +314,8 @@ def _write_parts(axes: "Axes", row: int, bar: StackedBar) -> None:
     inches = _size(axes)[0] / axes.get_xlim()[1]
     reached = 0.0
     for part in bar.parts:
-        words, room = f"{part.length:.3g}", 0.85 * inches * part.length
+        words = f"{part.length:,.0f}" if part.length >= 100 else f"{part.length:.3g}"
+        room = 0.85 * inches * part.length
         size = size_that_fits([words], room, largest=10.0, smallest=8.0)
         if size is not None:
             colour = PAINTS[part.paint].colour
@@ -345,7 +354,7 @@ def _draw_stacks(axes: "Axes", shape: Stacks) -> None:
         (max(bar.ends), [] if bar.mark is None else [bar.mark], bar.words)
         for bar in shape.bars
     ]
-    _write_words(axes, rows, ends)
+    _write_words(axes, rows, ends, 1.03 * low)
     if low < 0.0:
         axes.axvline(0.0, color=INK, linewidth=1)
     axes.set_xlim(1.03 * low, max(axes.get_xlim()[1], 1.01 * high))

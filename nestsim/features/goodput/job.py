@@ -25,7 +25,6 @@ from nestsim.features.goodput.closed_form import (
     spares_for,
     young_interval,
 )
-from nestsim.features.goodput.failures import GIVEN, FailureKind
 from nestsim.features.goodput.results import (
     CheckpointFacts,
     GoodputFindings,
@@ -34,7 +33,12 @@ from nestsim.features.goodput.results import (
     IntervalPoint,
     SeedBand,
 )
-from nestsim.features.goodput.simulate import RecoveryHabits, run_seeds
+from nestsim.features.goodput.simulate import (
+    GIVEN,
+    FailureKind,
+    RecoveryHabits,
+    run_seeds,
+)
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.operations.goodput import STORAGE_PER_DEVICE, GoodputSpec
 from nestsim.scenario.operations.published_failures import (
@@ -160,11 +164,11 @@ def failure_kinds(
     counts = {
         "device": network.num_devices,
         "node": num_nodes,
-        "switch": sum(one.count for one in parts.switches if not one.inside_node),
+        "switch": sum(part.count for part in parts.switches if not part.inside_node),
         "link": sum(
-            one.count * one.cables_each(one.cable_bandwidth)
-            for one in parts.bundles
-            if not one.inside_node
+            part.count * part.cables_each(part.cable_bandwidth)
+            for part in parts.bundles
+            if not part.inside_node
         ),
         "fabric": network.num_devices,
         "job": 1,
@@ -313,11 +317,11 @@ class _JobParts:
         )
 
     def _checkpoint(self) -> CheckpointFacts:
-        spec, size, each = self.spec, self.spec.size, None
+        spec, size, per_parameter = self.spec, self.spec.size, None
         if size is None:
             kept = self.workload.parameter_bytes
-            each = kept.weights + kept.optimizer
-            size = each * self.workload.graph.num_parameters
+            per_parameter = kept.weights + kept.optimizer
+            size = per_parameter * self.workload.graph.num_parameters
         host = self.scenario.host
         to_host = spec.host_bandwidth or host.to_host / host.devices_per_link
         nodes = size / (self.num_nodes * spec.node_bandwidth)
@@ -326,7 +330,7 @@ class _JobParts:
         read = size / (spec.read_bandwidth or usual)
         return CheckpointFacts(
             size=size,
-            bytes_per_parameter=each,
+            bytes_per_parameter=per_parameter,
             copy=size / self.num_devices / to_host,
             upload=max(nodes, written),
             read=max(nodes, read),
@@ -370,12 +374,12 @@ class _JobParts:
         replicas, micro_batch = self._data_parallel()
         units = math.gcd(replicas, self.num_nodes)
         if self.spec.elastic == "smaller-batch":
-            return units, tuple(one / units for one in range(units + 1))
+            return units, tuple(count / units for count in range(units + 1))
         batches = -(-self.workload.training.global_batch_size // micro_batch)
         whole = -(-batches // replicas)
         slower = [
-            whole / -(-batches // (replicas * one // units))
-            for one in range(1, units + 1)
+            whole / -(-batches // (replicas * count // units))
+            for count in range(1, units + 1)
         ]
         return units, (0.0, *slower)
 

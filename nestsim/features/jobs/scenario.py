@@ -150,7 +150,7 @@ class JobsScenario:
 
     def files(self) -> tuple[Path, ...]:
         """Return the files that the jobs are read from; their own comes first."""
-        named = chain.from_iterable(one.scenario.files() for one in self.tenants)
+        named = chain.from_iterable(tenant.scenario.files() for tenant in self.tenants)
         return tuple(dict.fromkeys((self.path, *named)))
 
 
@@ -176,7 +176,7 @@ def _jobs_of(document: Mapping[str, Any], file: Path, text: bytes) -> JobsScenar
     tables = [_job_table(job, index) for index, job in enumerate(jobs)]
     shared = _shared_table(document.get("shared", {}))
     common = {
-        key: one for key, one in document.items() if key not in {"jobs", "shared"}
+        key: value for key, value in document.items() if key not in {"jobs", "shared"}
     }
     tenants = tuple(
         _tenant(index, table, _scenario(common, index, table, file))
@@ -195,7 +195,7 @@ def _jobs_of(document: Mapping[str, Any], file: Path, text: bytes) -> JobsScenar
 
 
 def _check_list(jobs: object) -> None:
-    if not isinstance(jobs, list) or not all(isinstance(one, dict) for one in jobs):
+    if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
         raise InputError(
             "has the wrong type",
             where="jobs",
@@ -324,14 +324,14 @@ def _devices(table: JobTable, most: int) -> IntArray | None:
             got=table.placement,
             expected="num_devices = 512 in place of devices, or no placement",
         )
-    texts = [one.strip() for one in table.devices.split(",")]
+    texts = [part.strip() for part in table.devices.split(",")]
     try:
         ranges = parsed_ranges(texts)
     except InputError as error:
         raise InputError(
             error.problem, where="devices", got=error.got, expected=_RANGES
         ) from None
-    last = max(one[-1] for one in ranges)
+    last = max(part[-1] for part in ranges)
     if last >= most:
         raise InputError(
             "no such device",

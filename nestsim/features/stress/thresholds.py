@@ -250,7 +250,7 @@ def quantity_of(network: Network, level: str, quantity: str | None) -> str:
         If there is no such level, or it has no such quantity.
     """
     ratios = built_ratios(network)
-    names = [one.name for one in network.levels]
+    names = [known.name for known in network.levels]
     if level not in names:
         raise InputError(
             "no such level",

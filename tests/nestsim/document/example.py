@@ -90,7 +90,15 @@ BARS = BarGroups(
         BarsOfGroup(
             group,
             tuple(
-                GroupedBar(name, length, f"{length}", f"series-{place}", 9.0, dot=dot)
+                GroupedBar(
+                    name,
+                    length,
+                    f"{length}",
+                    f"series-{place}",
+                    9.0,
+                    dot=dot,
+                    whisker=(2.0, 5.0),
+                )
                 for place, (name, length, dot) in enumerate(
                     (("one", 4.0, 4.5), (LONG, 12.5, 99.0), (HOSTILE, None, None))
                 )

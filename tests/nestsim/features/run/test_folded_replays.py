@@ -11,8 +11,6 @@ from nestsim.features.run.figures import (
     level_rows,
     link_rows,
     links_title,
-    timeline_bars,
-    timeline_windows,
 )
 from nestsim.features.run.statistics import (
     bubble_fraction,
@@ -20,6 +18,7 @@ from nestsim.features.run.statistics import (
     level_uses,
     stage_breakdowns,
 )
+from nestsim.features.run.timeline import timeline_bars, timeline_windows
 from nestsim.simulator.replay import replay
 from nestsim.simulator.system import Replay
 from nestsim.simulator.trace import write_chrome_trace

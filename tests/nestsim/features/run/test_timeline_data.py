@@ -3,7 +3,7 @@
 import numpy as np
 
 from nestsim.document.wording import time_unit
-from nestsim.features.run.figures import (
+from nestsim.features.run.timeline import (
     BAR_KINDS,
     timeline_bars,
     timeline_title,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nestsim.evaluate.evaluator import Evaluator
-from nestsim.launch.formats.chakra import wire
-from nestsim.launch.formats.chakra.writing import GROUPS, write_chakra
+from nestsim.launch.formats import chakra as wire
+from nestsim.launch.formats.chakra import GROUPS, write_chakra
 from nestsim.lowering.lower import stage_collectives
 from planner.plans.spec import PlanSpec
 from planner.step.schedules import BACKWARD, FORWARD, WEIGHT, find_schedule
@@ -339,7 +339,7 @@ def test_experts_exchange_tokens():
 
 
 def test_what_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr("nestsim.launch.formats.chakra.writing.MOST_NODES", 10)
+    monkeypatch.setattr("nestsim.launch.formats.chakra.MOST_NODES", 10)
     with pytest.raises(InputError, match="too large for Chakra"):
         write_chakra(job_of())
 

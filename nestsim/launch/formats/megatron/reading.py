@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from nestsim.launch.carried import launch_table
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.carried import kept_options
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
 from nestsim.launch.formats.megatron.options import GivenOptions
 from nestsim.launch.formats.megatron.settings import model_options, script_of
@@ -92,9 +91,9 @@ def _trains(words: Sequence[str]) -> bool:
 
 def _program(words: Iterable[str]) -> str:
     for word in words:
-        found = _PROGRAM.fullmatch(word)
-        if found is not None:
-            return found[1]
+        program = _PROGRAM.fullmatch(word)
+        if program is not None:
+            return program[1]
     return known.GPT_SCRIPT
 
 
@@ -104,17 +103,17 @@ def _options(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
     Those behind the program, where there is one: a launcher has options of its own.
     """
     program = program_place(words)
-    found: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
     name = None
     for word in words[0 if program is None else program + 1 :]:
         if re.match(r"--[A-Za-z]", word):
             name, equals, value = word[2:].partition("=")
-            found[name] = [value] if equals else []
+            options[name] = [value] if equals else []
         elif name is not None:
-            found[name].append(word)
+            options[name].append(word)
     return {
         name: tuple(values)
-        for name, values in found.items()
+        for name, values in options.items()
         if program is not None or name.replace("-", "_") not in _LAUNCHERS
     }
 
@@ -182,8 +181,7 @@ def options_job(
             name: tables["model"][name] for name in _NAMED if name in tables["model"]
         }
         tables["model"] = {**(source.model_table() or {}), **model}
-    carried = kept_options(given)
-    tables |= launch_table(known.FORMAT, carried, given.assumptions)
+    tables |= launch_table(known.FORMAT, given.kept(), given.assumptions)
     return ImportedJob(
         name=source.path.stem,
         tables=tables,
