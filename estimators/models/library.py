@@ -331,11 +331,17 @@ def model_names() -> tuple[str, ...]:
     return _tables().models
 
 
+def model_words(name: str) -> dict[str, Any]:
+    """Return what the library writes of a model: words, source and note."""
+    words = resolve_table(_tables().words, name)
+    words.pop("columns", None)
+    return words
+
+
 @cache
 def published_model(name: str) -> PublishedModel:
     """Return an entry of the library, of a name that is one of `model_names`."""
-    words = resolve_table(_tables().words, name)
-    words.pop("columns", None)
+    words = model_words(name)
     source, note = words.pop("source"), words.pop("note", "")
     return PublishedModel(build_spec(words), f"{source}; {note}" if note else source)
 

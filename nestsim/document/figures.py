@@ -517,5 +517,81 @@ class Strips:
         return ()
 
 
-Shape = Curves | BarGroups | Stacks | HeatMap | CostFront | Strips
+class CloudPoint(NamedTuple):
+    """A point of a cloud; both of its places are above 0."""
+
+    x: float
+    y: float
+    tip: str
+    """Text that the page shows where somebody points at the point."""
+
+    low: float | None = None
+    """Lower end of the line upright through the point; None for no line."""
+
+    high: float | None = None
+    """Upper end of that line; None for no line."""
+
+
+class Cloud(NamedTuple):
+    """Points of one colour, and a line that need not go through them."""
+
+    name: str
+    points: tuple[CloudPoint, ...]
+    line: tuple[tuple[float, float], ...] = ()
+    """Places that the line joins, from left to right; none for no line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """Clouds of points over logarithmic axes."""
+
+    clouds: tuple[Cloud, ...]
+    """In the order of the legend; later ones lie above."""
+
+    across: str
+    """Title of the horizontal axis."""
+
+    up: str
+    """Title of the vertical axis."""
+
+    bands: tuple[float, ...] = ()
+    """Relative distances from equal places that are shaded, around a line of equality;
+    none for no line, and axes of their own."""
+
+    @property
+    def legend(self) -> tuple[Swatch, ...]:
+        """Return what the colours stand for."""
+        return tuple(
+            Swatch(name=cloud.name, paint=str(number), line=True)
+            if cloud.line
+            else Swatch(name=cloud.name, paint=f"series-{number % MOST_CLOUDS}")
+            for number, cloud in enumerate(self.clouds)
+        )
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Return the ends of the horizontal axis."""
+        places = [point.x for cloud in self.clouds for point in cloud.points]
+        places += [x for cloud in self.clouds for x, _ in cloud.line]
+        return self._ends(places if not self.bands else [*places, *self._heights])
+
+    @property
+    def heights(self) -> tuple[float, float]:
+        """Return the ends of the vertical axis; with bands, those of the other."""
+        return self.reach if self.bands else self._ends(self._heights)
+
+    @property
+    def _heights(self) -> list[float]:
+        heights = [point.y for cloud in self.clouds for point in cloud.points]
+        return heights + [y for cloud in self.clouds for _, y in cloud.line]
+
+    @staticmethod
+    def _ends(places: Sequence[float]) -> tuple[float, float]:
+        return min(places) / 1.25, max(places) * 1.25
+
+
+MOST_CLOUDS = 10
+"""Clouds that colours tell apart."""
+
+Shape = Curves | BarGroups | Stacks | HeatMap | CostFront | Strips | Scatter
 """What page and picture can draw."""

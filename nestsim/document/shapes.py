@@ -1,4 +1,4 @@
-"""Each kind of figure on axes: curves with bands, bars, stacks, maps, Pareto fronts."""
+"""Each kind of figure on axes: curves, bars, stacks, maps, Pareto fronts, clouds."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nestsim.document.canvas import heat_colours, write_beside
+from nestsim.document.canvas import heat_colours, plain_logarithms, write_beside
 from nestsim.document.figures import (
     BETTER,
     STRONGEST,
@@ -17,6 +17,7 @@ from nestsim.document.figures import (
     DrawnCurve,
     FrontPoint,
     HeatMap,
+    Scatter,
     Shape,
     StackedBar,
     Stacks,
@@ -112,7 +113,7 @@ def _fill(paint: str) -> dict[str, Any]:
 
 def margins_of(shape: Shape, width: float) -> Margins:
     """Return what a figure needs in a panel of a width [inch]."""
-    if isinstance(shape, Curves | CostFront):
+    if isinstance(shape, Curves | CostFront | Scatter):
         return Margins(3.3 if width < 10 else 4.0, 0.85)
     if isinstance(shape, Strips):
         names = [row.name for row in shape.rows]
@@ -143,7 +144,7 @@ def draw_shape(axes: "Axes", shape: Shape) -> None:
     axes.tick_params(labelsize=_TICKS)
     _DRAW[type(shape)](axes, shape)
     axes.set_xlabel(shape.across, size=_LABEL, parse_math=False)
-    up = shape.up if isinstance(shape, Curves | CostFront) else ""
+    up = shape.up if isinstance(shape, Curves | CostFront | Scatter) else ""
     axes.set_ylabel(up, size=_LABEL, parse_math=False)
 
 
@@ -513,6 +514,48 @@ def _places(points: Sequence[FrontPoint]) -> tuple[list[float], list[float]]:
     return [point.x for point in points], [point.y for point in points]
 
 
+def _draw_scatter(axes: "Axes", shape: Scatter) -> None:
+    import seaborn as sns
+
+    for number, cloud in enumerate(shape.clouds):
+        colour = DISTINCT[number % len(DISTINCT)]
+        sns.scatterplot(
+            x=[point.x for point in cloud.points],
+            y=[point.y for point in cloud.points],
+            marker=_POINTS[number % len(_POINTS)],
+            color=colour,
+            alpha=0.75,
+            s=24,
+            linewidth=0,
+            legend=False,
+            ax=axes,
+        )
+        spread = [point for point in cloud.points if point.low is not None]
+        axes.vlines(
+            [point.x for point in spread],
+            [point.low or point.y for point in spread],
+            [point.high or point.y for point in spread],
+            colors=colour,
+            alpha=0.2,
+            linewidth=1,
+        )
+        if cloud.line:
+            xs, ys = zip(*cloud.line, strict=True)
+            axes.plot(xs, ys, linewidth=1.6, **_stroke(number, number))
+    ends = np.array(shape.reach)
+    if shape.bands:
+        axes.plot(ends, ends, color=INK, linewidth=1)
+    for band in shape.bands:
+        low, high = ends * (1.0 - band), ends * (1.0 + band)
+        axes.fill_between(ends, low, high, color=INK, alpha=0.07, linewidth=0)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(*shape.reach)
+    axes.set_ylim(*shape.heights)
+    plain_logarithms(axes.xaxis)
+    plain_logarithms(axes.yaxis)
+
+
 _DRAW: Mapping[type[Shape], Callable[..., None]] = MappingProxyType(
     {
         Curves: _draw_curves,
@@ -521,6 +564,7 @@ _DRAW: Mapping[type[Shape], Callable[..., None]] = MappingProxyType(
         Strips: _draw_strips,
         HeatMap: _draw_heat,
         CostFront: _draw_front,
+        Scatter: _draw_scatter,
     }
 )
 """Kind of figure -> what draws it."""

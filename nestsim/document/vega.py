@@ -38,12 +38,14 @@ from nestsim.document.figures import (
     FrontPoint,
     GroupedBar,
     HeatMap,
+    Scatter,
     Shape,
     StackPart,
     Stacks,
     Strips,
 )
 from nestsim.document.paints import fill, line_colour, line_dash
+from nestsim.document.scatter import scatter_drawing
 
 _APART = "|"
 """Between the number of a row or column, by which they differ, and its label."""
@@ -618,6 +620,7 @@ _DRAWN: Mapping[type[Shape], Callable[..., Drawing]] = MappingProxyType(
         HeatMap: _heat,
         CostFront: _front,
         Strips: _strips,
+        Scatter: scatter_drawing,
     }
 )
 """Kind of figure -> what writes it in Vega-Lite."""

@@ -12,7 +12,7 @@ import numpy as np
 from estimators.collectives.transports import library_network
 from estimators.platform import Platform
 from nestsim.evaluate.cost import ClusterCost, cluster_cost
-from nestsim.scenario.hardware.groups import DeviceGroup
+from nestsim.scenario.hardware.accelerator import DeviceGroup
 from planner.frameworks.framework import PRESETS
 from planner.step.fleet import DeviceKind, Fleet
 from topologies.builders import build_network

@@ -20,8 +20,8 @@ from estimators.user_files import UserConstants, UserLinks
 from nestsim.evaluate.cost import ClusterCost, RunCost
 from nestsim.evaluate.uncertainty import Band, MemoryNeed
 from nestsim.evaluate.verdict import Verdict
-from nestsim.scenario.hardware.groups import DeviceGroup
-from nestsim.scenario.settings import Assertion
+from nestsim.scenario.assertions import Assertion
+from nestsim.scenario.hardware.accelerator import DeviceGroup
 from nestsim.simulator.system import Replay
 from planner.cost.objective import PricedPlan
 from planner.explain.explain import Explanation

@@ -17,15 +17,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, Le
 
-from estimators.grouping import PLAIN_GROUPING
+from estimators.grouping import CP_COMM_TYPES, PLAIN_GROUPING
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError, short_repr
+from topologies.settings import NameChoice
 
 MOST_DEVICES = 16_000_000
 """Most devices that a plan may name; more are slips of the keyboard."""
@@ -121,6 +123,11 @@ _PARALLEL_NAMES = (
 
 COUNTED_MODES = frozenset({"selective", "full"})
 """Recompute modes that stages may use for some of their blocks only."""
+
+
+CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
+Recompute = Annotated[str, NameChoice(("none", "selective", "full", "stage"))]
+ZeroStage = Annotated[int, Ge(0), Le(3)]
 
 
 class Offload(NamedTuple):

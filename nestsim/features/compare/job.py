@@ -25,7 +25,7 @@ from nestsim.features.sweep.runner import run_sweep
 from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import Outcome, Point, Row, Store, content_key
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.settings import SweepSpec
+from nestsim.scenario.stress import SweepSpec
 from planner.rivals import PLANNERS
 from planner.rivals.protocol import PlannerSettings
 from planner.work import Progress

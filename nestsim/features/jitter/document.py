@@ -26,7 +26,7 @@ from nestsim.document.wording import (
     signed_percent,
 )
 from nestsim.features.jitter.job import JitteredSteps, JitterResult, SlowestActor
-from nestsim.scenario.operations.jitter import JitterSpec
+from nestsim.scenario.jitter import JitterSpec
 from planner.work import Spent
 from topologies.units import format_duration
 

@@ -26,8 +26,8 @@ from nestsim.features.jitter.scale import (
 from nestsim.features.sweep.runner import run_sweep
 from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import Point, Row, content_key
+from nestsim.scenario.jitter import JitterSpec
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.operations.jitter import JitterSpec
 from nestsim.simulator.jittered import jittered_replay
 from nestsim.simulator.system import Replay
 from nestsim.simulator.work import PipelineWork

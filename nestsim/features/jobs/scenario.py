@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from nestsim.scenario.editing import toml_text
-from nestsim.scenario.errors import explain
+from nestsim.scenario.errors import checked
 from nestsim.scenario.load import MAX_FILE, UNSAVED, Scenario, scenario_of
-from nestsim.scenario.operations.jobs import (
+from nestsim.scenario.table import (
     MOST_JOBS,
     OWN_TABLES,
     PLACEMENTS,
@@ -142,10 +141,7 @@ class JobsScenario:
         """
         listed = list(dict.fromkeys(seeds))
         if listed:
-            try:
-                SharedTable.model_validate({"ecmp_seeds": listed})
-            except ValidationError as error:
-                raise explain(error, SharedTable) from None
+            checked(SharedTable, {"ecmp_seeds": listed})
         return replace(self, ecmp_seeds=tuple(listed))
 
     def files(self) -> tuple[Path, ...]:
@@ -213,16 +209,16 @@ def _check_list(jobs: object) -> None:
 
 def _job_table(job: Mapping[str, Any], index: int) -> JobTable:
     try:
-        return JobTable.model_validate(job)
-    except ValidationError as error:
-        raise explain(error, JobTable).at(f"jobs[{index}]") from None
+        return checked(JobTable, job)
+    except InputError as error:
+        raise error.at(f"jobs[{index}]") from None
 
 
 def _shared_table(shared: object) -> SharedTable:
     try:
-        return SharedTable.model_validate(shared)
-    except ValidationError as error:
-        raise explain(error, SharedTable).at("shared") from None
+        return checked(SharedTable, shared)
+    except InputError as error:
+        raise error.at("shared") from None
 
 
 def _scenario(

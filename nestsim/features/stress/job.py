@@ -48,7 +48,7 @@ from nestsim.running.store import (
     content_key,
 )
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.settings import ConditionSpec, StressSpec
+from nestsim.scenario.stress import ConditionSpec, StressSpec
 from planner.rivals import PLANNERS
 from planner.step.plan import Plan
 from planner.work import Progress

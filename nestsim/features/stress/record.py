@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         RobustChoice,
         StressResult,
     )
-    from nestsim.scenario.settings import ConditionSpec
+    from nestsim.scenario.stress import ConditionSpec
 
 FILES = (
     *("stress.json", "stress.csv", "matrix.csv"),
@@ -183,7 +183,7 @@ def _condition_json(condition: "ConditionSpec", num_devices: int) -> dict[str, A
     return {
         "name": condition.name,
         "oversubscription": dict(condition.oversubscription),
-        "degraded": degraded_json(condition.degradation, num_devices),
+        "degraded": degraded_json(condition.degraded, num_devices),
         "background": [
             {
                 "links": traffic.links,

@@ -12,7 +12,7 @@ from nestsim.evaluate.cost import ClusterCost, RunCost, pareto_front
 from nestsim.features.stress.conditions import AS_BUILT, canonical, ratio_condition
 from nestsim.features.stress.evaluator import ConditionResult, limiting_term
 from nestsim.features.stress.thresholds import BestPlanChange, InverseRequest
-from nestsim.scenario.settings import ConditionSpec
+from nestsim.scenario.stress import ConditionSpec
 from planner.step.plan import Plan
 from topologies.arrays import FloatArray
 from topologies.errors import short_repr

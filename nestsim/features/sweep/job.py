@@ -64,7 +64,7 @@ class ScenarioSweepResult:
     """Name of the scenario."""
 
     what: str
-    """One of `nestsim.scenario.settings.SWEPT`."""
+    """One of `nestsim.scenario.stress.SWEPT`."""
 
     axes: tuple[Axis, ...]
     """Settings that vary, with their values."""
@@ -98,7 +98,7 @@ def scenario_sweep(
     InputError
         If there is nothing to vary, or no point of it is a scenario.
     """
-    axes = merged(scenario.sweep.values, given)
+    axes = merged(scenario.sweep.set, given)
     points = product(axes)
     task = ScenarioTask.of(scenario, what)
     task.check(points)

@@ -76,7 +76,7 @@ class ScenarioTask:
     """What it says of the job."""
 
     what: str
-    """One of `nestsim.scenario.settings.SWEPT`."""
+    """One of `nestsim.scenario.stress.SWEPT`."""
 
     @classmethod
     def of(cls, scenario: "Scenario", what: str | None = None) -> "ScenarioTask":

@@ -14,8 +14,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from estimators.layers.saved_activations import ATTENTION_CORE
 from nestsim.document.dumps import dump_json
 from nestsim.launch.carried import (
@@ -60,8 +58,7 @@ from nestsim.launch.formats.usual import expert_group_gaps, strongest
 from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchGap, LaunchJob, rank_map
 from nestsim.launch.read import Settings
 from nestsim.launch.training import CHECK_COMMAND, check_text
-from nestsim.scenario.plan import PlanTable
-from nestsim.scenario.search import TrainingTable
+from nestsim.scenario.defaults import checked_plan, checked_training
 from nestsim.scenario.software import SoftwareTable
 from planner.frameworks.framework import PRESETS
 from planner.plans.checks import AUTO
@@ -111,7 +108,7 @@ def _gap(
 
 
 def _plan_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
-    launched = PlanTable.model_validate(read.tables["plan"]).build(PRESETS[PRESET])
+    launched = checked_plan(read.tables["plan"], PRESETS[PRESET])
     for field in fields(launched):
         name = field.name
         wanted, has = getattr(job.settings, name), getattr(launched, name)
@@ -137,11 +134,10 @@ def _model_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
 
 def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     try:
-        table = TrainingTable.model_validate(read.tables["training"])
-    except ValidationError as error:
+        launched = checked_training(read.tables["training"], PRESETS[PRESET])
+    except InputError as error:
         yield LaunchGap("training", str(read.tables["training"]), f"{error}.")
         return
-    launched = table.build(PRESETS[PRESET])
     yield from _differing("training", job.training, launched, _TRAINING)
 
 

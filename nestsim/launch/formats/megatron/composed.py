@@ -10,6 +10,7 @@ from typing import Any
 
 from estimators.layers.saved_activations import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.models.limits import MAX_LAYERS
+from estimators.training import TrainingSpec
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.options import (
     GivenOptions,
@@ -20,9 +21,8 @@ from nestsim.launch.formats.megatron.options import (
 )
 from nestsim.launch.formats.usual import decoder_family, gated_width
 from nestsim.launch.read import Settings
-from nestsim.scenario.base import Table
+from nestsim.scenario.base import AnyTable, settings
 from nestsim.scenario.model import SpelledOutModel
-from nestsim.scenario.search import TrainingTable
 from planner.frameworks.framework import PRESETS
 from topologies.errors import InputError
 from topologies.input_file import Value
@@ -82,20 +82,21 @@ def read_tables(given: GivenOptions, launched: Launched) -> dict[str, Settings]:
     model = read_model(given, launched)
     return {
         "model": model,
-        "training": _said(_training(given, launched), TrainingTable),
+        "training": _said(_training(given, launched), TrainingSpec),
         "software": _software(given, preset),
         "plan": _plan(given, launched, model),
     }
 
 
-def _said(table: Mapping[str, Any], form: type[Table]) -> Settings:
+def _said(table: Mapping[str, Any], form: AnyTable) -> Settings:
     """Return a table without what the scenario has where it is silent."""
+    known = settings(form)
     return {
         name: value
         for name, value in table.items()
-        if name not in form.model_fields
-        or form.model_fields[name].is_required()
-        or form.model_fields[name].default != value
+        if name not in known
+        or known[name].is_required()
+        or known[name].default != value
     }
 
 

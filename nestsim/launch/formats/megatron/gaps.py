@@ -24,9 +24,8 @@ from nestsim.launch.formats.megatron.settings import (
 )
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
+from nestsim.scenario.defaults import checked_plan, checked_training
 from nestsim.scenario.model import WHICH_MODEL, AnyModel
-from nestsim.scenario.plan import PlanTable
-from nestsim.scenario.search import TrainingTable
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import outline_plan
 from planner.search.launchable import broken_rules
@@ -170,7 +169,7 @@ def _short(value: object) -> str:
 
 def _training_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]:
     preset = PRESETS[tables["software"]["preset"]]
-    read = TrainingTable.model_validate(tables["training"]).build(preset)
+    read = checked_training(tables["training"], preset)
     for field in fields(type(job.training)):
         asked = getattr(job.training, field.name)
         if (
@@ -186,7 +185,7 @@ def _plan_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]
     preset = PRESETS[tables["software"]["preset"]]
     plan = job.plan
     try:
-        spec = PlanTable.model_validate(tables["plan"]).build(preset)
+        spec = checked_plan(tables["plan"], preset)
         read = outline_plan(job.workload, spec, job.network.num_devices)
     except InputError as error:
         yield from _impossible(job, error)

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from rich.console import Console
-from tests.nestsim.report.pictures import Picture, draw
 
 from nestsim.document.figures import BarGroups, BarsOfGroup
 from nestsim.document.paints import PLANNERS
@@ -43,6 +42,7 @@ from nestsim.features.compare.results import (
 )
 from planner.cost.objective import COLLECTIVES
 from planner.work import WORK_LIMIT, Spent
+from tests.nestsim.document.pictures import Picture, draw
 from tests.nestsim.features.compare.small import load
 
 PNG = b"\x89PNG"

@@ -13,8 +13,8 @@ from nestsim.cli import main
 from nestsim.document.figures import BarGroups
 from nestsim.document.wording import amount, long_time
 from nestsim.features.goodput.results import GoodputFindings
+from nestsim.scenario.goodput import PUBLISHED
 from nestsim.scenario.load import Scenario, load_scenario
-from nestsim.scenario.operations.published_failures import PUBLISHED
 from tests.nestsim.features.compare.small import write
 from topologies.errors import InputError
 

@@ -4,7 +4,6 @@ import csv
 import io
 
 import pytest
-from tests.nestsim.report.pictures import draw
 
 from nestsim.document.dumps import csv_of
 from nestsim.document.parts import Document
@@ -15,6 +14,7 @@ from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
 from nestsim.features.stress.record import stress_json, stress_rows
 from nestsim.scenario import load_scenario
+from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.stress.clusters import TEXT
 
 COST = """

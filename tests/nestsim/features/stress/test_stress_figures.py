@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.nestsim.report.pictures import Picture, draw
 
 from nestsim.document.paints import PLANNERS
 from nestsim.document.sheet import draw_document
@@ -12,6 +11,7 @@ from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
 from nestsim.features.stress.record import stress_json
 from nestsim.features.stress.results import StressResult, hottest_bars, share_to_keep
+from tests.nestsim.document.pictures import Picture, draw
 from tests.nestsim.features.stress.clusters import small
 
 CONDITIONS = """

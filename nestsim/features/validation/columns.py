@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from planner.frameworks.framework import PRESETS, Preset
 from topologies.errors import InputError, Problems, readable
 from topologies.input_file import read_text
 from topologies.units import NUMBER_PATTERN
@@ -31,7 +30,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         "unknown-accelerator": "the catalogue has no such device",
         "unknown-network": "the links are not stated in a form that can be read",
         "unknown-precision": "the number format is not known",
-        "low-precision": "an 8- or 4-bit format that the accelerator has no rate for",
+        "low-precision": "a number format that the accelerator has no rate for",
         "unknown-recompute": "what is recomputed is not one of the modelled modes",
         "unknown-sharding": "what is sharded is not one of the modelled ways",
         "uneven-plan": "stages with unlike parallel sizes or recompute",
@@ -384,136 +383,3 @@ def _check_names(rows: Sequence[Row]) -> None:
                 expected="a name of its own for every row",
             )
         seen.add(row.row_id)
-
-
-COUNT = r"(?<![0-9])([1-9][0-9]{0,8})"
-"""Pattern of a number of something that is described in words."""
-
-RATE = r"(?<![0-9.])([0-9]{1,9}(?:\.[0-9]{1,9})?)"
-"""Pattern of a number with or without a fraction."""
-
-
-_UNSTATED = re.compile(
-    r"(not|none) (stated|set|given|said|in (the )?(table|config))\b"
-    r"|(config|recipe|script|source) does not (set|say|state)|unknown\b"
-)
-
-
-def is_unstated(written: str) -> bool:
-    """Tell whether a description says nothing: it is empty, or begins with that."""
-    return not written or _UNSTATED.match(written) is not None
-
-
-def _software(row: Row) -> str:
-    """Return the software's description; where there is none, that of the source."""
-    written = row.words("software")
-    return written or " ".join((row.words("source"), row.words("zero_or_fsdp")))
-
-
-_OF_CORE = (
-    ("zero_or_fsdp", "distributed optimizer"),
-    ("flash_attention", r"\bte\b|transformer engine"),
-    ("precision", "fp8|fp4"),
-)
-"""Columns and what in them only Megatron Core has, of what is called Megatron-LM."""
-
-
-_WORDS = (
-    # Meta's own, of Llama 3: one reduction a step and interleaved chunks, as Megatron
-    # Core has them.
-    (r"\bmeta\b.*fsdp", "megatron-core"),
-    (r"aceso", "aceso"),
-    (r"\bmist\b", "mist"),
-    (r"megatron-bridge|\bnemo\b", "nemo"),
-    # NVIDIA's repository has been that of Megatron Core since 2023.
-    (r"megatron(?:-lm)?[-/(]*core|mcore|megatron-fsdp", "megatron-core"),
-    (r"nvidia/megatron-lm", "megatron-core"),
-    (r"megatron.*deepspeed|deepspeed.*megatron", "deepspeed"),
-    (r"gpt-neox|bigscience", "deepspeed"),
-    (r"megatron-lm|megatron-ptd", "megatron-lm"),
-    (r"deepspeed", "deepspeed"),
-    (r"internevo", "internevo"),
-    (r"maxtext|levanter|\bjax\b|\bxla\b|pathways", "maxtext"),
-    (r"torchtitan", "torchtitan"),
-    (r"composer|foundry", "llm-foundry"),
-    (r"fsdp|fully-sharded", "fsdp"),
-    (r"\bddp\b", "ddp"),
-    (r"litgpt|metaseq|torchtune", "fsdp"),
-)
-"""What a description of the software contains, as a pattern, with hyphens for blanks
-and underscores -> its preset, the first that does."""
-
-
-def find_preset(software: str) -> tuple[Preset, str]:
-    """Return the preset of a framework, and what was assumed to find it."""
-    written = re.sub(r"[ _]+", "-", software.lower())
-    for words, name in _WORDS:
-        if re.search(words, written):
-            return PRESETS[name], ""
-    what = f"software {software} as" if software else "software ="
-    return PRESETS["megatron-lm"], f"{what} megatron-lm"
-
-
-def _find(row: Row) -> tuple[Preset, str]:
-    """Return the preset of a row's framework, and what was assumed to find it."""
-    written, stated = _software(row), row.words("software")
-    if re.search(r"\btpu\b|trillium", row.words("accelerator").lower()):
-        # Whatever runs there goes through XLA.
-        written += " xla"
-    is_core = any(
-        re.search(words, row.words(column).lower()) for column, words in _OF_CORE
-    )
-    if is_core:
-        written = written.replace("Megatron-LM", "Megatron-Core")
-    preset, sentence = find_preset(written)
-    if sentence and is_core:
-        preset = PRESETS["megatron-core"]
-        sentence = f"software {stated} as {preset.name}"
-    if not stated:
-        known = "" if sentence else ", by the source"
-        sentence = f"software = {preset.name}{known}"
-    return preset, sentence
-
-
-class Reading:
-    """A row that is being turned into a plan, and the assumptions made on the way."""
-
-    def __init__(self, row: Row) -> None:
-        self.row = row
-        self.assumed: list[str] = []
-        self.assumes_layout = False
-        """Whether a size that decides the time is not the row's."""
-        self.preset: Preset
-        self.preset, sentence = _find(row)
-        if sentence:
-            self.assume(sentence)
-
-    def words(self, column: str) -> str:
-        """Return the text of a column in small letters."""
-        return self.row.words(column).lower()
-
-    def needed(self, column: str) -> int:
-        """Return a whole number that decides the result.
-
-        Raises
-        ------
-        RowRefusedError
-            If it is not stated.
-        """
-        value = self.row.whole(column)
-        if value is None:
-            raise RowRefusedError("missing-column", f"{column} is empty")
-        return value
-
-    def given(self, column: str, default: int) -> int:
-        """Return a whole number, or the default, which is noted."""
-        value = self.row.whole(column)
-        if value is None:
-            self.assume(f"{column} = {default}")
-            return default
-        return value
-
-    def assume(self, sentence: str) -> None:
-        """Note what the row does not say, once."""
-        if sentence not in self.assumed:
-            self.assumed.append(sentence)

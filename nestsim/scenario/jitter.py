@@ -8,15 +8,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from nestsim.scenario.base import (
-    Count,
-    Factor,
-    Fraction,
-    Latency,
-    NameChoice,
-    Seed,
-    Table,
-)
+from nestsim.scenario.base import Table
 from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import (
     DISTRIBUTIONS,
@@ -28,6 +20,7 @@ from nestsim.simulator.noise import (
 )
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
+from topologies.settings import Count, Factor, Fraction, Latency, NameChoice, Seed
 
 DistributionName = Annotated[str, NameChoice(tuple(DISTRIBUTIONS))]
 
