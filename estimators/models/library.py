@@ -285,7 +285,7 @@ def _marks(text: str) -> list[int]:
     return marks
 
 
-class PublishedModel(NamedTuple):
+class LibraryEntry(NamedTuple):
     """An entry of the library."""
 
     spec: TransformerSpec
@@ -339,11 +339,11 @@ def model_words(name: str) -> dict[str, Any]:
 
 
 @cache
-def published_model(name: str) -> PublishedModel:
+def published_model(name: str) -> LibraryEntry:
     """Return an entry of the library, of a name that is one of `model_names`."""
     words = model_words(name)
     source, note = words.pop("source"), words.pop("note", "")
-    return PublishedModel(build_spec(words), f"{source}; {note}" if note else source)
+    return LibraryEntry(build_spec(words), f"{source}; {note}" if note else source)
 
 
 def load_model(
