@@ -47,10 +47,16 @@ References
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from annotated_types import Ge, Le
 
 from estimators.grouping import CP_COMM_TYPES, Grouping
 from topologies.errors import InputError
+from topologies.settings import Derived, Examples, NameChoice, Spec
+
+MAX_BATCH = 1_000_000
+"""Sequences of one optimizer step, at most."""
 
 
 class NumberFormat(NamedTuple):
@@ -225,68 +231,99 @@ _STATE_REASONS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSpec:
-    """The part of a job that does not depend on how it is split."""
+class TrainingSpec(Spec):
+    """What is trained at once, and in which precision."""
 
-    global_batch_size: int
-    """Sequences per optimizer step."""
+    global_batch_size: Annotated[int, Ge(1), Le(MAX_BATCH), Examples(512)]
+    """Sequences of one optimizer step."""
 
-    precision: str = "bf16"
-    """Number format of weights, activations and products: ``"bf16"``, ``"fp16"``,
-    ``"fp32"``."""
+    precision: Annotated[str, NameChoice(("bf16", "fp16", "fp32"))] = "bf16"
+    """Number format of weights, activations and products."""
 
-    optimizer: str = "adam"
-    """Name of the optimizer: ``"adam"``, ``"sgd"`` (with momentum), ``"adam-bf16"``,
-    ``"adam8bit"`` or ``"muon"``."""
+    optimizer: Annotated[
+        str, NameChoice(("adam", "sgd", "adam-bf16", "adam8bit", "muon"))
+    ] = "adam"
+    """The optimizer: mixed-precision Adam, SGD with momentum, Adam with its states in
+    bf16 and no master copy of the weights, Adam with its states in blocks of 8 bits and
+    no master copy (bitsandbytes), or Muon, which keeps one momentum for the matrices of
+    blocks and leaves other parameters to Adam: counted on average over the model's
+    parameters, with five Newton-Schulz iterations in each step."""
 
-    main_params_dtype: str = "fp32"
-    """Number format of the master copy of the weights [6]_."""
+    main_params_dtype: Annotated[str, NameChoice(("fp32", "fp16"))] = "fp32"
+    """Megatron's option: number format of the master copy of 16-bit weights, with the
+    optimizers "adam", "sgd" and "muon"."""
 
-    exp_avg_dtype: str = "fp32"
-    """Number format of the momentum [6]_."""
+    exp_avg_dtype: Annotated[str, NameChoice(("fp32", "bf16", "fp16", "fp8"))] = "fp32"
+    """Megatron's option: number format of the optimizer's momentum, with "adam", "sgd"
+    and "muon"."""
 
-    exp_avg_sq_dtype: str = "fp32"
-    """Number format of the variance [6]_."""
+    exp_avg_sq_dtype: Annotated[str, NameChoice(("fp32", "bf16", "fp16", "fp8"))] = (
+        "fp32"
+    )
+    """Megatron's option: number format of the optimizer's variance, with "adam", and
+    with "muon" for what it leaves to Adam."""
 
-    gradient_precision: str = "fp32"
-    """Number format of the accumulated and reduced gradients: ``"fp32"`` (Megatron-LM's
-    default with bf16) or ``"bf16"``."""
-
-    matmul_precision: str = ""
-    """Number format of the products with weights, if not `precision`: a key of
-    `estimators.training.NARROW_FORMATS`, the operands being cast before each
-    product."""
+    matmul_precision: Annotated[
+        Annotated[
+            str, NameChoice(("fp8", "fp8-blockwise", "mxfp8", "int8", "fp4", "nvfp4"))
+        ],
+        Examples("fp8", default=None),
+    ] = ""
+    """Number format of products with weights, whose operands are cast before each:
+    "fp8" with one scale for a tensor, "fp8-blockwise" with one in fp32 for 128 elements
+    (DeepSeek-V3), "mxfp8" with one in 8 bits for 32, "nvfp4" with one in 8 bits for 16;
+    "int8", "fp4" as the device has them. Left out, `precision`."""
 
     fp8_param_gather: bool = False
-    """Whether the matrices of blocks are kept and gathered in `matmul_precision`,
-    beside their master copy; embeddings, heads, norms and biases are not [6]_."""
+    """Megatron's option: the matrices of blocks are kept in `matmul_precision` beside
+    their master copy, and gathered in it where its scales are the same by rows and by
+    columns ("fp8", "fp8-blockwise"); else they travel in `precision` and are quantised
+    where they arrive. Counted on average over the model's parameters."""
 
     keep_fp8_transpose_cache: bool = True
-    """Whether such weights are kept twice, by rows and by columns, as products read
-    them."""
+    """Megatron's option: weights that `fp8_param_gather` keeps are there twice, by rows
+    and by columns, as products read them; else they are transposed at each use, which
+    is taken to cost nothing."""
 
-    moe_dispatch_precision: str = ""
+    moe_dispatch_precision: Annotated[
+        Annotated[str, NameChoice(("fp8", "fp8-blockwise", "mxfp8"))],
+        Examples("fp8-blockwise", default=None),
+    ] = ""
     """Number format of tokens on their way to experts, and of the gradients of what
-    experts return, if not `precision` [10]_."""
+    experts return (DeepSeek-V3, DeepEP); what is combined stays in `precision`. Left
+    out, `precision`."""
 
-    weights_in_fp32: bool = False
-    """Whether weights are kept in fp32 and cast when they are used, as FSDP's mixed
-    precision does; there is no master copy then."""
+    gradient_precision: Annotated[
+        Annotated[str, NameChoice(("fp32", "bf16"))], Examples("fp32", default=None)
+    ] = "fp32"
+    """Number format of accumulated and reduced gradients. Left out, as
+    `software.preset` has it; fp32 with "ideal" and with Megatron-LM."""
 
-    gather_precision: str = ""
-    """Number format of the weights on the wire, if not `precision`: ``"fp32"``,
-    ``"fp8"``."""
+    weights_in_fp32: Annotated[bool, Examples(True, default=None)] = False
+    """Whether weights are kept in fp32 and cast when they are used, with no master copy
+    beside them, as FSDP does. Left out, as `software.preset` has it."""
 
-    reduce_precision: str = ""
-    """Number format of the gradients on the wire, if not `gradient_precision`."""
+    gradient_copies: Annotated[bool, Examples(True, default=None)] = False
+    """Whether the optimizer works on copies of the gradients, as DeepSpeed's do. Left
+    out, as `software.preset` has it."""
 
-    gradient_copies: bool = False
-    """Whether the optimizer works on copies of gradients, as DeepSpeed's does: where
-    they are accumulated in fp32, those that backward passes make stay beside them;
-    where not, those of the optimizer's shard are flattened and cast to fp32 for its
-    step."""
+    gather_precision: Annotated[
+        Annotated[
+            str, NameChoice(("fp32", "bf16", "fp16", "fp8", "fp8-blockwise", "mxfp8"))
+        ],
+        Examples("fp8", default=None),
+    ] = ""
+    """Number format of weights on the wire. Left out, as `fp8_param_gather` or else
+    `software.preset` has it, or else `precision`."""
 
-    casts_gradients: bool = False
+    reduce_precision: Annotated[
+        Annotated[str, NameChoice(("fp32", "bf16", "fp16"))],
+        Examples("bf16", default=None),
+    ] = ""
+    """Number format of gradients on the wire. Left out, as `software.preset` has it, or
+    else `gradient_precision`."""
+
+    casts_gradients: Annotated[bool, Derived()] = False
     """Whether the optimizer casts 16-bit gradients of its share to fp32 for its step,
     and keeps them to the next one, as Megatron's does."""
 
@@ -299,7 +336,7 @@ class TrainingSpec:
     def dispatch_share(self) -> float:
         """Bytes of the all-to-alls of experts over those in `precision`.
 
-        Of the two of each pass one is in `moe_dispatch_precision`.
+        Of the two of each pass one is in `moe_dispatch_precision` [10]_.
         """
         if not self.moe_dispatch_precision:
             return 1.0
@@ -421,7 +458,7 @@ class TrainingSpec:
 
     @property
     def _gather_bytes(self) -> float:
-        """Bytes of a weight on the wire, unless `gather_precision` says it [byte]."""
+        """Bytes of a weight on the wire, if not `gather_precision` [9]_ [byte]."""
         if self.fp8_param_gather:
             known = NARROW_FORMATS[self.matmul_precision]
             if known.is_square:

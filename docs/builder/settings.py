@@ -14,8 +14,9 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 
 from nestsim.scenario.assertions import Compared
-from nestsim.scenario.base import Quantity, Table
+from nestsim.scenario.base import AnyTable, BuiltFrom, is_table, settings
 from nestsim.scenario.table import ScenarioTable, scenario_schema
+from topologies.settings import Quantity
 
 UNITS: Mapping[str, str] = MappingProxyType(
     {
@@ -55,7 +56,7 @@ class TableReference:
     variant: str
     """What tells it from other tables of the same path, ``'kind = "fat-tree"'``."""
 
-    model: type[Table]
+    model: AnyTable
     """The model that checks it."""
 
     @property
@@ -85,7 +86,7 @@ class TableReference:
 def tables() -> list[TableReference]:
     """Return every table of a scenario once, outermost first."""
     found: list[TableReference] = []
-    seen: set[type[Table]] = set()
+    seen: set[AnyTable] = set()
 
     def visit(table: TableReference) -> None:
         if table.model in seen:
@@ -93,7 +94,8 @@ def tables() -> list[TableReference]:
         seen.add(table.model)
         found.append(table)
         for key, field in settings(table.model).items():
-            inner = list(_tables_of(field.annotation))
+            marked = [one for mark in field.metadata for one in _tables_of(mark)]
+            inner = marked or list(_tables_of(field.annotation))
             path = f"{table.path}.{key}".lstrip(".")
             for model, in_list in inner:
                 variant = _variant(model) if len(inner) > 1 else ""
@@ -101,11 +103,6 @@ def tables() -> list[TableReference]:
 
     visit(TableReference("", False, "", ScenarioTable))
     return found
-
-
-def settings(model: type[Table]) -> dict[str, FieldInfo]:
-    """Return the keys of a table, as they are written, and their fields."""
-    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def unit(field: FieldInfo) -> str:
@@ -259,7 +256,7 @@ def _toml_key(key: str) -> str:
     return json.dumps(key) if "." in key or " " in key else key
 
 
-def _variant(model: type[Table]) -> str:
+def _variant(model: AnyTable) -> str:
     """Return the key that tells a table from others of the same path."""
     key, names = _names(model)
     if names:
@@ -267,7 +264,7 @@ def _variant(model: type[Table]) -> str:
     return next(key for key, field in settings(model).items() if field.is_required())
 
 
-def _names(model: type[Table]) -> tuple[str, tuple[str, ...]]:
+def _names(model: AnyTable) -> tuple[str, tuple[str, ...]]:
     """Return the key whose names tell a table from others, and its names.
 
     A kind, or a family that has a table of its own; no names if there is neither.
@@ -282,14 +279,16 @@ def _names(model: type[Table]) -> tuple[str, tuple[str, ...]]:
 
 def _tables_of(
     annotation: Any, in_list: bool = False
-) -> Iterator[tuple[type[Table], bool]]:
+) -> Iterator[tuple[AnyTable, bool]]:
     """Yield the tables that a field may hold, and whether in a list."""
-    if isinstance(annotation, type) and issubclass(annotation, Table):
+    if isinstance(annotation, BuiltFrom):
+        annotation = annotation.table
+    if is_table(annotation):
         yield annotation, in_list
         return
     origin = getattr(annotation, "__origin__", None)
     for part in get_args(annotation):
-        yield from _tables_of(part, in_list or origin is list)
+        yield from _tables_of(part, in_list or origin in {list, tuple})
 
 
 def _marks(annotation: Any) -> Iterator[Any]:

@@ -236,8 +236,8 @@ def _planners_asked(
     space: SpaceOfPlans | None,
 ) -> _Asked:
     import nestsim
-    from nestsim.features.compare.data import comparison_files
     from nestsim.features.compare.job import CompareSettings, checked_settings
+    from nestsim.features.compare.record import comparison_files
 
     wanted = CompareSettings(planners=tuple(planners), base=base)
     settings = checked_settings(wanted, loaded)
@@ -263,9 +263,11 @@ def _networks_asked(
     equal: EqualIn | None,
 ) -> _Asked:
     import nestsim
-    from nestsim.features.compare.networks_data import networks_files
-    from nestsim.features.compare.networks_files import read_network_files
-    from nestsim.features.compare.networks_job import checked_planners
+    from nestsim.features.compare.networks_job import (
+        checked_planners,
+        read_network_files,
+    )
+    from nestsim.features.compare.networks_record import networks_files
 
     files = read_network_files(networks)
     return _Asked(

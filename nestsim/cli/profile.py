@@ -166,9 +166,10 @@ def _print(fitted: "LinkFit", *, as_json: bool) -> None:
         typer.echo(dump_json(links_json(fitted)), nl=False)
         return
     from nestsim.cli.console.output import result_console
-    from nestsim.features.profile.links import print_links
+    from nestsim.document.terminal import print_document
+    from nestsim.features.profile.document import links_document
 
-    print_links(fitted, result_console())
+    print_document(links_document(fitted), result_console())
 
 
 def _check_launched(ranks: int | None, launched: int) -> None:
@@ -187,7 +188,7 @@ def _check_launched(ranks: int | None, launched: int) -> None:
 def _stated(device: str, given: tuple[float | None, float | None]) -> "Stated":
     """Return what is known of a device's links by its name, and by the user."""
     from nestsim.features.profile.links import Stated
-    from nestsim.features.profile.report import catalogue_entry
+    from nestsim.features.profile.record import catalogue_entry
 
     entry = catalogue_entry(device)
     node, fabric = given
@@ -401,14 +402,15 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
         checks = check_layers(measured, chosen, quick=quick) if check else []
     if as_json:
         from nestsim.document.dumps import dump_json
-        from nestsim.features.profile.report import profile_json
+        from nestsim.features.profile.record import profile_json
 
         typer.echo(dump_json(profile_json(measured, checks)), nl=False)
         return
     from nestsim.cli.console.output import result_console
-    from nestsim.features.profile.report import print_profile
+    from nestsim.document.terminal import print_document
+    from nestsim.features.profile.document import profile_document
 
-    print_profile(measured, checks, result_console())
+    print_document(profile_document(measured, checks), result_console())
 
 
 def _check_alone(option: str, other: str, *, given: bool) -> None:
@@ -510,9 +512,8 @@ def calibrate(
     from nestsim.features.profile.constants import (
         calibrate_runs,
         calibration_json,
-        print_run_calibration,
     )
-    from nestsim.features.validation.rows.columns import read_measurements
+    from nestsim.features.validation.columns import read_measurements
 
     rows = read_measurements(measurements)
     if output is not None:
@@ -530,5 +531,8 @@ def calibrate(
     if as_json:
         typer.echo(dump_json(calibration_json(found)), nl=False)
     else:
-        print_run_calibration(found, result_console())
+        from nestsim.document.terminal import print_document
+        from nestsim.features.profile.document import calibration_document
+
+        print_document(calibration_document(found), result_console())
     raise typer.Exit(0 if any(one.is_told for one in found.constants) else 1)

@@ -122,7 +122,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
     from nestsim.cli.console.executors import chosen_executor
     from nestsim.cli.console.output import note_all, progress_bar
     from nestsim.cli.console.results import print_report, results_folder, write_report
-    from nestsim.features.stress.data import FILES
+    from nestsim.features.stress.record import FILES
     from nestsim.scenario import load_scenario
 
     loaded = _with_options(

@@ -144,7 +144,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
 
 
 def _check_form(what: str | None, *, as_json: bool, as_csv: bool) -> None:
-    from nestsim.scenario.settings import SWEPT
+    from nestsim.scenario.stress import SWEPT
     from topologies.errors import InputError
 
     if as_json and as_csv:

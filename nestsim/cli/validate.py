@@ -8,10 +8,7 @@ import typer
 from nestsim.cli.console.results import Force, Json, NoFigures, Quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nestsim.face.validation import ValidateReport
-    from nestsim.features.validation.rows.columns import Measurements
 
 MeasurementsFile = Annotated[
     Path | None,
@@ -36,9 +33,7 @@ Output = Annotated[
 
 Markdown = Annotated[
     bool,
-    typer.Option(
-        "--markdown", help="Print the errors by source as Markdown, and nothing else."
-    ),
+    typer.Option("--markdown", help="Print the report as Markdown, and nothing else."),
 ]
 
 
@@ -76,7 +71,6 @@ def validate(  # noqa: PLR0913, PLR0917 - one for each option
     _check_form(as_json=as_json, markdown=markdown)
     stem = "published" if measurements is None else measurements.stem
     tables = tables_of(measurements)
-    _check_markdown(tables, markdown=markdown)
     if output is None and not (as_json or markdown):
         output = Path("results") / f"{stem}_validation"
     folders = inner_folders([table.kind for table in tables])
@@ -107,27 +101,11 @@ def _check_form(*, as_json: bool, markdown: bool) -> None:
         )
 
 
-def _check_markdown(tables: "Sequence[Measurements]", *, markdown: bool) -> None:
-    """Refuse Markdown of collectives, which are reported by curve."""
-    from topologies.errors import InputError
-
-    if markdown and any(table.kind == "collectives" for table in tables):
-        raise InputError(
-            "errors of collectives have no Markdown form",
-            where="--markdown",
-            got="a file about collectives",
-            expected="--json, or neither",
-        )
-
-
 def _print(report: "ValidateReport", *, as_json: bool, markdown: bool) -> None:
     from nestsim.cli.console.results import print_report
-    from nestsim.features.validation.runner import ValidationResult
+    from nestsim.document.markdown import markdown as markdown_of
 
-    if not markdown:
+    if markdown:
+        typer.echo("\n".join(map(markdown_of, report.documents())), nl=False)
+    else:
         print_report(report, as_json=as_json)
-        return
-    from nestsim.features.validation.report import validation_markdown
-
-    known = [one for one in report.results if isinstance(one, ValidationResult)]
-    typer.echo(validation_markdown(known), nl=False)

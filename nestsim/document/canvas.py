@@ -186,17 +186,20 @@ def write_beside(
     lengths: Sequence[float],
     rows: Sequence[float],
     words: Sequence[str],
+    low: float = 0.0,
 ) -> None:
     """Write at the right of bars, on an axis that is long enough for the words.
 
     Parameters
     ----------
     axes
-        Where the bars are; they begin at 0.
+        Where the bars are.
     lengths, rows
-        Of each bar, as on the axes.
+        Right end and row of each bar, as on the axes.
     words
         What stands beside each bar.
+    low
+        Where the axis begins.
     """
     whole = axes.get_window_extent().width / DPI
     gap = _BESIDE / 72.0
@@ -204,8 +207,9 @@ def write_beside(
     end = max(lengths, default=0.0) or 1.0
     for length, text in zip(lengths, texts, strict=True):
         # Bar, gap and text end before the axis does.
-        end = max(end, length * whole / (whole - gap - text_width(text, _LETTERS)))
-    axes.set_xlim(0.0, 1.01 * end)
+        room = whole - gap - text_width(text, _LETTERS)
+        end = max(end, low + (length - low) * whole / room)
+    axes.set_xlim(low, end + 0.01 * (end - low))
     for length, row, text in zip(lengths, rows, texts, strict=True):
         axes.annotate(
             text,

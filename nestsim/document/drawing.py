@@ -83,13 +83,6 @@ def drawing(
     }
 
 
-def rows_of(columns: Mapping[str, Sequence[Any]]) -> Drawing:
-    """Return columns of one length as the data of a drawing."""
-    names = list(columns)
-    lines = zip(*columns.values(), strict=True)
-    return {"values": [dict(zip(names, line, strict=True)) for line in lines]}
-
-
 def rounded(value: float, digits: int = 6) -> float:
     """Return a number with so many significant digits: figures need no more."""
     return float(f"{value:.{digits}g}")
@@ -152,3 +145,44 @@ def rule(axis: str, place: float, dash: Sequence[int] = (2, 3)) -> Drawing:
 def records(rows: Sequence[Mapping[str, Any]]) -> Drawing:
     """Return rows as the data of a drawing."""
     return {"values": list(rows)}
+
+
+def text_layer(
+    look: Drawing,
+    *,
+    transform: Sequence[Drawing] = (),
+    data: Drawing | None = None,
+    **encoding: Any,
+) -> Drawing:
+    """Return a layer of words, which have no tips.
+
+    Parameters
+    ----------
+    look
+        How the words look.
+    transform
+        What their rows go through; nothing for none.
+    data
+        Their rows; None for those of the drawing.
+    encoding
+        Channels.
+    """
+    return {
+        **({} if data is None else {"data": data}),
+        **({"transform": list(transform)} if transform else {}),
+        "mark": {"type": "text", "tooltip": None, **look},
+        "encoding": encoding,
+    }
+
+
+OUTLINED: Drawing = {
+    "fontSize": 11,
+    "fill": "#000000",
+    "stroke": "#ffffff",
+    "strokeWidth": 3,
+    "strokeJoin": "round",
+}
+"""Look of words on any colour."""
+
+SOFT: Drawing = {"fontSize": 11, "fill": "var(--ink-soft)"}
+"""Look of names inside a drawing."""

@@ -4,7 +4,7 @@ Lengths and places are in the unit that the axis names. A *tip* is what the page
 where somebody points at a mark; *words* stand beside it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -191,6 +191,9 @@ class GroupedBar(NamedTuple):
     """Where a diamond stands, at the end of an axis that is too short; None for
     none."""
 
+    whisker: tuple[float, float] | None = None
+    """From where to where a thin line lies on the bar: its range; None for none."""
+
 
 class BarsOfGroup(NamedTuple):
     """Bars below one name."""
@@ -231,7 +234,12 @@ class BarGroups:
 
         Diamonds far behind all bars and lines do not make the bars short.
         """
-        ends = [end for bar in self.bars for end in (bar.length, bar.mark) if end]
+        ends = [
+            end
+            for bar in self.bars
+            for end in (bar.length, bar.mark, *(bar.whisker or ()))
+            if end
+        ]
         limit = _FAR * max(ends, default=1.0)
         ends += [bar.dot for bar in self.bars if bar.dot and bar.dot <= limit]
         return max(ends, default=1.0)
@@ -350,6 +358,24 @@ class HeatGroup(NamedTuple):
     """Of the group; empty for none."""
 
     rows: tuple[HeatRow, ...]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        rows: Sequence[str],
+        num_columns: int,
+        cell: Callable[[int, int], HeatCell | None],
+    ) -> "HeatGroup":
+        """Return the rows of these names, with a cell for each row and column."""
+        columns = range(num_columns)
+        return cls(
+            name,
+            tuple(
+                HeatRow(row, tuple(cell(place, column) for column in columns))
+                for place, row in enumerate(rows)
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -491,5 +517,81 @@ class Strips:
         return ()
 
 
-Shape = Curves | BarGroups | Stacks | HeatMap | CostFront | Strips
+class CloudPoint(NamedTuple):
+    """A point of a cloud; both of its places are above 0."""
+
+    x: float
+    y: float
+    tip: str
+    """Text that the page shows where somebody points at the point."""
+
+    low: float | None = None
+    """Lower end of the line upright through the point; None for no line."""
+
+    high: float | None = None
+    """Upper end of that line; None for no line."""
+
+
+class Cloud(NamedTuple):
+    """Points of one colour, and a line that need not go through them."""
+
+    name: str
+    points: tuple[CloudPoint, ...]
+    line: tuple[tuple[float, float], ...] = ()
+    """Places that the line joins, from left to right; none for no line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """Clouds of points over logarithmic axes."""
+
+    clouds: tuple[Cloud, ...]
+    """In the order of the legend; later ones lie above."""
+
+    across: str
+    """Title of the horizontal axis."""
+
+    up: str
+    """Title of the vertical axis."""
+
+    bands: tuple[float, ...] = ()
+    """Relative distances from equal places that are shaded, around a line of equality;
+    none for no line, and axes of their own."""
+
+    @property
+    def legend(self) -> tuple[Swatch, ...]:
+        """Return what the colours stand for."""
+        return tuple(
+            Swatch(name=cloud.name, paint=str(number), line=True)
+            if cloud.line
+            else Swatch(name=cloud.name, paint=f"series-{number % MOST_CLOUDS}")
+            for number, cloud in enumerate(self.clouds)
+        )
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Return the ends of the horizontal axis."""
+        places = [point.x for cloud in self.clouds for point in cloud.points]
+        places += [x for cloud in self.clouds for x, _ in cloud.line]
+        return self._ends(places if not self.bands else [*places, *self._heights])
+
+    @property
+    def heights(self) -> tuple[float, float]:
+        """Return the ends of the vertical axis; with bands, those of the other."""
+        return self.reach if self.bands else self._ends(self._heights)
+
+    @property
+    def _heights(self) -> list[float]:
+        heights = [point.y for cloud in self.clouds for point in cloud.points]
+        return heights + [y for cloud in self.clouds for _, y in cloud.line]
+
+    @staticmethod
+    def _ends(places: Sequence[float]) -> tuple[float, float]:
+        return min(places) / 1.25, max(places) * 1.25
+
+
+MOST_CLOUDS = 10
+"""Clouds that colours tell apart."""
+
+Shape = Curves | BarGroups | Stacks | HeatMap | CostFront | Strips | Scatter
 """What page and picture can draw."""

@@ -1,4 +1,4 @@
-"""Each kind of figure on axes: curves with bands, bars, stacks, maps, Pareto fronts."""
+"""Each kind of figure on axes: curves, bars, stacks, maps, Pareto fronts, clouds."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nestsim.document.canvas import heat_colours, write_beside
+from nestsim.document.canvas import heat_colours, plain_logarithms, write_beside
 from nestsim.document.figures import (
     BETTER,
     STRONGEST,
@@ -17,6 +17,7 @@ from nestsim.document.figures import (
     DrawnCurve,
     FrontPoint,
     HeatMap,
+    Scatter,
     Shape,
     StackedBar,
     Stacks,
@@ -112,7 +113,7 @@ def _fill(paint: str) -> dict[str, Any]:
 
 def margins_of(shape: Shape, width: float) -> Margins:
     """Return what a figure needs in a panel of a width [inch]."""
-    if isinstance(shape, Curves | CostFront):
+    if isinstance(shape, Curves | CostFront | Scatter):
         return Margins(3.3 if width < 10 else 4.0, 0.85)
     if isinstance(shape, Strips):
         names = [row.name for row in shape.rows]
@@ -143,7 +144,7 @@ def draw_shape(axes: "Axes", shape: Shape) -> None:
     axes.tick_params(labelsize=_TICKS)
     _DRAW[type(shape)](axes, shape)
     axes.set_xlabel(shape.across, size=_LABEL, parse_math=False)
-    up = shape.up if isinstance(shape, Curves | CostFront) else ""
+    up = shape.up if isinstance(shape, Curves | CostFront | Scatter) else ""
     axes.set_ylabel(up, size=_LABEL, parse_math=False)
 
 
@@ -270,11 +271,18 @@ def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
         if bar.dot is not None:
             marker = ">" if bar.dot > shape.reach else "D"
             axes.plot(min(bar.dot, shape.reach), place, marker=marker, **_DOT)
+        if bar.whisker is not None:
+            axes.plot(bar.whisker, [place, place], color=INK, linewidth=2.0)
     words = [
         (
             bar.length or 0.0,
-            [min(end, shape.reach) for end in (bar.mark, bar.dot) if end is not None],
-            bar.words,
+            [
+                min(end, shape.reach)
+                for end in (bar.mark, bar.dot, *(bar.whisker or ()))
+                if end is not None
+            ],
+            # A diamond is wider than a line.
+            bar.words if bar.dot is None else f" {bar.words}",
         )
         for bar in bars
     ]
@@ -286,6 +294,7 @@ def _write_words(
     axes: "Axes",
     rows: Sequence[int],
     bars: Sequence[tuple[float, Sequence[float], str]],
+    low: float = 0.0,
 ) -> None:
     """Write words behind bars of a length; behind their marks if one is in the way."""
     whole = max(max(length, *marks, 0.0) for length, marks, _ in bars) or 1.0
@@ -296,9 +305,9 @@ def _write_words(
         else max(length, *marks)
         for length, marks, words in bars
     ]
-    write_beside(axes, ends, rows, [words for _, _, words in bars])
+    write_beside(axes, ends, rows, [words for _, _, words in bars], low)
     last = max((max(marks, default=0.0) for _, marks, _ in bars), default=0.0)
-    axes.set_xlim(0.0, max(axes.get_xlim()[1], 1.02 * last))
+    axes.set_xlim(low, max(axes.get_xlim()[1], 1.02 * last))
 
 
 def _write_parts(axes: "Axes", row: int, bar: StackedBar) -> None:
@@ -306,7 +315,8 @@ def _write_parts(axes: "Axes", row: int, bar: StackedBar) -> None:
     inches = _size(axes)[0] / axes.get_xlim()[1]
     reached = 0.0
     for part in bar.parts:
-        words, room = f"{part.length:.3g}", 0.85 * inches * part.length
+        words = f"{part.length:,.0f}" if part.length >= 100 else f"{part.length:.3g}"
+        room = 0.85 * inches * part.length
         size = size_that_fits([words], room, largest=10.0, smallest=8.0)
         if size is not None:
             colour = PAINTS[part.paint].colour
@@ -345,7 +355,7 @@ def _draw_stacks(axes: "Axes", shape: Stacks) -> None:
         (max(bar.ends), [] if bar.mark is None else [bar.mark], bar.words)
         for bar in shape.bars
     ]
-    _write_words(axes, rows, ends)
+    _write_words(axes, rows, ends, 1.03 * low)
     if low < 0.0:
         axes.axvline(0.0, color=INK, linewidth=1)
     axes.set_xlim(1.03 * low, max(axes.get_xlim()[1], 1.01 * high))
@@ -504,6 +514,48 @@ def _places(points: Sequence[FrontPoint]) -> tuple[list[float], list[float]]:
     return [point.x for point in points], [point.y for point in points]
 
 
+def _draw_scatter(axes: "Axes", shape: Scatter) -> None:
+    import seaborn as sns
+
+    for number, cloud in enumerate(shape.clouds):
+        colour = DISTINCT[number % len(DISTINCT)]
+        sns.scatterplot(
+            x=[point.x for point in cloud.points],
+            y=[point.y for point in cloud.points],
+            marker=_POINTS[number % len(_POINTS)],
+            color=colour,
+            alpha=0.75,
+            s=24,
+            linewidth=0,
+            legend=False,
+            ax=axes,
+        )
+        spread = [point for point in cloud.points if point.low is not None]
+        axes.vlines(
+            [point.x for point in spread],
+            [point.low or point.y for point in spread],
+            [point.high or point.y for point in spread],
+            colors=colour,
+            alpha=0.2,
+            linewidth=1,
+        )
+        if cloud.line:
+            xs, ys = zip(*cloud.line, strict=True)
+            axes.plot(xs, ys, linewidth=1.6, **_stroke(number, number))
+    ends = np.array(shape.reach)
+    if shape.bands:
+        axes.plot(ends, ends, color=INK, linewidth=1)
+    for band in shape.bands:
+        low, high = ends * (1.0 - band), ends * (1.0 + band)
+        axes.fill_between(ends, low, high, color=INK, alpha=0.07, linewidth=0)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(*shape.reach)
+    axes.set_ylim(*shape.heights)
+    plain_logarithms(axes.xaxis)
+    plain_logarithms(axes.yaxis)
+
+
 _DRAW: Mapping[type[Shape], Callable[..., None]] = MappingProxyType(
     {
         Curves: _draw_curves,
@@ -512,6 +564,7 @@ _DRAW: Mapping[type[Shape], Callable[..., None]] = MappingProxyType(
         Strips: _draw_strips,
         HeatMap: _draw_heat,
         CostFront: _draw_front,
+        Scatter: _draw_scatter,
     }
 )
 """Kind of figure -> what draws it."""

@@ -166,24 +166,33 @@ def _words(cell: str | Cell) -> str:
 
 
 def _pieces(table: DataTable, room: int) -> Iterator[list[int]]:
-    """Yield the columns of each table that stands for a whole one."""
+    """Yield the columns of each table that stands for a whole one.
+
+    The first ones begin each of them: those before the first group, or the first alone.
+    Words can break, numbers cannot.
+    """
     count = len(table.columns)
-    widths = [
-        2 + max(len(line) for text in texts for line in text.split("\n"))
-        for texts in zip(
-            map(_heading, table.columns),
-            *(map(_words, row) for row in table.rows),
-            strict=True,
-        )
-    ]
     groups = [name.partition(_APART)[::2] for name in table.columns]
     lead = next((place for place in range(count) if groups[place][1]), count)
-    if lead == count and all(name in table.numbers for name in table.columns[1:]):
-        # Words can break, numbers cannot: a table of numbers has any of its columns.
-        lead, groups = 1, [(str(place), "") for place in range(count)]
-    if lead in {0, count} or sum(widths) <= room:
+    has_groups = 0 < lead < count
+    widths = [
+        2 + max(len(part) for text in texts for part in text.split(ends) or [""])
+        for name, texts in zip(
+            table.columns,
+            zip(
+                map(_heading, table.columns),
+                *(map(_words, row) for row in table.rows),
+                strict=True,
+            ),
+            strict=True,
+        )
+        for ends in ("\n" if has_groups or name in table.numbers else None,)
+    ]
+    if sum(widths) <= room:
         yield list(range(count))
         return
+    if not has_groups:
+        lead, groups = 1, [(name, "") for name in table.columns]
     shown = list(range(lead))
     for _, members in itertools.groupby(range(lead, count), lambda at: groups[at][0]):
         group = list(members)

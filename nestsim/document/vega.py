@@ -16,6 +16,8 @@ from typing import Any
 
 from nestsim.document.drawing import (
     AXIS_ROOM,
+    OUTLINED,
+    SOFT,
     TIP,
     TITLED_AXIS_ROOM,
     Drawing,
@@ -25,6 +27,7 @@ from nestsim.document.drawing import (
     records,
     rounded,
     rule,
+    text_layer,
     window_axis,
     window_params,
 )
@@ -35,12 +38,14 @@ from nestsim.document.figures import (
     FrontPoint,
     GroupedBar,
     HeatMap,
+    Scatter,
     Shape,
     StackPart,
     Stacks,
     Strips,
 )
 from nestsim.document.paints import fill, line_colour, line_dash
+from nestsim.document.scatter import scatter_drawing
 
 _APART = "|"
 """Between the number of a row or column, by which they differ, and its label."""
@@ -105,29 +110,21 @@ def _row_marks(rows: Drawing) -> tuple[Drawing, Drawing]:
                 "color": {"value": "var(--ink)"},
             },
         },
-        {
-            "mark": {"type": "text", "align": "right", "tooltip": None},
-            "encoding": {
-                "y": rows,
-                "x": {"value": "width"},
-                "text": {"field": "words"},
-            },
-        },
+        text_layer(
+            {"align": "right"}, y=rows, x={"value": "width"}, text={"field": "words"}
+        ),
     )
 
 
 def _group_names(rows: Drawing) -> Drawing:
     """Return the layer of the names of groups of rows."""
-    return {
-        "transform": [{"filter": "datum.group !== ''"}],
-        "mark": {
-            "type": "text",
-            "align": "left",
-            "fontWeight": "bold",
-            "tooltip": None,
-        },
-        "encoding": {"x": {"value": 0}, "y": rows, "text": {"field": "group"}},
-    }
+    return text_layer(
+        {"align": "left", "fontWeight": "bold"},
+        transform=[{"filter": "datum.group !== ''"}],
+        x={"value": 0},
+        y=rows,
+        text={"field": "group"},
+    )
 
 
 def _curves(figure: Curves) -> Drawing:
@@ -257,22 +254,14 @@ def _named(names: Mapping[float, str]) -> Drawing:
 def _level_name(place: float, name: str, number: int) -> Drawing:
     """Return the name of a level line, at the left and at the right in turn."""
     is_left = number % 2 == 0
-    return {
-        "data": {"values": [{}]},
-        "mark": {
-            "type": "text",
-            "align": "left" if is_left else "right",
-            "baseline": "bottom",
-            "dy": -3,
-            "stroke": "var(--ground)",
-            "strokeWidth": 4,
-        },
-        "encoding": {
-            "y": {"datum": place, "type": "quantitative"},
-            "x": {"value": 4 if is_left else "width"},
-            "text": {"value": name},
-        },
-    }
+    look = {"baseline": "bottom", "dy": -3, "stroke": "var(--ground)", "strokeWidth": 4}
+    return text_layer(
+        {**look, "align": "left" if is_left else "right"},
+        data={"values": [{}]},
+        y={"datum": place, "type": "quantitative"},
+        x={"value": 4 if is_left else "width"},
+        text={"value": name},
+    )
 
 
 def _bars(figure: BarGroups) -> Drawing:
@@ -298,6 +287,7 @@ def _bars(figure: BarGroups) -> Drawing:
     words = [row["words"] for row in rows]
     scale, axis = _rows_across(words, 0.0, figure.reach, figure.across)
     has_dots = any(bar.dot is not None for bar in figure.bars)
+    has_whiskers = any(bar.whisker is not None for bar in figure.bars)
     return drawing(
         {
             "mark": {"type": "bar", "strokeWidth": 0.8},
@@ -311,6 +301,7 @@ def _bars(figure: BarGroups) -> Drawing:
         },
         *_row_marks(place),
         *((_diamonds(place),) if has_dots else ()),
+        *((_whiskers(place),) if has_whiskers else ()),
         _group_names(place),
         height=_BAR * max(2, len(rows)),
         data=records(rows),
@@ -332,6 +323,15 @@ def _diamonds(rows: Drawing) -> Drawing:
     }
 
 
+def _whiskers(rows: Drawing) -> Drawing:
+    """Return the lines from one end of a bar's range to the other."""
+    return {
+        "transform": [{"filter": "isValid(datum.low)"}],
+        "mark": {"type": "rule", "strokeWidth": 2, "tooltip": None},
+        "encoding": {"y": rows, "x": number_field("low"), "x2": {"field": "high"}},
+    }
+
+
 def _bar(number: int, bar: GroupedBar, group: str, reach: float) -> Drawing:
     row: Drawing = {
         "row": _row_name(number, bar.name),
@@ -345,6 +345,8 @@ def _bar(number: int, bar: GroupedBar, group: str, reach: float) -> Drawing:
     if bar.dot is not None:
         shape = "triangle-right" if bar.dot > reach else "diamond"
         row |= {"dot": rounded(min(bar.dot, reach)), "dotShape": shape}
+    if bar.whisker is not None:
+        row |= dict(zip(("low", "high"), map(rounded, bar.whisker), strict=True))
     return row
 
 
@@ -404,26 +406,16 @@ def _part_words(rows: Drawing, across: Drawing, reach: float) -> Drawing:
     """Return the layer of the lengths of parts that have room for them."""
     room = f"(datum.to - datum.from) / {rounded(reach)} * 0.8 * width"
     fits = f"{room} > 8 + 7 * length(datum.part)"
-    return {
-        "transform": [
+    return text_layer(
+        OUTLINED,
+        transform=[
             {"filter": f"datum.part !== '' && {fits}"},
             {"calculate": "(datum.from + datum.to) / 2", "as": "middle"},
         ],
-        "mark": {
-            "type": "text",
-            "fontSize": 11,
-            "fill": "#000000",
-            "stroke": "#ffffff",
-            "strokeWidth": 3,
-            "strokeJoin": "round",
-            "tooltip": None,
-        },
-        "encoding": {
-            "y": rows,
-            "x": {**across, "field": "middle"},
-            "text": {"field": "part"},
-        },
-    }
+        y=rows,
+        x={**across, "field": "middle"},
+        text={"field": "part"},
+    )
 
 
 def _heat(figure: HeatMap) -> Drawing:
@@ -466,12 +458,10 @@ def _heat(figure: HeatMap) -> Drawing:
                 "tooltip": TIP,
             },
         },
-        {
-            # On a telephone there may be no room; then the table has the numbers.
-            "transform": [{"filter": room}],
-            "mark": {"type": "text", "tooltip": None},
-            "encoding": {"x": across, "y": down, "text": {"field": "words"}},
-        },
+        # On a telephone there may be no room; then the table has the numbers.
+        text_layer(
+            {}, transform=[{"filter": room}], x=across, y=down, text={"field": "words"}
+        ),
         _group_names(down),
         height=_CELL * len({row["row"] for row in rows}),
         data=records(rows),
@@ -600,22 +590,13 @@ def _strips(figure: Strips) -> Drawing:
                 "tooltip": TIP,
             },
         },
-        {
-            "data": records(names),
-            "mark": {
-                "type": "text",
-                "align": "left",
-                "baseline": "bottom",
-                "fontSize": 11,
-                "fill": "var(--ink-soft)",
-                "tooltip": None,
-            },
-            "encoding": {
-                "x": {"value": 0},
-                "y": place,
-                "text": {"field": "name"},
-            },
-        },
+        text_layer(
+            {**SOFT, "align": "left", "baseline": "bottom"},
+            data=records(names),
+            x={"value": 0},
+            y=place,
+            text={"field": "name"},
+        ),
         *(
             {
                 "data": {"values": [{}]},
@@ -639,6 +620,7 @@ _DRAWN: Mapping[type[Shape], Callable[..., Drawing]] = MappingProxyType(
         HeatMap: _heat,
         CostFront: _front,
         Strips: _strips,
+        Scatter: scatter_drawing,
     }
 )
 """Kind of figure -> what writes it in Vega-Lite."""

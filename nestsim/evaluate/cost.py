@@ -25,7 +25,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
+from nestsim.scenario.hardware.cost import YEAR, CostSpec, LinkPrice, SwitchPrice
 from topologies.arrays import BoolArray, FloatArray
 from topologies.errors import InputError
 from topologies.fabrics.inventory import (
@@ -186,7 +186,7 @@ class ClusterCost:
     def _written_off(self, price: float | None) -> float | None:
         if price is None or self.spec.years is None:
             return None
-        return price / self.spec.years
+        return price / (self.spec.years * YEAR)
 
     def _electricity(self, power: float | None) -> float | None:
         if power is None or self.spec.electricity is None:

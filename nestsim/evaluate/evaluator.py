@@ -24,11 +24,11 @@ from nestsim.evaluate.uncertainty import MemoryBand, memory_band
 from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.settings import SimulationSpec
+from nestsim.scenario.simulation import SimulationSpec
 from nestsim.simulator.jittered import jittered_times
 from nestsim.simulator.noise import Jitter
-from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay, replayed_time
+from nestsim.simulator.system import Replay
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan

@@ -20,9 +20,9 @@ from estimators.user_files import UserConstants, UserLinks
 from nestsim.evaluate.cost import ClusterCost, RunCost
 from nestsim.evaluate.uncertainty import Band, MemoryNeed
 from nestsim.evaluate.verdict import Verdict
-from nestsim.scenario.hardware.groups import DeviceGroup
-from nestsim.scenario.settings import Assertion
-from nestsim.simulator.outcome import Replay
+from nestsim.scenario.assertions import Assertion
+from nestsim.scenario.hardware.accelerator import DeviceGroup
+from nestsim.simulator.system import Replay
 from planner.cost.objective import PricedPlan
 from planner.explain.explain import Explanation
 from planner.search.launchable import BrokenRule
@@ -31,8 +31,8 @@ from planner.step.memory import judge_room
 from planner.step.plan import Plan
 from planner.work import Spent
 from topologies.accelerators import Accelerator
+from topologies.errors import short_repr
 from topologies.network import Network
-from topologies.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

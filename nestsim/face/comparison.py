@@ -19,14 +19,6 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, PagedReport
-from nestsim.features.compare.data import (
-    STORE,
-    TIMES,
-    comparison_facts,
-    comparison_json,
-    comparison_rows,
-    comparison_writers,
-)
 from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.job import (
     CompareSettings,
@@ -34,7 +26,15 @@ from nestsim.features.compare.job import (
     compare_job,
     store_facts,
 )
-from nestsim.features.compare.record import Comparison
+from nestsim.features.compare.record import (
+    STORE,
+    TIMES,
+    comparison_facts,
+    comparison_json,
+    comparison_rows,
+    comparison_writers,
+)
+from nestsim.features.compare.results import Comparison
 from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario
 from planner.work import Progress
@@ -61,7 +61,7 @@ class CompareReport(PagedReport):
 
     def facts(self) -> dict[str, Any]:
         """Return the fastest planner for each scenario."""
-        best = {one.scenario: one.best for one in self.result.groups}
+        best = {one.scenario: one.fastest for one in self.result.groups}
         return {
             "planners": self.result.planners,
             "base": self.result.base,

@@ -15,8 +15,7 @@ from nestsim.document.folder import writer_of
 from nestsim.document.parts import Snippet
 from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
 from nestsim.face.report import Contents, FolderReport, Report
-from nestsim.launch.formats.trainers.dumped import stored_arguments
-from nestsim.launch.groups import group_files
+from nestsim.launch.formats.trainers.reading import stored_arguments
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.onto.merging import changed_launch
 from nestsim.launch.read import ImportedScenario, LaunchSource, imported_scenario
@@ -26,6 +25,7 @@ from nestsim.launch.registry import (
     WITHOUT_OPTIONS,
     find_reader,
     find_writer,
+    group_files,
 )
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.plans.written import read_plan

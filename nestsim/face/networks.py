@@ -19,22 +19,24 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, PagedReport
-from nestsim.features.compare.data import STORE, TIMES
-from nestsim.features.compare.networks_data import (
+from nestsim.features.compare.networks_document import networks_document
+from nestsim.features.compare.networks_job import (
+    NetworkFile,
+    checked_planners,
+    networks_facts,
+    networks_job,
+    read_network_files,
+)
+from nestsim.features.compare.networks_record import (
+    are_equal,
+    leaders_label,
     networks_json,
     networks_manifest,
     networks_rows,
     networks_writers,
 )
-from nestsim.features.compare.networks_document import networks_document
-from nestsim.features.compare.networks_files import NetworkFile, read_network_files
-from nestsim.features.compare.networks_job import (
-    checked_planners,
-    networks_facts,
-    networks_job,
-)
-from nestsim.features.compare.networks_record import Equal, NetworkComparison
-from nestsim.features.compare.networks_words import are_equal, leaders_label
+from nestsim.features.compare.networks_results import Equal, NetworkComparison
+from nestsim.features.compare.record import STORE, TIMES
 from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario
 from planner.work import Progress

@@ -23,8 +23,7 @@ from nestsim.document.terminal import plain_text, print_document
 from nestsim.running.progress import fact_text, html_of, html_table, shown_progress
 from nestsim.scenario.errors import nearest, one_of
 from planner.work import Progress
-from topologies.errors import InputError
-from topologies.short_repr import MOST
+from topologies.errors import MOST, InputError
 
 if TYPE_CHECKING:
     import os

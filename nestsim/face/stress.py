@@ -17,9 +17,9 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, PagedReport
-from nestsim.features.stress.data import matrix_rows, stress_json, stress_rows
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
+from nestsim.features.stress.record import matrix_rows, stress_json, stress_rows
 from nestsim.features.stress.results import StressResult
 from nestsim.scenario.load import Scenario
 

@@ -25,7 +25,7 @@ from nestsim.features.sweep.job import (
 )
 from nestsim.features.sweep.record import sweep_facts, sweep_json, sweep_writers
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.settings import SWEPT
+from nestsim.scenario.stress import SWEPT
 from topologies.errors import InputError, naming
 
 if TYPE_CHECKING:

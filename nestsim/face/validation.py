@@ -10,36 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from nestsim.document.dumps import dump_json
 from nestsim.document.folder import Writer, writer_of
+from nestsim.document.parts import Document
+from nestsim.document.sheet import draw_document
+from nestsim.document.terminal import print_document
 from nestsim.face.calls import ProgressTarget, calling
 from nestsim.face.report import Contents, FolderReport
-from nestsim.features.validation.collective_report import (
-    collectives_csv,
-    collectives_json,
-    draw_collectives,
-    print_collectives,
-)
-from nestsim.features.validation.collective_runner import (
-    CollectivesValidation,
-    validate_collectives,
-)
-from nestsim.features.validation.figure import draw_validation
+from nestsim.features.validation.columns import Measurements, read_measurements
+from nestsim.features.validation.document import validation_document
 from nestsim.features.validation.measured import published_measurements
-from nestsim.features.validation.report import (
-    predictions_csv,
-    print_validation,
-    validation_json,
-)
-from nestsim.features.validation.rows.columns import Measurements, read_measurements
-from nestsim.features.validation.runner import ValidationResult
+from nestsim.features.validation.record import predictions_csv, validation_json
+from nestsim.features.validation.results import ValidationResult
 from nestsim.features.validation.runner import validate as validate_rows
-from planner.work import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
-
-Table = ValidationResult | CollectivesValidation
-"""What became of one table of measurements."""
 
 FILES = ("predictions.csv", "validation.json", "validation.png")
 """What is written of one table."""
@@ -55,7 +40,7 @@ class ValidateReport(FolderReport):
     file: Path | None
     """What was read; None for the published figures."""
 
-    results: tuple[Table, ...]
+    results: tuple[ValidationResult, ...]
     """Everything that was found, by table: of the published, time before memory."""
 
     @property
@@ -76,7 +61,7 @@ class ValidateReport(FolderReport):
 
     def to_dict(self) -> dict[str, Any]:
         """Return one object: of time at the top, of memory under ``"memory"``."""
-        plain, *others = (_table_json(result) for result in self.results)
+        plain, *others = (validation_json(result) for result in self.results)
         for result, other in zip(self.results[1:], others, strict=True):
             if result.kind == "memory":
                 plain = {**plain, "memory": other["memory"]}
@@ -86,18 +71,19 @@ class ValidateReport(FolderReport):
         """Return the tables of ``predictions.csv``, one below the other."""
         import pandas as pd
 
-        texts = [_table_csv(result) for result in self.results]
+        texts = [predictions_csv(result) for result in self.results]
         return pd.concat([pd.read_csv(io.StringIO(text)) for text in texts])
 
     def print_to(self, console: "Console") -> None:
         """Print the errors by group, and what was refused."""
-        for number, result in enumerate(self.results):
+        for number, document in enumerate(self.documents()):
             if number:
                 console.print()
-            if isinstance(result, ValidationResult):
-                print_validation(result, console)
-            else:
-                print_collectives(result, console)
+            print_document(document, console)
+
+    def documents(self) -> tuple[Document, ...]:
+        """Return what text, pictures and Markdown say, by table."""
+        return tuple(validation_document(result) for result in self.results)
 
     def contents(self) -> Contents:
         """Return predictions, errors and figures of each table."""
@@ -105,11 +91,14 @@ class ValidateReport(FolderReport):
         inner = inner_folders([result.kind for result in self.results])
         for folder, result in zip(inner, self.results, strict=True):
             writers |= {
-                f"{folder}predictions.csv": writer_of(_table_csv(result)),
-                f"{folder}validation.json": writer_of(dump_json(_table_json(result))),
+                f"{folder}predictions.csv": writer_of(predictions_csv(result)),
+                f"{folder}validation.json": writer_of(
+                    dump_json(validation_json(result))
+                ),
             }
             if result.scored:
-                writers[f"{folder}validation.png"] = partial(_draw, result)
+                draw = partial(draw_document, validation_document(result))
+                writers[f"{folder}validation.png"] = draw
         names = [result.name for result in self.results]
         return Contents(writers=writers, manifest={"measurements": names})
 
@@ -155,7 +144,7 @@ def validate_tables(
 ) -> ValidateReport:
     """Predict measurements that have been read, and report the errors."""
     with calling(progress) as call:
-        results = tuple(_validated(rows, call.progress) for rows in tables)
+        results = tuple(validate_rows(rows, progress=call.progress) for rows in tables)
     return ValidateReport(file=file, results=results, notices=tuple(call.notices))
 
 
@@ -164,28 +153,3 @@ def inner_folders(kinds: Sequence[str]) -> list[str]:
     if len(kinds) == 1:
         return [""]
     return [f"{_FOLDERS.get(kind, kind)}/" for kind in kinds]
-
-
-def _validated(rows: Measurements, progress: Progress | None) -> Table:
-    if rows.kind == "collectives":
-        return validate_collectives(rows, progress=progress)
-    return validate_rows(rows, progress=progress)
-
-
-def _table_csv(result: Table) -> str:
-    if isinstance(result, ValidationResult):
-        return predictions_csv(result)
-    return collectives_csv(result)
-
-
-def _table_json(result: Table) -> dict[str, Any]:
-    if isinstance(result, ValidationResult):
-        return validation_json(result)
-    return collectives_json(result)
-
-
-def _draw(result: Table, path: Path) -> None:
-    if isinstance(result, ValidationResult):
-        draw_validation(result, path)
-    else:
-        draw_collectives(result, path)

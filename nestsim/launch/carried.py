@@ -5,26 +5,32 @@ of rotary positions, learning rates, data, checkpoints. A scenario keeps such op
 its table [launch], and an export to the same format has them as they were; one that
 cannot come back is a gap. What is one of a format's options, and what a file of it
 says, the formats know.
+
+Who asks a framework's table for the value of an option has read it; what nobody read,
+and what nothing here stands for, is kept.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Any, TypeVar
 
 from nestsim.launch.job import LaunchGap, LaunchJob
+from nestsim.launch.read import OptionEffects
 from nestsim.launch.shell.marks import readable
+from planner.frameworks.options import OptionTable
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OptionGroup:
     """Options that belong together."""
 
-    name: str = ""
+    name: str
     """Name of the shell variable that holds them."""
 
     comment: str
@@ -56,7 +62,7 @@ def launch_table(
         Sentences on what is assumed; one is added where values are none that a scenario
         has.
     """
-    kept = {name: one for name, one in options.items() if _is_kept(name, one)}
+    kept = {name: value for name, value in options.items() if _is_kept(name, value)}
     if lost := sorted(set(options) - set(kept)):
         assumed.append(
             f"{', '.join(lost)}: no export brings back what is empty or a table."
@@ -68,7 +74,7 @@ def launch_table(
 
 def _is_kept(name: str, value: Any) -> bool:
     values = value if isinstance(value, list | tuple) else [value]
-    plain = all(isinstance(one, str | int | float) for one in values)
+    plain = all(isinstance(part, str | int | float) for part in values)
     return plain and NAME.fullmatch(name) is not None
 
 
@@ -102,7 +108,7 @@ def with_imported(
         for group in groups
     ]
     comment = f"As the {file} had them that was imported."
-    return (*kept, OptionGroup(name=name, comment=comment, options=rest))
+    return (*kept, OptionGroup(name, comment, rest))
 
 
 def option_text(name: str, words: Sequence[str]) -> str:
@@ -122,7 +128,7 @@ def joined(groups: Iterable[OptionGroup]) -> dict[str, Any]:
 
 
 def brought_back(
-    own: Mapping[str, V],
+    written: Mapping[str, V],
     carried: Mapping[str, V],
     *,
     reads: Callable[[dict[str, V]], Any],
@@ -152,26 +158,26 @@ def brought_back(
     other = {
         name: value
         for name, value in carried.items()
-        if name not in own or own[name] != value
+        if name not in written or written[name] != value
     }
     may = {name: value for name, value in other.items() if not refused[name]}
-    back = _unnoticed(own, may, reads, matter)
+    back = _unnoticed(written, may, reads, matter)
     gaps = []
     for name, value in other.items():
         if name not in back:
             reason = "The job has another value there now, which other options say."
-            if name in own:
-                label, now = shown(name, own[name])
+            if name in written:
+                label, now = shown(name, written[name])
                 now = "empty" if now == "" else now
                 reason = f"The plan asks for another value: {label} is {now}."
             label, was = shown(name, value)
             reason = refused[name] or reason
-            gaps.append(LaunchGap(setting=label, value=was, reason=reason))
+            gaps.append(LaunchGap(label, was, reason))
     return back, gaps
 
 
 def _unnoticed(
-    own: Mapping[str, V],
+    written: Mapping[str, V],
     others: Mapping[str, V],
     reads: Callable[[dict[str, V]], Any],
     matter: Collection[str],
@@ -185,9 +191,9 @@ def _unnoticed(
             return None
 
     asked = {name: value for name, value in others.items() if name in matter}
-    if not asked or read({**own, **asked}) == (plain := read(dict(own))):
+    if not asked or read({**written, **asked}) == (plain := read(dict(written))):
         return dict(others)
-    lost, so_far = set(), dict(own)
+    lost, so_far = set(), dict(written)
     for name, value in asked.items():
         tried = {**so_far, name: value}
         if read(tried) == plain:
@@ -214,17 +220,17 @@ def leaves(
 
 def stored_words(words: Sequence[str]) -> str | bool | list[str]:
     """Return the words behind an option of a command as a scenario has them."""
-    found = [with_variables(word) for word in words]
-    if not found:
+    stored = [with_variables(word) for word in words]
+    if not stored:
         return True
-    return found[0] if len(found) == 1 else found
+    return stored[0] if len(stored) == 1 else stored
 
 
 def words_of_option(value: Any) -> tuple[str, ...]:
     """Return the words behind an option of a command that a scenario has."""
     if value is True:
         return ()
-    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+    return tuple(map(str, value if isinstance(value, list | tuple) else [value]))
 
 
 def with_variables(word: str) -> str:
@@ -234,8 +240,8 @@ def with_variables(word: str) -> str:
 
 def variables_of(words: Sequence[str]) -> tuple[str, ...]:
     """Return the variables that words take from outside, each once."""
-    found = (name for word in words for name in _VARIABLE.findall(word))
-    return tuple(dict.fromkeys(found))
+    names = (name for word in words for name in _VARIABLE.findall(word))
+    return tuple(dict.fromkeys(names))
 
 
 def taken_outside(words: Iterable[str]) -> Iterator[str]:
@@ -252,3 +258,108 @@ def quoted(word: str) -> str:
         for index, part in enumerate(parts)
         if part or len(parts) == 1
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class TableOptions:
+    """What a configuration says."""
+
+    table: OptionTable
+    """The framework's options."""
+
+    values: Mapping[str, Value]
+    """Value of each option that it sets and that matters, by its name in the table."""
+
+    ignored: Mapping[str, Any] = field(default_factory=dict)
+    """Value of each of those that no setting stands for, by its name as written, a
+    command's without dashes."""
+
+    ticked: set[str] = field(default_factory=set)
+    """Options that somebody read."""
+
+    replaced: set[str] = field(default_factory=set)
+    """Options in whose place something else is assumed."""
+
+    named: tuple[str, ...] = ()
+    """Options of a command line that name what is trained."""
+
+    dashes: str = ""
+    """What stands before names of options."""
+
+    assumptions: list[str] = field(default_factory=list)
+    """What was taken where it does not tell, a sentence each."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What a named configuration of the framework sets."""
+
+    @property
+    def effects(self) -> OptionEffects:
+        """What became of each option, after all were read."""
+        written = {name: value.where for name, value in self.values.items()}
+        written |= {name: f"{self.dashes}{name}" for name in self.ignored}
+        return OptionEffects.of(
+            [*self.named, *written.values()],
+            read=[*self.named, *_some(written, self.ticked)],
+            assumed=_some(written, self.replaced),
+        )
+
+    def assume(self, sentence: str, *replaced: str) -> None:
+        """Note what is taken, and in place of which options."""
+        self.assumptions.append(sentence)
+        self.replaced.update(replaced)
+
+    def kept(self) -> dict[str, Any]:
+        """Return what no setting holds: what nobody read, and some that say more."""
+        held = self.ticked - self.replaced - self.table.finer
+        more = {
+            name: value.raw for name, value in self.values.items() if name not in held
+        }
+        return more | dict(self.ignored)
+
+    def value(self, name: str) -> Value:
+        """Return the value of an option, or what the framework takes without it."""
+        self.ticked.add(name)
+        if name in self.values:
+            return self.values[name]
+        default = self.table.options[name].default
+        return Value(self.defaults.get(name, default), name)
+
+    def whole(self, name: str, *, least: int = 1) -> int:
+        """Return a number of things."""
+        return self.value(name).whole(least=least, most=10**9)
+
+    def flag(self, name: str) -> bool:
+        """Return whether something is on."""
+        return self.value(name).flag()
+
+    def choice(self, name: str) -> str:
+        """Return one of the texts that an option takes."""
+        return self.value(name).choice(self.table.options[name].choices)
+
+    def meaning(self, name: str) -> Any:
+        """Return the value of the setting that one of the option's words means."""
+        return self.table.options[name].words[self.choice(name)]
+
+    def settings(self, table: str) -> dict[str, Any]:
+        """Return the settings of a table that are options and nothing else.
+
+        Those that are empty are left out.
+        """
+        named = {
+            option.setting.rpartition(".")[2]: self._plain(name)
+            for name, option in self.table.plain(table).items()
+        }
+        return {name: value for name, value in named.items() if value != ""}
+
+    def _plain(self, name: str) -> Any:
+        """Return the value of a setting that is an option and nothing else."""
+        option = self.table.options[name]
+        if option.words:
+            return self.meaning(name)
+        if isinstance(option.default, bool):
+            return self.flag(name)
+        return self.whole(name, least=min(option.default, 1))
+
+
+def _some(written: Mapping[str, str], names: Collection[str]) -> list[str]:
+    return [text for name, text in written.items() if name in names]

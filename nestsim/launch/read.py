@@ -6,7 +6,7 @@ each assumption is listed in the scenario's first lines.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -19,6 +19,10 @@ from nestsim.scenario.hardware.described import with_whole_paths
 from nestsim.scenario.load import Scenario
 from topologies.accelerators import accelerator_names
 from topologies.errors import InputError
+from topologies.input_file import Value
+
+Settings = dict[str, Any]
+"""Settings of a table of a scenario, or options of a framework, by name."""
 
 DEFAULT_ACCELERATOR = "h100-sxm"
 """The device that is assumed where nothing says which."""
@@ -81,10 +85,10 @@ class OptionEffects:
         """
         names = tuple(dict.fromkeys(given))
         return cls(
-            read=tuple(one for one in names if one in read and one not in assumed),
-            assumed=tuple(one for one in names if one in assumed),
+            read=tuple(name for name in names if name in read and name not in assumed),
+            assumed=tuple(name for name in names if name in assumed),
             without_effect=tuple(
-                one for one in names if one not in read and one not in assumed
+                name for name in names if name not in read and name not in assumed
             ),
         )
 
@@ -98,11 +102,7 @@ class OptionEffects:
 
     def to_json(self) -> dict[str, list[str]]:
         """Return the three lists."""
-        return {
-            "read": list(self.read),
-            "assumed": list(self.assumed),
-            "without_effect": list(self.without_effect),
-        }
+        return {name: list(names) for name, names in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,21 +233,12 @@ def imported_scenario(
         table = _assumed_cluster(job, accelerator, assumed)
     else:
         table = _cluster_table(cluster)
-    document = {
-        "name": job.name,
-        **{
-            name: dict(job.tables[name])
-            for name in ("model", "training", "software")
-            if name in job.tables
-        },
-        "cluster": table,
-        **{
-            name: dict(job.tables[name])
-            for name in ("plan", "launch")
-            if name in job.tables
-        },
-    }
-    text = _heading(origin, assumed, job.options) + toml_text(document)
+    tables = {**job.tables, "cluster": table}
+    order = ("model", "training", "software", "cluster", "plan", "launch")
+    document = {name: dict(tables[name]) for name in order if name in tables}
+    text = _heading(origin, assumed, job.options) + toml_text(
+        {"name": job.name, **document}
+    )
     return ImportedScenario(
         scenario=Scenario.from_toml(text, path),
         assumptions=tuple(assumed),
@@ -274,11 +265,8 @@ def _assumed_cluster(
         accelerator = DEFAULT_ACCELERATOR
         assumed.append(f"The devices are {accelerator}.")
     elif accelerator not in accelerator_names():
-        raise InputError(
-            "no such accelerator",
-            where="--accelerator",
-            got=accelerator,
-            expected="a name that `nestsim accelerators` lists",
+        raise Value(accelerator, "--accelerator").error(
+            "no such accelerator", "a name that `nestsim accelerators` lists"
         )
     count = job.num_devices
     if count is None:
@@ -291,10 +279,8 @@ def _assumed_cluster(
         node = min(DEFAULT_NODE, count)
         assumed.append(f"A node has {node} devices.")
     if count % node:
-        raise InputError(
-            "the devices do not fill whole nodes",
-            got=f"{count} devices, {node} in a node",
-            expected="a multiple",
+        raise Value(f"{count} devices, {node} in a node").error(
+            "the devices do not fill whole nodes", "a multiple"
         )
     levels: list[dict[str, Any]] = [{**_NETWORK["node"], "fan_out": node}]
     if count > node:
@@ -315,8 +301,8 @@ def _heading(origin: str, assumed: Sequence[str], options: OptionEffects) -> str
     lines = [f"Read of {origin}.", ""]
     if assumed:
         lines += ["Assumed:"]
-        for one in assumed:
-            lines += wrap(one, _WIDTH, initial_indent="- ", subsequent_indent="  ")
+        for line in assumed:
+            lines += wrap(line, _WIDTH, initial_indent="- ", subsequent_indent="  ")
         lines += [""]
     for title, names in (
         ("Options that were read:", options.read),
@@ -333,5 +319,5 @@ def _heading(origin: str, assumed: Sequence[str], options: OptionEffects) -> str
                 break_on_hyphens=False,
             )
             lines += [""]
-    printable = ("".join(c if c.isprintable() else "?" for c in one) for one in lines)
+    printable = ("".join(c if c.isprintable() else "?" for c in line) for line in lines)
     return "".join(f"# {line}".rstrip() + "\n" for line in printable) + "\n"

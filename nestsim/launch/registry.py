@@ -1,35 +1,49 @@
-"""Formats of launch configurations by name: which are written, which are read."""
+"""Formats of launch configurations by name: which are written, which are read.
+
+Beside each launch goes ``groups.json``, the groups of ranks that its plan is priced
+with: the devices of each group (group by group, or where that is shorter ``by_place``:
+the first of all groups, then the second of all, ..), the device of each rank, the batch
+and the blocks of each virtual stage. `nestsim.launch.check_launch` goes beside it: a
+script that holds a launch to it.
+"""
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from nestsim.document.dumps import dump_json
-from nestsim.launch.formats.chakra.writing import write_chakra
+from nestsim.launch.formats.chakra import write_chakra
 from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
-from nestsim.launch.formats.maxtext.reading import is_maxtext, read_maxtext
+from nestsim.launch.formats.maxtext.reading import read_maxtext
+from nestsim.launch.formats.maxtext.sources import is_maxtext
 from nestsim.launch.formats.maxtext.writing import write_maxtext
-from nestsim.launch.formats.megatron.bridge import write_megatron_bridge
-from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
-from nestsim.launch.formats.megatron.write import write_megatron
-from nestsim.launch.formats.torchtitan.names import COMMAND_FORMAT, TOML_FORMAT
-from nestsim.launch.formats.torchtitan.reading import (
-    is_torchtitan,
-    read_torchtitan,
+from nestsim.launch.formats.megatron.reading import is_megatron, read_megatron
+from nestsim.launch.formats.megatron.settings import rank_order
+from nestsim.launch.formats.megatron.writing import (
+    write_megatron,
+    write_megatron_bridge,
 )
+from nestsim.launch.formats.torchtitan.names import COMMAND_FORMAT, TOML_FORMAT
+from nestsim.launch.formats.torchtitan.reading import is_torchtitan, read_torchtitan
 from nestsim.launch.formats.torchtitan.writing import write_torchtitan
-from nestsim.launch.formats.trainers.dumped import read_dump
-from nestsim.launch.formats.trainers.reading import TRAINERS
+from nestsim.launch.formats.trainers.reading import TRAINERS, read_dump
 from nestsim.launch.formats.trainers.renaming import CORE, RENAMINGS
 from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource
+from nestsim.launch.training import CHECK
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.errors import nearest, one_of
+from planner.cost.pricing import plan_groups
 from planner.frameworks.framework import FRAMEWORKS
-from planner.plans.spec import PlanSpec
+from planner.plans.spec import DEFAULT_ORDER, PlanSpec
+from planner.step.plan import to_ranges
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 
 
@@ -49,7 +63,7 @@ def plan_table(settings: PlanSpec) -> dict[str, Any]:
     What a preset would decide is always written; of the rest, what is not its default.
     """
     decided = {"micro_batch_size", "sequence_parallel", "recompute", "zero_stage"}
-    defaults = {one.name: one.default for one in fields(settings)}
+    defaults = {field.name: field.default for field in fields(settings)}
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(settings).items()
@@ -216,3 +230,79 @@ def _unknown(name: str, known: Mapping[str, object], option: str) -> InputError:
         expected=one_of(list(known)),
         hint=nearest(name, list(known)),
     )
+
+
+GROUPS = "groups.json"
+"""Name of the file."""
+
+_CHECKED = frozenset({"megatron", "megatron-bridge", "torchtitan", "deepspeed"})
+"""Formats whose ranks are processes of torch."""
+
+
+def priced_groups(job: LaunchJob) -> dict[str, IntArray]:
+    """Return the groups of devices of each kind, shape ``(groups, members)``."""
+    groups = plan_groups(job.plan)
+    grid = groups.grid  # stages, replicas, experts, context, tensor
+    replicas = np.moveaxis(grid, (1, 2), (-2, -1))
+    kinds = {
+        "tp": groups.tensor(),
+        "cp": groups.context(),
+        "dp": replicas.reshape(-1, grid.shape[1] * grid.shape[2]),
+        "dp-cp": groups.dense(),
+        "pp": np.moveaxis(grid, 0, -1),
+        "ep": groups.experts(),
+        "etp": groups.expert_tensor(),
+        "expert dp": groups.expert_data(),
+    }
+    return {kind: rows.reshape(-1, rows.shape[-1]) for kind, rows in kinds.items()}
+
+
+def group_files(job: LaunchJob, format_name: str) -> dict[str, str]:
+    """Return what goes beside the launch of a job: its groups, and what checks them."""
+    plan, parallel = job.plan, job.plan.parallel
+    order = DEFAULT_ORDER
+    if format_name.startswith("megatron"):
+        order = rank_order(job) or order
+    sizes = parallel.sizes()
+    shard = max(plan.stages[0].sharding_group_size // sizes.cp, 1)
+    is_sharded = plan.stages[0].zero_stage > 1 and sizes.dp % shard == 0
+    document = {
+        "format": format_name,
+        "ranks": parallel.num_devices,
+        "devices_per_node": job.devices_per_node,
+        "order": order,
+        "devices": to_ranges(job.devices_of_ranks(order).tolist()),
+        "sizes": {
+            "tp": sizes.tp,
+            "cp": sizes.cp,
+            "dp": sizes.dp,
+            "pp": sizes.pp,
+            "ep": sizes.ep,
+            "etp": parallel.grouping.etp or sizes.tp,
+            "dp_replicate": sizes.dp // (shard if is_sharded else sizes.dp),
+        },
+        "batch": {
+            "micro_batch_size": plan.micro_batch_size,
+            "num_microbatches": plan.num_microbatches,
+            "global_batch_size": plan.micro_batch_size
+            * plan.num_microbatches
+            * sizes.dp,
+        },
+        "blocks": list(job.blocks_by_virtual_stage()),
+        "groups": {kind: _listed(rows) for kind, rows in priced_groups(job).items()},
+    }
+    written = {GROUPS: dump_json(document)}
+    if format_name in _CHECKED:
+        script = files("nestsim.launch").joinpath(CHECK)
+        written[CHECK] = script.read_text(encoding="utf-8")
+    return written
+
+
+def _listed(rows: IntArray) -> dict[str, object]:
+    """Return groups one after another, or by place in the group if that is shorter."""
+    ways = {
+        "devices": to_ranges(rows.ravel().tolist()),
+        "by_place": to_ranges(rows.T.ravel().tolist()),
+    }
+    name = min(ways, key=lambda way: len(ways[way]))
+    return {"size": rows.shape[1], name: ways[name]}

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from textwrap import indent
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from nestsim.launch.shell.follow import ScriptRun, follow_script
 from nestsim.launch.shell.marks import first_unknown
 from nestsim.launch.shell.state import Started
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 _NODES = ("nnodes", "nodes", "N", "num-nodes")
@@ -104,10 +105,8 @@ class TrainingStart:
             return None
         count = self.world or (self.nodes or 1) * self.devices_per_node
         if count > MOST_DEVICES:
-            raise InputError(
-                "are more devices than any cluster has",
-                got=count,
-                expected=f"at most {MOST_DEVICES:,}",
+            raise Value(count).error(
+                "are more devices than any cluster has", f"at most {MOST_DEVICES:,}"
             )
         return count
 
@@ -136,14 +135,14 @@ def find_training(
     variables = {**_slurm(directives), **source.variables}
     run = follow_script(text, variables, path=source.path)
     commands = [command for command in run.commands if not _checks(command.words)]
-    found = [one for one in commands if trains(one.words)] or [
-        one for one in _handed_on(commands) if trains(one.words)
+    training = [command for command in commands if trains(command.words)] or [
+        command for command in _handed_on(commands) if trains(command.words)
     ]
-    if not found:
+    if not training:
         return None
-    first = found[0]
+    first = training[0]
     assumptions = list(run.assumptions)
-    others = {one.words for one in found} - {first.words}
+    others = {command.words for command in training} - {first.words}
     if others:
         assumptions.append(
             f"The script trains {len(others) + 1} times; the first, in line "
@@ -152,16 +151,16 @@ def find_training(
     place = program_place(first.words)
     begin = 0 if place is None else place + 1
     environment = {**first.variables, **first.environment, **_sent(first.words)}
-    said = _Devices(run, environment, directives)
+    devices = _Devices(run, environment, directives)
     return TrainingStart(
         launcher=first.words[:place] if begin else (),
         program=first.words[begin - 1] if begin else None,
         options=first.words[begin:],
         environment=environment,
         files=run.files,
-        nodes=said.nodes(first),
-        devices_per_node=said.per_node(first),
-        world=said.world(first),
+        nodes=devices.nodes(first),
+        devices_per_node=devices.per_node(first),
+        world=devices.world(first),
         assumptions=tuple(assumptions),
     )
 
@@ -216,8 +215,8 @@ def _sent(words: Sequence[str]) -> dict[str, str]:
 
 def _handed_on(commands: Sequence[Started], depth: int = 0) -> Iterator[Started]:
     """Yield commands that others are given as one word: ``ssh host "torchrun .."``."""
-    for one in commands:
-        for word in one.words if depth < _DEEPEST else ():
+    for outer in commands:
+        for word in outer.words if depth < _DEEPEST else ():
             if " " not in word:
                 continue
             try:
@@ -225,14 +224,14 @@ def _handed_on(commands: Sequence[Started], depth: int = 0) -> Iterator[Started]
             except InputError:  # a sentence is no script
                 continue
             here = [
-                Started(
-                    words=found.words,
-                    line=one.line,
-                    environment={**one.environment, **found.environment},
-                    variables=one.variables,
+                replace(
+                    command,
+                    line=outer.line,
+                    environment={**outer.environment, **command.environment},
+                    variables=outer.variables,
                 )
-                for found in inner
-                if found.words != one.words
+                for command in inner
+                if command.words != outer.words
             ]
             yield from here
             yield from _handed_on(here, depth + 1)
@@ -259,9 +258,9 @@ def _launcher_value(words: Sequence[str], names: Sequence[str]) -> int | None:
         if not equals:
             value = words[index + 1] if index + 1 < len(words) else ""
         # "gpu:8", "gpu:a100:8(S:0-1)", "1:4" (elastic: from, to)
-        found = re.fullmatch(r"(?:gpu:)?(?:\w+:)?(\d{1,7})(?:\(.*)?", value)
-        if found is not None:
-            numbers.append(int(found[1]))
+        number = re.fullmatch(r"(?:gpu:)?(?:\w+:)?(\d{1,7})(?:\(.*)?", value)
+        if number is not None:
+            numbers.append(int(number[1]))
     return max(numbers, default=0) or None
 
 
@@ -285,20 +284,20 @@ class _Devices:
 
     def per_node(self, command: Started) -> int | None:
         """Return the devices of a node."""
-        found = self._first(command, _PER_NODE, "per node")
-        if found is not None and found > 1:
-            return found
+        count = self._first(command, _PER_NODE, "per node")
+        if count is not None and count > 1:
+            return count
         ranks, nodes = self._launched(command, _RANKS), self.nodes(command)
         if ranks and nodes and ranks % nodes == 0:
             return ranks // nodes
-        return found
+        return count
 
     def _first(self, command: Started, names: Sequence[str], kind: str) -> int | None:
-        found = self._launched(command, names)
-        if found is None:
-            found = _launcher_value(self.directives, names)
-        if found is not None:
-            return found
+        count = self._launched(command, names)
+        if count is None:
+            count = _launcher_value(self.directives, names)
+        if count is not None:
+            return count
         values = map(self._variable, _VARIABLES[kind])
         return next((value for value in values if value is not None), None)
 
@@ -309,9 +308,9 @@ class _Devices:
     def _launched(self, command: Started, names: Sequence[str]) -> int | None:
         """Return what launchers say: that of the command first, then others."""
         starters = [
-            one.words
-            for one in self.run.commands
-            if one.words[0].rpartition("/")[2] in _STARTERS
+            command.words
+            for command in self.run.commands
+            if command.words[0].rpartition("/")[2] in _STARTERS
         ]
         for words in (command.words, *starters):
             plain = [
@@ -319,7 +318,7 @@ class _Devices:
                 for word in words[: program_place(words)]
                 if first_unknown(word) is None
             ]
-            found = _launcher_value(plain, names)
-            if found is not None:
-                return found
+            count = _launcher_value(plain, names)
+            if count is not None:
+                return count
         return None

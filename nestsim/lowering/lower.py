@@ -23,19 +23,19 @@ import numpy as np
 
 from estimators.layers.work import LayerTable
 from estimators.training import ParameterBytes
-from nestsim.lowering.notes import (
-    execution_notes,
-    left_out_level_notes,
-    mixed_device_notes,
-)
-from nestsim.lowering.passes import Experts, Pass, StagePasses
-from nestsim.lowering.step_end import (
+from nestsim.lowering.collectives import (
     StepCollective,
     StepEnd,
     collective_phases,
     gather_buckets,
     reduce_buckets,
 )
+from nestsim.lowering.notes import (
+    execution_notes,
+    left_out_level_notes,
+    mixed_device_notes,
+)
+from nestsim.lowering.passes import Experts, Pass, StagePasses
 from nestsim.lowering.traffic import Message, StageTraffic
 from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.work import (

@@ -25,7 +25,7 @@ import numpy as np
 
 from estimators.collectives.algorithms import IN_NETWORK, algorithm_or_ring
 from estimators.layers.work import InLayerTraffic, LayerTable
-from nestsim.lowering.groups import (
+from nestsim.lowering.collectives import (
     LockstepGroups,
     all_to_all_phase,
     collective_lockstep_phases,
@@ -337,7 +337,7 @@ class GroupTraffic:
     ``"embedding"``."""
 
     operation: str
-    """One of `estimators.collectives.algorithms.OPERATIONS`."""
+    """One of `estimators.collectives.cost.OPERATIONS`."""
 
     groups: IntArray
     """Devices of each group, shape ``(U, G, n)``."""

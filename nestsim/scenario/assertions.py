@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic_core import CoreSchema, core_schema
 
-from nestsim.scenario.base import Count, NameChoice, Table
-from nestsim.scenario.settings import Assertion
+from nestsim.scenario.base import Table
 from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
+from topologies.settings import Count, NameChoice
 from topologies.units import NUMBER_PATTERN, UNIT_PATTERN, parse_quantity
 
 OPERATORS = ("<=", ">=", "<", ">")
@@ -52,6 +52,26 @@ _PATTERNS: Mapping[str, str] = MappingProxyType(
         "size": rf"{NUMBER_PATTERN}\s*{UNIT_PATTERN}",
     }
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assertion:
+    """One thing that must come out."""
+
+    name: str
+    """The setting of the table [assert]."""
+
+    quantity: str
+    """What is compared: a key of `nestsim.evaluate.results.found_values`."""
+
+    operator: str
+    """``"<="``, ``">="``, ``"<"``, ``">"`` or ``"=="``."""
+
+    value: float | str
+    """What it is compared with, in base units."""
+
+    written: str
+    """The comparison as people write it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,46 +1,79 @@
 """Turn what pydantic found into one `InputError` that a person can act on.
 
 Pydantic reports every problem with its path and a code. They are listed in plain words,
-with what the setting accepts, and the nearest spelling where a name is unknown.
+with what the setting accepts, and the nearest spelling where a name is unknown. What is
+accepted comes from the JSON Schema that editors check scenarios with, so that the words
+are those of the check itself: a range, a choice, a list of such. A setting's
+description says what it is, which is no help to somebody who has written it wrongly.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from nestsim.scenario.accepted import accepted
-from nestsim.scenario.base import Table
-from topologies.errors import MOST_LISTED, InputError
+from pydantic import TypeAdapter, ValidationError
+
+from topologies.errors import MOST_LISTED, InputError, readable
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
-    from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""What pydantic says of a setting that a model, or a dataclass, does not have."""
+
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]{1,60}")
+_MOST_LISTED = 8
+_LONGEST_EXAMPLE = 200
+_LARGE = 10_000
+
+Schema = Mapping[str, Any]
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where in the scenario a problem is, and what belongs there."""
 
     where: str
     """Dotted path of the setting."""
 
-    owner: type[Table] | None
-    """The table that the setting belongs to."""
+    known: Sequence[str]
+    """Settings of the table that it belongs to."""
 
-    field: "FieldInfo | None"
-    """The setting; None if there is none of that name."""
+    variants: Sequence[Schema]
+    """Schemas of what it may be; none if there is no such setting."""
 
     expected: str
-    """What it accepts."""
+    """What it accepts, in words."""
 
 
-def explain(error: "ValidationError", root: type[Table]) -> InputError:
+def checked(table: type[T], document: object) -> T:
+    """Return a table of a file, read and checked.
+
+    Parameters
+    ----------
+    table
+        What it is.
+    document
+        What the file says.
+
+    Raises
+    ------
+    InputError
+        If something in it is wrong, with all problems.
+    """
+    adapter: TypeAdapter[T] = _adapter(cast("Any", table))
+    try:
+        return adapter.validate_python(document)
+    except ValidationError as error:
+        raise explain(error, table) from None
+
+
+def explain(error: ValidationError, root: Any) -> InputError:
     """Word all problems of a scenario; of very many, the first ones.
 
     Parameters
@@ -51,9 +84,9 @@ def explain(error: "ValidationError", root: type[Table]) -> InputError:
         The scenario's outermost table.
     """
     # A misspelt name also leaves the right one missing: tell the cause first.
-    details = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    details = sorted(error.errors(), key=lambda one: one["type"] not in _UNKNOWN)
     listed = [
-        _word(one, _locate(root, one["loc"])) for one in details[: MOST_LISTED + 1]
+        _word(one, locate(root, one["loc"])) for one in details[: MOST_LISTED + 1]
     ]
     return InputError(
         listed[0].problem,
@@ -74,60 +107,196 @@ def nearest(name: object, known: Sequence[str]) -> str:
     return f'did you mean "{close[0]}"?' if close else ""
 
 
-def _locate(root: type[Table], path: tuple[int | str, ...]) -> Place:
-    """Follow pydantic's path through the tables, leaving out the names of variants."""
-    where, owner, field = "", root, None
-    tables, choosing = [root], False
+def locate(root: Any, path: Sequence[int | str]) -> Place:
+    """Follow pydantic's path through the schema, leaving out the names of variants.
+
+    Parameters
+    ----------
+    root
+        The outermost table.
+    path
+        Names of settings, positions in lists, and between them the names that
+        pydantic has for the variants of a setting.
+    """
+    whole = _schema(root)
+    walk = _Walk(whole.get("$defs", {}))
+    where, options = "", [whole]
+    known: list[str] = []
     for part in path:
         if part == "[key]":  # the name before it is what is wrong
-            break
-        if choosing:  # which variant of the table it is, not a key of the file
-            tables, choosing = [t for t in tables if _is_variant(t, part)], False
-        elif isinstance(part, int):
+            return Place(where, known, [], "")
+        variants = walk.variants(options)
+        if isinstance(part, int):
             where += f"[{part}]"
-        else:
+            options = [one["items"] for one in variants if "items" in one]
+        elif chosen := [one for one in variants if _is_called(one, part)]:
+            options = (
+                chosen  # which variant of the setting it is, not a key of the file
+            )
+        elif any(one.get("type") == "object" for one in variants):
             where += f".{_key(part)}" if where else _key(part)
-            owner = tables[0] if tables else Table
-            field = _fields(owner).get(part)
-            tables = list(_tables(field.annotation)) if field else []
-            choosing = field is not None and _has_variants(field)
-    return Place(where, owner, field, accepted(root, path))
+            known = [name for one in variants for name in one.get("properties", ())]
+            options = list(_values(variants, part))
+    return Place(where, known, walk.variants(options), walk.words(options))
 
 
-def _fields(table: type[Table]) -> dict[str, "FieldInfo"]:
-    """Return the settings of a table under the names that files have for them."""
-    fields = table.model_fields.items()
-    return {field.alias or name: field for name, field in fields}
+@cache
+def _adapter(root: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(root)
 
 
-def _has_variants(field: "FieldInfo") -> bool:
-    """Tell whether pydantic's path says which variant of the setting is meant."""
-    from pydantic import Discriminator
+@cache
+def _schema(root: Any) -> Schema:
+    return _adapter(root).json_schema()
 
-    inner = (one for kind in get_args(field.annotation) for one in get_args(kind))
-    marked = any(isinstance(one, Discriminator) for one in (*inner, *field.metadata))
-    return marked or field.discriminator is not None
+
+def _values(tables: Sequence[Schema], name: str) -> Iterator[Schema]:
+    """Yield what a setting of one of some tables may be."""
+    for table in tables:
+        value = table.get("properties", {}).get(name, table.get("additionalProperties"))
+        if isinstance(value, Mapping):
+            yield value
+
+
+def _is_called(schema: Schema, part: str) -> bool:
+    """Tell whether pydantic's path means this variant of a setting."""
+    tags = {"each": "array", "a name": "string"}
+    return (
+        schema.get("title") == part
+        or part in _kinds([schema])
+        or schema.get("type") == tags.get(part)
+    )
+
+
+def _kinds(variants: Sequence[Schema]) -> list[str]:
+    """Return what the setting "kind" of a table may be."""
+    kinds = [one.get("properties", {}).get("kind", {}) for one in variants]
+    return [
+        name
+        for kind in kinds
+        for name in kind.get("enum", [kind["const"]] if "const" in kind else ())
+    ]
+
+
+class _Walk:
+    """Follows references and variants of a schema.
+
+    Parameters
+    ----------
+    tables
+        Those that references name.
+    """
+
+    def __init__(self, tables: Mapping[str, Schema]) -> None:
+        self.tables = tables
+
+    def variants(self, options: Sequence[Schema]) -> list[Schema]:
+        """Return what schemas stand for, without references, choices and null."""
+        return [one for option in options for one in self._variants(option)]
+
+    def words(self, options: Sequence[Schema]) -> str:
+        """Return in words what may be one of these, with an example of the first."""
+        variants = self.variants(options)
+        words = list(dict.fromkeys(self._word(one) for one in variants))
+        examples = [
+            example
+            for one in (*options, *variants)
+            for example in one.get("examples", ())
+        ]
+        text = " or ".join(words)
+        if not examples or any("enum" in one or "const" in one for one in variants):
+            return text
+        example = readable(as_toml(examples[0]), _LONGEST_EXAMPLE)
+        return f"{text}, e.g. {example}"
+
+    def _variants(self, schema: Schema) -> Iterator[Schema]:
+        """Yield what a schema stands for, without references, choices and null."""
+        if "$ref" in schema:
+            name = schema["$ref"].rpartition("/")[2]
+            yield from self._variants({"title": name, **self.tables[name]})
+        elif "anyOf" in schema or "oneOf" in schema:
+            for one in schema.get("anyOf", ()) or schema["oneOf"]:
+                yield from self._variants(one)
+        elif schema.get("type") != "null":
+            yield schema
+
+    def _word(self, schema: Schema) -> str:
+        if "const" in schema or "enum" in schema:
+            return _choice(schema.get("enum") or [schema["const"]])
+        kind = schema.get("type")
+        if kind == "array":
+            return self._list(schema)
+        if kind == "object":
+            return _table(schema)
+        if kind in {"integer", "number"}:
+            return _number(schema)
+        words = {"boolean": "true or false", "string": _string(schema)}
+        return words.get(str(kind), "a value")
+
+    def _list(self, schema: Schema) -> str:
+        entries = self.words([schema["items"]]).partition(", e.g.")[0]
+        least, most = schema.get("minItems"), schema.get("maxItems")
+        length = "a list"
+        if least and most:
+            length = f"a list of {least} to {most:,} entries"
+        if schema.get("uniqueItems"):
+            length += " that differ"
+        return length if entries in {"", "a value"} else f"{length}, each {entries}"
+
+
+def _choice(values: Sequence[object]) -> str:
+    if len(values) > _MOST_LISTED:
+        return f"a name such as {as_toml(values[0])}"
+    listed = [as_toml(value) for value in values]
+    return " or ".join(listed) if len(listed) < 3 else f"one of {', '.join(listed)}"
+
+
+def _table(schema: Schema) -> str:
+    needed = schema.get("required", ())
+    return f"a table with {', '.join(needed)}" if needed else "a table"
+
+
+def _string(schema: Schema) -> str:
+    if "pattern" in schema:
+        return "a number with its unit in quotes"
+    most = schema.get("maxLength")
+    return f"a text in quotes of at most {most:,} characters" if most else "a text"
+
+
+def _number(schema: Schema) -> str:
+    what = "a whole number" if schema["type"] == "integer" else "a number"
+    low, high = schema.get("minimum"), schema.get("maximum")
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    if low is not None and high is not None:
+        return f"{what} from {_written(low)} to {_written(high)}"
+    bounds = [
+        f"{words} {_written(bound)}"
+        for words, bound in (
+            ("above", above),
+            ("of at least", low),
+            ("below", below),
+            ("of at most", high),
+        )
+        if bound is not None
+    ]
+    return f"{what} {' and '.join(bounds)}" if bounds else what
+
+
+def _written(bound: float) -> str:
+    whole = float(bound).is_integer() and abs(bound) >= _LARGE
+    return f"{int(bound):,}" if whole else f"{bound:g}"
+
+
+def as_toml(value: object) -> str:
+    """Return a plain value as one writes it in a scenario."""
+    if isinstance(value, Mapping):
+        pairs = (f"{key} = {as_toml(one)}" for key, one in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    return json.dumps(value)
 
 
 def _key(name: str) -> str:
     return name if _BARE_KEY.fullmatch(name) else repr(name[:60])
-
-
-def _tables(annotation: object) -> Iterator[type[Table]]:
-    """Yield every table that a type mentions."""
-    if isinstance(annotation, type) and issubclass(annotation, Table):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _tables(inner)
-
-
-def _is_variant(table: type[Table], tag: int | str) -> bool:
-    kind = table.model_fields.get("kind")
-    return table.__name__ == tag or (kind is not None and tag in _choices(kind))
-
-
-def _choices(field: "FieldInfo") -> list[Any]:
-    return [one for one in get_args(field.annotation) if not isinstance(one, type)]
 
 
 def _word(detail: "ErrorDetails", place: Place) -> InputError:
@@ -153,15 +322,13 @@ def _at(cause: InputError, where: str) -> InputError:
 
 
 def _unknown_setting(detail: "ErrorDetails", place: Place) -> InputError:
-    assert place.owner is not None
-    known = list(_fields(place.owner))
     name = detail["loc"][-1]
     return InputError(
         "unknown setting",
         where=place.where,
         got=name,
-        expected="one of " + ", ".join(known),
-        hint=nearest(name, known),
+        expected="one of " + ", ".join(place.known),
+        hint=nearest(name, place.known),
     )
 
 
@@ -176,7 +343,9 @@ def _unknown_choice(detail: "ErrorDetails", place: Place) -> InputError:
 
 def _unknown_kind(detail: "ErrorDetails", place: Place) -> InputError:
     kind = detail["input"]["kind"]
-    return _not_among(_kinds(place.field), kind, f"{place.where}.kind", "unknown kind")
+    return _not_among(
+        _kinds(place.variants), kind, f"{place.where}.kind", "unknown kind"
+    )
 
 
 def _not_among(
@@ -197,19 +366,12 @@ def one_of(known: Sequence[str]) -> str:
     return f"one of {quoted}" if len(known) > 1 else quoted
 
 
-def _kinds(field: "FieldInfo | None") -> list[str]:
-    """Return what the setting "kind" of a table may be."""
-    tables = _tables(field.annotation) if field else []
-    return [one for table in tables for one in _choices(table.model_fields["kind"])]
-
-
 def _no_kind(detail: "ErrorDetails", place: Place) -> InputError:
     """Word what pydantic reports when it cannot tell which variant is meant."""
-    by_kind = place.field is not None and isinstance(place.field.discriminator, str)
-    if by_kind and isinstance(detail["input"], dict):
-        kinds = one_of(_kinds(place.field))
+    kinds = _kinds(place.variants)
+    if kinds and isinstance(detail["input"], dict):
         where = f"{place.where}.kind"
-        return InputError("setting is missing", where=where, expected=kinds)
+        return InputError("setting is missing", where=where, expected=one_of(kinds))
     return InputError(
         "has the wrong type",
         where=place.where,
@@ -221,7 +383,7 @@ def _no_kind(detail: "ErrorDetails", place: Place) -> InputError:
 _SPECIAL: Mapping[str, Callable[["ErrorDetails", Place], InputError]] = (
     MappingProxyType(
         {
-            "extra_forbidden": _unknown_setting,
+            **dict.fromkeys(_UNKNOWN, _unknown_setting),
             "missing": _missing,
             "literal_error": _unknown_choice,
             "union_tag_invalid": _unknown_kind,
@@ -240,6 +402,7 @@ _PROBLEMS: Mapping[str, str] = MappingProxyType(
         "list_type": "must be a list in brackets",
         "dict_type": "must be a table",
         "model_type": "must be a table",
+        "dataclass_type": "must be a table",
         "model_attributes_type": "must be a table",
         "greater_than": "must be more than {gt}",
         "greater_than_equal": "must be at least {ge}",

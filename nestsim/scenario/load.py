@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from estimators.collectives.transports import Scope
 from estimators.models.spec import TransformerSpec
 from estimators.operators.profile import Profile
@@ -17,27 +15,24 @@ from estimators.tracing.user_module import TracedModule
 from estimators.training import NARROW_FORMATS, TrainingSpec
 from estimators.user_files import UserConstants, UserLinks, measured_efficiencies
 from nestsim.running.progress import html_of
+from nestsim.scenario.assertions import Assertion
+from nestsim.scenario.defaults import settled_training, with_defaults
 from nestsim.scenario.editing import toml_text, with_values
-from nestsim.scenario.errors import explain, one_of
-from nestsim.scenario.formats.mist_yaml import SUFFIXES, mist_document
+from nestsim.scenario.errors import checked, one_of
+from nestsim.scenario.goodput import GoodputSpec
+from nestsim.scenario.hardware.accelerator import DeviceGroup
 from nestsim.scenario.hardware.cost import CostSpec
 from nestsim.scenario.hardware.described import NETWORK_FILES
-from nestsim.scenario.hardware.groups import DeviceGroup
 from nestsim.scenario.hardware.network import link_names
+from nestsim.scenario.jitter import JitterSpec
+from nestsim.scenario.mist_yaml import SUFFIXES, mist_document
 from nestsim.scenario.model import (
     ModuleModel,
     module_file,
 )
-from nestsim.scenario.operations.goodput import GoodputSpec
-from nestsim.scenario.operations.jitter import JitterSpec
-from nestsim.scenario.plan import LaunchSpec
-from nestsim.scenario.settings import (
-    Assertion,
-    SimulationSpec,
-    StressSpec,
-    SweepSpec,
-)
-from nestsim.scenario.table import ScenarioTable
+from nestsim.scenario.simulation import SimulationSpec
+from nestsim.scenario.stress import StressSpec, SweepSpec
+from nestsim.scenario.table import LaunchSpec, ScenarioTable
 from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import PlanSpec
 from planner.rivals.protocol import PlannerSettings
@@ -398,10 +393,7 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
             expected="a scenario of one job, without tables [[jobs]]",
             hint="nestsim jobs FILE replays them together",
         )
-    try:
-        return ScenarioTable.model_validate(document)
-    except ValidationError as error:
-        raise explain(error, ScenarioTable) from None
+    return checked(ScenarioTable, with_defaults(document))
 
 
 def _search(table: ScenarioTable) -> SearchSpec:
@@ -434,20 +426,18 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
             with problems.noted():
                 profile = _profile(table, training, folder)
         with problems.noted("cost"):
-            cost = None if table.cost is None else table.cost.build(accelerator)
+            cost = None if table.cost is None else table.cost.settled(accelerator)
             _check_one_price(cost, groups)
     with problems.noted():
         execution = software.build_execution(table.simulation.moved)
     with problems.noted("search"):
         search = _search(table)
-    with problems.noted("plan"):
-        plan = None if table.plan is None else table.plan.build(software.defaults)
-        with problems.noted("search"):
-            planner_settings = table.search.settings(plan)
+    with problems.noted("search"):
+        planner_settings = table.search.settings(table.plan)
     with problems.noted():
         asked = _asked(table)
     problems.refuse()
-    _check_host_update(training, execution, search, plan)
+    _check_host_update(training, execution, search, table.plan)
     if "preset" not in software.model_fields_set:
         notices().remark(
             f"software.preset is left out: {software.preset} is taken to run the job"
@@ -466,7 +456,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         network_spec=network_spec,
         network_assumed=assumed,
         host=table.cluster.host.build(accelerator.like or accelerator.name),
-        degradation=_degradation(table),
+        degradation=table.cluster.degraded,
         software_preset=software.preset,
         software=_software(table),
         execution=execution,
@@ -479,8 +469,8 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
             and search.rules.on(accelerator.like or accelerator.name),
         ),
         simulation=table.simulation.build(),
-        plan=plan,
-        launch=None if table.launch is None else table.launch.build(),
+        plan=table.plan,
+        launch=table.launch,
         planner=table.search.planner,
         planner_settings=planner_settings,
         cost=cost,
@@ -491,17 +481,13 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
 def _asked(table: ScenarioTable) -> dict[str, Any]:
     """Return what the tables say that single commands read."""
     problems = Problems()
-    with problems.noted("stress"):
-        stress = table.stress.build()
-    with problems.noted("goodput"):
-        goodput = table.goodput.build()
     with problems.noted("jitter"):
         jitter = table.jitter.build()
     problems.refuse()
     return {
-        "sweep": table.sweep.build(),
-        "stress": stress,
-        "goodput": goodput,
+        "sweep": table.sweep,
+        "stress": table.stress,
+        "goodput": table.goodput,
         "jitter": jitter,
         "assertions": table.assertions.build(),
     }
@@ -563,17 +549,8 @@ def _check_one_price(cost: CostSpec | None, groups: tuple[DeviceGroup, ...]) -> 
         )
 
 
-def _degradation(table: ScenarioTable) -> Degradation | None:
-    if table.cluster.degraded is None:
-        return None
-    try:
-        return table.cluster.degraded.build()
-    except InputError as error:
-        raise error.at("cluster.degraded") from None
-
-
 def _training(table: ScenarioTable, accelerator: Accelerator) -> TrainingSpec:
-    training = table.training.build(table.software.defaults)
+    training = settled_training(table.training, table.software.defaults)
     wide = {name: name for name in ("bf16", "fp16", "fp32")}
     narrow = {name: known.rate for name, known in NARROW_FORMATS.items()}
     _check_rate("precision", training.precision, wide, accelerator)

@@ -4,49 +4,45 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from estimators.models.huggingface import load_huggingface
-from estimators.models.library import load_model, model_names
+from estimators.models.library import build_spec, load_model, model_names
 from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
 from estimators.models.spec import (
     TransformerSpec,
     with_num_layers,
     without_padding,
 )
-from estimators.models.words import build_spec
 from estimators.tracing.user_module import TracedModule, UserModule
-from nestsim.scenario.architectures.encoder_decoder import EncoderDecoderModel
-from nestsim.scenario.architectures.sizes import (
+from nestsim.scenario.architectures import (
+    Architecture,
     Attention,
     Depths,
+    EncoderDecoderModel,
     NumLayers,
-    Probability,
     SequenceLength,
+    VisionModel,
     Width,
 )
-from nestsim.scenario.architectures.vision import VisionModel
-from nestsim.scenario.base import Argument, Table, Text, input_file
+from nestsim.scenario.base import Table, input_file
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
+from topologies.settings import Argument, Text
 
 
-class LibraryModel(Table):
-    """A published model, by name."""
-
-    name: Text = Field(
-        examples=["llama2-7b"], json_schema_extra={"enum": list(model_names())}
-    )
-    """Name of a published model, one that `nestsim models` lists."""
+class PublishedModel(Table):
+    """A model that is known by its name or its file, and what may differ from it."""
 
     sequence_length: SequenceLength | None = Field(None, examples=[4096])
-    """Tokens of a training sequence. Left out, the published length."""
+    """Tokens of a training sequence. Left out, the published length, or the longest
+    that the file allows."""
 
     decoder_sequence_length: SequenceLength | None = Field(None, examples=[114])
     """Tokens of a training sequence that a decoder writes, of a model with an encoder
-    too. Left out, the published length."""
+    too. Left out, the published length; 114 for a file, as in T5's pre-training."""
 
     mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
     """Tokens of a sequence on average, where the framework leaves padding out of the
@@ -54,15 +50,36 @@ class LibraryModel(Table):
     a sequence are computed."""
 
     num_layers: NumLayers | None = Field(None, examples=[4])
-    """Transformer blocks, for small variants. Left out, the published depth."""
+    """Transformer blocks, for small variants. Left out, as many as were published or
+    the file says."""
 
     mtp_num_layers: Depths | None = Field(None, examples=[0])
     """Layers that predict tokens further ahead; 0 to train without. Left out, as many
-    as were published."""
+    as were published or the file says."""
 
     attention: Attention = "flash"
     """How attention is computed: by one fused kernel ("flash"), or by two products with
     a softmax between them."""
+
+    def adapted(self, spec: TransformerSpec) -> TransformerSpec:
+        """Return the published architecture with what differs from it."""
+        given: dict[str, Any] = {
+            "attention_implementation": self.attention,
+            "decoder_sequence_length": self.decoder_sequence_length,
+            "mtp_num_layers": self.mtp_num_layers,
+        }
+        written = {name: value for name, value in given.items() if value is not None}
+        spec = replace(spec, **written)
+        return _adapted(spec, self.num_layers, self.mean_sequence_length)
+
+
+class LibraryModel(PublishedModel):
+    """A published model, by name."""
+
+    name: Text = Field(
+        examples=["llama2-7b"], json_schema_extra={"enum": list(model_names())}
+    )
+    """Name of a published model, one that `nestsim models` lists."""
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
@@ -75,45 +92,15 @@ class LibraryModel(Table):
                 expected="one of " + ", ".join(known),
                 hint=nearest(self.name, known),
             )
-        spec = load_model(
-            self.name,
-            sequence_length=self.sequence_length,
-            attention_implementation=self.attention,
-        )
-        spec = _with_decoder_length(spec, self.decoder_sequence_length)
-        spec = _with_depths(spec, self.mtp_num_layers)
-        return _adapted(spec, self.num_layers, self.mean_sequence_length)
+        return self.adapted(load_model(self.name, sequence_length=self.sequence_length))
 
 
-class HuggingFaceModel(Table):
+class HuggingFaceModel(PublishedModel):
     """A Hugging Face config.json of a type that is read; errors list these types."""
 
     config: Text = Field(examples=["config.json"])
     """A Hugging Face config.json, relative to the scenario's folder. Nothing is
     downloaded."""
-
-    sequence_length: SequenceLength | None = Field(None, examples=[4096])
-    """Tokens of a training sequence. Left out, the longest that the file allows."""
-
-    decoder_sequence_length: SequenceLength | None = Field(None, examples=[114])
-    """Tokens of a training sequence that a decoder writes, of a model with an encoder
-    too. Left out, 114, as in its pre-training."""
-
-    mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
-    """Tokens of a sequence on average, where the framework leaves padding out of the
-    computation; attention is that of sequences of this length. Left out, all tokens of
-    a sequence are computed."""
-
-    num_layers: NumLayers | None = Field(None, examples=[4])
-    """Transformer blocks, for small variants. Left out, as many as the file says."""
-
-    mtp_num_layers: Depths | None = Field(None, examples=[0])
-    """Layers that predict tokens further ahead; 0 to train without. Left out, as many
-    as the file says."""
-
-    attention: Attention = "flash"
-    """How attention is computed: by one fused kernel ("flash"), or by two products with
-    a softmax between them."""
 
     def build(self, folder: Path) -> TransformerSpec:
         """Return the architecture.
@@ -129,13 +116,10 @@ class HuggingFaceModel(Table):
             spec = load_huggingface(path, sequence_length=self.sequence_length)
         except InputError as error:
             raise error.at("config", separator=": ") from None
-        spec = replace(spec, attention_implementation=self.attention)
-        spec = _with_decoder_length(spec, self.decoder_sequence_length)
-        spec = _with_depths(spec, self.mtp_num_layers)
-        return _adapted(spec, self.num_layers, self.mean_sequence_length)
+        return self.adapted(spec)
 
 
-class SpelledOutModel(Table):
+class SpelledOutModel(Architecture):
     """An architecture under Megatron's names.
 
     Where a setting is left out, the family decides: Llama and Mixtral have RMSNorm,
@@ -152,12 +136,6 @@ class SpelledOutModel(Table):
     num_layers: NumLayers = Field(examples=[32])
     """Transformer blocks of the model."""
 
-    hidden_size: Width = Field(examples=[4096])
-    """Width of the hidden states."""
-
-    num_attention_heads: Width = Field(examples=[32])
-    """Query heads of each attention layer."""
-
     vocab_size: int = Field(ge=1, le=MAX_VOCABULARY, examples=[32000])
     """Entries of the word embedding."""
 
@@ -168,9 +146,6 @@ class SpelledOutModel(Table):
     """Tokens of a sequence on average, where the framework leaves padding out of the
     computation; attention is that of sequences of this length. Left out, all tokens of
     a sequence are computed."""
-
-    ffn_hidden_size: Width | None = Field(None, examples=[11008])
-    """Inner width of the feed-forward layer. Left out, four times `hidden_size`."""
 
     num_query_groups: Width | None = Field(None, examples=[8])
     """Key and value heads of each attention layer. Left out, as many as query heads."""
@@ -259,17 +234,6 @@ class SpelledOutModel(Table):
     add_attention_bias: bool = Field(False, examples=[False])
     """Whether at least the linear layers of attention have a bias."""
 
-    hidden_dropout: Probability = Field(0.0, examples=[0.1])
-    """Probability of dropout after the embedding, the attention and the feed-forward
-    layer."""
-
-    attention_dropout: Probability = Field(0.0, examples=[0.1])
-    """Probability of dropout after the attention softmax."""
-
-    attention: Attention = "flash"
-    """How attention is computed: by one fused kernel ("flash"), or by two products with
-    a softmax between them."""
-
     num_moe_experts: Width | None = Field(None, examples=[8])
     """Routed experts of each feed-forward layer that has any; for the family
     "mixtral"."""
@@ -355,9 +319,7 @@ class SpelledOutModel(Table):
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
-        left_out = {"attention", "mean_sequence_length"}
-        words = self.model_dump(exclude_none=True, exclude=left_out)
-        spec = build_spec({**words, "attention_implementation": self.attention})
+        spec = build_spec(self.words("mean_sequence_length"))
         return _adapted(spec, None, self.mean_sequence_length)
 
 
@@ -492,13 +454,3 @@ def _adapted(
     if num_layers is not None:
         spec = with_num_layers(spec, num_layers)
     return spec if mean_length is None else without_padding(spec, mean_length)
-
-
-def _with_decoder_length(spec: TransformerSpec, length: int | None) -> TransformerSpec:
-    """Return the architecture with other sequences of its decoder."""
-    return spec if length is None else replace(spec, decoder_sequence_length=length)
-
-
-def _with_depths(spec: TransformerSpec, depths: int | None) -> TransformerSpec:
-    """Return the architecture with other layers that predict further ahead."""
-    return spec if depths is None else replace(spec, mtp_num_layers=depths)

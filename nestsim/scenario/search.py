@@ -1,272 +1,54 @@
-"""The tables [training] and [search]."""
+"""The table [search]: what the planner may try."""
 
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from annotated_types import Ge, Gt, Le
 
-from estimators.grouping import CP_COMM_TYPES
-from estimators.training import OPTIMIZER_BYTES, TrainingSpec, states_of
-from nestsim.scenario.base import Count, Distinct, Duration, NameChoice, Table
 from planner.cost.choices import goes_with
-from planner.frameworks.framework import FRAMEWORKS, IDEAL_PRESET, Preset
+from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LaunchRules
 from planner.plans.spec import PlanSpec
-from planner.rivals.protocol import PlannerSettings
+from planner.rivals.protocol import STARTS, PlannerSettings
 from planner.search.space import OBJECTIVES, SearchSpec
 from planner.step.plan import NO_OFFLOAD, Offload
 from planner.step.schedules import SCHEDULES
-from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
+from topologies.settings import Distinct, Examples, NameChoice, Spec
 
-MAX_BATCH = 1_000_000
 MOST_CHUNKS = 512
 MAX_BUDGET = 10_000_000
 MAX_SEED = 2**32 - 1
-MAX_WORK = 10**15
-SEARCHED = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v")
+_OURS, _OTHERS = ("nest", "manual", "mcmc"), ("phaze", "alpa", "mist", "exhaustive")
+PLANNER_NAMES = (*_OURS, *_OTHERS, "fixed")
 
 
-def _searched(schedule: object) -> object:
-    known = isinstance(schedule, str) and schedule in SCHEDULES
-    if known and schedule not in SEARCHED:
-        raise InputError(
-            "this schedule is not searched",
-            got=schedule,
-            expected=" or ".join(f'"{name}"' for name in SEARCHED),
-            hint="nestsim simulate replays it: plan.schedule",
-        )
-    return schedule
-
-
-ZeroStage = Annotated[int, Field(ge=0, le=3)]
-Schedule = Annotated[
-    Literal["1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"],
-    BeforeValidator(_searched),
-]
-
-
-CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
-Recompute = Literal["none", "selective", "full", "stage"]
-OffloadFraction = Annotated[float, Field(gt=0, le=1)]
-
-
-def _offloaded(name: object) -> object:
-    """Refuse what names nothing that a host can keep."""
-    parts = name.split("+") if isinstance(name, str) else [""]
-    known = set(parts) <= set(Offload._fields) and len(set(parts)) == len(parts)
-    if name != "none" and not known:
-        raise InputError(
-            "is nothing that a host can keep",
-            got=name,
-            expected='"none", or some of '
-            + ", ".join(f'"{part}"' for part in Offload._fields)
-            + ' with "+" between them',
-        )
-    return name
-
-
-OffloadName = Annotated[
-    str, BeforeValidator(_offloaded), Field(examples=["optimizer+activations"])
-]
-
-
-class TrainingTable(Table):
-    """What is trained at once, and in which precision."""
-
-    global_batch_size: int = Field(ge=1, le=MAX_BATCH, examples=[512])
-    """Sequences of one optimizer step."""
-
-    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
-    """Number format of weights, activations and products."""
-
-    optimizer: Literal["adam", "sgd", "adam-bf16", "adam8bit", "muon"] = "adam"
-    """The optimizer: mixed-precision Adam, SGD with momentum, Adam with its states in
-    bf16 and no master copy of the weights, Adam with its states in blocks of 8 bits and
-    no master copy (bitsandbytes), or Muon, which keeps one momentum for the matrices of
-    blocks and leaves other parameters to Adam: counted on average over the model's
-    parameters, with five Newton-Schulz iterations in each step."""
-
-    main_params_dtype: Literal["fp32", "fp16"] = "fp32"
-    """Megatron's option: number format of the master copy of 16-bit weights, with the
-    optimizers "adam", "sgd" and "muon"."""
-
-    exp_avg_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
-    """Megatron's option: number format of the optimizer's momentum, with "adam", "sgd"
-    and "muon"."""
-
-    exp_avg_sq_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
-    """Megatron's option: number format of the optimizer's variance, with "adam", and
-    with "muon" for what it leaves to Adam."""
-
-    matmul_precision: (
-        Literal["fp8", "fp8-blockwise", "mxfp8", "int8", "fp4", "nvfp4"] | None
-    ) = Field(None, examples=["fp8"])
-    """Number format of products with weights, whose operands are cast before each:
-    "fp8" with one scale for a tensor, "fp8-blockwise" with one in fp32 for 128 elements
-    (DeepSeek-V3), "mxfp8" with one in 8 bits for 32, "nvfp4" with one in 8 bits for 16;
-    "int8", "fp4" as the device has them. Left out, `precision`."""
-
-    fp8_param_gather: bool = False
-    """Megatron's option: the matrices of blocks are kept in `matmul_precision` beside
-    their master copy, and gathered in it where its scales are the same by rows and by
-    columns ("fp8", "fp8-blockwise"); else they travel in `precision` and are quantised
-    where they arrive. Counted on average over the model's parameters."""
-
-    keep_fp8_transpose_cache: bool = True
-    """Megatron's option: weights that `fp8_param_gather` keeps are there twice, by rows
-    and by columns, as products read them; else they are transposed at each use, which
-    is taken to cost nothing."""
-
-    moe_dispatch_precision: Literal["fp8", "fp8-blockwise", "mxfp8"] | None = Field(
-        None, examples=["fp8-blockwise"]
-    )
-    """Number format of tokens on their way to experts, and of the gradients of what
-    experts return (DeepSeek-V3, DeepEP); what is combined stays in `precision`. Left
-    out, `precision`."""
-
-    gradient_precision: Literal["fp32", "bf16"] | None = Field(None, examples=["fp32"])
-    """Number format of accumulated and reduced gradients. Left out, as
-    `software.preset` has it; fp32 with "ideal" and with Megatron-LM."""
-
-    weights_in_fp32: bool | None = Field(None, examples=[True])
-    """Whether weights are kept in fp32 and cast when they are used, with no master copy
-    beside them, as FSDP does. Left out, as `software.preset` has it."""
-
-    gradient_copies: bool | None = Field(None, examples=[True])
-    """Whether the optimizer works on copies of the gradients, as DeepSpeed's do. Left
-    out, as `software.preset` has it."""
-
-    gather_precision: (
-        Literal["fp32", "bf16", "fp16", "fp8", "fp8-blockwise", "mxfp8"] | None
-    ) = Field(None, examples=["fp8"])
-    """Number format of weights on the wire. Left out, as `fp8_param_gather` or else
-    `software.preset` has it, or else `precision`."""
-
-    reduce_precision: Literal["fp32", "bf16", "fp16"] | None = Field(
-        None, examples=["bf16"]
-    )
-    """Number format of gradients on the wire. Left out, as `software.preset` has it, or
-    else `gradient_precision`."""
-
-    def build(self, defaults: Preset = IDEAL_PRESET) -> TrainingSpec:
-        """Return the settings for the estimators.
-
-        Parameters
-        ----------
-        defaults
-            What holds where the table is silent.
-        """
-        mixed = self.precision != "fp32"
-        if (self.optimizer, mixed) not in OPTIMIZER_BYTES:
-            raise self._optimizer_error(f"precision {self.precision}")
-        self._check_fp8_param_gather()
-        kept_in_fp32 = self.weights_in_fp32
-        if kept_in_fp32 is None:
-            # A preset's habit gives way to what was asked for.
-            goes = (self.optimizer, False) in OPTIMIZER_BYTES
-            goes = goes and not self.fp8_param_gather
-            kept_in_fp32 = defaults.weights_in_fp32 and goes
-        elif kept_in_fp32 and (self.optimizer, False) not in OPTIMIZER_BYTES:
-            raise self._optimizer_error("weights_in_fp32")
-        self._check_states(masters=mixed and not kept_in_fp32)
-        copies = self.gradient_copies
-        return TrainingSpec(
-            global_batch_size=self.global_batch_size,
-            precision=self.precision,
-            optimizer=self.optimizer,
-            gradient_precision=self.gradient_precision
-            or defaults.gradients[self.precision],
-            main_params_dtype=self.main_params_dtype,
-            exp_avg_dtype=self.exp_avg_dtype,
-            exp_avg_sq_dtype=self.exp_avg_sq_dtype,
-            matmul_precision=self.matmul_precision or "",
-            fp8_param_gather=self.fp8_param_gather,
-            keep_fp8_transpose_cache=self.keep_fp8_transpose_cache,
-            moe_dispatch_precision=self.moe_dispatch_precision or "",
-            weights_in_fp32=kept_in_fp32,
-            gather_precision=self.gather_precision or defaults.gather,
-            reduce_precision=self.reduce_precision or defaults.reduce,
-            gradient_copies=defaults.gradient_copies if copies is None else copies,
-            casts_gradients=defaults.casts_gradients,
-        )
-
-    def _check_states(self, *, masters: bool) -> None:
-        """Refuse formats of states that the optimizer does not have."""
-        known = states_of(self.optimizer)
-        for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
-            if getattr(self, name) != "fp32" and name not in known:
-                raise InputError(
-                    f'"{self.optimizer}" has no such state to choose a format for',
-                    where=name,
-                    got=getattr(self, name),
-                    expected="left out, or another optimizer",
-                )
-        if self.main_params_dtype != "fp32" and not masters:
-            raise InputError(
-                "there is no master copy beside weights in fp32",
-                where="main_params_dtype",
-                got=self.main_params_dtype,
-                expected="left out",
-            )
-
-    def _check_fp8_param_gather(self) -> None:
-        """Refuse to keep weights in a narrow format where nothing says in which."""
-        if not self.fp8_param_gather:
-            return
-        if self.matmul_precision in {None, "int8"}:
-            raise InputError(
-                "keeps weights in the narrow format of products, and there is none",
-                where="fp8_param_gather",
-                got=True,
-                expected='matmul_precision, e.g. "fp8"',
-            )
-        if self.precision == "fp32" or self.weights_in_fp32:
-            raise InputError(
-                "does not go with weights in fp32",
-                where="fp8_param_gather",
-                got=True,
-                expected="left out",
-                hint='gather_precision = "fp8" sends weights in fp32 as fp8, as FSDP '
-                "can",
-            )
-        if "main_params_dtype" not in states_of(self.optimizer):
-            raise self._optimizer_error("fp8_param_gather: it keeps no master copy")
-
-    def _optimizer_error(self, what: str) -> InputError:
-        return InputError(
-            f"does not go with {what}",
-            where="optimizer",
-            got=self.optimizer,
-            expected='"adam" or "sgd"',
-        )
-
-
-class McmcTable(Table):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McmcSpec(Spec):
     """How the planner "mcmc" walks."""
 
-    budget: int = Field(4000, ge=1, le=MAX_BUDGET, examples=[4000])
+    budget: Annotated[int, Ge(1), Le(MAX_BUDGET), Examples(4000)] = 4000
     """Steps of each random walk."""
 
-    seeds: Distinct[Annotated[int, Field(ge=0, le=MAX_SEED)]] = Field(
-        list(range(10)), examples=[[0, 1, 2]]
-    )
+    seeds: Annotated[
+        Distinct[Annotated[int, Ge(0), Le(MAX_SEED)]], Examples([0, 1, 2])
+    ] = tuple(range(10))
     """Seeds of the random walks, one for each; the best plan of all walks counts."""
 
-    init: Literal["manual", "random", "dp"] = "manual"
+    init: Annotated[str, NameChoice(STARTS)] = "manual"
     """Where walks start: at the plan of the planner "manual", at a random one, or at
     data parallelism alone. At random where that does not fit."""
 
-    alpha: float = Field(20.0, gt=0, le=1e6, examples=[20.0])
+    alpha: Annotated[float, Gt(0), Le(1e6), Examples(20.0)] = 20.0
     """Sharpness of the choice: a plan that is slower by the fraction x is accepted with
     probability exp(-alpha x)."""
 
 
-class SearchTable(Table):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchTable(SearchSpec):
     """What the planner may try. A list that is left out is searched in full."""
 
-    planner: Literal[
-        "nest", "manual", "mcmc", "phaze", "alpa", "mist", "exhaustive", "fixed"
-    ] = "nest"
+    planner: Annotated[str, NameChoice(PLANNER_NAMES)] = "nest"
     """The algorithm that plans. "nest" searches the whole space and proves how good its
     plan is; "manual" takes what people write down for Megatron-LM; "mcmc" walks at
     random; "phaze" is a dynamic program that takes the network for one bandwidth;
@@ -274,129 +56,15 @@ class SearchTable(Table):
     "mist" is Mist's tuner, which chooses recompute and offloading stage by stage;
     "exhaustive" tries everything, for small cases; "fixed" takes the table [plan]."""
 
-    mcmc: McmcTable = Field(
-        McmcTable.model_validate({}),
-        json_schema_extra={"default": {}},
-        examples=[{"budget": 1000, "seeds": [0, 1, 2]}],
-    )
+    mcmc: Annotated[
+        McmcSpec, Examples({"budget": 1000, "seeds": [0, 1, 2]}, default={})
+    ] = field(default_factory=McmcSpec)
     """How the planner "mcmc" walks; others do not read it."""
 
-    micro_batch_sizes: Distinct[Count] | None = Field(None, examples=[[1, 2, 4]])
-    """Sequences of a microbatch that may be tried."""
-
-    tensor_model_parallel_sizes: Distinct[Count] | None = Field(
-        None, examples=[[1, 2, 4, 8]]
-    )
-    """Numbers of devices that may share each layer's matrices."""
-
-    pipeline_model_parallel_sizes: Distinct[Count] | None = Field(
-        None, examples=[[1, 2, 4]]
-    )
-    """Numbers of pipeline stages that may be tried."""
-
-    data_parallel_sizes: Distinct[Count] | None = Field(None, examples=[[8, 16]])
-    """Numbers of replicas of the pipeline that may be tried."""
-
-    context_parallel_sizes: Distinct[Count] | None = Field(None, examples=[[1, 2]])
-    """Numbers of devices that may share each sequence; more than 1 needs flash
-    attention."""
-
-    expert_model_parallel_sizes: Distinct[Count] | None = Field(None, examples=[[1, 8]])
-    """Numbers of devices that may share the experts of each mixture-of-experts
-    layer."""
-
-    expert_tensor_parallel_sizes: Distinct[Count] | None = Field(
-        None, examples=[[1, 8]]
-    )
-    """Numbers of devices that may share each expert's matrices. Left out, one, and as
-    many as share those of other layers, where `software.preset` has both. For the
-    objective "replayed"."""
-
-    cp_comm_types: Distinct[CpCommType] | None = Field(None, examples=[["p2p", "a2a"]])
-    """How devices that share a sequence may share attention, names of
-    `plan.cp_comm_type`. Left out, "p2p" and "a2a", as far as `software.preset` has
-    them. For the objective "replayed"."""
-
-    virtual_pipeline_model_parallel_sizes: Distinct[Count] | None = Field(
-        None, examples=[[1, 2, 4]]
-    )
-    """Numbers of chunks that a stage may have; more than 1 is interleaved 1F1B."""
-
-    sequence_parallel: bool | None = Field(None, examples=[True])
-    """Whether Megatron's sequence parallelism is on. Left out, it is wherever the
-    tensor-parallel size exceeds 1."""
-
-    overlap_moe_expert_parallel_comm: bool | None = Field(None, examples=[False])
-    """Whether all-to-alls between experts go on beside the passes of another
-    microbatch, in plans that can have them there: with chunks or without a pipeline,
-    and without full recompute. Left out, both are tried where the framework has it.
-    Only the search for the fastest replay tries it."""
-
-    recompute: Distinct[Recompute] = Field(
-        ["none", "selective", "full"], examples=[["none", "full"]]
-    )
-    """What a stage may recompute in the backward pass: nothing, the attention core, or
-    each block from its input. No framework has "stage", everything from the stage's
-    input: it is tried where it is listed."""
-
-    zero_stages: Distinct[ZeroStage] | None = Field(None, examples=[[0, 1]])
-    """ZeRO stages that a stage may use. Left out, those that `software.preset` has; all
-    of 0 to 3 with "ideal"."""
-
-    offload: Distinct[OffloadName] = Field(
-        ["none"], examples=[["none", "optimizer", "activations"]]
-    )
-    """What the host of a device may keep for it: "none", "weights", "gradients",
-    "optimizer" states, saved "activations", or several of them with a plus between
-    them, such as "optimizer+activations". Each is tried with each of
-    `offload_fractions`."""
-
-    offload_fractions: Distinct[OffloadFraction] = Field([1.0], examples=[[0.5, 1.0]])
+    offload_fractions: Annotated[
+        Distinct[Annotated[float, Gt(0), Le(1)]], Examples([0.5, 1.0])
+    ] = (1.0,)
     """How much of what `offload` names the host may keep."""
-
-    schedules: Distinct[Schedule] = Field(
-        ["1f1b", "interleaved-1f1b"], examples=[["1f1b"]]
-    )
-    """Orders of the microbatches' forward and backward passes that may be tried, where
-    the framework of `software.preset` has them; MaxText's own stand for 1F1B. Those
-    that split the backward pass, "zb-h1", "zb-h2", "zb-v" and "dualpipe-v", are tried
-    where they are listed."""
-
-    launchable: bool = Field(True, examples=[False])
-    """Whether the search keeps to plans that the framework of `software.preset` can
-    launch. If not, it explores beyond, and reports say which rules a plan breaks."""
-
-    idle_devices: bool = Field(False, examples=[True])
-    """Whether launchable plans may leave devices of the cluster without work."""
-
-    objective: Annotated[str, NameChoice(OBJECTIVES)] = OBJECTIVES[0]
-    """What the search minimises: the time of a step in the replay ("replayed"), among
-    plans whose stages are all treated alike, as frameworks have it; or a closed form of
-    the step ("planned"), among all splits with recompute and ZeRO chosen stage by
-    stage."""
-
-    proven_gap: float = Field(0.01, ge=0, lt=1, examples=[0.01])
-    """How much faster another plan may be, relative, when a search for the fastest
-    replay ends."""
-
-    proposals: int = Field(4, ge=0, le=1000, examples=[4])
-    """Plans of the dynamic program for the planned time that a search for the fastest
-    replay begins with; 0 for none. The answer is the same, or faster with them."""
-
-    keep_best: int = Field(5, ge=1, le=1000, examples=[5])
-    """Distinct plans to keep and replay, best first."""
-
-    work_limit: int = Field(
-        DEFAULT_WORK, ge=1, le=MAX_WORK, examples=[DEFAULT_WORK, 10 * DEFAULT_WORK]
-    )
-    """Units of work, of about a microsecond each, after which the search returns the
-    best that it has found; it goes on until it has found a plan. Counts do not depend
-    on the machine: the same scenario gives the same result everywhere."""
-
-    time_limit: Duration | None = Field(None, examples=["60 s"])
-    """Time after which the search returns the best that it has found, counted from its
-    first plan on [s]. Results may then differ from run to run. Left out, there is no
-    such limit."""
 
     def build(
         self, memory_reserve: float, rules: LaunchRules = FRAMEWORKS["ideal"].rules
@@ -415,35 +83,17 @@ class SearchTable(Table):
         InputError
             If groups are listed that the objective does not choose.
         """
-        kinds = self.cp_comm_types
         self._check_groups()
-        return SearchSpec(
-            micro_batch_sizes=_frozen(self.micro_batch_sizes),
-            tensor_model_parallel_sizes=_frozen(self.tensor_model_parallel_sizes),
-            pipeline_model_parallel_sizes=_frozen(self.pipeline_model_parallel_sizes),
-            data_parallel_sizes=_frozen(self.data_parallel_sizes),
-            context_parallel_sizes=_frozen(self.context_parallel_sizes),
-            expert_model_parallel_sizes=_frozen(self.expert_model_parallel_sizes),
-            expert_tensor_parallel_sizes=_frozen(self.expert_tensor_parallel_sizes),
-            cp_comm_types=None if kinds is None else tuple(kinds),
-            virtual_pipeline_model_parallel_sizes=self._virtual_sizes(),
-            schedules=tuple(self.schedules),
-            sequence_parallel=self.sequence_parallel,
-            overlap_moe_expert_parallel_comm=self.overlap_moe_expert_parallel_comm,
-            recompute=tuple(self.recompute),
-            zero_stages=_frozen(self.zero_stages) or rules.usual_zero_stages,
-            offload=self._offloads(),
-            launchable=self.launchable,
-            rules=rules,
-            idle_devices=self.idle_devices,
-            objective=self.objective,
-            proven_gap=self.proven_gap,
-            proposals=self.proposals,
-            keep_best=self.keep_best,
-            time_limit=self.time_limit,
-            work_limit=self.work_limit,
-            memory_reserve=memory_reserve,
-        )
+        settings = {
+            field.name: getattr(self, field.name) for field in fields(SearchSpec)
+        }
+        settings |= {
+            "virtual_pipeline_model_parallel_sizes": self._virtual_sizes(),
+            "offload": self._offloads(),
+            "rules": rules,
+            "memory_reserve": memory_reserve,
+        }
+        return SearchSpec(**settings)
 
     def _check_groups(self) -> None:
         for name in ("expert_tensor_parallel_sizes", "cp_comm_types"):
@@ -471,13 +121,7 @@ class SearchTable(Table):
                 got="fixed",
                 expected="a table [plan] in the scenario",
             )
-        return PlannerSettings(
-            seeds=tuple(self.mcmc.seeds),
-            budget=self.mcmc.budget,
-            init=self.mcmc.init,
-            alpha=self.mcmc.alpha,
-            fixed=plan,
-        )
+        return PlannerSettings(**asdict(self.mcmc), fixed=plan)
 
     def _offloads(self) -> tuple[Offload, ...]:
         """Return what hosts may keep, nothing first.
@@ -488,18 +132,18 @@ class SearchTable(Table):
             If no recompute mode goes with any of it.
         """
         found = {
-            Offload(**dict.fromkeys(name.split("+"), part))
-            for name in self.offload
-            if name != "none"
+            Offload(*(share * part for share in kept))
+            for kept in self.offload
+            if kept != NO_OFFLOAD
             for part in self.offload_fractions
         }
-        nothing = [NO_OFFLOAD] if "none" in self.offload else []
+        nothing = [NO_OFFLOAD] if NO_OFFLOAD in self.offload else []
         offloads = (*nothing, *sorted(found))
         if not any(goes_with(m, one) for m in self.recompute for one in offloads):
             raise InputError(
                 "does not go with the recompute modes",
                 where="offload",
-                got=list(self.offload),
+                got=[_offload_name(kept) for kept in self.offload],
                 expected='"none" or "optimizer" beside recompute = ["stage"], which '
                 "brings everything back from a stage's input",
             )
@@ -519,7 +163,7 @@ class SearchTable(Table):
         plain = any(not one.interleaves for one in chosen)
         numbers = [one.num_chunks for one in chosen if one.interleaves]
         if plain and None in numbers:
-            return _frozen(given)
+            return given
         allowed = {1} if plain else set()
         allowed |= {number for number in numbers if number is not None}
         if None in numbers:
@@ -536,5 +180,7 @@ class SearchTable(Table):
         return sizes
 
 
-def _frozen(sizes: list[int] | None) -> tuple[int, ...] | None:
-    return None if sizes is None else tuple(sizes)
+def _offload_name(kept: Offload) -> str:
+    """Return what files call it."""
+    parts = [name for name, share in kept._asdict().items() if share]
+    return "+".join(parts) or "none"

@@ -15,10 +15,11 @@ from estimators.user_files import (
     read_user_constants,
     read_user_links,
 )
-from nestsim.scenario.base import Factor, NameChoice, Table, Text, input_file
+from nestsim.scenario.base import Table, input_file
 from planner.frameworks.framework import PRESETS, Preset
 from planner.step.execution import Execution
 from topologies.errors import InputError
+from topologies.settings import Factor, NameChoice, Text
 
 DEFAULT_PRESET = "megatron-core"
 """What a scenario that names no framework assumes, and is told that it does."""

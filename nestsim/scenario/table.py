@@ -1,27 +1,127 @@
-"""The outermost table of a scenario, and the JSON Schema of the whole file."""
+"""All tables of a scenario, of files with several jobs, and their JSON Schema."""
 
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from estimators.training import TrainingSpec
 from nestsim.scenario.assertions import AssertTable
-from nestsim.scenario.base import Table, Text
+from nestsim.scenario.base import Table, filled
+from nestsim.scenario.goodput import GoodputSpec
 from nestsim.scenario.hardware.cluster import ClusterTable
-from nestsim.scenario.hardware.cost import CostTable
+from nestsim.scenario.hardware.cost import CostSpec
+from nestsim.scenario.jitter import JitterTable
 from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
-from nestsim.scenario.operations.goodput import GoodputTable
-from nestsim.scenario.operations.jitter import JitterTable
-from nestsim.scenario.operations.jobs import (
-    MOST_JOBS,
-    OWN_TABLES,
-    JobTable,
-    SharedTable,
-)
-from nestsim.scenario.plan import LaunchTable, PlanTable
-from nestsim.scenario.search import SearchTable, TrainingTable
-from nestsim.scenario.settings import SimulationTable
+from nestsim.scenario.search import SearchTable
+from nestsim.scenario.simulation import SimulationTable
 from nestsim.scenario.software import SoftwareTable
-from nestsim.scenario.stress import StressTable, SweepTable
+from nestsim.scenario.stress import StressSpec, SweepSpec
+from planner.plans.spec import PlanSpec
+from topologies.settings import (
+    Argument,
+    Count,
+    Distinct,
+    Examples,
+    Latency,
+    NameChoice,
+    Seed,
+    Spec,
+    Text,
+)
+
+PLACEMENTS = ("compact", "spread", "best")
+"""How a job's devices are chosen where it says only how many."""
+
+OWN_TABLES = ("model", "training", "software", "search", "plan")
+"""Tables of a scenario that each job may have for itself."""
+
+MOST_JOBS = 64
+"""Jobs of one file."""
+
+Settings = Annotated[dict[str, Any], Field(min_length=1)]
+
+
+Ranges = Annotated[str, Field(min_length=1, max_length=20_000)]
+
+
+class JobTable(Table):
+    """One of several jobs on the cluster.
+
+    Its tables stand over those that the file has for all jobs, setting by setting.
+    """
+
+    name: Text = Field(examples=["pretraining"])
+    """Name of the job, by which reports call it."""
+
+    devices: Ranges | None = Field(None, examples=["0-511", "0-255, 512-767"])
+    """Numbers of the devices that the job runs on: ranges, with commas between them;
+    "0-62:2" is every second one. Their order does not matter."""
+
+    num_devices: Count | None = Field(None, examples=[512])
+    """Number of devices that the job runs on, in place of `devices`."""
+
+    placement: Annotated[str, NameChoice(PLACEMENTS)] | None = Field(
+        None, examples=["best"]
+    )
+    """Where `num_devices` devices are taken, of those that are free: close to each
+    other ("compact"), in turn from all parts of the network ("spread"), or where all
+    jobs together lose the least ("best"). Left out, "compact"."""
+
+    start: Latency = Field(
+        0.0, json_schema_extra={"default": "0 s"}, examples=["500 ms"]
+    )
+    """Moment at which the job begins its first step, the others' clocks being at 0
+    [s]."""
+
+    model: Settings | None = Field(None, examples=[{"name": "llama2-7b"}])
+    """Settings of [model] for this job alone."""
+
+    training: Settings | None = Field(None, examples=[{"global_batch_size": 512}])
+    """Settings of [training] for this job alone."""
+
+    software: Settings | None = Field(None, examples=[{"preset": "megatron-core"}])
+    """Settings of [software] for this job alone."""
+
+    search: Settings | None = Field(None, examples=[{"micro_batch_sizes": [1]}])
+    """Settings of [search] for this job alone: without a plan, it is searched for the
+    best one on its devices."""
+
+    plan: Settings | None = Field(None, examples=[{"micro_batch_size": 1}])
+    """Settings of [plan] for this job alone: the plan that it runs."""
+
+
+class SharedTable(Table):
+    """How jobs that share a cluster are replayed together."""
+
+    ecmp_seeds: Distinct[Seed] | None = Field(None, examples=[[0, 1, 2]])
+    """Seeds of the hash that picks a cable: the jobs are replayed once for each, and
+    parallel cables are then separate links. Left out, the network is as
+    [cluster.network] says."""
+
+    most_steps: Annotated[int, Field(ge=4, le=100_000)] = Field(128, examples=[1000])
+    """Steps of the slowest of the jobs that meet until which they are replayed: until
+    they are locked into a period, or their means no longer move. Where neither comes in
+    so many steps, results are ranges."""
+
+
+OptionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec(Spec):
+    """What a launch configuration said beside the job, for `nestsim export`."""
+
+    format: Annotated[Text, Examples("megatron")]
+    """Name of the format that `nestsim import` read."""
+
+    options: Annotated[
+        dict[OptionName, Argument],
+        Examples({"rotary-base": "500000", "bf16": True}, default={}),
+    ] = field(default_factory=dict)
+    """Options that no other setting stands for, by their names there: words, lists of
+    words, true for options that stand alone. An export to the same format has them as
+    they are; nothing else reads them."""
 
 
 class ScenarioTable(Table):
@@ -41,7 +141,7 @@ class ScenarioTable(Table):
     """The model: a name of the library, a Hugging Face config.json, a module of your
     own, or an architecture spelled out in Megatron's names."""
 
-    training: TrainingTable = Field(examples=[{"global_batch_size": 512}])
+    training: TrainingSpec = Field(examples=[{"global_batch_size": 512}])
     """What is trained at once, and in which precision."""
 
     cluster: ClusterTable
@@ -54,45 +154,33 @@ class ScenarioTable(Table):
     )
     """The framework that runs the job. Left out, none that takes any time."""
 
-    search: SearchTable = Field(
-        SearchTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    search: SearchTable = filled(SearchTable)
     """What the planner may try, and how long it may take."""
 
-    plan: PlanTable | None = Field(None, examples=[{"micro_batch_size": 1}])
+    plan: PlanSpec | None = Field(None, examples=[{"micro_batch_size": 1}])
     """One plan, under Megatron's names, for `nestsim simulate` and the planner
     "fixed"; others do not read it."""
 
-    launch: LaunchTable | None = Field(None, examples=[{"format": "megatron"}])
+    launch: LaunchSpec | None = Field(None, examples=[{"format": "megatron"}])
     """What a launch configuration that was imported said beside the job; only
     `nestsim export` reads it."""
 
-    simulation: SimulationTable = Field(
-        SimulationTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    simulation: SimulationTable = filled(SimulationTable)
     """How plans are replayed and judged."""
 
-    sweep: SweepTable = Field(
-        SweepTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    sweep: SweepSpec = filled(SweepSpec)
     """Which settings `nestsim sweep` varies; other commands do not read it."""
 
-    stress: StressTable = Field(
-        StressTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    stress: StressSpec = filled(StressSpec)
     """What `nestsim stress` does to the cluster; other commands do not read it."""
 
-    goodput: GoodputTable = Field(
-        GoodputTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    goodput: GoodputSpec = filled(GoodputSpec)
     """What fails, and what the job does about it; only `nestsim goodput` reads it."""
 
-    jitter: JitterTable = Field(
-        JitterTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    jitter: JitterTable = filled(JitterTable)
     """What `nestsim jitter` draws at random; other commands do not read it."""
 
-    cost: CostTable | None = Field(None, examples=[{"device_hour": "2.50 USD/h"}])
+    cost: CostSpec | None = Field(None, examples=[{"device_hour": "2.50 USD/h"}])
     """What the cluster costs and draws: tokens for a dollar, the cost of a run. Left
     out, reports say nothing of money and energy."""
 
@@ -103,9 +191,7 @@ class ScenarioTable(Table):
     other commands refuse a file that has any. With jobs, [model], [training] and
     [plan] are what they have in common, and may be left out."""
 
-    shared: SharedTable = Field(
-        SharedTable.model_validate({}), json_schema_extra={"default": {}}
-    )
+    shared: SharedTable = filled(SharedTable)
     """How the jobs of `nestsim jobs` are replayed together; other commands do not read
     it."""
 
@@ -142,10 +228,12 @@ def scenario_schema() -> dict[str, Any]:
 def _for_editors(schema: Any) -> Any:
     """Undo the line breaks of docstrings, and leave out null, which TOML has not."""
     if isinstance(schema, list):
-        return [_for_editors(one) for one in schema]
+        return [_for_editors(value) for value in schema]
     if not isinstance(schema, dict):
         return schema
-    plain = {key: _for_editors(one) for key, one in schema.items()}
+    plain = {key: _for_editors(value) for key, value in schema.items()}
+    if "written_default" in plain:  # with its unit; none where it depends
+        plain["default"] = plain.pop("written_default")
     if isinstance(plain.get("description"), str):
         plain["description"] = " ".join(plain["description"].split())
     if "default" in plain and plain["default"] is None:

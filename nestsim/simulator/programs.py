@@ -33,8 +33,16 @@ from nestsim.simulator.flows import (
     StagePorts,
 )
 from nestsim.simulator.kernels import steps as kernels
-from nestsim.simulator.outcome import SPAN_KINDS
-from nestsim.simulator.system import CLOSES, NONE, OPENS, WHOLE, Step, Steps, quantise
+from nestsim.simulator.system import (
+    CLOSES,
+    NONE,
+    OPENS,
+    SPAN_KINDS,
+    WHOLE,
+    Step,
+    Steps,
+    quantise,
+)
 from nestsim.simulator.work import Moves, PipelineWork
 from planner.step.instructions import (
     BACKWARD,

@@ -142,7 +142,7 @@ class LockstepTraffic(NamedTuple):
     """Collectives of one kind and size that passes of one stage wait for."""
 
     kind: str
-    """A name of `nestsim.simulator.outcome.TRANSFER_KINDS`."""
+    """A name of `nestsim.simulator.system.TRANSFER_KINDS`."""
 
     lockstep: IntArray
     """Lockstep group of each replica, whose members send together, shape ``(d,)``."""

@@ -167,7 +167,7 @@ class AlgorithmChoice(NamedTuple):
 
     name: str
     """Name of the algorithm, one of
-    `estimators.collectives.algorithms.ALGORITHM_NAMES`, or ``"auto"``: the cheapest of
+    `estimators.collectives.cost.ALGORITHM_NAMES`, or ``"auto"``: the cheapest of
     `searched_algorithms`, as NCCL chooses by size."""
     num_bytes: float
     """Typical size of the full tensor that ``"auto"`` goes by [byte]."""

@@ -31,7 +31,7 @@ from planner.step.memory import is_within
 from planner.step.plan import Plan
 from planner.work import Progress, Spent, Work
 from topologies import Network
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 SAME = 1e-9
 """Times that differ by less than this part count as equal: the sums differ in order."""

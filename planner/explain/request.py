@@ -20,8 +20,7 @@ from planner.explain.infeasibility import (
     changed_spec,
     restricted_settings,
 )
-from planner.frameworks.rules import TENSOR
-from planner.frameworks.splits import EVEN
+from planner.frameworks.rules import EVEN, TENSOR
 from planner.search.space import LARGEST_MICRO_BATCH, MICRO_BATCHES, SearchSpec
 from planner.step.execution import Workload
 from planner.step.schedules import SCHEDULES

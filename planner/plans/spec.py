@@ -1,18 +1,46 @@
 """A plan as people write it: sizes and settings under Megatron's names."""
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from annotated_types import Ge, Le
 
 from planner.step.ledger import shards_weights
-from planner.step.plan import COUNTED_MODES, STAGE_SETTINGS, Offload
+from planner.step.plan import (
+    COUNTED_MODES,
+    STAGE_SETTINGS,
+    CpCommType,
+    Offload,
+    Recompute,
+    ZeroStage,
+)
 from planner.step.recompute import SENDING_AGAIN
+from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
+from topologies.settings import (
+    MAX_COUNT,
+    MOST_STAGES,
+    Count,
+    Examples,
+    Fraction,
+    Listed,
+    NameChoice,
+    OfStages,
+    Spec,
+    Text,
+)
 
 DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
 """The parallel dimensions in Megatron's default order of ranks."""
 
 DEFAULT_ORDER = "-".join(DIMENSIONS)
 """``initialize_model_parallel(order=..)`` of Megatron-LM, innermost first."""
+
+MOST_VIRTUAL_STAGES = 100_000
+"""Virtual stages of a pipeline, at most."""
+
+Layers = Annotated[int, Ge(0), Le(MAX_COUNT)]
+ScheduleName = Annotated[str, NameChoice(tuple(SCHEDULES))]
 
 T = TypeVar("T", str, int, float)
 
@@ -36,138 +64,167 @@ STAGE_NAMES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSpec:
-    """One plan, without the device numbers and layers that follow from it.
+class PlanSpec(Spec):
+    """One plan, under Megatron's names, for `nestsim simulate`."""
 
-    Raises
-    ------
-    InputError
-        If settings contradict each other, with the name of one in ``where``.
-    """
+    micro_batch_size: Annotated[Count, Examples(1)]
+    """Sequences of a microbatch."""
 
-    micro_batch_size: int
-    """Sequences per microbatch."""
-
-    tensor_model_parallel_size: int = 1
+    tensor_model_parallel_size: Annotated[Count, Examples(8)] = 1
     """Devices that share each layer's matrices."""
 
-    pipeline_model_parallel_size: int = 1
-    """Pipeline stages."""
+    pipeline_model_parallel_size: Annotated[Count, Examples(16)] = 1
+    """Stages of the pipeline."""
 
-    virtual_pipeline_model_parallel_size: int = 1
-    """Chunks of each stage."""
+    virtual_pipeline_model_parallel_size: Annotated[
+        Count, Examples(3, default=None)
+    ] = 1
+    """Chunks of each stage; more than 1 is interleaved 1F1B. Left out, 2 with the
+    schedules "zb-v" and "dualpipe-v", which have no other number."""
 
-    data_parallel_size: int | None = None
-    """Replicas of the pipeline; None for as many as the devices suffice for."""
+    data_parallel_size: Annotated[Count | None, Examples(8)] = None
+    """Replicas of the pipeline. Left out, as many as the devices suffice for."""
 
-    num_microbatches: int | None = None
-    """Microbatches of each replica, the last of which may then be padded; None for as
-    many as make the global batch, all of them full."""
+    num_microbatches: Annotated[Count | None, Examples(16)] = None
+    """Microbatches of each replica. If it is given, the last ones may be padded. Left
+    out, those that make the global batch, which must all be full."""
 
-    context_parallel_size: int = 1
-    """Devices that share each sequence."""
+    context_parallel_size: Annotated[Count, Examples(2)] = 1
+    """Devices that share each sequence; more than 1 needs flash attention."""
 
-    expert_model_parallel_size: int = 1
-    """Devices that share the experts of each mixture-of-experts layer."""
+    expert_model_parallel_size: Annotated[Count, Examples(8)] = 1
+    """Devices that share the experts of each mixture-of-experts layer: neighbours
+    among all ranks of a stage, with "megatron-lm" and "maxtext" among its
+    data-parallel ranks."""
 
-    expert_tensor_parallel_size: int | None = None
-    """Devices that share each expert's matrices; None for as many as share those of
-    other layers."""
+    expert_tensor_parallel_size: Annotated[Count | None, Examples(1)] = None
+    """Devices that share each expert's matrices. Left out, as many as share those of
+    other layers. Fewer let experts be spread over tensor- and context-parallel ranks,
+    too; this needs sequence parallelism."""
 
-    cp_comm_type: str = "p2p"
-    """How devices that share a sequence share attention, one of
-    `estimators.grouping.CP_COMM_TYPES`."""
+    cp_comm_type: Annotated[CpCommType, Examples("a2a")] = "p2p"
+    """How devices that share a sequence share attention, Megatron's names: "p2p" (keys
+    and values go round a ring), "all_gather" (they are gathered), "a2a" (Ulysses: heads
+    are exchanged for tokens) or "a2a+p2p" (heads among some ranks, a ring of those)."""
 
-    hierarchical_context_parallel_sizes: tuple[int, ...] | None = None
-    """Under ``"a2a+p2p"``: devices that exchange heads, and devices of each ring."""
+    hierarchical_context_parallel_sizes: Annotated[
+        Annotated[tuple[Count, ...], Listed(2, 2)] | None, Examples([2, 4])
+    ] = None
+    """With "a2a+p2p": ranks that exchange heads, and ranks of each ring; their product
+    is `context_parallel_size`."""
 
-    sequence_parallel: bool = False
-    """Megatron's sequence parallelism; without effect where tensor-parallel groups
-    have one member."""
+    sequence_parallel: Annotated[bool, Examples(True, default=None)] = False
+    """Megatron's sequence parallelism, where the tensor-parallel size exceeds 1. Left
+    out, as `software.preset` has it; off with "ideal"."""
 
-    schedule: str | None = None
-    """A name of `planner.step.schedules.SCHEDULES`; None for 1F1B, interleaved if
-    stages have several chunks."""
+    schedule: Annotated[ScheduleName | None, Examples("1f1b")] = None
+    """Order of the microbatches' forward and backward passes. Left out, 1F1B,
+    interleaved if stages have several chunks; with "maxtext" its own, "scanned" and
+    "circular"."""
 
-    overlap_moe_expert_parallel_comm: bool = False
+    overlap_moe_expert_parallel_comm: Annotated[bool, Examples(True)] = False
     """Whether all-to-alls between experts go on beside the passes of another
-    microbatch, in one of the schedules that pair passes (Megatron Core's combined
-    1F1B)."""
+    microbatch, as Megatron Core's overlap_moe_expert_parallel_comm has it: each forward
+    pass beside a backward pass, once the pipeline is full. Not with full recompute."""
 
-    recompute: str | tuple[str, ...] = "none"
-    """Recompute mode of all stages, or of each: ``"none"``, ``"selective"``,
-    ``"full"``, ``"stage"``."""
+    recompute: Annotated[
+        OfStages[Recompute], Examples("selective", ["full", "none"], default=None)
+    ] = "none"
+    """What is recomputed in the backward pass: one mode for all stages, or a list with
+    one for each. Left out, as `software.preset` has it; nothing with "ideal"."""
 
-    zero_stage: int | tuple[int, ...] = 0
-    """Stage of ZeRO of all pipeline stages, or of each: 0 to 3. Megatron's
-    ``use_distributed_optimizer`` is 1."""
+    zero_stage: Annotated[OfStages[ZeroStage], Examples(1, [1, 0], default=None)] = 0
+    """ZeRO stage of all pipeline stages, or a list with one for each. Megatron's
+    use_distributed_optimizer is 1. Left out, as `software.preset` has it; 0 with
+    "ideal"."""
 
-    sharding_group_size: int | tuple[int, ...] | None = None
-    """Data-parallel ranks that share ZeRO's shards, of all stages or of each; None for
-    all of them."""
+    sharding_group_size: Annotated[OfStages[Count] | None, Examples(8, [8, 4])] = None
+    """Data-parallel ranks that share ZeRO's shards, in all stages, or a list with one
+    number for each stage. Left out, all of them."""
 
-    zero_hpz_partition_size: int | tuple[int, ...] = 1
-    """Data-parallel ranks next to each other that share a second copy of the weights
-    with ZeRO-3 (hpZ), in all stages or in each; 1 for none. DeepSpeed's setting."""
+    zero_hpz_partition_size: Annotated[OfStages[Count], Examples(8, [8, 4])] = 1
+    """hpZ of ZeRO++, under DeepSpeed's name: with ZeRO-3, data-parallel ranks next to
+    each other, as a rule those of a node, that share a second copy of the weights. The
+    first forward pass of a step gathers among all ranks, every other pass among these.
+    One number for all stages, or a list with one for each; 1 for no copy."""
 
-    recompute_num_layers: int | tuple[int, ...] | None = None
-    """Blocks of each chunk, from its first one on, that `recompute` is about, in all
-    stages or in each; None for all blocks."""
+    recompute_num_layers: Annotated[OfStages[Layers] | None, Examples(2, [5, 0])] = None
+    """Blocks of each stage's chunks, from the first one on, that `recompute` is about,
+    or a list with one number for each stage. Megatron's --recompute-num-layers with
+    --recompute-method block. Left out, all blocks."""
 
-    offload_weights: float | tuple[float, ...] = 0.0
-    """Fraction of the weights that the host keeps, in all stages or in each."""
+    offload_weights: Annotated[OfStages[Fraction], Examples(0.5, [1.0, 0.0])] = 0.0
+    """Fraction of the weights that the host keeps; they come in each pass. One number
+    for all stages, or a list with one for each."""
 
-    offload_gradients: float | tuple[float, ...] = 0.0
-    """Fraction of the accumulated gradients that the host keeps, in all stages or in
+    offload_gradients: Annotated[OfStages[Fraction], Examples(0.5, [1.0, 0.0])] = 0.0
+    """Fraction of the accumulated gradients that the host keeps; they come and go in
+    each backward pass. One number for all stages, or a list with one for each."""
+
+    offload_optimizer: Annotated[OfStages[Fraction], Examples(1.0, [1.0, 0.0])] = 0.0
+    """Fraction of the optimizer states that the host keeps. Megatron's
+    --optimizer-offload-fraction. One number for all stages, or a list with one for
     each."""
 
-    offload_optimizer: float | tuple[float, ...] = 0.0
-    """Fraction of the optimizer states that the host keeps, in all stages or in
-    each."""
+    offload_activations: Annotated[OfStages[Fraction], Examples(0.5, [1.0, 0.0])] = 0.0
+    """Fraction of the saved activations that the host keeps between a forward pass and
+    its backward pass. One number for all stages, or a list with one for each."""
 
-    offload_activations: float | tuple[float, ...] = 0.0
-    """Fraction of the saved activations that the host keeps between the passes, in all
-    stages or in each."""
+    num_layers_in_first_pipeline_stage: Annotated[Layers | None, Examples(5)] = None
+    """Transformer blocks of the first stage, where it differs from the others.
+    Megatron's command line calls it --decoder-first-pipeline-num-layers."""
 
-    num_layers_in_first_pipeline_stage: int | None = None
-    """Transformer blocks of the first stage; None for as many as the others."""
+    num_layers_in_last_pipeline_stage: Annotated[Layers | None, Examples(5)] = None
+    """Transformer blocks of the last stage, where it differs from the others.
+    Megatron's command line calls it --decoder-last-pipeline-num-layers."""
 
-    num_layers_in_last_pipeline_stage: int | None = None
-    """Transformer blocks of the last stage; None for as many as the others."""
+    num_layers_per_pipeline_stage: Annotated[
+        Annotated[tuple[Layers, ...], Listed(1, MOST_STAGES)] | None,
+        Examples([7, 8, 8, 7]),
+    ] = None
+    """Transformer blocks of each stage, in place of
+    `num_layers_in_first_pipeline_stage` and its like for the last."""
 
-    num_layers_per_pipeline_stage: tuple[int, ...] | None = None
-    """Transformer blocks of each stage, instead of those of the first and the last."""
+    pipeline_model_parallel_layout: Annotated[
+        Annotated[tuple[Layers, ...], Listed(1, MOST_VIRTUAL_STAGES)] | None,
+        Examples([1, 2, 2, 2, 2, 2, 2, 1]),
+    ] = None
+    """Transformer blocks of each virtual stage in the order of the model, in place of
+    all settings about blocks of stages: chunk 0 of every stage, then chunk 1, and so
+    on. What Megatron's --pipeline-model-parallel-layout says with letters."""
 
-    pipeline_model_parallel_layout: tuple[int, ...] | None = None
-    """Transformer blocks of each virtual stage in the order of the chain, instead of
-    those of each stage: chunk 0 of every stage, then chunk 1, and so on."""
+    account_for_embedding_in_pipeline_split: Annotated[bool, Examples(True)] = False
+    """Megatron's option: the embedding counts as a block where blocks are shared out
+    evenly."""
 
-    account_for_embedding_in_pipeline_split: bool = False
-    """Whether the embedding counts as a block where blocks are shared out evenly."""
+    account_for_loss_in_pipeline_split: Annotated[bool, Examples(True)] = False
+    """Megatron's option: final norm, head and loss together count as a block where
+    blocks are shared out evenly."""
 
-    account_for_loss_in_pipeline_split: bool = False
-    """Whether final norm, head and loss together count as a block where blocks are
-    shared out evenly."""
+    order: Annotated[Text | None, Examples("tp-cp-ep-dp-pp")] = None
+    """How ranks are numbered, from the dimension whose neighbours are next to each
+    other outwards. Megatron's default is "tp-cp-ep-dp-pp"."""
 
-    order: str | None = None
-    """Parallel dimensions in the order of ranks, innermost first, joined by dashes;
-    None for `DEFAULT_ORDER`."""
+    placement: Annotated[Text | None, Examples("tp8 dp2 pp4 dp4")] = None
+    """Nesting of the parallel dimensions over device numbers, as reports write it,
+    innermost first; it may split dp and pp into two parts, and stands in place of
+    `order`. Where devices differ it may end in ", fast first" or ", slow first": whole
+    nodes in that order."""
 
-    placement: str | None = None
-    """Nesting of the parallel dimensions that `planner.search.placements` names,
-    instead of the order."""
+    gradient_algorithm: Annotated[Text, Examples("ring", "halving-doubling")] = "auto"
+    """Algorithm of the data-parallel collectives, a name that `nestsim collectives`
+    prints; "auto" takes the cheaper of ring and hierarchical, as the planner does, and
+    nvls or sharp where switches of the network add up and that is cheaper. What an
+    algorithm does not have, such as an all-gather by trees, rings do."""
 
-    gradient_algorithm: str = "auto"
-    """Algorithm of the data-parallel collectives, of
-    `estimators.collectives.algorithms`; ``"auto"`` takes the cheapest of those that the
-    search chooses from."""
-
-    tensor_algorithm: str = "auto"
-    """Algorithm of the tensor-parallel collectives, of
-    `estimators.collectives.algorithms`; ``"auto"`` takes the cheapest of those that the
-    search chooses from."""
+    tensor_algorithm: Annotated[Text, Examples("ring", "double-binary-tree")] = "auto"
+    """Algorithm of the tensor-parallel collectives, a name that `nestsim collectives`
+    prints; "auto" takes the cheaper of ring and hierarchical, as the planner does, and
+    nvls or sharp where switches of the network add up and that is cheaper. What an
+    algorithm does not have, such as an all-gather by trees, rings do."""
 
     def __post_init__(self) -> None:
+        """Refuse settings that contradict each other, with the name of one."""
         self._check_stages()
         self._check_layers()
         self._check_order()

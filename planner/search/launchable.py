@@ -16,8 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from planner.cost.pricing import device_grid
-from planner.frameworks.rules import ANY_ORDER, WORDS, LaunchRules, Order
-from planner.frameworks.splits import SPLIT_CHECKS
+from planner.frameworks.rules import ANY_ORDER, SPLIT_CHECKS, WORDS, LaunchRules, Order
 from planner.search.device_kinds import DeviceOrder
 from planner.search.launchable_sizes import (
     Breaches,

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, Le, Lt
 
 from estimators.grouping import PLAIN_GROUPING, Grouping, StageSizes
 from estimators.layers.shares import divisibility_problem
@@ -21,9 +22,28 @@ from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.training import Sizes, expert_data_size
 from planner.frameworks.rules import PART, TENSOR, WHOLE, LaunchRules
-from planner.step.plan import NO_OFFLOAD, Offload, Plan
+from planner.step.plan import (
+    NO_OFFLOAD,
+    CpCommType,
+    Offload,
+    Plan,
+    Recompute,
+    ZeroStage,
+)
+from planner.step.schedules import SCHEDULES
+from planner.work import DEFAULT_WORK
 from topologies.arrays import IntArray
 from topologies.errors import InputError
+from topologies.settings import (
+    Count,
+    Derived,
+    Distinct,
+    Duration,
+    Examples,
+    NameChoice,
+    Parsed,
+    Spec,
+)
 
 OBJECTIVES = ("replayed", "planned")
 """Names of what a search minimises. One is the time of a step in the replay, among
@@ -31,101 +51,188 @@ launchable plans of one choice for all stages; the other a closed form that hide
 nothing, among all splits with a choice for each stage."""
 
 
+SEARCHED = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v")
+"""Schedules that are searched."""
+
+MAX_WORK = 10**15
+"""Units of work that a search may be given."""
+
+
+def _searched(schedule: object) -> object:
+    known = isinstance(schedule, str) and schedule in SCHEDULES
+    if known and schedule not in SEARCHED:
+        raise InputError(
+            "this schedule is not searched",
+            got=schedule,
+            expected=" or ".join(f'"{name}"' for name in SEARCHED),
+            hint="nestsim simulate replays it: plan.schedule",
+        )
+    return schedule
+
+
+def _offload(name: object) -> Offload:
+    """Return what a host keeps; refuse what names nothing that it can."""
+    parts = name.split("+") if isinstance(name, str) else [""]
+    if name == "none":
+        return NO_OFFLOAD
+    if not set(parts) <= set(Offload._fields) or len(set(parts)) < len(parts):
+        raise InputError(
+            "is nothing that a host can keep",
+            got=name,
+            expected='"none", or some of '
+            + ", ".join(f'"{part}"' for part in Offload._fields)
+            + ' with "+" between them',
+        )
+    return Offload(**dict.fromkeys(parts, 1.0))
+
+
+Schedule = Annotated[str, NameChoice(SEARCHED, _searched)]
+OffloadName = Annotated[
+    Offload,
+    Parsed(_offload, {"type": "string", "examples": ["optimizer+activations"]}),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSpec:
-    """The space that a planner searches, and when it stops.
+class SearchSpec(Spec):
+    """What the planner may try. A list that is left out is searched in full."""
 
-    None for a list of sizes means every size that the cluster and the model allow
-    (micro-batch sizes: powers of two).
-    """
+    micro_batch_sizes: Annotated[Distinct[Count] | None, Examples([1, 2, 4])] = None
+    """Sequences of a microbatch that may be tried."""
 
-    micro_batch_sizes: tuple[int, ...] | None = None
-    """Sequences per microbatch; None for powers of two."""
+    tensor_model_parallel_sizes: Annotated[
+        Distinct[Count] | None, Examples([1, 2, 4, 8])
+    ] = None
+    """Numbers of devices that may share each layer's matrices."""
 
-    tensor_model_parallel_sizes: tuple[int, ...] | None = None
-    """Devices that share each layer's matrices."""
+    pipeline_model_parallel_sizes: Annotated[
+        Distinct[Count] | None, Examples([1, 2, 4])
+    ] = None
+    """Numbers of pipeline stages that may be tried."""
 
-    pipeline_model_parallel_sizes: tuple[int, ...] | None = None
-    """Numbers of pipeline stages."""
+    data_parallel_sizes: Annotated[Distinct[Count] | None, Examples([8, 16])] = None
+    """Numbers of replicas of the pipeline that may be tried."""
 
-    data_parallel_sizes: tuple[int, ...] | None = None
-    """Numbers of replicas."""
+    context_parallel_sizes: Annotated[Distinct[Count] | None, Examples([1, 2])] = None
+    """Numbers of devices that may share each sequence; more than 1 needs flash
+    attention."""
 
-    context_parallel_sizes: tuple[int, ...] | None = None
-    """Devices that share each sequence."""
+    expert_model_parallel_sizes: Annotated[Distinct[Count] | None, Examples([1, 8])] = (
+        None
+    )
+    """Numbers of devices that may share the experts of each mixture-of-experts
+    layer."""
 
-    expert_model_parallel_sizes: tuple[int, ...] | None = None
-    """Devices that share the experts of each mixture-of-experts layer."""
+    expert_tensor_parallel_sizes: Annotated[
+        Distinct[Count] | None, Examples([1, 8])
+    ] = None
+    """Numbers of devices that may share each expert's matrices. Left out, one, and as
+    many as share those of other layers, where `software.preset` has both. For the
+    objective "replayed"."""
 
-    expert_tensor_parallel_sizes: tuple[int, ...] | None = None
-    """Devices that share each expert's matrices; None for one, and for as many as share
-    those of other layers, where the framework has both."""
+    cp_comm_types: Annotated[Distinct[CpCommType] | None, Examples(["p2p", "a2a"])] = (
+        None
+    )
+    """How devices that share a sequence may share attention, names of
+    `plan.cp_comm_type`. Left out, "p2p" and "a2a", as far as `software.preset` has
+    them. For the objective "replayed"."""
 
-    cp_comm_types: tuple[str, ...] | None = None
-    """How devices that share a sequence share attention, of
-    `estimators.grouping.CP_COMM_TYPES`; None for those of `USUAL_CP_COMM_TYPES` that
-    the framework has."""
+    virtual_pipeline_model_parallel_sizes: Annotated[
+        Distinct[Count] | None, Examples([1, 2, 4])
+    ] = None
+    """Numbers of chunks that a stage may have; more than 1 is interleaved 1F1B."""
 
-    virtual_pipeline_model_parallel_sizes: tuple[int, ...] | None = None
-    """Chunks per stage."""
+    sequence_parallel: Annotated[bool | None, Examples(True)] = None
+    """Whether Megatron's sequence parallelism is on. Left out, it is wherever the
+    tensor-parallel size exceeds 1."""
 
-    schedules: tuple[str, ...] = ("1f1b", "interleaved-1f1b")
-    """Orders of the passes of a pipeline, each tried where its sizes allow it."""
+    overlap_moe_expert_parallel_comm: Annotated[bool | None, Examples(False)] = None
+    """Whether all-to-alls between experts go on beside the passes of another
+    microbatch, in plans that can have them there: with chunks or without a pipeline,
+    and without full recompute. Left out, both are tried where the framework has it.
+    Only the search for the fastest replay tries it."""
 
-    sequence_parallel: bool | None = None
-    """On, off, or None: on wherever the tensor-parallel size exceeds 1."""
+    recompute: Annotated[Distinct[Recompute], Examples(["none", "full"])] = (
+        "none",
+        "selective",
+        "full",
+    )
+    """What a stage may recompute in the backward pass: nothing, the attention core, or
+    each block from its input. No framework has "stage", everything from the stage's
+    input: it is tried where it is listed."""
 
-    overlap_moe_expert_parallel_comm: bool | None = None
-    """Whether launchable plans hide all-to-alls between experts behind another
-    microbatch, where they have any; None tries both where the framework has it."""
+    zero_stages: Annotated[Distinct[ZeroStage], Examples([0, 1], default=None)] = (
+        0,
+        1,
+        2,
+        3,
+    )
+    """ZeRO stages that a stage may use. Left out, those that `software.preset` has; all
+    of 0 to 3 with "ideal"."""
 
-    recompute: tuple[str, ...] = ("none", "selective", "full")
-    """Recompute modes that a stage may use: these, and ``"stage"``, which no framework
-    has."""
+    offload: Annotated[
+        Distinct[OffloadName],
+        Examples(["none", "optimizer", "activations"], default=["none"]),
+    ] = (NO_OFFLOAD,)
+    """What the host of a device may keep for it: "none", "weights", "gradients",
+    "optimizer" states, saved "activations", or several of them with a plus between
+    them, such as "optimizer+activations". Each is tried with each of
+    `offload_fractions`."""
 
-    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
-    """Stages of ZeRO that a pipeline stage may use, 0 to 3."""
+    schedules: Annotated[Distinct[Schedule], Examples(["1f1b"])] = (
+        "1f1b",
+        "interleaved-1f1b",
+    )
+    """Orders of the microbatches' forward and backward passes that may be tried, where
+    the framework of `software.preset` has them; MaxText's own stand for 1F1B. Those
+    that split the backward pass, "zb-h1", "zb-h2", "zb-v" and "dualpipe-v", are tried
+    where they are listed."""
 
-    offload: tuple[Offload, ...] = (NO_OFFLOAD,)
-    """What the hosts of a stage may keep, each of them tried."""
+    launchable: Annotated[bool, Examples(False)] = True
+    """Whether the search keeps to plans that the framework of `software.preset` can
+    launch. If not, it explores beyond, and reports say which rules a plan breaks."""
 
-    launchable: bool = True
-    """Whether the search keeps to what the framework can launch."""
+    idle_devices: Annotated[bool, Examples(True)] = False
+    """Whether launchable plans may leave devices of the cluster without work."""
 
-    rules: LaunchRules | None = None
+    objective: Annotated[str, NameChoice(OBJECTIVES)] = "replayed"
+    """What the search minimises: the time of a step in the replay ("replayed"), among
+    plans whose stages are all treated alike, as frameworks have it; or a closed form of
+    the step ("planned"), among all splits with recompute and ZeRO chosen stage by
+    stage."""
+
+    proven_gap: Annotated[float, Ge(0), Lt(1), Examples(0.01)] = 0.01
+    """How much faster another plan may be, relative, when a search for the fastest
+    replay ends."""
+
+    proposals: Annotated[int, Ge(0), Le(1000), Examples(4)] = 4
+    """Plans of the dynamic program for the planned time that a search for the fastest
+    replay begins with; 0 for none. The answer is the same, or faster with them."""
+
+    keep_best: Annotated[int, Ge(1), Le(1000), Examples(5)] = 5
+    """Distinct plans to keep and replay, best first."""
+
+    work_limit: Annotated[
+        Annotated[int, Ge(1), Le(MAX_WORK)] | None,
+        Examples(DEFAULT_WORK, 10 * DEFAULT_WORK, default=DEFAULT_WORK),
+    ] = None
+    """Units of work, of about a microsecond each, after which the search returns the
+    best that it has found; it goes on until it has found a plan. Counts do not depend
+    on the machine: the same scenario gives the same result everywhere."""
+
+    time_limit: Annotated[Duration | None, Examples("60 s")] = None
+    """Time after which the search returns the best that it has found, counted from its
+    first plan on [s]. Results may then differ from run to run. Left out, there is no
+    such limit."""
+
+    rules: Annotated[LaunchRules | None, Derived()] = None
     """Rules of what the framework can launch; None for no framework's rules."""
 
-    idle_devices: bool = False
-    """Whether launchable plans may leave devices without work."""
-
-    objective: str = "replayed"
-    """What the search minimises, one of `OBJECTIVES`."""
-
-    proven_gap: float = 0.01
-    """Relative gap at which a search for the fastest replay ends: no other plan can be
-    faster by more."""
-
-    hides: bool = False
+    hides: Annotated[bool, Derived()] = False
     """Whether the planned objective leaves out what the framework hides behind compute
     (`planner.search.bounds`), as the search for the fastest replay has it do."""
 
-    proposals: int = 4
-    """Plans of the dynamic program for the planned time that a search for the fastest
-    replay begins with; 0 for none. They change what it costs, and its answer only for a
-    faster one."""
-
-    keep_best: int = 5
-    """Distinct plans to return, best first."""
-
-    time_limit: float | None = None
-    """Time after which the search returns what it has, once it has a plan; None for no
-    limit [s]. What it finds may then differ from run to run."""
-
-    work_limit: int | None = None
-    """Work after which the search returns what it has, once it has a plan, in units of
-    `planner.work`; None for no limit."""
-
-    memory_reserve: float = 0.0
+    memory_reserve: Annotated[float, Derived()] = 0.0
     """Device memory that plans must leave free [byte]."""
 
     @property

@@ -18,16 +18,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, Le
 
-from estimators.grouping import PLAIN_GROUPING
+from estimators.grouping import CP_COMM_TYPES, PLAIN_GROUPING
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from planner.step.schedules import SCHEDULES
-from topologies.errors import InputError
-from topologies.short_repr import short_repr
+from topologies.errors import InputError, short_repr
+from topologies.settings import NameChoice
 
 MOST_DEVICES = 16_000_000
 """Most devices that a plan may name; more are slips of the keyboard."""
@@ -123,6 +124,11 @@ _PARALLEL_NAMES = (
 
 COUNTED_MODES = frozenset({"selective", "full"})
 """Recompute modes that stages may use for some of their blocks only."""
+
+
+CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
+Recompute = Annotated[str, NameChoice(("none", "selective", "full", "stage"))]
+ZeroStage = Annotated[int, Ge(0), Le(3)]
 
 
 class Offload(NamedTuple):
@@ -262,13 +268,13 @@ class Plan:
     e.g. ``"tp8 dp2 pp4"``."""
 
     gradient_algorithm: str
-    """Algorithm of the gradient collectives, of `estimators.collectives.algorithms`:
+    """Algorithm of the gradient collectives, of `estimators.collectives.cost`:
     the search chooses ``"ring"`` or ``"hierarchical"``. Operations that it does not
     have are done by rings."""
 
     tensor_algorithm: str
     """Algorithm of the tensor-parallel collectives, of
-    `estimators.collectives.algorithms`. Operations that it does not have are done by
+    `estimators.collectives.cost`. Operations that it does not have are done by
     rings."""
 
     stages: tuple[Stage, ...]

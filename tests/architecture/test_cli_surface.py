@@ -14,7 +14,7 @@ SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
     "run": [
         *("--force", "--html", "--json", "--no-figures", "--output", "--quiet"),
-        *("-o", "-q", "SCENARIO..."),
+        *("--verbose", "-o", "-q", "-v", "SCENARIO..."),
     ],
     "report": [
         *("--force", "--output", "--quiet", "--scenario", "--trust-code", "-o", "-q"),
@@ -22,11 +22,11 @@ SURFACE = {
     ],
     "plan": [
         *("--explain", "--json", "--nest-instance", "--quiet", "--score", "-q"),
-        "SCENARIO",
+        *("--verbose", "-v", "SCENARIO"),
     ],
     "simulate": [
         *("--force", "--html", "--json", "--no-figures", "--output", "--plan"),
-        *("--quiet", "-o", "-q", "SCENARIO"),
+        *("--quiet", "--verbose", "-o", "-q", "-v", "SCENARIO"),
     ],
     "memory": [
         *("--cp", "--dp", "--ep", "--explain", "--force", "--json", "--micro-batch"),

@@ -24,6 +24,7 @@ EXCEPTIONS = {
     "nestsim/cli/profile.py:profile_links": OPTIONS.format(9),
     "nestsim/cli/stress.py:stress": OPTIONS.format(15),
     "nestsim/cli/sweep.py:sweep": OPTIONS.format(14),
+    "nestsim/cli/run.py:simulate": OPTIONS.format(9),
     "nestsim/face/comparison.py:compare": "The command's questions from Python: 9.",
 }
 """Function -> why it has more, with the figure. A kernel would need one that was

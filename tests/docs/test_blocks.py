@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from docs.builder.commands import commands as all_commands
-from nestsim.features.compare.networks_files import read_network_file
+from nestsim.features.compare.networks_job import read_network_file
 from nestsim.features.jobs.scenario import JobsScenario
 from nestsim.scenario.load import ScenarioTable, load_scenario
 from tests.docs.pages import ROOT, Block, blocks, commands, read

@@ -10,7 +10,7 @@ from nestsim.evaluate.evaluator import build_job
 from nestsim.scenario.load import load_scenario
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
-from tests.nestsim.scenario.formats.test_mist_yaml import PLAIN, configuration
+from tests.nestsim.scenario.test_mist_yaml import PLAIN, configuration
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 

@@ -100,8 +100,9 @@ def goodput(  # noqa: PLR0913, PLR0917 - one for each option
     from nestsim.cli.console.output import note_all, progress_bar
     from nestsim.cli.console.results import print_report, results_folder, write_report
     from nestsim.scenario import load_scenario
-    from nestsim.scenario.operations.goodput import MOST_SEEDS, MOST_SPARES
+    from nestsim.scenario.goodput import MOST_SEEDS, MOST_SPARES
 
+    loaded = load_scenario(scenario)
     asked: dict[str, Any] = {}
     if seeds is not None:
         asked["seeds"] = _count(seeds, "--seeds", 1, MOST_SEEDS)
@@ -109,10 +110,12 @@ def goodput(  # noqa: PLR0913, PLR0917 - one for each option
         asked["duration"] = _time(duration, "--duration")
     if interval is not None:
         is_best = interval.strip() == "best"
-        asked["interval"] = None if is_best else _time(interval, "--interval")
+        asked["checkpoint"] = replace(
+            loaded.goodput.checkpoint,
+            interval=None if is_best else _time(interval, "--interval"),
+        )
     if spares is not None:
         asked["spares"] = _count(spares, "--spares", 0, MOST_SPARES)
-    loaded = load_scenario(scenario)
     loaded = replace(loaded, goodput=replace(loaded.goodput, **asked))
     inputs = loaded.files()
     with results_folder(output, FILES, inputs=inputs, force=force, html=html) as folder:

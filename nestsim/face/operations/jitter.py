@@ -14,8 +14,8 @@ from nestsim.face.report import Contents, PagedReport
 from nestsim.features.jitter.document import jitter_document
 from nestsim.features.jitter.job import JitterResult, jitter_job
 from nestsim.features.jitter.record import jitter_json, run_rows, scale_rows
+from nestsim.scenario.jitter import MOST_RUNS
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.operations.jitter import MOST_RUNS
 from topologies.errors import InputError
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from rich.console import Console
 
 import estimators
 from estimators.constants import load_constants
+from nestsim.document.terminal import print_document
 from nestsim.evaluate.uncertainty import Uncertainty, load_uncertainty
 from nestsim.features.calibration.bands import (
     memory_deciles,
-    print_memory,
     read_misses,
     uncertainty_toml,
 )
@@ -23,13 +23,17 @@ from nestsim.features.calibration.calibrate import (
     calibrate,
     replace_entries,
 )
+from nestsim.features.calibration.document import (
+    calibration_document,
+    memory_document,
+    transports_document,
+)
 from nestsim.features.calibration.observations import Residuals, read_observations
 from nestsim.features.calibration.parameters import load_fit_spec
-from nestsim.features.calibration.report import print_calibration, print_transports
 from nestsim.features.calibration.transports import fit_transports
+from nestsim.features.validation.columns import read_measurements
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import read_measurements
-from nestsim.features.validation.rows.stages import with_notes_of_run
+from nestsim.features.validation.stages import with_notes_of_run
 
 
 def main() -> None:
@@ -47,11 +51,11 @@ def main() -> None:
     rows = [row for file in files for row in file.rows]
     if {file.kind for file in files} == {"collectives"}:
         # transports.toml is curated: choices of what to fit stand beside the values.
-        print_transports(fit_transports(rows), Console())
+        print_document(transports_document(fit_transports(rows)), Console())
         return
     if {file.kind for file in files} == {"memory"}:
         misses = read_misses(with_notes_of_run(tuple(rows)), base)
-        print_memory(misses, Console())
+        print_document(memory_document(misses), Console())
         if options.write:
             deciles = MappingProxyType(memory_deciles(misses))
             _write_bands(replace(load_uncertainty(), memory=deciles))
@@ -68,7 +72,9 @@ def main() -> None:
         )
         calibration = calibrate(evaluate, spec, start=start, progress=report)
     report(f"{evaluate.evaluations:,} rows were replayed")
-    print_calibration(calibration, Console(width=max(Console().width, 150)))
+    print_document(
+        calibration_document(calibration), Console(width=max(Console().width, 150))
+    )
     if options.write:
         _write(calibration)
 

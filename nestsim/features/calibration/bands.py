@@ -17,10 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 
-from nestsim.document.terminal import add_row, new_table
-from nestsim.document.wording import percent
 from nestsim.evaluate.uncertainty import (
     NUM_DECILES,
     SHARE,
@@ -30,10 +27,10 @@ from nestsim.evaluate.uncertainty import (
 )
 from nestsim.features.calibration.cross_validation import NUM_FOLDS, HeldOut
 from nestsim.features.calibration.observations import Observation, row_weights
-from nestsim.features.validation.memory_rows import score_memory
+from nestsim.features.validation.columns import Row, RowRefusedError
 from nestsim.features.validation.metrics import grouped
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import Row, RowRefusedError
+from nestsim.features.validation.runner import score_memory
 from topologies.arrays import FloatArray
 
 LEANING = 8.0
@@ -308,13 +305,13 @@ def read_misses(rows: Iterable[Row], predictor: Predictor) -> list[Miss]:
             score = score_memory(predictor, row)
         except RowRefusedError:
             continue
-        if math.isnan(score.measured.value):
+        if math.isnan(score.measured):
             continue
-        error = math.log(score.measured.value / score.predicted)
+        error = math.log(score.measured / score.predicted)
         # Rows that one prediction answers are one configuration.
         key = f"{row.source} {score.predicted!r}".encode()
         fold = int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % NUM_FOLDS
-        misses.append(Miss(score.case.preset, row.source, error, fold))
+        misses.append(Miss(score.preset, row.source, error, fold))
     return misses
 
 
@@ -360,17 +357,6 @@ def memory_coverage(misses: Sequence[Miss]) -> dict[str, Coverage]:
         for name, inside in sorted(outcomes.items())
         if name == "all" or len(inside) >= COUNTED
     }
-
-
-def print_memory(misses: Sequence[Miss], console: Console) -> None:
-    """Print how wide bands of memory are, and what they cover."""
-    numbers = ("Rows", "In the band", "From", "To")
-    table = new_table("Memory of", *numbers, numbers=numbers)
-    found = memory_deciles(misses)
-    for name, coverage in memory_coverage(misses).items():
-        ends = (percent(math.expm1(found[name][end])) for end in (0, -1))
-        add_row(table, name, f"{coverage.rows:,}", percent(coverage.share), *ends)
-    console.print(table)
 
 
 def _by_source(misses: Sequence[Miss]) -> dict[str, list[Miss]]:

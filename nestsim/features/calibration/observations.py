@@ -18,11 +18,11 @@ import numpy as np
 
 from estimators.constants import Constants
 from nestsim.features.calibration.parameters import FitSpec, Parameter
+from nestsim.features.validation.case import Case, read_case
+from nestsim.features.validation.columns import Row, RowRefusedError
 from nestsim.features.validation.measured import measured_time
 from nestsim.features.validation.metrics import grouped
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import Row, RowRefusedError
-from nestsim.features.validation.rows.plan import Case, read_case
 from topologies.arrays import FloatArray, IntArray
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli
 
-from nestsim.features.validation.rows.columns import Row
+from nestsim.features.validation.columns import Row
 from topologies.errors import InputError
 
 

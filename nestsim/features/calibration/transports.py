@@ -25,12 +25,12 @@ from nestsim.features.validation.collective_rows import (
     predicted_time,
     read_collective,
 )
-from nestsim.features.validation.collective_runner import (
-    CollectiveResult,
-    CollectivesValidation,
+from nestsim.features.validation.columns import Row, RowRefusedError
+from nestsim.features.validation.results import (
+    RowResult,
+    ValidationResult,
     curve_of,
 )
-from nestsim.features.validation.rows.columns import Row, RowRefusedError
 
 _LOSS_SCALE = 0.1
 """Relative errors beyond this count linearly."""
@@ -254,17 +254,17 @@ class TransportFit:
     constants: tuple[TransportConstant, ...]
     """Fitted constants with their ranges over folds."""
 
-    in_sample: CollectivesValidation
+    in_sample: ValidationResult
     """Predictions of every row by the fit to all of them."""
 
-    folds: CollectivesValidation
+    folds: ValidationResult
     """Predictions of each fold by the fit to the others; points of a curve are spread
     over folds."""
 
-    curves_left_out: CollectivesValidation
+    curves_left_out: ValidationResult
     """Predictions of each curve by the fit to all others."""
 
-    sources_left_out: CollectivesValidation
+    sources_left_out: ValidationResult
     """Predictions of each source by the fit to all others."""
 
 
@@ -354,7 +354,7 @@ class _Fitter:
         """Return the points of all other groups."""
         return frozenset(i for i, one in enumerate(groups) if one != group)
 
-    def held_out(self, groups: Sequence[str]) -> CollectivesValidation:
+    def held_out(self, groups: Sequence[str]) -> ValidationResult:
         """Predict each group by a fit to all others."""
         fits: dict[int, Constants] = {}
         for group in dict.fromkeys(groups):
@@ -362,7 +362,7 @@ class _Fitter:
             fits.update({i: fit for i, one in enumerate(groups) if one == group})
         return self.score(fits)
 
-    def score(self, fits: Mapping[int, Constants]) -> CollectivesValidation:
+    def score(self, fits: Mapping[int, Constants]) -> ValidationResult:
         """Predict every point by its constants."""
         results = []
         for index, point in enumerate(self.points):
@@ -373,9 +373,14 @@ class _Fitter:
                 changes["across"] = _applied(case.across, constants)
             predicted = predicted_by(replace(case, **changes), constants["methods"])
             results.append(
-                CollectiveResult(row=point.row, case=case, predicted=predicted)
+                RowResult(
+                    row=point.row,
+                    measured=case.measured,
+                    predicted=predicted,
+                    collective=case,
+                )
             )
-        return CollectivesValidation(name="fit", rows=tuple(results))
+        return ValidationResult(name="fit", kind="collectives", rows=tuple(results))
 
     def fit(self, chosen: frozenset[int]) -> Constants:
         """Fit everything that the chosen points are about."""

@@ -1,1 +1,1 @@
-"""What a network gives the collectives of a plan: the job, its report, its figure."""
+"""What a network gives the collectives of a plan, alone and in the job."""

@@ -3,6 +3,7 @@
 Bandwidths are written in GB/s, 1e9 bytes, as nccl-tests does; sizes in binary units.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -152,7 +153,7 @@ def _figure(place: int, table: OperationTable) -> FigureBlock:
             logarithmic=True,
             marks=CurveMarks(upright=(own,) if inside else ()),
         ),
-        note="Dotted in the figure: what the plan sends." if inside else "",
+        note=f"{_algorithms(table)}{' Dotted: what the plan sends.' if inside else ''}",
         table=DataTable.of(
             name,
             table.rows,
@@ -167,6 +168,19 @@ def _figure(place: int, table: OperationTable) -> FigureBlock:
             },
         ),
     )
+
+
+def _algorithms(table: OperationTable) -> str:
+    """Say from which size on each algorithm is the cheapest."""
+    runs = [
+        (algorithm, format_size(next(rows).num_bytes))
+        for algorithm, rows in itertools.groupby(
+            table.rows, key=lambda row: row.algorithm
+        )
+    ]
+    (first, _), *others = runs
+    later = "".join(f", {name} from {size} on" for name, size in others)
+    return f"Cheapest: {first}{later}."
 
 
 def _columns(condition: str) -> Mapping[str, Callable[[SizeRow], str | Cell]]:

@@ -1,1 +1,1 @@
-"""Planners against each other: one space, one evaluator, the replay as the judge."""
+"""Planners, or networks, against each other: one evaluator, the replay as the judge."""

@@ -135,7 +135,7 @@ def job_in_words(data: Mapping[str, Any]) -> str:
 
 
 def _key_figures(group: Group) -> tuple[KeyFigure, ...]:
-    best = [one for one in group["entries"] if one["planner"] == group["fastest"]]
+    best = [entry for entry in group["entries"] if entry["planner"] == group["fastest"]]
     return result_figures(best[0]) if best else ()
 
 
@@ -177,7 +177,7 @@ def _figures(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
             groups,
             paints,
             name="throughput" if place == 1 else f"throughput-{place}",
-            title=data["headline"] if len(models) == 1 else model,
+            title="Throughput in the replay" if len(models) == 1 else model,
         )
         for place, (model, groups) in enumerate(models.items(), start=1)
     )

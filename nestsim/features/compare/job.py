@@ -1,29 +1,158 @@
 """Compare planners on scenarios: every pair once, the same evaluator and replay.
 
-A comparison is a sweep: a point is a scenario and a planner, a row its entry.
+A comparison is a sweep: a point is a scenario and a planner, a row its entry. The
+planner searches; its plan is priced, replayed and judged.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli
 
 from nestsim.evaluate.cluster import priced_cluster
-from nestsim.evaluate.evaluator import build_job
-from nestsim.features.compare.measure import for_comparison, measure
-from nestsim.features.compare.record import Comparison, PlannerEntry, ScenarioEntries
+from nestsim.evaluate.evaluator import Evaluator, build_job, progress_of
+from nestsim.evaluate.results import Candidate
+from nestsim.features.compare.results import (
+    BestPlan,
+    Comparison,
+    PlannerEntry,
+    ScenarioEntries,
+)
 from nestsim.features.sweep.runner import run_sweep
+from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import Outcome, Point, Row, Store, content_key
 from nestsim.scenario.load import Scenario
+from nestsim.scenario.stress import SweepSpec
 from planner.rivals import PLANNERS
 from planner.rivals.protocol import PlannerSettings
 from planner.work import Progress
 from topologies.errors import InputError
-from topologies.link_file import link_file_bytes
+from topologies.network import Network
+
+
+def for_comparison(scenario: Scenario) -> Scenario:
+    """Return a scenario as it is compared: replayed folded.
+
+    Folding is exact. What other commands do with it is left out.
+    """
+    simulation = scenario.simulation
+    return replace(
+        scenario,
+        sweep=SweepSpec(),
+        assertions=(),
+        simulation=replace(
+            simulation,
+            trace="representatives",
+            replay=replace(simulation.replay, folding=True),
+        ),
+    )
+
+
+class ReplayedEntry(NamedTuple):
+    """What became of one planner on one scenario."""
+
+    entry: PlannerEntry
+    """What is kept of it."""
+
+    candidate: Candidate | None
+    """Its plan with the whole replay; None without one."""
+
+    network: Network
+    """Where it was replayed."""
+
+
+def measure(
+    scenario: Scenario,
+    planner: str,
+    settings: PlannerSettings,
+    *,
+    progress: Progress | None = None,
+) -> PlannerEntry:
+    """Return what a planner finds for a scenario: the entry of `measured`."""
+    return measured(scenario, planner, settings, progress=progress).entry
+
+
+def measured(
+    scenario: Scenario,
+    planner: str,
+    settings: PlannerSettings,
+    *,
+    progress: Progress | None = None,
+) -> ReplayedEntry:
+    """Return what a planner finds for a scenario, and what becomes of it.
+
+    Network and prices are made anew, so that no planner profits from what another one
+    has looked up. Each planner answers for the best replayed one of the plans that it
+    proposes.
+
+    Parameters
+    ----------
+    scenario
+        As `for_comparison` returns it.
+    planner
+        A name of `planner.rivals.PLANNERS`.
+    settings
+        Seeds, budgets and the like.
+    progress
+        Called with every step.
+
+    Raises
+    ------
+    InputError
+        If parts of the scenario do not go together. What a planner refuses is a
+        result.
+    """
+    evaluator = Evaluator.of(scenario, progress)
+    progress_of(progress, planner)
+    try:
+        outcome = evaluator.find(planner, settings, progress=progress)
+    except InputError as error:
+        refused = PlannerEntry(planner=planner, why_not=_refusal(error))
+        return ReplayedEntry(refused, None, evaluator.network)
+    made = candidate = None
+    if outcome.plans:
+        named_progress = progress_of(progress, f"{planner}: replay")
+        best = outcome.plans[0]
+        candidate = evaluator.explain(evaluator.evaluate(best, 1, named_progress))
+        made = BestPlan(
+            plan=best.plan,
+            planned=candidate.planned,
+            simulated=candidate.simulated,
+            planned_terms=dict(best.terms),
+            gap_terms=dict(candidate.verdict.gap.terms),
+            verdict=candidate.verdict.kind,
+            reason=candidate.verdict.reason,
+            broken_rules=tuple(
+                f"{rule.rule} ({rule.found})" for rule in candidate.broken_rules
+            ),
+        )
+    bound = outcome.lower_bound
+    entry = PlannerEntry(
+        planner=planner,
+        sees=outcome.sees,
+        belief=outcome.belief,
+        evaluations=int(outcome.evaluations),
+        lower_bound=float("nan") if bound is None else bound,
+        spent=outcome.spent,
+        spread=tuple(outcome.spread),
+        search_time=outcome.search_time,
+        launchable_time=outcome.launchable_time,
+        free_time=outcome.free_time,
+        notes=outcome.notes,
+        found=made,
+        why_not=outcome.why_not if made is None else "",
+    )
+    return ReplayedEntry(entry, candidate, evaluator.network)
+
+
+def _refusal(error: InputError) -> str:
+    """Say in a sentence what a planner asks for."""
+    where = "" if error.where in {"", "planner"} else f"{error.where}: "
+    expected = f"; expected: {error.expected}" if error.expected else ""
+    return f"Refused: {where}{error.problem}{expected}."
 
 
 class Details:
@@ -83,7 +212,7 @@ class CompareTask:
         """Return a hash of the planner's name and all that it is told."""
         scenario = self.scenarios[point["scenario"]]
         settings = self.settings(scenario)
-        return content_key([dict(point), digest(scenario), repr(settings)])
+        return content_key([dict(point), scenario_digest(scenario), repr(settings)])
 
     def settings(self, scenario: Scenario) -> PlannerSettings:
         """Return what planners are told beside the space."""
@@ -92,26 +221,44 @@ class CompareTask:
         )
 
 
-def digest(scenario: Scenario) -> str:
-    """Return a hash of what a scenario says, defaults and files resolved.
+def compared_entries(
+    task: CompareTask,
+    planners: Sequence[str],
+    *,
+    store: Store | None,
+    workers: int | None,
+    progress: Progress | None,
+) -> dict[str, tuple[PlannerEntry, ...]]:
+    """Return what each planner finds, by the label of the scenario.
 
-    Where the file lies and how it is written does not matter.
+    Parameters
+    ----------
+    task
+        What is done with each scenario and planner.
+    planners
+        Names, in the order of the entries.
+    store, workers, progress
+        As `compare_job` takes them.
     """
-    spec = scenario.network_spec
-    links = b"".join(link_file_bytes(path) for path in spec.files)
-    anywhere = replace(scenario, network_spec=spec.without_folders())
-    return hashlib.sha256(anywhere.content().encode() + links).hexdigest()
-
-
-def comparison_points(
-    labels: Sequence[str], planners: Sequence[str]
-) -> list[dict[str, str]]:
-    """Return the points, scenario by scenario."""
-    return [
+    labels = list(task.scenarios)
+    points = [
         {"scenario": label, "planner": planner}
         for label in labels
         for planner in planners
     ]
+    details = Details(progress, len(points))
+    listener = None if progress is None else details.point
+    swept = run_sweep(
+        points,
+        replace(task, details=details),
+        store,
+        workers=workers,
+        progress=listener,
+    )
+    entries: dict[str, list[PlannerEntry]] = {label: [] for label in labels}
+    for outcome in swept.outcomes:
+        entries[outcome.point["scenario"]].append(_entry_of(outcome))
+    return {label: tuple(of_label) for label, of_label in entries.items()}
 
 
 NOT_BY_DEFAULT = ("exhaustive", "fixed")
@@ -211,7 +358,9 @@ def store_facts(
     """Return what a store must agree in to be taken up, as names and hashes."""
     return {
         "version of nestsim": version("nestsim"),
-        "scenarios": content_key([digest(for_comparison(one)) for one in scenarios]),
+        "scenarios": content_key(
+            [scenario_digest(for_comparison(scenario)) for scenario in scenarios]
+        ),
         "planners": ", ".join(settings.planners),
         "time limit": str(settings.time_limit),
         "space": settings.space,
@@ -261,24 +410,19 @@ def compare_job(
         if progress is not None:
             progress(f"check: {labels[number]}", number / len(scenarios))
         _check(scenario)
-    points = comparison_points(labels, settings.planners)
-    details = Details(progress, len(points))
-    compared = map(for_comparison, scenarios)
     task = CompareTask(
-        scenarios=dict(zip(labels, compared, strict=True)),
+        scenarios=dict(zip(labels, map(for_comparison, scenarios), strict=True)),
         time_limit=settings.time_limit,
-        details=details,
     )
-    listener = None if progress is None else details.point
-    found = run_sweep(points, task, store, workers=workers, progress=listener)
-    entries = [_entry(outcome) for outcome in found.outcomes]
-    width = len(settings.planners)
+    entries = compared_entries(
+        task, settings.planners, store=store, workers=workers, progress=progress
+    )
     return Comparison(
         planners=settings.planners,
         base=settings.base,
         groups=tuple(
-            _group(scenario, label, settings.base, entries[i * width : (i + 1) * width])
-            for i, (scenario, label) in enumerate(zip(scenarios, labels, strict=True))
+            _group(scenario, label, settings.base, entries[label])
+            for scenario, label in zip(scenarios, labels, strict=True)
         ),
     )
 
@@ -300,14 +444,15 @@ def _check(scenario: Scenario) -> None:
         raise error.at(str(scenario.path), ": ") from None
 
 
-def _entry(outcome: Outcome) -> PlannerEntry:
+def _entry_of(outcome: Outcome) -> PlannerEntry:
+    """Return the entry of a point; without a plan where it failed."""
     if outcome.row is None:
         return PlannerEntry(planner=outcome.point["planner"], why_not=outcome.reason)
     return PlannerEntry.from_row(outcome.row)
 
 
 def _group(
-    scenario: Scenario, label: str, base: str, entries: Sequence[PlannerEntry]
+    scenario: Scenario, label: str, base: str, entries: tuple[PlannerEntry, ...]
 ) -> ScenarioEntries:
     network, workload = build_job(scenario, None)
     return ScenarioEntries(
@@ -316,7 +461,7 @@ def _group(
         num_devices=network.num_devices,
         device_memory=workload.smallest_of().memory_bytes,
         base=base,
-        entries=tuple(entries),
+        entries=entries,
         launchable=scenario.search.keeps_rules,
         framework=scenario.search.rules.framework if scenario.search.rules else "",
         cost=priced_cluster(scenario),

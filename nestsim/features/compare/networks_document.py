@@ -183,7 +183,7 @@ def _speeds(data: Mapping[str, Any]) -> FigureBlock:
 
     return FigureBlock(
         name="throughput",
-        title=data["headline"],
+        title="Throughput of each network's best plan in the replay",
         about=f"Bars of the throughput of each network's best plan in the replay "
         f"relative to {base}, as it is and by what the network takes.",
         drawing=BarGroups(

@@ -1,13 +1,20 @@
 """Compare networks: one job on each, the same search and the replay as the judge.
 
 A comparison is a sweep: a point is a network and a planner, a row its entry.
+
+A file says its network in one of three ways: a table ``[cluster.network]``, as in a
+scenario; a whole scenario, of which the network alone is taken; or the settings of that
+table alone, with ``kind`` at the top. In the first and in the last one ``name`` may say
+what reports call it; without that it is the file's own name.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from nestsim.evaluate.cluster import cluster_network
 from nestsim.evaluate.cost import ClusterCost, cluster_cost
@@ -16,40 +23,221 @@ from nestsim.evaluate.results import Candidate
 from nestsim.features.compare.job import (
     CompareSettings,
     CompareTask,
-    Details,
     checked_settings,
-    comparison_points,
-    digest,
+    compared_entries,
+    for_comparison,
+    measured,
     model_label,
 )
-from nestsim.features.compare.measure import for_comparison, measured
-from nestsim.features.compare.networks_files import NetworkFile, on_network
-from nestsim.features.compare.networks_record import (
-    BusyLink,
+from nestsim.features.compare.networks_results import (
     ComparedNetwork,
     Equal,
     NetworkComparison,
-    NetworkEntry,
-    NetworkLoad,
 )
-from nestsim.features.compare.record import PlannerEntry
+from nestsim.features.compare.results import BusyLink, NetworkLoad, PlannerEntry
 from nestsim.features.run.record import optimality_gap
 from nestsim.features.run.statistics import hottest_links, iteration_causes
-from nestsim.features.sweep.runner import run_sweep
+from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.features.topology.document import has_ideal_trunks
-from nestsim.running.store import Outcome, Point, Row, Store, content_key
+from nestsim.running.store import Point, Row, Store, content_key
+from nestsim.scenario.editing import toml_text
 from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
-from nestsim.scenario.load import Scenario
+from nestsim.scenario.hardware.described import with_whole_paths
+from nestsim.scenario.load import Scenario, scenario_of
 from planner.cost.objective import HOST, HOST_TRANSFERS
 from planner.work import Progress
-from topologies.errors import InputError
+from topologies.errors import InputError, short_repr
 from topologies.fabrics.inventory import (
     bisection_rule,
     count_parts,
     links_up,
     network_parts,
 )
+from topologies.input_file import parse_toml, read_file
 from topologies.network import Network
+
+MAX_FILE = 1_000_000
+"""Longest file of a network [byte]."""
+
+_EXPECTED = (
+    'a table [cluster.network], a whole scenario, or its settings with kind = ".." at '
+    "the top"
+)
+_TABLE = "cluster.network"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkFile:
+    """A file that holds a network, as the user wrote it."""
+
+    path: Path
+    """The file."""
+
+    text: bytes
+    """What it says."""
+
+    label: str
+    """What reports call the network."""
+
+    network: Mapping[str, Any]
+    """Its table [cluster.network]; a file that it names is written with its folder."""
+
+    is_bare: bool
+    """Whether the settings of the table stand at the top."""
+
+    __repr__ = short_repr
+
+
+def read_network_file(path: Path) -> NetworkFile:
+    """Read a file that holds a network; its settings are not checked yet.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or holds none.
+    """
+    try:
+        text = read_file(path, expected=f"a file with {_EXPECTED}", most_bytes=MAX_FILE)
+        return _network_file(path, text, parse_toml(text))
+    except InputError as error:
+        raise error.at(str(path), ": ") from None
+
+
+def _network_file(path: Path, text: bytes, document: Mapping[str, Any]) -> NetworkFile:
+    is_bare = "kind" in document
+    is_scenario = "model" in document
+    network: Mapping[str, Any]
+    if is_bare:
+        network = {key: value for key, value in document.items() if key != "name"}
+    else:
+        network = _inner_table(document)
+        if not is_scenario:
+            _refuse_more(document)
+    name = path.stem if is_scenario else document.get("name", path.stem)
+    if not isinstance(name, str) or not name.strip():
+        expected = 'what reports call the network, e.g. "rail, 1:1"'
+        raise InputError("is no name", where="name", got=name, expected=expected)
+    listed = network.get("path")
+    if isinstance(listed, str):
+        network = {**network, "path": str(path.parent.absolute() / listed)}
+    return NetworkFile(
+        path=path, text=text, label=name.strip(), network=network, is_bare=is_bare
+    )
+
+
+def _inner_table(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the table [cluster.network] of a file."""
+    cluster = document.get("cluster")
+    network = cluster.get("network") if isinstance(cluster, dict) else None
+    if not isinstance(network, dict):
+        listed = ", ".join(sorted(document)) or "nothing"
+        raise InputError("holds no network", got=listed, expected=_EXPECTED)
+    assert isinstance(cluster, dict)
+    if "degraded" in cluster:
+        raise InputError(
+            "networks are compared as they were built",
+            where="cluster.degraded",
+            expected="left out",
+            hint="nestsim stress compares plans on worse networks",
+        )
+    return network
+
+
+def _refuse_more(document: Mapping[str, Any]) -> None:
+    """Refuse settings beside the network, which would have no effect."""
+    others = [key for key in document if key not in {"name", "cluster"}]
+    others += [f"cluster.{key}" for key in document["cluster"] if key != "network"]
+    if others:
+        raise InputError(
+            "is no part of a network, which alone is taken from this file",
+            where=others[0],
+            expected=f"name and [{_TABLE}] alone, or a whole scenario",
+        )
+
+
+def read_network_files(paths: Sequence[Path]) -> tuple[NetworkFile, ...]:
+    """Read files that hold networks, at least two, each with another label.
+
+    Raises
+    ------
+    InputError
+        If one is wrong, or two cannot be told apart.
+    """
+    if len(paths) < 2:
+        raise InputError(
+            "there is nothing to compare",
+            where="--networks",
+            got=" ".join(map(str, paths)) or None,
+            expected="two or more files, e.g. --networks rail.toml torus.toml",
+        )
+    files = tuple(read_network_file(path) for path in paths)
+    label, times = Counter(file.label for file in files).most_common(1)[0]
+    if times > 1:
+        raise InputError(
+            "networks cannot be told apart",
+            where="--networks",
+            got=label,
+            expected='files of different names, or another name = ".." in each',
+        )
+    return files
+
+
+def on_network(base: Scenario, file: NetworkFile) -> Scenario:
+    """Return a scenario with another network, all else the same.
+
+    Raises
+    ------
+    InputError
+        If the network is wrong, or does not join as many devices.
+    """
+    document = base.document()
+    cluster = dict(document["cluster"])
+    if "degraded" in cluster:
+        raise InputError(
+            "networks are compared as they were built",
+            where=f"{base.path}: cluster.degraded",
+            expected="left out: its names are those of one network's links",
+        )
+    # The scenario's own number would be checked against the network: here, below.
+    cluster.pop("num_devices", None)
+    document |= {
+        "cluster": {
+            **cluster,
+            "network": with_whole_paths(file.network, file.path.parent),
+        }
+    }
+    try:
+        scenario = scenario_of(document, base.path, toml_text(document).encode())
+    except InputError as error:
+        raise _in_file(error, file) from None
+    joined = scenario.network_spec.num_devices
+    asked = base.network_spec.num_devices
+    if joined != asked:
+        raise InputError(
+            "does not join as many devices as the scenario has",
+            where=f"{file.path}: {'kind' if file.is_bare else _TABLE}",
+            got=f"{joined} devices",
+            expected=f"{asked}, those of {base.path}",
+        )
+    return scenario
+
+
+def _in_file(error: InputError, file: NetworkFile) -> InputError:
+    """Return a mistake in a network with the file and the setting as it is there."""
+    where = error.where
+    if file.is_bare and where.startswith(f"{_TABLE}."):
+        where = where.removeprefix(f"{_TABLE}.")
+    named = InputError(
+        error.problem,
+        got=error.got,
+        expected=error.expected,
+        hint=error.hint,
+        others=error.others,
+        num_unlisted=error.num_unlisted,
+        where=where,
+    )
+    return named.at(str(file.path), ": ")
+
 
 WORK_OF_DEVICES = ("compute", HOST, "recompute", HOST_TRANSFERS)
 """Parts of a stage's passes that are no communication between devices."""
@@ -62,17 +250,17 @@ class NetworkTask(CompareTask):
     def __call__(self, point: Point) -> Row:
         """Return the row of the entry."""
         scenario, planner = self.scenarios[point["scenario"]], point["planner"]
-        found = measured(
+        replayed = measured(
             scenario,
             planner,
             self.settings(scenario),
             progress=self.details.listener,
         )
         gap, load = math.nan, None
-        if found.candidate is not None:
-            gap = proven_gap(scenario, found.entry, found.candidate)
-            load = network_load(found.candidate, found.network)
-        return NetworkEntry.of(found.entry, load, gap).to_row()
+        if replayed.candidate is not None:
+            gap = proven_gap(scenario, replayed.entry, replayed.candidate)
+            load = network_load(replayed.candidate, replayed.network)
+        return replace(replayed.entry, load=load, gap=gap).to_row()
 
 
 def proven_gap(scenario: Scenario, entry: PlannerEntry, made: Candidate) -> float:
@@ -135,7 +323,9 @@ def networks_facts(
     labels = [file.label for file in files]
     return {
         "version of nestsim": version("nestsim"),
-        "networks": content_key([labels, [digest(one) for one in scenarios]]),
+        "networks": content_key(
+            [labels, [scenario_digest(scenario) for scenario in scenarios]]
+        ),
         "planners": ", ".join(planners),
     }
 
@@ -195,19 +385,15 @@ def networks_job(  # noqa: PLR0913 - one for each thing that can be asked
         if progress is not None:
             progress(f"check: {file.label}", number / len(files))
         built.append(_checked_network(file, scenario))
-    points = comparison_points(labels, names)
-    details = Details(progress, len(points))
     costs = cluster_costs(base.cost, built)
     compared = map(_without_prices, scenarios)
     task = NetworkTask(
         scenarios=dict(zip(labels, compared, strict=True)),
         time_limit=None,
-        details=details,
     )
-    listener = None if progress is None else details.point
-    found = run_sweep(points, task, store, workers=workers, progress=listener)
-    entries = [_entry(outcome) for outcome in found.outcomes]
-    width = len(names)
+    entries = compared_entries(
+        task, names, store=store, workers=workers, progress=progress
+    )
     return NetworkComparison(
         scenario=base.name,
         model=model_label(base),
@@ -222,10 +408,8 @@ def networks_job(  # noqa: PLR0913 - one for each thing that can be asked
         work_limit=base.search.work_limit,
         asked=equal,
         networks=tuple(
-            compared_network(file, network, cost, entries[i * width : (i + 1) * width])
-            for i, (file, network, cost) in enumerate(
-                zip(files, built, costs, strict=True)
-            )
+            compared_network(file, network, cost, entries[file.label])
+            for file, network, cost in zip(files, built, costs, strict=True)
         ),
     )
 
@@ -237,13 +421,6 @@ def _checked_network(file: NetworkFile, scenario: Scenario) -> Network:
         return cluster_network(scenario)
     except InputError as error:
         raise error.at(str(file.path), ": ") from None
-
-
-def _entry(outcome: Outcome) -> NetworkEntry:
-    if outcome.row is None:
-        failed = PlannerEntry(planner=outcome.point["planner"], why_not=outcome.reason)
-        return NetworkEntry.of(failed, None, math.nan)
-    return NetworkEntry.from_row(outcome.row)
 
 
 def _check_equal(base: Scenario, equal: Equal | None) -> None:
@@ -294,19 +471,19 @@ _Priced = TypeVar("_Priced", LinkPrice, SwitchPrice)
 
 def _holding(entries: Sequence[_Priced], levels: set[str]) -> tuple[_Priced, ...]:
     """Return the entries that hold in a network with these levels."""
-    found = []
+    holding = []
     for entry in entries:
         kept = tuple(level for level in entry.levels if level in levels)
         if kept or not entry.levels:
-            found.append(replace(entry, levels=kept))
-    return tuple(found)
+            holding.append(replace(entry, levels=kept))
+    return tuple(holding)
 
 
 def _check_levels(spec: CostSpec, levels: set[str]) -> None:
     """Refuse entries for levels that no network has."""
     entries: list[tuple[str, LinkPrice | SwitchPrice]] = [
-        *((f"links[{i}]", one) for i, one in enumerate(spec.links)),
-        *((f"switches[{i}]", one) for i, one in enumerate(spec.switches)),
+        *((f"links[{i}]", name) for i, name in enumerate(spec.links)),
+        *((f"switches[{i}]", name) for i, name in enumerate(spec.switches)),
     ]
     for where, entry in entries:
         for level in entry.levels:
@@ -315,7 +492,7 @@ def _check_levels(spec: CostSpec, levels: set[str]) -> None:
                     "is no level of any of the networks",
                     where=f"cost.{where}.levels",
                     got=level,
-                    expected=" or ".join(f'"{one}"' for one in sorted(levels)),
+                    expected=" or ".join(f'"{name}"' for name in sorted(levels)),
                 )
 
 
@@ -323,7 +500,7 @@ def compared_network(
     file: NetworkFile,
     network: Network,
     cost: ClusterCost | None,
-    entries: Sequence[NetworkEntry],
+    entries: tuple[PlannerEntry, ...],
 ) -> ComparedNetwork:
     """Return a network with what it is made of and what was found on it."""
     inventory = count_parts(network)
@@ -337,5 +514,5 @@ def compared_network(
         bisection_rule=bisection_rule(network),
         oversubscription=links_up(network) if network.is_tree else math.nan,
         cost=cost,
-        entries=tuple(entries),
+        entries=entries,
     )

@@ -1,292 +1,616 @@
-"""What a comparison of networks holds, and the plain rows that it is stored as.
+"""A comparison of networks as sentences, as JSON, as CSV and as a folder of files.
 
-What is the same for all is said once; a network has what it is made of, and an entry
-for each planner: the best plan that it found there, replayed.
+The sentences say what is equal, what decides and what is fair. The folder holds a copy
+of the scenario and one of each network's file below ``networks/``; its other files have
+the names that a comparison of planners has.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
-from nestsim.document.wording import difference
-from nestsim.evaluate.cost import ClusterCost, RunCost
-from nestsim.features.compare.record import PlannerEntry
-from nestsim.running.store import Row
-from topologies.fabrics.inventory import Inventory
-from topologies.short_repr import short_repr
-
-Equal = Literal["ports", "cost"]
-"""What may be asked to be equal."""
-
-TIE = 0.005
-"""Relative difference of times below which two networks tie."""
-
-EQUAL_WITHIN = 0.05
-"""Networks are equal in a number if the largest is at most so much above the smallest:
-switches come in steps of ports, and nobody sells 5 % of one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusyLink:
-    """The link that a plan uses most, relative to what it can carry."""
-
-    name: str
-    """Its ends, ``"leaf 0 -> spine 0"``."""
-
-    level: str
-    """Name of its level."""
-
-    utilisation: float
-    """Bytes carried over bytes that it could have carried in the whole iteration."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkLoad:
-    """What a replayed plan asks of a network."""
-
-    exposed: float
-    """Communication that no compute hides: collectives inside of passes, waits for
-    messages between stages with all contention, and synchronisation at the end of the
-    step, as the mean over stages has them [s]."""
-
-    bubble: float
-    """What stages wait for each other beside that, uneven ones included [s]."""
-
-    busiest: BusyLink | None
-    """The hottest link; None where nothing is sent."""
+from nestsim.document.dumps import dump_json, plain_values
+from nestsim.document.folder import Writer
+from nestsim.document.wording import (
+    HOUR,
+    difference,
+    number,
+    percent,
+    plural,
+    signed_duration,
+)
+from nestsim.features.compare.networks_document import networks_document
+from nestsim.features.compare.networks_job import NetworkFile
+from nestsim.features.compare.networks_results import (
+    EQUAL_WITHIN,
+    TIE,
+    ComparedNetwork,
+    NetworkComparison,
+    spread,
+    step_parts,
+)
+from nestsim.features.compare.record import (
+    CLOSE,
+    EQUAL,
+    FILES,
+    TIMES,
+    copies_of,
+    entry_json,
+    folder_writers,
+    listed,
+    rows_csv,
+    throughput_cells,
+)
+from nestsim.features.compare.results import PlannerEntry, differences, largest
+from nestsim.features.run.cost import cost_cells, cost_sentences
+from nestsim.features.sweep.scenario_task import PLAN_COLUMNS
+from nestsim.features.topology.document import IDEAL_TRUNKS
+from nestsim.scenario.load import Scenario
+from topologies.units import format_bandwidth, format_duration, format_money
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkEntry:
-    """What one planner found on one network."""
+def networks_json(
+    comparison: NetworkComparison, *, with_times: bool = True
+) -> dict[str, Any]:
+    """Return a comparison for programs.
 
-    entry: PlannerEntry
-    """Its plan, and what became of it."""
+    Parameters
+    ----------
+    comparison
+        What was found.
+    with_times
+        Whether to add how long the searches took, which differs from run to run.
+    """
+    fastest = comparison.fastest
+    report = {
+        "headline": networks_title(comparison),
+        "scenario": comparison.scenario,
+        "model": comparison.model,
+        "num_devices": comparison.num_devices,
+        "device": comparison.device,
+        "device_memory_bytes": comparison.device_memory,
+        "planners": comparison.planners,
+        "objective": comparison.objective,
+        "work_limit": comparison.work_limit,
+        "base": comparison.base.label,
+        "fastest": fastest.label if fastest else None,
+        "leaders": [one.label for one in comparison.leaders],
+        "asked_equal": comparison.asked,
+        "equal_within": EQUAL_WITHIN,
+        "equal": {
+            what: {
+                "is_equal": are_equal(comparison, what),
+                "spread": {one.name: one.spread for one in sticks},
+                "in_words": equality_sentence(comparison, what),
+            }
+            for what, sticks in yardsticks(comparison).items()
+        },
+        "networks": [
+            _network_json(comparison, one, with_times=with_times)
+            for one in comparison.networks
+        ],
+        "decisions": decisions(comparison),
+        "fairness": fairness(comparison),
+        "assumptions": assumptions(comparison),
+        "currency": comparison.currency or None,
+    }
+    plain: dict[str, Any] = plain_values(report)
+    return plain
 
-    load: NetworkLoad | None = None
-    """What the plan asks of the network; None without one."""
 
-    gap: float = math.nan
-    """How far the time that the search minimised is above what it has proven that no
-    plan goes below, relative to that bound; NaN without a proof."""
+def _network_json(
+    comparison: NetworkComparison, network: ComparedNetwork, *, with_times: bool
+) -> dict[str, Any]:
+    step = step_parts(network)
+    return {
+        "network": network.label,
+        "file": network.file,
+        **_made_of(network),
+        "bisection_rule": network.bisection_rule,
+        "tiers": [
+            {
+                "name": tier.name,
+                "inside_nodes": tier.is_inside_nodes,
+                "cables": tier.num_cables,
+                "cable_bandwidth_bytes_per_s": tier.cable_bandwidth,
+                "device_ports": tier.num_device_ports,
+                "switch_ports": tier.num_switch_ports,
+                "switches": tier.num_switches,
+                "ports_per_switch": tier.ports_per_switch,
+            }
+            for tier in network.inventory.tiers
+        ],
+        "confirmed": network.is_confirmed,
+        "step_s": None if step is None else step._asdict(),
+        "best": network.best.planner if network.best.is_valid else None,
+        "entries": [
+            _entry_json(comparison, network, entry, with_times=with_times)
+            for entry in network.entries
+        ],
+    }
 
-    tokens_per_second: float = math.nan
-    """In the replay, NaN without a plan that it finds room for [token/s]."""
 
-    __repr__ = short_repr
+def _made_of(network: ComparedNetwork) -> dict[str, Any]:
+    """Return what a network is made of, in SI units; ports are outside of nodes."""
+    parts = network.inventory
+    return {
+        "kind": network.kind,
+        "nic_ports": parts.num_nic_ports,
+        "switches": parts.num_switches,
+        "switch_ports": parts.num_switch_ports,
+        "ports": parts.num_ports,
+        "cables": parts.num_cables,
+        "cable_bandwidth_bytes_per_s": parts.bandwidth,
+        "bisection_bandwidth_bytes_per_s": network.bisection,
+        "oversubscription": network.oversubscription,
+        **_cost(network),
+    }
 
-    def to_row(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "entry": self.entry.to_row(),
-            "load": None if self.load is None else asdict(self.load),
-            "gap": self.gap if math.isfinite(self.gap) else None,
+
+def _cost(network: ComparedNetwork) -> dict[str, Any]:
+    """Return what a network costs, in the currency; nothing without prices."""
+    cost = network.cost
+    if cost is None:
+        return {}
+    return {
+        "network_capital": cost.network_capital,
+        "network_cost_per_s": cost.network_rate,
+        "network_power_w": cost.network_power,
+    }
+
+
+def _entry_json(
+    comparison: NetworkComparison,
+    network: ComparedNetwork,
+    entry: PlannerEntry,
+    *,
+    with_times: bool,
+) -> dict[str, Any]:
+    load = entry.load
+    values = {
+        **entry_json(network, entry, with_times=with_times),
+        "exposed_communication_s": load.exposed if load else None,
+        "bubble_s": load.bubble if load else None,
+        "hottest_link": asdict(load.busiest) if load and load.busiest else None,
+        "relative_speed": comparison.speed(entry.tokens_per_second),
+        "tokens_per_s_per_port": tokens_per_port(network, entry.tokens_per_second),
+        "relative_per": dict(
+            zip(
+                ("port", *([comparison.currency] if comparison.currency else ())),
+                relative(comparison, network, entry)[1:],
+                strict=True,
+            )
+        ),
+        "optimality_gap": entry.gap,
+    }
+    return {name: values[name] for name in _ENTRY if name in values}
+
+
+_ENTRY = (
+    *("planner", "valid", "verdict", "reason", "plan", "simulated", "planned"),
+    *("exposed_communication_s", "bubble_s", "hottest_link", "relative_speed"),
+    *("tokens_per_s_per_port", "relative_per", "cost", "lower_bound_s"),
+    *("optimality_gap", "work", "stopped_by", "reproducible", "notes"),
+    "search_time_s",
+)
+"""Keys of an entry, in their order."""
+
+
+def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
+    """Return one row for each network and planner, in SI units."""
+    rows = [
+        {
+            "network": network.label,
+            "file": network.file,
+            **_made_of(network),
+            "planner": entry.planner,
+            **_result_cells(comparison, network, entry),
         }
+        for network in comparison.networks
+        for entry in network.entries
+    ]
+    # A network without a plan has no cost of one.
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in columns} for row in rows]
 
-    @classmethod
-    def from_row(cls, row: Row) -> "NetworkEntry":
-        """Read back what `to_row` wrote."""
-        load = row["load"]
-        gap = row["gap"]
-        return cls.of(
-            PlannerEntry.from_row(row["entry"]),
-            None if load is None else _load_of(load),
-            math.nan if gap is None else gap,
+
+def _result_cells(
+    comparison: NetworkComparison, network: ComparedNetwork, entry: PlannerEntry
+) -> dict[str, Any]:
+    made, load = entry.found, entry.load
+    data = made.plan.settings_json() if made else {"parallel": {}}
+    parallel = ("tensor", "pipeline", "data", "context", "expert")
+    sizes = {
+        f"{name}_parallel_size": data["parallel"].get(f"{name}_parallel_size")
+        or data["parallel"].get(f"{name}_model_parallel_size")
+        for name in parallel
+    }
+    hot = load.busiest if load else None
+    return {
+        "verdict": made.verdict if made else "none",
+        "valid": entry.is_valid,
+        **sizes,
+        **{name: data.get(name) for name in PLAN_COLUMNS[1:]},
+        **throughput_cells(made)[1],
+        "exposed_communication_s": load.exposed if load else None,
+        "bubble_s": load.bubble if load else None,
+        "hottest_link": hot.name if hot else None,
+        "hottest_link_utilisation": hot.utilisation if hot else None,
+        "relative_speed": comparison.speed(entry.tokens_per_second),
+        "tokens_per_s_per_port": tokens_per_port(network, entry.tokens_per_second),
+        **cost_cells(network.cost_of(entry)),
+        "lower_bound_s": entry.lower_bound,
+        "optimality_gap": entry.gap,
+        "stopped_by": entry.spent.stopped_by or None,
+        "obstacle": entry.obstacle,
+    }
+
+
+def networks_files(scenario: Scenario, files: Sequence[NetworkFile]) -> list[str]:
+    """Return the names of all files of the folder, but the store and the manifest."""
+    return [*copies(scenario, files), *FILES]
+
+
+def copies(scenario: Scenario, files: Sequence[NetworkFile]) -> dict[str, bytes]:
+    """Return the files that were read, as the user wrote them, by name."""
+    networks = ((f"networks/{file.path.stem}", file.text) for file in files)
+    return copies_of([(scenario.path.stem, scenario.text), *networks])
+
+
+def networks_writers(
+    comparison: NetworkComparison, scenario: Scenario, files: Sequence[NetworkFile]
+) -> dict[str, Writer]:
+    """Return what writes each file, by name."""
+    times = [
+        {
+            "network": network.label,
+            "planner": entry.planner,
+            "search_time_s": entry.search_time,
+        }
+        for network in comparison.networks
+        for entry in network.entries
+    ]
+    data = networks_json(comparison, with_times=False)
+    texts: dict[str, str | bytes] = {
+        **copies(scenario, files),
+        "comparison.csv": rows_csv(networks_rows(comparison)),
+        "comparison.json": dump_json(data),
+        TIMES: rows_csv(times),
+    }
+    return folder_writers(texts, networks_document(data))
+
+
+def networks_manifest(
+    comparison: NetworkComparison, scenario: Scenario
+) -> dict[str, Any]:
+    """Return what the manifest says beside the hash of each file."""
+    return {
+        "scenarios": {f"{scenario.path.stem}.toml": scenario.name},
+        "networks": {network.label: network.file for network in comparison.networks},
+    }
+
+
+def networks_title(comparison: NetworkComparison) -> str:
+    """Say which network is fastest, and how far ahead of the slowest."""
+    fastest = comparison.fastest
+    if fastest is None:
+        return "On no network is there a plan that the replay finds room for"
+    times = [network.best.simulated_time for network in comparison.networks]
+    lead = difference(
+        fastest.best.simulated_time, max(time for time in times if math.isfinite(time))
+    )
+    title = f"Fastest network in the replay: {leaders_label(comparison)}"
+    return f"{title}, up to {percent(lead)} ahead" if lead >= TIE else title
+
+
+def leaders_label(comparison: NetworkComparison) -> str:
+    """Name the fastest network, or those that tie; "none" without any."""
+    names = [network.label for network in comparison.leaders]
+    if len(names) < 2:
+        return names[0] if names else "none"
+    return f"a tie of {listed(names)}"
+
+
+def relative(
+    comparison: NetworkComparison, network: ComparedNetwork, entry: PlannerEntry
+) -> list[float]:
+    """Return throughput, for each port and for money, relative to the base.
+
+    The last one where there are prices; NaN where one of both is not known.
+    """
+    first = comparison.base
+    tokens, before = entry.tokens_per_second, first.best.tokens_per_second
+    ratios = [
+        tokens / before,
+        tokens_per_port(network, tokens) / tokens_per_port(first, before),
+    ]
+    if comparison.currency:
+        money = tokens_per_money(network, entry)
+        ratios.append(money / tokens_per_money(first, first.best))
+    return ratios
+
+
+def decisions(comparison: NetworkComparison) -> list[str]:
+    """Say which network is fastest, and what the others lose by."""
+    fastest = comparison.fastest
+    if fastest is None:
+        return ["On no network is there a plan that the replay finds room for."]
+    leaders = comparison.leaders
+    names = listed([one.label for one in leaders])
+    time = f"{format_duration(fastest.best.simulated_time)} per iteration"
+    lines = [f"{names} is fastest, with {time}."]
+    if len(leaders) > 1:
+        apart = (
+            max(one.best.simulated_time for one in leaders)
+            - fastest.best.simulated_time
         )
+        by = f"at most {format_duration(apart)} apart" if apart else "all alike"
+        lines = [
+            f"{names} tie, with {time}, {by}: less than {percent(TIE)} is no lead, and "
+            "has no cause worth a name."
+        ]
+    lines += [
+        _slower(fastest, network)
+        for network in comparison.networks
+        if network.label not in {one.label for one in leaders}
+    ]
+    for network in comparison.networks:
+        for one in network.entries:
+            planner = f", {one.planner}" if len(network.entries) > 1 else ""
+            lines += [f"{network.label}{planner}: {note}" for note in one.notes]
+    return lines
 
-    @classmethod
-    def of(
-        cls, entry: PlannerEntry, load: NetworkLoad | None, gap: float
-    ) -> "NetworkEntry":
-        """Return an entry with what follows from it."""
-        tokens = math.nan
-        if entry.found is not None and entry.is_valid:
-            tokens = entry.found.simulated.tokens_per_second
-        return cls(entry=entry, load=load, gap=gap, tokens_per_second=tokens)
 
-    @property
-    def time(self) -> float:
-        """Simulated iteration time, NaN without a valid plan [s]."""
-        return self.entry.simulated_time
-
-
-def _load_of(row: Row) -> NetworkLoad:
-    busiest = row["busiest"]
-    return NetworkLoad(
-        exposed=row["exposed"],
-        bubble=row["bubble"],
-        busiest=None if busiest is None else BusyLink(**busiest),
+def _slower(fastest: ComparedNetwork, network: ComparedNetwork) -> str:
+    """Say by how much a network is slower, and by which term."""
+    best, other = fastest.best.found, network.best.found
+    if other is None or not network.best.is_valid:
+        return f"{network.label}: {network.best.obstacle}"
+    assert best is not None
+    longer = difference(fastest.best.simulated_time, network.best.simulated_time)
+    close = " (too close to tell apart under contention)" if longer < CLOSE else ""
+    cause = largest(differences(best, other))
+    total = network.best.simulated_time - fastest.best.simulated_time
+    same = "the same plan" if best.plan == other.plan else "another plan"
+    return (
+        f"{network.label} takes {percent(longer)} longer, {signed_duration(total)}"
+        f"{close}, with {same}: the term that differs most is {cause.term}, "
+        f"{signed_duration(cause.seconds)}."
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedNetwork:
-    """One network: what it is made of, and what the planners found on it."""
-
-    label: str
-    """Its name, different from those of the others."""
-
-    file: str
-    """Name of the file that it is from."""
-
-    kind: str
-
-    has_ideal_trunks: bool
-    """Whether parallel cables act as one, so that no flows collide on one of them."""
-    """``"rail"``, ``"torus"`` and so on."""
-
-    inventory: Inventory
-    """Switches, ports and cables."""
-
-    bisection: float
-    """`Network.bisection_bandwidth`: what crosses two halves, one way [byte/s]."""
-
-    bisection_rule: str
-    """How that was found."""
-
-    oversubscription: float
-    """What NICs can send over what reaches the top of a tree; NaN where there is
-    none."""
-
-    cost: ClusterCost | None
-    """What the cluster costs with this network; None if the scenario does not say."""
-
-    entries: tuple[NetworkEntry, ...]
-    """One for each planner, in the order of the planners."""
-
-    __repr__ = short_repr
-
-    def run_cost(self, one: NetworkEntry) -> RunCost | None:
-        """Return what training costs by one plan; None without a price or a plan."""
-        if self.cost is None or not one.entry.is_valid:
-            return None
-        return RunCost(
-            cluster=self.cost,
-            iteration_time=one.time,
-            tokens_per_second=one.tokens_per_second,
-        )
-
-    @property
-    def best(self) -> NetworkEntry:
-        """The entry that is fastest in the replay; the first one if there is none."""
-        valid = [one for one in self.entries if one.entry.is_valid]
-        return min(valid, key=lambda one: one.time, default=self.entries[0])
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether the replay confirms some plan."""
-        return any(
-            one.entry.found is not None and one.entry.found.verdict == "confirmed"
-            for one in self.entries
-        )
+def fairness(comparison: NetworkComparison) -> list[str]:
+    """Say what was held equal, what was not, and what is proven."""
+    searched = listed(comparison.planners)
+    limit = (
+        "without a limit of work"
+        if comparison.work_limit is None
+        else f"with the same limit of work, {plural(comparison.work_limit, 'unit')}"
+    )
+    return [
+        f"The same for all: {plural(comparison.num_devices, 'device')} "
+        f"({comparison.device}), model, batch, number formats, software and search "
+        "space; the replay is the judge.",
+        f"{searched} searched each network by itself, {limit}: compared are the best "
+        "plans that each allows, not one plan on all.",
+        *_proofs(comparison),
+        *_trunks(comparison),
+        *_inside(comparison),
+        *_unpriced(comparison),
+        "Ports are counted outside of nodes, at NICs and at switches. A link that is "
+        "wider than a NIC's counts as the cables that fill it, a switch as those that "
+        "have enough ports.",
+        *_bisections(comparison),
+    ]
 
 
-class StepParts(NamedTuple):
-    """Where the step of a network's best plan goes; they add up to it [s]."""
-
-    work: float
-    """Compute and the optimizer step."""
-
-    exposed: float
-    """Communication that no compute hides."""
-
-    bubble: float
-    """Stages waiting for each other."""
+def assumptions(comparison: NetworkComparison) -> list[str]:
+    """Say what cost and power rest on; nothing without prices."""
+    sentences = (
+        sentence
+        for network in comparison.networks
+        if network.cost is not None
+        for sentence in cost_sentences(network.cost)
+    )
+    return list(dict.fromkeys(sentences))
 
 
-def step_parts(network: ComparedNetwork) -> StepParts | None:
-    """Return where the step goes, None without a valid plan."""
-    best = network.best
-    if best.load is None or not best.entry.is_valid:
-        return None
-    exposed, bubble = best.load.exposed, best.load.bubble
-    return StepParts(best.time - exposed - bubble, exposed, bubble)
+def _proofs(comparison: NetworkComparison) -> list[str]:
+    """Say how far each search has proven its plan."""
+    how = "as planned" if comparison.objective == "planned" else "in the replay"
+    proven: dict[str, list[str]] = {}
+    for network in comparison.networks:
+        proven.setdefault(_proof(network.best, how), []).append(network.label)
+    return [f"On {listed(names)} {text}" for text, names in proven.items() if text]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkComparison:
-    """All networks, and what they have in common."""
-
-    scenario: str
-    """Name of the scenario."""
-
-    model: str
-    """What is trained."""
-
-    num_devices: int
-    """Devices that each network joins."""
-
-    device: str
-    """Name of the device, or of the devices of all groups."""
-
-    device_memory: float
-    """Of one device, the least where devices differ [byte]."""
-
-    planners: tuple[str, ...]
-    """Names, in the order of every network's entries."""
-
-    objective: str
-    """What searches minimise, one of `planner.search.space.OBJECTIVES`."""
-
-    work_limit: int | None
-    """Of each search; None for none [unit]."""
-
-    asked: Equal | None
-    """What was asked to be equal."""
-
-    networks: tuple[ComparedNetwork, ...]
-    """In the order of the files."""
-
-    __repr__ = short_repr
-
-    @property
-    def currency(self) -> str:
-        """Of all money; empty where nothing has a price."""
-        cost = self.networks[0].cost
-        return "" if cost is None else cost.currency
-
-    @property
-    def base(self) -> ComparedNetwork:
-        """The network that the others are measured by: the first one with a plan."""
-        valid = (one for one in self.networks if one.best.entry.is_valid)
-        return next(valid, self.networks[0])
-
-    def speed(self, tokens_per_second: float) -> float:
-        """Return a throughput relative to the base's best one, NaN without."""
-        return tokens_per_second / self.base.best.tokens_per_second
-
-    @property
-    def fastest(self) -> ComparedNetwork | None:
-        """The network with the fastest plan, the first of equals; None without any."""
-        valid = [one for one in self.networks if one.best.entry.is_valid]
-        return min(valid, key=lambda one: one.best.time, default=None)
-
-    @property
-    def leaders(self) -> tuple[ComparedNetwork, ...]:
-        """The fastest network and those that tie with it, as they are in the files."""
-        fastest = self.fastest
-        return tuple(
-            one
-            for one in self.networks
-            if fastest is not None
-            and difference(fastest.best.time, one.best.time) < TIE
-        )
+def _proof(entry: PlannerEntry, how: str) -> str:
+    """Say what is proven of a plan, behind the names of networks; "" without one."""
+    planner, spent = entry.planner, entry.spent
+    if entry.found is None:
+        return ""
+    stopped = f"the {spent.stopped_by} ended the search: " if spent.is_stopped else ""
+    if math.isnan(entry.gap):
+        return f"{stopped}{planner} proves nothing of its plan."
+    faster = percent(entry.gap / (1.0 + entry.gap))
+    if spent.is_stopped:
+        return f"{stopped}another plan may be up to {faster} faster {how}."
+    if entry.gap <= EQUAL:
+        return f"it is proven that no plan of the space is faster {how}."
+    return f"it is proven that no plan is more than {faster} faster {how}."
 
 
-def spread(values: Sequence[float]) -> float:
-    """Return how far the largest of some numbers is above the smallest; 0 if equal.
+def _trunks(comparison: NetworkComparison) -> list[str]:
+    """Say where no two flows can meet on one of several cables."""
+    names = [
+        network.label for network in comparison.networks if network.has_ideal_trunks
+    ]
+    return [f"On {listed(names)} {IDEAL_TRUNKS}"] if names else []
 
-    Infinite where some are 0 and some are not, NaN where one is not known.
 
-    Examples
-    --------
-    >>> spread([200.0, 150.0, 180.0]) == 1 / 3
-    True
+def inside_bandwidths(network: ComparedNetwork) -> float:
+    """Return what a device has inside of its node, per direction; 0 without nodes.
+
+    Of the tier that devices are in [byte/s].
     """
-    if any(math.isnan(value) for value in values):
-        return math.nan
-    low, high = min(values), max(values)
+    inside = network.inventory.inside_nodes
+    return inside[0].bandwidth / network.inventory.num_devices if inside else 0.0
+
+
+def _inside(comparison: NetworkComparison) -> list[str]:
+    """Say so if devices have different links inside of nodes."""
+    inside: dict[float, list[str]] = {}
+    for network in comparison.networks:
+        inside.setdefault(inside_bandwidths(network), []).append(network.label)
+    if len(inside) == 1:
+        return []
+    parts = [
+        f"{format_bandwidth(bandwidth) if bandwidth else 'nothing'} on {listed(names)}"
+        for bandwidth, names in inside.items()
+    ]
+    return [
+        f"NOT the same: links inside of nodes. A device has {listed(parts)}; no number "
+        "of ports counts that."
+    ]
+
+
+def _unpriced(comparison: NetworkComparison) -> list[str]:
+    """Say of levels that no price is about that they cost nothing here."""
+    return [
+        f"NOT priced on {network.label}: {listed(network.cost.unpriced_levels)}."
+        for network in comparison.networks
+        if network.cost is not None and comparison.currency
+        if network.cost.unpriced_levels
+    ]
+
+
+def _bisections(comparison: NetworkComparison) -> list[str]:
+    rules: dict[str, list[str]] = {}
+    for network in comparison.networks:
+        rules.setdefault(network.bisection_rule, []).append(network.label)
+    parts = [f"{rule} ({', '.join(names)})" for rule, names in rules.items()]
+    return [f"Bisections are what links reach, one way: {'; '.join(parts)}."]
+
+
+class Yardstick(NamedTuple):
+    """One number that networks may be equal in."""
+
+    name: str
+    """What is counted."""
+
+    values: tuple[float, ...]
+    """Of each network; NaN where it is not known."""
+
+    write: Callable[[float], str]
+    """Writes one value for people."""
+
+    @property
+    def spread(self) -> float:
+        """How far the largest is above the smallest, NaN where one is not known."""
+        return spread(self.values)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the values are equal within `EQUAL_WITHIN`."""
+        return self.spread <= EQUAL_WITHIN
+
+
+def yardsticks(comparison: NetworkComparison) -> dict[str, tuple[Yardstick, ...]]:
+    """Return by what may be asked to be equal the numbers that it takes.
+
+    Ports of different speed are not the same thing: equal ports are as many, and of as
+    much bandwidth together. Cost is that of the network alone, its price written off
+    and its electricity; it is there if anything has a price.
+    """
+    sticks: dict[str, tuple[Yardstick, ...]] = {
+        "ports": (
+            _yardstick(
+                comparison, "ports", lambda network: network.inventory.num_ports, number
+            ),
+            _yardstick(
+                comparison,
+                "their bandwidth",
+                lambda network: network.inventory.port_bandwidth,
+                format_bandwidth,
+            ),
+        ),
+    }
+    if comparison.currency:
+        stick = _yardstick(
+            comparison,
+            "cost of the network per hour",
+            network_rate,
+            lambda value: format_money(value, comparison.currency),
+        )
+        sticks["cost"] = (stick,)
+    return sticks
+
+
+def network_rate(network: ComparedNetwork) -> float:
+    """Return what a network costs, NaN where it has no price [currency/h]."""
+    rate = None if network.cost is None else network.cost.network_rate
+    return math.nan if rate is None else rate * HOUR
+
+
+def tokens_per_money(network: ComparedNetwork, entry: PlannerEntry) -> float:
+    """Return tokens for one unit of the currency, NaN without a price or a plan.
+
+    Of the whole cluster, as far as it is priced [token/currency].
+    """
+    run = network.cost_of(entry)
+    tokens = None if run is None else run.tokens_per_money
+    return math.nan if tokens is None else tokens
+
+
+def _yardstick(
+    comparison: NetworkComparison,
+    name: str,
+    value: Callable[[ComparedNetwork], float],
+    write: Callable[[float], str],
+) -> Yardstick:
+    values = tuple(value(network) for network in comparison.networks)
+    return Yardstick(name, values, write)
+
+
+def are_equal(comparison: NetworkComparison, what: str) -> bool:
+    """Return whether the networks are equal in all numbers that this takes."""
+    return all(stick.is_equal for stick in yardsticks(comparison)[what])
+
+
+def equality_sentence(comparison: NetworkComparison, what: str) -> str:
+    """Say whether the networks are equal in this, and how far apart they are."""
+    sticks = yardsticks(comparison)[what]
+    names = [network.label for network in comparison.networks]
+    parts = "; ".join(_part(stick, names) for stick in sticks)
+    verdict = "equal" if are_equal(comparison, what) else "not equal"
+    limit = f"equal: within {100 * EQUAL_WITHIN:g} %"
+    return f"{what.capitalize()} {verdict}: {parts} ({limit})."
+
+
+def _part(stick: Yardstick, names: Sequence[str]) -> str:
+    if math.isnan(stick.spread):
+        unknown = [
+            name
+            for name, value in zip(names, stick.values, strict=True)
+            if math.isnan(value)
+        ]
+        return f"{stick.name} of {', '.join(unknown)} not known"
+    low, high = min(stick.values), max(stick.values)
     if low == high:
-        return 0.0
-    return high / low - 1.0 if low else math.inf
+        return f"{stick.name} {stick.write(low)} each"
+    least, most = names[stick.values.index(low)], names[stick.values.index(high)]
+    apart = "" if math.isinf(stick.spread) else f" (+{percent(stick.spread)})"
+    return (
+        f"{stick.name} {stick.write(low)} on {least} to {stick.write(high)} on {most}"
+        f"{apart}"
+    )
+
+
+def tokens_per_port(network: ComparedNetwork, tokens_per_second: float) -> float:
+    """Return throughput for each port outside of nodes [token/s].
+
+    NaN where there are no such ports.
+    """
+    ports = network.inventory.num_ports
+    return tokens_per_second / ports if ports else math.nan

@@ -1,305 +1,555 @@
-"""What a comparison holds, and the plain rows that it is stored as.
+"""A comparison of planners as sentences, as JSON, as CSV and as a folder of files.
 
-A group is one scenario; an entry is what one planner found for it. Ratios of
-throughput are inverse ratios of iteration times, as the work is the same.
+The sentences say who wins, why, and who was wrong. Search times differ from run to run.
+They stand in the JSON that is printed and in a table of their own; everything else has
+the same bytes every time.
+
+The folder holds a copy of each scenario, ``comparison.csv``, ``comparison.json``,
+``comparison.png``, ``report.txt``, ``search_times.csv`` and ``manifest.json`` with the
+hash of each file that is the same on every run. While a comparison is under way, and
+after it was killed, it holds the store of finished points that the same comparison goes
+on from.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nestsim.evaluate.cost import ClusterCost, RunCost
-from nestsim.evaluate.results import Throughput
-from nestsim.evaluate.verdict import NO_ROOM
-from nestsim.running.store import Row
-from planner.step.plan import Plan
-from planner.work import Spent
-from topologies.short_repr import short_repr
+from nestsim.document.dumps import csv_of, dump_json, plain_values
+from nestsim.document.folder import PAGE, Writer, writer_of
+from nestsim.document.parts import Document
+from nestsim.document.sheet import draw_document
+from nestsim.document.terminal import plain_text, print_document
+from nestsim.document.wording import (
+    difference,
+    percent,
+    signed_duration,
+    signed_percent,
+)
+from nestsim.features.compare.document import comparison_document
+from nestsim.features.compare.results import (
+    OWN_MODEL,
+    BestPlan,
+    ComparedEntries,
+    Comparison,
+    PlannerEntry,
+    ScenarioEntries,
+    belief_gap,
+    differences,
+    largest,
+    turned_by,
+)
+from nestsim.features.run.cost import cost_cells, cost_json
+from nestsim.features.run.record import _throughput
+from nestsim.features.sweep.scenario_task import PLAN_COLUMNS
+from nestsim.scenario.load import Scenario
+from topologies.units import format_duration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestPlan:
-    """The plan that a planner proposes first, priced, replayed and judged."""
+def comparison_json(
+    comparison: Comparison, *, with_times: bool = True
+) -> dict[str, Any]:
+    """Return a comparison for programs.
 
-    plan: Plan
-
-    planned: Throughput
-    """By the common evaluator."""
-
-    simulated: Throughput
-    """By the replay."""
-
-    planned_terms: Mapping[str, float]
-    """`PricedPlan.terms`: the planned iteration time by cause [s]."""
-
-    gap_terms: Mapping[str, float]
-    """`Gap.terms`: simulated minus planned iteration time by cause [s]."""
-
-    verdict: str
-    """``"confirmed"``, ``"slower"``, ``"doubtful"`` or ``"infeasible"``."""
-
-    reason: str
-    """Of the verdict, one sentence."""
-
-    broken_rules: tuple[str, ...] = ()
-    """Rules of the framework that it breaks, each with what was found; empty if the
-    framework can launch it."""
-
-    __repr__ = short_repr
-
-    @property
-    def terms(self) -> dict[str, float]:
-        """The simulated iteration time by cause [s]; the terms add up to it."""
-        return {**self.planned_terms, **self.gap_terms}
+    Parameters
+    ----------
+    comparison
+        What was found.
+    with_times
+        Whether to add how long the searches took, which differs from run to run.
+    """
+    report = {
+        "headline": comparison_title(comparison),
+        "planners": comparison.planners,
+        "base": comparison.base,
+        "groups": [
+            _group_json(group, with_times=with_times) for group in comparison.groups
+        ],
+    }
+    plain: dict[str, Any] = plain_values(report)
+    return plain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannerEntry:
-    """What one planner found for one scenario."""
-
-    planner: str
-    """Its name."""
-
-    sees: str = ""
-    """What it sees of the network, in one sentence; empty if it never ran."""
-
-    belief: float = math.nan
-    """Iteration time of its best plan by its own model; NaN if it has none [s]."""
-
-    evaluations: int = 0
-    """Plans or parts of plans that it priced."""
-
-    lower_bound: float = math.nan
-    """No plan of the space is faster; NaN from planners that prove nothing [s]."""
-
-    spent: Spent = field(default_factory=Spent)
-    """The work of its search, and which limit stopped it, if one did."""
-
-    spread: tuple[float, ...] = ()
-    """Best iteration time of each seed, infinite where a walk found nothing; empty
-    from planners without seeds [s]."""
-
-    search_time: float = math.nan
-    """How long the search took: another time in every run; NaN if it failed [s]."""
-
-    launchable_time: float = math.nan
-    """Fastest replay of its plans that the framework can launch, NaN without one
-    [s]."""
-
-    free_time: float = math.nan
-    """Fastest replay of its plans that no rules hold; NaN if it had none but those that
-    keep them [s]."""
-
-    notes: tuple[str, ...] = ()
-    """What else its planner says of what it found, in sentences."""
-
-    found: BestPlan | None = None
-    """Its plan; None if it has none."""
-
-    why_not: str = ""
-    """Why it has no plan, in one sentence; empty if it has one."""
-
-    __repr__ = short_repr
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether there is a plan that the replay finds room for."""
-        return self.found is not None and self.found.verdict not in NO_ROOM
-
-    @property
-    def obstacle(self) -> str:
-        """Why there is nothing valid; empty if there is something."""
-        if self.found is None:
-            return self.why_not
-        if self.found.verdict in NO_ROOM:
-            return f"The replay runs out of memory: {self.found.reason}."
-        return ""
-
-    @property
-    def simulated_time(self) -> float:
-        """Of its plan, NaN without a valid one [s]."""
-        if self.found is None or not self.is_valid:
-            return math.nan
-        return self.found.simulated.iteration_time
-
-    @property
-    def planned_time(self) -> float:
-        """Of its plan, NaN without a valid one [s]."""
-        if self.found is None or not self.is_valid:
-            return math.nan
-        return self.found.planned.iteration_time
-
-    def to_row(self) -> dict[str, Any]:
-        """Return plain JSON values; numbers that JSON lacks are None."""
-        found = self.found
-        return {
-            "planner": self.planner,
-            "sees": self.sees,
-            "belief_s": _finite(self.belief),
-            "evaluations": int(self.evaluations),
-            "lower_bound_s": _finite(self.lower_bound),
-            "spent": asdict(self.spent),
-            "spread_s": [_finite(time) for time in self.spread],
-            "search_time_s": _finite(self.search_time),
-            "launchable_time_s": _finite(self.launchable_time),
-            "free_time_s": _finite(self.free_time),
-            "notes": list(self.notes),
-            "found": None if found is None else _found_row(found),
-            "why_not": self.why_not,
-        }
-
-    @classmethod
-    def from_row(cls, row: Row) -> "PlannerEntry":
-        """Read back what `to_row` wrote."""
-        found = row["found"]
-        return cls(
-            planner=row["planner"],
-            sees=row["sees"],
-            belief=_number(row["belief_s"]),
-            evaluations=row["evaluations"],
-            lower_bound=_number(row["lower_bound_s"]),
-            spent=Spent(**row["spent"]),
-            spread=tuple(_number(time, math.inf) for time in row["spread_s"]),
-            search_time=_number(row["search_time_s"]),
-            launchable_time=_number(row["launchable_time_s"]),
-            free_time=_number(row["free_time_s"]),
-            notes=tuple(row["notes"]),
-            found=None if found is None else _found_of(found),
-            why_not=row["why_not"],
-        )
-
-
-def _found_row(found: BestPlan) -> dict[str, Any]:
+def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, Any]:
+    best = group.fastest
     return {
-        "plan": found.plan.to_json(),
-        "planned": asdict(found.planned),
-        "simulated": asdict(found.simulated),
-        "planned_terms_s": list(found.planned_terms.items()),
-        "gap_terms_s": list(found.gap_terms.items()),
-        "verdict": found.verdict,
-        "reason": found.reason,
-        "broken_rules": list(found.broken_rules),
+        "scenario": group.scenario,
+        "model": group.model,
+        "num_devices": group.num_devices,
+        "device_memory_bytes": group.device_memory,
+        "fastest": best.planner if best else None,
+        "confirmed": group.is_confirmed,
+        "space": "launchable" if group.launchable else "free",
+        "launchability_price": group.launchability_price,
+        "entries": [
+            _entry_json(group, entry, with_times=with_times) for entry in group.entries
+        ],
+        "sentences": sentences(group),
     }
 
 
-def _found_of(row: Row) -> BestPlan:
-    return BestPlan(
-        plan=Plan.from_json(row["plan"]),
-        planned=Throughput(**row["planned"]),
-        simulated=Throughput(**row["simulated"]),
-        planned_terms=dict(row["planned_terms_s"]),
-        gap_terms=dict(row["gap_terms_s"]),
-        verdict=row["verdict"],
-        reason=row["reason"],
-        broken_rules=tuple(row["broken_rules"]),
+def _entry_json(
+    group: ScenarioEntries, entry: PlannerEntry, *, with_times: bool
+) -> dict[str, Any]:
+    made, best = entry.found, group.fastest
+    gap = None
+    values = entry_json(group, entry, with_times=with_times)
+    if made is not None:
+        total = made.simulated.iteration_time - made.planned.iteration_time
+        gap = {"total_s": total, "terms": made.gap_terms}
+        values["planned"]["terms_s"] = made.planned_terms
+    values |= {
+        "sees": entry.sees,
+        "broken_rules": list(made.broken_rules) if made else [],
+        "launchable_time_s": entry.launchable_time,
+        "free_time_s": entry.free_time,
+        "evaluations": entry.evaluations,
+        "belief_s": entry.belief,
+        "seeds_s": entry.spread,
+        "gap": gap,
+        "relative_throughput": {
+            "planned": group.planned_ratio(entry),
+            "simulated": group.simulated_ratio(entry),
+        },
+        "simulated_minus_belief_s": belief_gap(entry)
+        if made and math.isfinite(entry.belief)
+        else None,
+        "longer_than_fastest_s": differences(best.found, made)
+        if made and best and best.found
+        else None,
+    }
+    return {name: values[name] for name in _ENTRY if name in values}
+
+
+_ENTRY = (
+    *("planner", "sees", "valid", "verdict", "reason", "plan", "broken_rules"),
+    *("launchable_time_s", "free_time_s", "search_time_s", "evaluations", "work"),
+    *("stopped_by", "reproducible", "lower_bound_s", "belief_s", "seeds_s", "notes"),
+    *("planned", "simulated", "cost", "gap", "relative_throughput"),
+    *("simulated_minus_belief_s", "longer_than_fastest_s"),
+)
+"""Keys of an entry, in their order."""
+
+
+def entry_json(
+    group: ComparedEntries, entry: PlannerEntry, *, with_times: bool
+) -> dict[str, Any]:
+    """Return what is said of an entry whatever is compared.
+
+    No cost where the scenario does not say, and no time of the search where it is not
+    asked for.
+    """
+    made, run = entry.found, group.cost_of(entry)
+    return {
+        "planner": entry.planner,
+        "valid": entry.is_valid,
+        "verdict": made.verdict if made else None,
+        "reason": (made.reason if made else "") or entry.obstacle,
+        "plan": made.plan.to_json() if made else None,
+        "simulated": _throughput(made.simulated) if made else None,
+        "planned": _throughput(made.planned) if made else None,
+        **({} if group.cost is None else {"cost": run and cost_json(run)}),
+        "lower_bound_s": entry.lower_bound,
+        "work": entry.spent.work,
+        "stopped_by": entry.spent.stopped_by or None,
+        "reproducible": entry.spent.is_reproducible,
+        "notes": list(entry.notes),
+        **({"search_time_s": entry.search_time} if with_times else {}),
+    }
+
+
+def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return one row for each scenario and planner, in SI units."""
+    priced = {
+        (group.scenario, entry.planner): cost_cells(group.cost_of(entry))
+        for group in comparison.groups
+        for entry in group.entries
+    }
+    columns = dict.fromkeys(name for cells in priced.values() for name in cells)
+    return [
+        {
+            "scenario": group.scenario,
+            "model": group.model,
+            "num_devices": group.num_devices,
+            "planner": entry.planner,
+            **_plan_cells(group, entry),
+            **_search_cells(entry),
+            **{n: priced[group.scenario, entry.planner].get(n) for n in columns},
+            "obstacle": entry.obstacle,
+        }
+        for group in comparison.groups
+        for entry in group.entries
+    ]
+
+
+_PARALLEL_COLUMNS = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "data_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "sequence_parallel",
+)
+"""Parallel sizes of a plan that have a column."""
+
+
+def _plan_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, Any]:
+    made = entry.found
+    data = made.plan.settings_json() if made else {"parallel": {}}
+    cells: dict[str, Any] = {
+        "verdict": made.verdict if made else "none",
+        "valid": entry.is_valid,
+        **{name: data["parallel"].get(name) for name in _PARALLEL_COLUMNS},
+        **{name: data.get(name) for name in PLAN_COLUMNS},
+        "devices_used": made.plan.devices_used if made else None,
+        "belief_iteration_time_s": entry.belief,
+    }
+    planned, simulated = throughput_cells(made)
+    for name in planned:
+        cells[f"planned_{name}"] = planned[name]
+        cells[f"simulated_{name}"] = simulated[name]
+    cells["base"] = group.base
+    cells["planned_relative_throughput"] = group.planned_ratio(entry)
+    cells["simulated_relative_throughput"] = group.simulated_ratio(entry)
+    return cells
+
+
+def throughput_cells(made: BestPlan | None) -> list[dict[str, float | None]]:
+    """Return the cells of a plan's throughput, planned and replayed; empty for none."""
+    fields = {
+        "iteration_time_s": "iteration_time",
+        "tokens_per_s": "tokens_per_second",
+        "mfu": "mfu",
+        "peak_memory_bytes": "peak_memory",
+    }
+    return [
+        {
+            name: None if whose is None else getattr(whose, field)
+            for name, field in fields.items()
+        }
+        for whose in ((made.planned, made.simulated) if made else (None, None))
+    ]
+
+
+def _search_cells(entry: PlannerEntry) -> dict[str, Any]:
+    finite = [time for time in entry.spread if math.isfinite(time)]
+    return {
+        "evaluations": entry.evaluations,
+        "work": entry.spent.work,
+        "stopped_by": entry.spent.stopped_by or None,
+        "reproducible": entry.spent.is_reproducible,
+        "lower_bound_s": entry.lower_bound,
+        "num_seeds": len(entry.spread),
+        "best_seed_s": min(finite, default=None),
+        "worst_seed_s": max(entry.spread, default=None),
+    }
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """Return the rows as CSV."""
+    return rows_csv(comparison_rows(comparison))
+
+
+def search_times_csv(comparison: Comparison) -> str:
+    """Return how long the searches took as CSV."""
+    return rows_csv(
+        [
+            {
+                "scenario": group.scenario,
+                "planner": entry.planner,
+                "search_time_s": entry.search_time,
+            }
+            for group in comparison.groups
+            for entry in group.entries
+        ]
     )
 
 
-def _finite(value: float | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None
+def rows_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Write rows as CSV, empty where JSON has null."""
+    return csv_of(plain_values(list(rows)))
 
 
-def _number(value: float | None, otherwise: float = math.nan) -> float:
-    return otherwise if value is None else value
+STORE = "sweep.sqlite"
+"""Name of the store of finished points in the folder of a comparison that is under
+way."""
+
+TIMES = "search_times.csv"
+"""Name of the file that differs from run to run."""
+
+FILES = (
+    *("comparison.csv", "comparison.json", "comparison.png", "report.txt"),
+    *(TIMES, PAGE),
+)
+"""Names of the files of a comparison beside copies of what was read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioEntries:
-    """One scenario, and what each planner found for it."""
+def comparison_files(scenarios: Sequence[Scenario]) -> list[str]:
+    """Return the names of all files of the folder, but the store and the manifest."""
+    return [*scenario_copies(scenarios), *FILES]
 
-    scenario: str
-    """Its name, different from those of the other groups."""
 
-    model: str
-    """What is trained."""
+def comparison_writers(
+    comparison: Comparison, scenarios: Sequence[Scenario]
+) -> dict[str, Writer]:
+    """Return what writes each file, by name."""
+    data = comparison_json(comparison, with_times=False)
+    texts: dict[str, str | bytes] = {
+        **scenario_copies(scenarios),
+        "comparison.csv": comparison_csv(comparison),
+        "comparison.json": dump_json(data),
+        TIMES: search_times_csv(comparison),
+    }
+    return folder_writers(texts, comparison_document(data))
 
-    num_devices: int
 
-    device_memory: float
-    """Of one device [byte]."""
+def folder_writers(
+    texts: Mapping[str, str | bytes], document: Document
+) -> dict[str, Writer]:
+    """Return what writes texts, the report and the picture, by name."""
+    report = plain_text(lambda console: print_document(document, console))
+    return {
+        **{name: writer_of(text) for name, text in texts.items()},
+        "report.txt": writer_of(report),
+        "comparison.png": lambda path: draw_document(document, path),
+    }
 
-    base: str
-    """Name of the planner that the others are measured by."""
 
-    entries: tuple[PlannerEntry, ...]
-    """In the order of the planners, the same in every group."""
+def comparison_facts(scenarios: Sequence[Scenario]) -> dict[str, Any]:
+    """Return what the manifest says beside the hash of each file."""
+    copies = scenario_copies(scenarios)
+    names = {n: scenario.name for n, scenario in zip(copies, scenarios, strict=True)}
+    modules = {
+        n: scenario.module_facts()
+        for n, scenario in zip(copies, scenarios, strict=True)
+    }
+    used = {name: facts for name, facts in modules.items() if facts}
+    return {"scenarios": names, **({"modules": used} if used else {})}
 
-    launchable: bool = False
-    """Whether planners were held to what the framework can launch."""
 
-    framework: str = ""
-    """Whose rules those are, and which version's."""
+def scenario_copies(scenarios: Sequence[Scenario]) -> dict[str, bytes]:
+    """Return the scenario files under different names, as the user wrote them."""
+    return copies_of((scenario.path.stem, scenario.text) for scenario in scenarios)
 
-    cost: ClusterCost | None = None
-    """What the cluster costs and draws; None if the scenario does not say."""
 
-    __repr__ = short_repr
+def copies_of(files: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
+    """Return texts by names without ``.toml``, each of which gets a name of its own."""
+    copies: dict[str, bytes] = {}
+    for stem, text in files:
+        name, number = f"{stem}.toml", 1
+        while name in copies:
+            number += 1
+            name = f"{stem}_{number}.toml"
+        copies[name] = text
+    return copies
 
-    @property
-    def launchability_price(self) -> float:
-        """What launchability costs: the best launchable replay over the best free one.
 
-        Of the plans that planners had: 1.02 is 2 % of the iteration time, and a lower
-        bound where they were held to the rules, of which only a planner's own plan is
-        free then. NaN where no plan was free of the rules, or none kept them.
-        """
-        within = [entry.launchable_time for entry in self.entries]
-        free = [entry.free_time for entry in self.entries]
-        if not any(map(math.isfinite, within)) or not any(map(math.isfinite, free)):
-            return math.nan
-        least = min(filter(math.isfinite, within))
-        return least / min(least, *filter(math.isfinite, free))
+EQUAL = 1e-9
+"""Relative difference of times that rounding explains."""
 
-    @property
-    def best(self) -> PlannerEntry | None:
-        """The entry that is fastest in the replay, the first of equals, if any."""
-        valid = [entry for entry in self.entries if entry.is_valid]
-        return min(valid, key=lambda entry: entry.simulated_time, default=None)
+CLOSE = 0.01
+"""Relative difference of times below which no verdict separates them under
+contention."""
 
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether the replay confirms the plan of some planner."""
-        return any(
-            entry.found is not None and entry.found.verdict == "confirmed"
-            for entry in self.entries
+FAR = 0.05
+"""Relative miss of a belief by the replay above which it is worth a sentence."""
+
+
+LEAST_LEAD = 5e-4
+"""A lead that a title names."""
+
+
+def comparison_title(comparison: Comparison) -> str:
+    """Say who is fastest in the replay, and by how much or how often."""
+    groups = comparison.groups
+    wins = [name for group in groups for name in fastest(group)]
+    most = max((wins.count(name) for name in comparison.planners), default=0)
+    if most == 0:
+        return "No planner has a plan that the replay finds room for"
+    winners = [name for name in comparison.planners if wins.count(name) == most]
+    title = f"Fastest in the replay: {listed(winners)}"
+    if len(groups) > 1:
+        return f"{title}, in {most} of {len(groups)} scenarios"
+    times = [entry.simulated_time for entry in groups[0].entries if entry.is_valid]
+    lead = max(times) / min(times) - 1.0
+    return f"{title}, up to {percent(lead)} ahead" if lead >= LEAST_LEAD else title
+
+
+def sentences(group: ScenarioEntries) -> list[str]:
+    """Return what is to be said of one scenario."""
+    best = group.fastest
+    if best is None or best.found is None:
+        nothing = "No planner has a plan that the replay finds room for."
+        return [nothing, *_repeatable(group)]
+    lines = [_winner(group, best), *_of_rules(group)]
+    for entry in group.entries:
+        if entry is best or entry.found is None or not entry.is_valid:
+            continue
+        if not _are_equal(entry, best):
+            lines.append(_slower(entry.planner, best.found, entry))
+            lines += _reversal(entry, best)
+    lines += _misses(group.entries)
+    for entry in group.entries:
+        lines += _search(entry)
+    return lines + _repeatable(group)
+
+
+def _repeatable(group: ScenarioEntries) -> list[str]:
+    """Say so if searches of another run may find something else."""
+    if all(entry.spent.is_reproducible for entry in group.entries):
+        return []
+    return ["Searches had a limit of wall time: results may differ from run to run."]
+
+
+def fastest(group: ScenarioEntries) -> list[str]:
+    """Return the planners whose plan no other one's beats in the replay."""
+    best = group.fastest
+    return [
+        entry.planner
+        for entry in group.entries
+        if best is not None and entry.is_valid and _are_equal(entry, best)
+    ]
+
+
+def _are_equal(entry: PlannerEntry, other: PlannerEntry) -> bool:
+    gap = difference(other.simulated_time, entry.simulated_time)
+    return abs(gap) <= EQUAL
+
+
+def _winner(group: ScenarioEntries, best: PlannerEntry) -> str:
+    names = fastest(group)
+    verb = "is" if len(names) == 1 else "are"
+    time = format_duration(best.simulated_time)
+    return f"{listed(names)} {verb} fastest in the replay, with {time} per iteration."
+
+
+def _of_rules(group: ScenarioEntries) -> list[str]:
+    """Say what plans were held to, who was not, and what that costs."""
+    if not group.framework:
+        return []
+    every = "All planners are" if group.launchable else "No planner is"
+    rules = f"rules: {group.framework}"
+    lines = [f"{every} held to what can be launched ({rules})."]
+    broken: dict[str, list[str]] = {}
+    for entry in group.entries:
+        if entry.found is not None and entry.found.broken_rules:
+            text = "; ".join(entry.found.broken_rules)
+            broken.setdefault(text, []).append(entry.planner)
+    lines += [
+        f"{listed(names)}: the plan breaks rules of the framework: {text}."
+        for text, names in broken.items()
+    ]
+    price = group.launchability_price
+    least = " at least" if group.launchable else ""
+    if price > 1.0 + EQUAL:
+        lines.append(
+            f"What can be launched costs{least} {percent(price - 1.0)}: its fastest "
+            f"plan takes {price:.3f} times as long in the replay as the fastest that "
+            "cannot, of the plans that planners had."
         )
-
-    def cost_of(self, entry: PlannerEntry) -> RunCost | None:
-        """Return what a planner's plan costs; None without a plan or prices."""
-        if self.cost is None or entry.found is None or not entry.is_valid:
-            return None
-        return RunCost(
-            cluster=self.cost,
-            iteration_time=entry.found.simulated.iteration_time,
-            tokens_per_second=entry.found.simulated.tokens_per_second,
+    elif math.isfinite(price) and not group.launchable:
+        lines.append(
+            "What can be launched costs nothing here: no plan that cannot, of those "
+            "that planners had, is faster in the replay."
         )
-
-    def simulated_ratio(self, entry: PlannerEntry) -> float:
-        """Return simulated throughput relative to the base's, NaN without both."""
-        return self._base.simulated_time / entry.simulated_time
-
-    def planned_ratio(self, entry: PlannerEntry) -> float:
-        """Return planned throughput relative to the base's, NaN without both."""
-        return self._base.planned_time / entry.planned_time
-
-    @property
-    def _base(self) -> PlannerEntry:
-        (found,) = (entry for entry in self.entries if entry.planner == self.base)
-        return found
+    return lines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """All groups."""
+def _slower(name: str, best: BestPlan, entry: PlannerEntry) -> str:
+    assert entry.found is not None
+    parts = differences(best, entry.found)
+    longer = difference(best.simulated.iteration_time, entry.simulated_time)
+    cause = largest(parts)
+    total = entry.simulated_time - best.simulated.iteration_time
+    close = " (too close to tell apart under contention)" if longer < CLOSE else ""
+    return (
+        f"{name} takes {percent(longer)} longer, {signed_duration(total)}{close}: the "
+        f"term that differs most is {cause.term}, {signed_duration(cause.seconds)}."
+    )
 
-    planners: tuple[str, ...]
-    """Names, in the order of every group's entries."""
 
-    base: str
-    """Name of the planner that the others are measured by."""
+def _reversal(entry: PlannerEntry, best: PlannerEntry) -> list[str]:
+    """Say what cost a planner the lead that its plan had."""
+    assert entry.found is not None
+    assert best.found is not None
+    cause = turned_by(entry.found, best.found)
+    if cause is None:
+        return []
+    lead = difference(entry.planned_time, best.planned_time)
+    return [
+        f"As planned, {entry.planner} is not slower than {best.planner} (by "
+        f"{percent(lead)} faster): the replay turns that round, mostly by {cause.term} "
+        f"({signed_duration(cause.seconds)})."
+    ]
 
-    groups: tuple[ScenarioEntries, ...]
-    """In the order of the scenarios."""
 
-    __repr__ = short_repr
+def _misses(entries: Sequence[PlannerEntry]) -> list[str]:
+    """Say of promises that are far off by how much, and by which term."""
+    planners: dict[str, list[str]] = {}
+    for entry in entries:
+        if text := _miss(entry):
+            planners.setdefault(text, []).append(entry.planner)
+    return [f"{listed(names)}: {text}" for text, names in planners.items()]
+
+
+def _miss(entry: PlannerEntry) -> str:
+    """Compare what was believed, planned and replayed; "" where that is close."""
+    made = entry.found
+    if made is None:
+        return ""
+    planned, simulated = made.planned.iteration_time, made.simulated.iteration_time
+    believes = math.isfinite(entry.belief)
+    promise = entry.belief if believes else planned
+    off = difference(promise, simulated)
+    if abs(off) <= FAR:
+        return ""
+    by_model = difference(promise, planned)
+    if abs(by_model) <= EQUAL:
+        before = f"planned {format_duration(planned)}"
+    else:
+        before = (
+            f"believed {format_duration(promise)}, planned {format_duration(planned)} "
+            f"by the common evaluator ({signed_percent(by_model)})"
+        )
+    cause = largest(belief_gap(entry) if believes else made.gap_terms)
+    text = (
+        f"{before}, replayed {format_duration(simulated)} ({signed_percent(off)}). "
+        f"Most of it is {cause.term}, {signed_duration(cause.seconds)}."
+    )
+    if cause.term == OWN_MODEL:
+        text += f" What it sees: {entry.sees[:1].lower()}{entry.sees[1:]}"
+    return text
+
+
+def _search(entry: PlannerEntry) -> list[str]:
+    """Say what is to be known of a search.
+
+    What its planner notes, seeds that differ, a limit that ended it.
+    """
+    lines = [f"{entry.planner}: {note}" for note in entry.notes]
+    times = [time for time in entry.spread if math.isfinite(time)]
+    if times and len(entry.spread) > 1:
+        failed = len(entry.spread) - len(times)
+        nothing = f"; {failed} found nothing" if failed else ""
+        low, high = min(times), max(times)
+        between = (
+            "all the same plan's time"
+            if difference(low, high) <= EQUAL
+            else f"{format_duration(low)} to {format_duration(high)} "
+            f"({signed_percent(difference(low, high))})"
+        )
+        lines.append(
+            f"{entry.planner}'s best by {len(entry.spread)} seeds, as planned: "
+            f"{between}{nothing}."
+        )
+    if entry.spent.is_stopped and entry.found is not None:
+        lines.append(
+            f"The {entry.spent.stopped_by} ended the search of {entry.planner}; this "
+            "is its best so far."
+        )
+    return lines
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write names as a list: ``nest, manual and mcmc``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]

@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nestsim.document.figures import (
+    BarGroups,
+    BarsOfGroup,
     CurveMarks,
     CurvePoint,
     Curves,
     DrawnCurve,
+    GroupedBar,
     StackedBar,
     StackPart,
     Stacks,
@@ -25,6 +28,7 @@ from nestsim.document.parts import (
     Section,
     Sentences,
     cell,
+    paragraphs,
 )
 from nestsim.document.wording import (
     amount,
@@ -88,7 +92,8 @@ def goodput_document(data: Mapping[str, Any]) -> Document:
 
 
 def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
-    yield Section(name="time", title="Where the time goes", blocks=(_causes(data),))
+    blocks = (_causes(data), _ranges(data))
+    yield Section(name="time", title="Where the time goes", blocks=blocks)
     yield Section(
         name="intervals",
         title="How often to write checkpoints",
@@ -174,6 +179,48 @@ def _causes(data: Mapping[str, Any]) -> FigureBlock:
                 "A day": lambda row: cell(DAY * row[1]["mean"], long_time),
             },
         ),
+    )
+
+
+def _ranges(data: Mapping[str, Any]) -> FigureBlock:
+    """Return what takes time from the training in the runs, each by itself."""
+    whole = data["effective_training_time"]
+    lost = {name: 1.0 - share for name, share in whole.items()}
+    bands: dict[str, Mapping[str, float]] = {
+        "in all": {**lost, "p5": lost["p95"], "p95": lost["p5"]},
+        **{name: data["shares"][name] for name in _PAINTS},
+    }
+    shown = {name: band for name, band in bands.items() if band["p95"] or band["mean"]}
+
+    def bar(name: str, band: Mapping[str, float]) -> GroupedBar:
+        low, high = percent(band["p5"]), percent(band["p95"])
+        return GroupedBar(
+            name=name,
+            length=100.0 * band["mean"],
+            words=_share(band["mean"]).text,
+            paint=_PAINTS.get(name, "idle"),
+            mark=100.0 * band["p50"],
+            whisker=(100.0 * band["p5"], 100.0 * band["p95"]),
+            tip=f"{name}: mean {_share(band['mean']).text}, p5 {low}, p95 {high}",
+        )
+
+    return FigureBlock(
+        name="runs",
+        title=f"{plural(data['seeds']['count'], 'run')}: what each may lose",
+        about="Bars of the mean share of the time that is lost, with a line from what "
+        "5 of 100 runs stay below to what 5 of 100 exceed.",
+        drawing=BarGroups(
+            groups=(BarsOfGroup("", tuple(bar(*row) for row in shown.items())),),
+            across="share of the time [%]",
+        ),
+        table=DataTable.of(
+            "Shares of the time over the runs",
+            shown.items(),
+            {"Part": lambda row: row[0], **_bands(lambda row: row[1])},
+        ),
+        note="Bars: mean. Marks: p50. Thin lines: p5 to p95.",
+        # The table above has its numbers.
+        in_text=False,
     )
 
 
@@ -327,7 +374,8 @@ def _tokens(data: Mapping[str, Any]) -> FigureBlock:
 
 
 def _failures(data: Mapping[str, Any]) -> tuple[Block, ...]:
-    sources = {kind["source"]: 0 for kind in data["failures"] if kind["is_published"]}
+    published = (kind for kind in data["failures"] if kind["is_published"])
+    sources = dict.fromkeys(f"Published: {kind['source']}." for kind in published)
     return (
         DataTable.of(
             "What fails",
@@ -342,7 +390,7 @@ def _failures(data: Mapping[str, Any]) -> tuple[Block, ...]:
             },
             sortable=True,
         ),
-        *(Sentences(sentences=(f"Published: {source}.",)) for source in sources),
+        *paragraphs(sources),
     )
 
 
@@ -376,7 +424,7 @@ def sentences(found: GoodputFindings) -> list[str]:
     said += [interval_sentence(found), *_spares_sentences(found)]
     if any(kind.shape != 1.0 for kind in found.kinds):
         said.append("Closed forms take rates as constant; the runs do not.")
-    return [one for one in said if one]
+    return [sentence for sentence in said if sentence]
 
 
 def _main_cause(found: GoodputFindings) -> str:
@@ -444,10 +492,10 @@ def job_facts(result: GoodputResult) -> dict[str, str]:
     assert found is not None
     habits, checkpoint = found.habits, found.checkpoint
     runs = f"{plural(len(found.seeds), 'run')} of {long_time(found.runs.duration)}"
-    each = checkpoint.bytes_per_parameter
+    per_parameter = checkpoint.bytes_per_parameter
     size = format_size(checkpoint.size)
-    if each is not None:
-        size += f" ({each:.4g} bytes per parameter)"
+    if per_parameter is not None:
+        size += f" ({per_parameter:.4g} bytes per parameter)"
     upload = checkpoint.upload
     rate = format_bandwidth(checkpoint.size / upload) if upload else "at once"
     how = (

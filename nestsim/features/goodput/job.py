@@ -25,7 +25,6 @@ from nestsim.features.goodput.closed_form import (
     spares_for,
     young_interval,
 )
-from nestsim.features.goodput.failures import GIVEN, FailureKind
 from nestsim.features.goodput.results import (
     CheckpointFacts,
     GoodputFindings,
@@ -34,15 +33,21 @@ from nestsim.features.goodput.results import (
     IntervalPoint,
     SeedBand,
 )
-from nestsim.features.goodput.simulate import RecoveryHabits, run_seeds
-from nestsim.scenario.load import Scenario
-from nestsim.scenario.operations.goodput import STORAGE_PER_DEVICE, GoodputSpec
-from nestsim.scenario.operations.published_failures import (
+from nestsim.features.goodput.simulate import (
+    GIVEN,
+    FailureKind,
+    RecoveryHabits,
+    run_seeds,
+)
+from nestsim.scenario.goodput import (
     BREAKS_NODE,
     COMPONENTS,
     PARTS_OF_FABRIC,
     PUBLISHED,
+    STORAGE_PER_DEVICE,
+    GoodputSpec,
 )
+from nestsim.scenario.load import Scenario
 from planner.plans.build import build_plan
 from planner.step.execution import Workload
 from planner.work import Progress
@@ -96,9 +101,9 @@ def goodput_job(
     cycle = _cycle(habits, kinds)
     habits = replace(habits, outlook=cycle.mtti)
     best = max(cycle.best_interval(), parts.healthy.step_time)
-    if spec.interval is None:
+    if spec.checkpoint.interval is None:
         # Without failures, once at the end.
-        interval = min(max(best, spec.least_interval), spec.duration)
+        interval = min(max(best, spec.checkpoint.least_interval), spec.duration)
         habits = replace(habits, interval=interval)
     _check_interval(habits, parts.healthy)
     seeds = tuple(range(spec.seed, spec.seed + spec.seeds))
@@ -115,9 +120,9 @@ def goodput_job(
         habits=habits,
         checkpoint=parts.checkpoint,
         cycle=cycle,
-        interval_is_given=spec.interval is not None,
-        least_interval=spec.least_interval,
-        diagnosis=spec.diagnosis,
+        interval_is_given=spec.checkpoint.interval is not None,
+        least_interval=spec.checkpoint.least_interval,
+        diagnosis=spec.diagnosis_time,
         young=young_interval(habits.stall, cycle.mtti),
         daly=daly_interval(habits.stall, cycle.mtti),
         best=best,
@@ -160,11 +165,11 @@ def failure_kinds(
     counts = {
         "device": network.num_devices,
         "node": num_nodes,
-        "switch": sum(one.count for one in parts.switches if not one.inside_node),
+        "switch": sum(part.count for part in parts.switches if not part.inside_node),
         "link": sum(
-            one.count * one.cables_each(one.cable_bandwidth)
-            for one in parts.bundles
-            if not one.inside_node
+            part.count * part.cables_each(part.cable_bandwidth)
+            for part in parts.bundles
+            if not part.inside_node
         ),
         "fabric": network.num_devices,
         "job": 1,
@@ -172,12 +177,13 @@ def failure_kinds(
     }
     published = PUBLISHED.get(spec.failures)
     known = {} if published is None else published.rates()
-    if not spec.rates.keys().isdisjoint(PARTS_OF_FABRIC):
+    rates = spec.rates.given()
+    if not rates.keys().isdisjoint(PARTS_OF_FABRIC):
         known.pop("fabric", None)
     source = "" if published is None else published.source
     kinds = []
     for stream, name in enumerate(COMPONENTS):
-        given = spec.rates.get(name)
+        given = rates.get(name)
         rate = known.get(name, 0.0) if given is None else given.rate
         if given is not None and not counts[name]:
             notices().remark(
@@ -214,11 +220,11 @@ def _check_duration(
     if count > MOST_FAILURES:
         raise InputError(
             "lets the job fail too often",
-            where="goodput.rates" if spec.rates else "goodput.duration",
+            where="goodput.rates" if spec.rates.given() else "goodput.duration",
             got=f"about {count:.3g} failures in {spec.duration:.4g} s",
             expected=f"at most {MOST_FAILURES:,.0f} in a run",
         )
-    every = spec.maintenance_every or math.inf
+    every = math.inf if spec.maintenance is None else spec.maintenance.every
     if spec.duration > MOST_FAILURES * every:
         raise InputError(
             "stops the job too often",
@@ -313,11 +319,12 @@ class _JobParts:
         )
 
     def _checkpoint(self) -> CheckpointFacts:
-        spec, size, each = self.spec, self.spec.size, None
+        spec = self.spec.checkpoint
+        size, per_parameter = spec.size, None
         if size is None:
             kept = self.workload.parameter_bytes
-            each = kept.weights + kept.optimizer
-            size = each * self.workload.graph.num_parameters
+            per_parameter = kept.weights + kept.optimizer
+            size = per_parameter * self.workload.graph.num_parameters
         host = self.scenario.host
         to_host = spec.host_bandwidth or host.to_host / host.devices_per_link
         nodes = size / (self.num_nodes * spec.node_bandwidth)
@@ -326,7 +333,7 @@ class _JobParts:
         read = size / (spec.read_bandwidth or usual)
         return CheckpointFacts(
             size=size,
-            bytes_per_parameter=each,
+            bytes_per_parameter=per_parameter,
             copy=size / self.num_devices / to_host,
             upload=max(nodes, written),
             read=max(nodes, read),
@@ -341,23 +348,24 @@ class _JobParts:
         if hangs is None:
             hangs = 0.0 if published is None else published.hang_share
         units, speeds = self._replicas()
+        stops = spec.maintenance
         return RecoveryHabits(
-            interval=spec.interval or 0.0,
+            interval=spec.checkpoint.interval or 0.0,
             copy=checkpoint.copy,
             write=checkpoint.copy + checkpoint.upload,
-            is_asynchronous=spec.asynchronous,
-            detection=spec.detection + spec.diagnosis,
-            hang_detection=spec.hang_detection + spec.diagnosis,
+            is_asynchronous=spec.checkpoint.asynchronous,
+            detection=spec.detection_time + spec.diagnosis_time,
+            hang_detection=spec.hang_timeout + spec.diagnosis_time,
             hang_share=hangs,
-            restart=spec.restart + checkpoint.read,
-            repair=spec.repair,
+            restart=spec.restart_time + checkpoint.read,
+            repair=spec.repair_time,
             spares=spec.spares,
             num_nodes=self.num_nodes,
             num_replicas=units,
             fewest_replicas=units if spec.elastic == "off" else 1,
             speeds=speeds,
-            maintenance_every=spec.maintenance_every or math.inf,
-            maintenance=spec.maintenance,
+            maintenance_every=math.inf if stops is None else stops.every,
+            maintenance=0.0 if stops is None else stops.time,
         )
 
     def _replicas(self) -> tuple[int, tuple[float, ...]]:
@@ -370,12 +378,12 @@ class _JobParts:
         replicas, micro_batch = self._data_parallel()
         units = math.gcd(replicas, self.num_nodes)
         if self.spec.elastic == "smaller-batch":
-            return units, tuple(one / units for one in range(units + 1))
+            return units, tuple(count / units for count in range(units + 1))
         batches = -(-self.workload.training.global_batch_size // micro_batch)
         whole = -(-batches // replicas)
         slower = [
-            whole / -(-batches // (replicas * one // units))
-            for one in range(1, units + 1)
+            whole / -(-batches // (replicas * count // units))
+            for count in range(1, units + 1)
         ]
         return units, (0.0, *slower)
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nestsim.features.goodput.document import headline, job_facts, sentences
-from nestsim.features.goodput.failures import GIVEN
 from nestsim.features.goodput.results import GoodputFindings, GoodputResult, SeedBand
+from nestsim.features.goodput.simulate import GIVEN
 
 
 def goodput_json(result: GoodputResult) -> dict[str, Any]:
@@ -79,11 +79,13 @@ def goodput_json(result: GoodputResult) -> dict[str, Any]:
         },
         "curve": [
             {
-                "interval_s": one.interval,
-                "expected": one.expected,
-                "simulated": None if one.simulated is None else one.simulated._asdict(),
+                "interval_s": point.interval,
+                "expected": point.expected,
+                "simulated": None
+                if point.simulated is None
+                else point.simulated._asdict(),
             }
-            for one in found.curve
+            for point in found.curve
         ],
         "tokens_over_time": _tokens_json(found),
     }
@@ -131,7 +133,7 @@ def _habits_json(found: GoodputFindings) -> dict[str, Any]:
 def _tokens_json(found: GoodputFindings) -> dict[str, list[float]]:
     low, middle, high = found.weekly_tokens().tolist()
     count = len(middle)
-    times = [found.runs.duration * (one + 1) / count for one in range(count)]
+    times = [found.runs.duration * (mark + 1) / count for mark in range(count)]
     return {"time_s": times, "p5": low, "p50": middle, "p95": high}
 
 

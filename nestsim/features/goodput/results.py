@@ -8,11 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.features.goodput.closed_form import Cycle
-from nestsim.features.goodput.failures import FailureKind
-from nestsim.features.goodput.simulate import GoodputRuns, RecoveryHabits
+from nestsim.features.goodput.simulate import FailureKind, GoodputRuns, RecoveryHabits
 from planner.work import Spent
 from topologies.arrays import FloatArray
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 DAY = 86400.0
 """Length of a day [s]."""
@@ -34,7 +33,7 @@ class SeedBand(NamedTuple):
 
     def times(self, factor: float) -> "SeedBand":
         """Return the band in another unit."""
-        return SeedBand(*(factor * one for one in self))
+        return SeedBand(*(factor * value for value in self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +212,7 @@ class GoodputFindings:
 
     def shares(self) -> Mapping[str, SeedBand]:
         """Return what takes which share of the time."""
-        return {name: SeedBand.of(one) for name, one in self.runs.shares().items()}
+        return {name: SeedBand.of(share) for name, share in self.runs.shares().items()}
 
     def failures(self) -> Mapping[str, SeedBand]:
         """Return how often what fails in a run, by component."""

@@ -46,7 +46,7 @@ from nestsim.features.jitter.order_statistics import (
     slowest_of,
     weighted_sum,
 )
-from nestsim.scenario.operations.jitter import JitterSpec
+from nestsim.scenario.jitter import JitterSpec
 from nestsim.simulator.noise import Noise
 from nestsim.simulator.work import PipelineWork
 from planner.step.instructions import BACKWARD, FIRST_FORWARD, FORWARD, WEIGHT

@@ -1,12 +1,11 @@
 """What jitter says: what a step takes, who is slowest, and what scale does."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nestsim.document.figures import CurveMarks, CurvePoint, Curves, DrawnCurve
 from nestsim.document.parts import (
-    Cell,
     DataTable,
     Document,
     FactList,
@@ -16,6 +15,7 @@ from nestsim.document.parts import (
     Section,
     Sentences,
     cell,
+    keyed,
 )
 from nestsim.document.wording import (
     device_ranges,
@@ -26,7 +26,7 @@ from nestsim.document.wording import (
     signed_percent,
 )
 from nestsim.features.jitter.job import JitteredSteps, JitterResult, SlowestActor
-from nestsim.scenario.operations.jitter import JitterSpec
+from nestsim.scenario.jitter import JitterSpec
 from planner.work import Spent
 from topologies.units import format_duration
 
@@ -197,21 +197,17 @@ def _scale(data: Record) -> FigureBlock:
             "Mean loss by the number of replicas",
             rows,
             {
-                "Replicas": _of("replicas", "{:,}".format),
-                "Devices": _of("num_devices", "{:,}".format),
-                "Without jitter": _of("plain_time_s", format_duration),
-                "Closed form": _of("closed_loss", loss_words),
-                "Simulated": _of("simulated_loss", loss_words),
-                "Difference": _of("difference", signed_points),
-                "Expected": _of("expected_loss", loss_words),
-                "+-": _of("expected_loss_error", loss_words),
+                "Replicas": keyed("replicas", "{:,}".format),
+                "Devices": keyed("num_devices", "{:,}".format),
+                "Without jitter": keyed("plain_time_s", format_duration),
+                "Closed form": keyed("closed_loss", loss_words),
+                "Simulated": keyed("simulated_loss", loss_words),
+                "Difference": keyed("difference", signed_points),
+                "Expected": keyed("expected_loss", loss_words),
+                "+-": keyed("expected_loss_error", loss_words),
             },
         ),
     )
-
-
-def _of(key: str, write: Callable[[float], str]) -> Callable[[Record], str | Cell]:
-    return lambda row: cell(row[key], write)
 
 
 def _point(row: Record, key: str, name: str) -> CurvePoint:

@@ -6,7 +6,6 @@ replicas each, so that processes share them and results depend on nothing but th
 scenario. A run's draws depend on the seed and its number alone.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,23 +17,26 @@ from nestsim.evaluate.job import price_table_plan
 from nestsim.features.jitter.closed_form import Paces, approximations
 from nestsim.features.jitter.order_statistics import QuantileBand, sample_quantile
 from nestsim.features.jitter.pipelines import form_of
-from nestsim.features.jitter.replicas import fewer_replicas
-from nestsim.features.jitter.scale import ScaleRow, SimulatedMean, sizes_of
+from nestsim.features.jitter.scale import (
+    ScaleRow,
+    SimulatedMean,
+    fewer_replicas,
+    sizes_of,
+)
 from nestsim.features.sweep.runner import run_sweep
+from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import Point, Row, content_key
+from nestsim.scenario.jitter import JitterSpec
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.operations.jitter import JitterSpec
 from nestsim.simulator.jittered import jittered_replay
-from nestsim.simulator.outcome import Replay
+from nestsim.simulator.system import Replay
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.rivals.protocol import PlannerOutcome
 from planner.step.plan import Plan
 from planner.work import Progress, Spent
 from topologies.arrays import FloatArray
-from topologies.errors import InputError
-from topologies.link_file import link_file_bytes
-from topologies.short_repr import short_repr
+from topologies.errors import InputError, short_repr
 
 SHARES = (0.5, 0.95, 0.99)
 """Quantiles that are reported."""
@@ -157,11 +159,8 @@ class JitterTask:
     @classmethod
     def of(cls, scenario: Scenario, plan: Plan) -> "JitterTask":
         """Return the task for a plan of a scenario."""
-        digest = hashlib.sha256(scenario.content().encode())
-        for path in scenario.network_spec.files:
-            digest.update(link_file_bytes(path))
         data = plan.to_json()
-        parts = [digest.hexdigest(), repr(scenario.jitter), data]
+        parts = [scenario_digest(scenario), repr(scenario.jitter), data]
         return cls(scenario=scenario, plan=data, digest=content_key(parts))
 
     def __call__(self, point: Point) -> Row:

@@ -56,7 +56,7 @@ from nestsim.features.jitter.order_statistics import (
     moments,
     slowest_of,
 )
-from nestsim.scenario.operations.jitter import JitterSpec
+from nestsim.scenario.jitter import JitterSpec
 from nestsim.simulator.build import build_model
 from nestsim.simulator.jittered import timings_of
 from nestsim.simulator.kernels.jitter import latest_cumulants, latest_moments

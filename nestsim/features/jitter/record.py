@@ -16,7 +16,7 @@ from nestsim.features.jitter.job import SHARES, JitteredSteps, JitterResult
 from nestsim.features.jitter.order_statistics import CONFIDENCE
 from nestsim.features.jitter.scale import ScaleRow
 from nestsim.features.run.record import spent_json
-from nestsim.scenario.operations.jitter import JitterSpec
+from nestsim.scenario.jitter import JitterSpec
 
 
 def jitter_json(result: JitterResult) -> dict[str, Any]:

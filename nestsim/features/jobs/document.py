@@ -10,7 +10,6 @@ from nestsim.document.figures import (
     HeatCell,
     HeatGroup,
     HeatMap,
-    HeatRow,
 )
 from nestsim.document.paints import DISTINCT
 from nestsim.document.parts import (
@@ -23,6 +22,9 @@ from nestsim.document.parts import (
     Section,
     Sentences,
     cell,
+    filled,
+    keyed,
+    paragraphs,
 )
 from nestsim.document.wording import number, percent, plan_label, plural, seeds_in_words
 from nestsim.features.jobs.results import TenancyResult
@@ -59,7 +61,7 @@ def jobs_document(data: Record) -> Document:
         subject=data["scenario"],
         doing="jobs",
         headline=headline,
-        sections=tuple(_sections(data)) if data["jobs"] else (),
+        sections=filled(_sections(data)) if data["jobs"] else (),
     )
 
 
@@ -82,19 +84,15 @@ def _sections(data: Record) -> Iterator[Section]:
                 else Sentences(sentences=("No link carries two jobs.",)),
             ),
         )
-    if data["placements"]:
-        yield Section(
-            name="placements",
-            title="Placements",
-            blocks=tuple(map(_placement_table, data["placements"])),
-        )
+    yield Section(
+        name="placements",
+        title="Placements",
+        blocks=tuple(map(_placement_table, data["placements"])),
+    )
     yield Section(name="plans", title="Plans", blocks=(_plan_table(jobs),))
-    if data["notes"]:
-        yield Section(
-            name="basis",
-            title="What this rests on",
-            blocks=(Sentences(sentences=tuple(data["notes"])),),
-        )
+    yield Section(
+        name="basis", title="What this rests on", blocks=paragraphs(data["notes"])
+    )
 
 
 def _key_figures(data: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
@@ -126,23 +124,30 @@ def _key_figures(data: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
 
 def _slowdowns(jobs: Sequence[Record], seeds: Sequence[int]) -> FigureBlock:
     """Return what the other jobs add to each job's step."""
-    bars = tuple(
-        GroupedBar(
+
+    def bar(place: int, job: Record) -> GroupedBar:
+        low, middle, high = (
+            100.0 * (job[f"slowdown_{name}_of_seeds"] - 1.0) if seeds else 0.0
+            for name in ("least", "median", "largest")
+        )
+        return GroupedBar(
             name=job["job"],
             length=100.0 * (job["slowdown"] - 1.0),
             words=times(job["slowdown"]),
             paint=f"series-{place % len(DISTINCT)}",
-            mark=100.0 * (job["slowdown_largest_of_seeds"] - 1.0) if seeds else None,
+            mark=middle if seeds else None,
+            whisker=(low, high) if seeds else None,
             tip=f"{job['job']}: {times(job['slowdown'])}",
         )
-        for place, job in enumerate(jobs)
-    )
+
+    bars = tuple(bar(place, job) for place, job in enumerate(jobs))
     of_seeds = {
-        f"Seeds, {name}": _of(f"slowdown_{name}_of_seeds", times)
+        f"Seeds, {name}": keyed(f"slowdown_{name}_of_seeds", times)
         for name in ("least", "median", "largest")
         if seeds
     }
-    words = f"Slow-down over {seeds_in_words(seeds)}; lines: the largest."
+    words = f"Slow-down over {seeds_in_words(seeds)}: thin lines from the least to the "
+    words += "largest, marks at the median."
     return FigureBlock(
         name="slow-downs",
         title="What the others add to the step of each job",
@@ -155,7 +160,7 @@ def _slowdowns(jobs: Sequence[Record], seeds: Sequence[int]) -> FigureBlock:
         table=DataTable.of(
             "What the others multiply each job's step time by",
             jobs,
-            {"Job": _name, "Slow-down": _of("slowdown", times), **of_seeds},
+            {"Job": _name, "Slow-down": keyed("slowdown", times), **of_seeds},
         ),
         note=words if seeds else "",
     )
@@ -165,22 +170,18 @@ def _name(job: Record) -> str:
     return str(job["job"])
 
 
-def _of(key: str, write: Callable[[float], str]) -> Callable[[Record], str | Cell]:
-    return lambda record: cell(record[key], write)
-
-
 def _job_table(jobs: Sequence[Record]) -> DataTable:
     return DataTable.of(
         "Each job alone on its devices, and beside the others",
         jobs,
         {
             "Job": _name,
-            "Devices": _of("num_devices", number),
-            "Alone": _of("step_alone_s", format_duration),
-            "Together": _of("step_together_s", format_duration),
+            "Devices": keyed("num_devices", number),
+            "Alone": keyed("step_alone_s", format_duration),
+            "Together": keyed("step_together_s", format_duration),
             "Slow-down": lambda job: Cell(job["slowdown_in_words"], job["slowdown"]),
-            "Tokens/s": _of("tokens_per_s_together", number),
-            "Tokens/s, alone": _of("tokens_per_s_alone", number),
+            "Tokens/s": keyed("tokens_per_s_together", number),
+            "Tokens/s, alone": keyed("tokens_per_s_alone", number),
         },
         sortable=True,
     )
@@ -196,7 +197,7 @@ def _shares(
 
     return {
         **{f"Share, {name}": share(place) for place, name in enumerate(names)},
-        "All jobs": _of(keys[1], percent),
+        "All jobs": keyed(keys[1], percent),
     }
 
 
@@ -204,10 +205,14 @@ def _level_figure(levels: Sequence[Record], names: Sequence[str]) -> FigureBlock
     keys = "busiest_share", "busiest_share_of_all"
     columns = _shares(names, keys)
 
-    def heat(name: str, level: Record, share: str | Cell) -> HeatCell | None:
+    rows = [*zip((*names, _ALL), columns.values(), strict=True)]
+
+    def heat(row: int, column: int) -> HeatCell | None:
+        name, write = rows[row]
+        share = write(levels[column])
         if not isinstance(share, Cell):
             return None
-        tip = f"{name}, {level['level']}: {share.text}"
+        tip = f"{name}, {levels[column]['level']}: {share.text}"
         return HeatCell(share.key, share.text, tip)
 
     return FigureBlock(
@@ -216,20 +221,7 @@ def _level_figure(levels: Sequence[Record], names: Sequence[str]) -> FigureBlock
         about="A map of jobs (rows) and levels of the network (columns): the share of "
         "its capacity that a job takes of the link that it keeps busiest.",
         drawing=HeatMap(
-            groups=(
-                HeatGroup(
-                    "",
-                    tuple(
-                        HeatRow(
-                            name,
-                            tuple(heat(name, level, write(level)) for level in levels),
-                        )
-                        for name, write in zip(
-                            (*names, _ALL), columns.values(), strict=True
-                        )
-                    ),
-                ),
-            ),
+            groups=(HeatGroup.of("", [*names, _ALL], len(levels), heat),),
             columns=tuple(level["level"] for level in levels),
             across="level of the network",
         ),
@@ -238,8 +230,8 @@ def _level_figure(levels: Sequence[Record], names: Sequence[str]) -> FigureBlock
             levels,
             {
                 "Level": lambda level: level["level"],
-                "Links used": _of("num_links", number),
-                "Shared": _of("num_shared", number),
+                "Links used": keyed("num_links", number),
+                "Shared": keyed("num_shared", number),
                 **columns,
             },
         ),
@@ -253,7 +245,7 @@ def _link_table(links: Sequence[Record], names: Sequence[str]) -> DataTable:
         {
             "Link": lambda link: link["link"],
             "Level": lambda link: link["level"],
-            "Alike": _of("num_alike", number),
+            "Alike": keyed("num_alike", number),
             **_shares(names, ("share", "share_of_all")),
         },
         sortable=True,
@@ -269,7 +261,7 @@ def _placement_table(choice: Record) -> DataTable:
     )
 
     def slowdown(place: int) -> Callable[[Record], str | Cell]:
-        return lambda one: cell(one["slowdown"][place], times)
+        return lambda candidate: cell(candidate["slowdown"][place], times)
 
     whole = "all that differ" if choice["is_complete"] else "not all that there are"
     return DataTable.of(
@@ -277,14 +269,14 @@ def _placement_table(choice: Record) -> DataTable:
         f"{whole}",
         [candidates[at] for at in order],
         {
-            "Placement": lambda one: one["label"],
-            "Devices": lambda one: one["devices_in_words"],
-            "Step": _of("step_s", format_duration),
+            "Placement": lambda candidate: candidate["label"],
+            "Devices": lambda candidate: candidate["devices_in_words"],
+            "Step": keyed("step_s", format_duration),
             **{
                 f"Slow-down, {name}": slowdown(place)
                 for place, name in enumerate(choice["beside"])
             },
-            "Lost devices": _of("lost_devices", devices_in_words),
+            "Lost devices": keyed("lost_devices", devices_in_words),
         },
         sortable=True,
         shown=order.index(chosen),
@@ -301,8 +293,8 @@ def _plan_table(jobs: Sequence[Record]) -> DataTable:
             "Plan": lambda job: plan_label(Plan.from_json(job["plan"])),
             "From": lambda job: "the file" if job["plan_is_given"] else "the search",
             "Devices": _ranges,
-            "Begins": _of("start_s", format_duration),
-            "Planned step": _of("planned_step_s", format_duration),
+            "Begins": keyed("start_s", format_duration),
+            "Planned step": keyed("planned_step_s", format_duration),
         },
     )
 
@@ -332,9 +324,9 @@ def headline(result: TenancyResult) -> str:
         return "No job slows another one down by as much as 0.1 %"
     longer = percent(worst.slowdown - 1.0)
     if not worst.is_known:
-        low, high = (percent(one - 1.0) for one in worst.slowdown_range)
+        low, high = (percent(outcome - 1.0) for outcome in worst.slowdown_range)
         longer = f"{low} to {high}"
-    used = sum(len(one.devices) for one in result.outcomes)
+    used = sum(len(outcome.devices) for outcome in result.outcomes)
     return (
         f'"{worst.tenant.name}" takes {longer} longer beside the others; all jobs '
         f"together lose {devices_in_words(result.lost)} of {plural(used, 'device')}"

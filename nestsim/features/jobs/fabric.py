@@ -69,7 +69,8 @@ class Fabric:
     def by_tenant(self) -> dict[int, Network]:
         """The network as each job's software uses it, by the job's index."""
         return {
-            one.index: network_in_use(one.scenario, self.wires) for one in self.tenants
+            tenant.index: network_in_use(tenant.scenario, self.wires)
+            for tenant in self.tenants
         }
 
     @cached_property
@@ -113,14 +114,14 @@ class Fabric:
         alone = replay_alone(network, works, shared, settings)
         jobs = range(len(works))
         together = [steady_step(shared, job) for job in jobs]
-        own = [steady_step(alone[job], 0).time for job in jobs]
+        by_itself = [steady_step(alone[job], 0).time for job in jobs]
         return Meeting(
             replay=shared,
-            alone=tuple(own),
-            together=tuple(one.time for one in together),
+            alone=tuple(by_itself),
+            together=tuple(steady.time for steady in together),
             slowdowns=tuple(slowdown(shared, alone[job], job) for job in jobs),
             ranges=tuple(
-                (one.low / time, one.high / time)
-                for one, time in zip(together, own, strict=True)
+                (steady.low / time, steady.high / time)
+                for steady, time in zip(together, by_itself, strict=True)
             ),
         )

@@ -61,7 +61,7 @@ def jobs_job(file: JobsScenario, *, progress: Progress | None = None) -> Tenancy
     floor = _Floor(file, fabric, plans, progress)
     try:
         floor.place_all()
-        made = [plans.on(one, floor.devices[one.index]) for one in file.tenants]
+        made = [plans.on(job, floor.devices[job.index]) for job in file.tenants]
     except NoTenantPlanError as error:
         return _no_result(file, fabric, str(error))
     lowered = [fabric.lower(*pair) for pair in zip(file.tenants, made, strict=True)]
@@ -195,7 +195,9 @@ class _Floor:
         self.tenants, self.fabric, self.plans = file.tenants, fabric, plans
         self.progress = progress
         self.devices: dict[int, IntArray] = {
-            one.index: one.devices for one in file.tenants if one.devices is not None
+            tenant.index: tenant.devices
+            for tenant in file.tenants
+            if tenant.devices is not None
         }
         self.choices: list[PlacementChoice] = []
         self.notes: list[str] = []
@@ -211,8 +213,8 @@ class _Floor:
         """
         waiting = [one for one in self.tenants if one.index not in self.devices]
         for tenant in sorted(waiting, key=lambda one: (-one.num_devices, one.name)):
-            found = self._place(tenant)
-            if found is None:
+            devices = self._place(tenant)
+            if devices is None:
                 raise InputError(
                     "there are not enough devices left in one piece",
                     where=f"jobs[{tenant.index}].num_devices",
@@ -220,19 +222,19 @@ class _Floor:
                     expected="free devices in whole runs of "
                     f"{self._room().blocks_of(tenant.num_devices)[0]}",
                 )
-            self.devices[tenant.index] = found
+            self.devices[tenant.index] = devices
 
     def _room(self) -> Room:
-        standing = sorted(self._standing(), key=lambda one: one.name)
+        standing = sorted(self._standing(), key=lambda tenant: tenant.name)
         cluster = self.tenants[0].scenario
         return Room.of(
             self.fabric.wires,
-            [self.devices[one.index] for one in standing],
+            [self.devices[tenant.index] for tenant in standing],
             is_even=cluster.degradation is None and not cluster.groups,
         )
 
     def _standing(self) -> list[Tenant]:
-        return [one for one in self.tenants if one.index in self.devices]
+        return [tenant for tenant in self.tenants if tenant.index in self.devices]
 
     def _place(self, tenant: Tenant) -> IntArray | None:
         room = self._room()
@@ -240,13 +242,13 @@ class _Floor:
             return compact(room, tenant.num_devices)
         if tenant.placement == "spread":
             return spread(room, tenant.num_devices)
-        found = candidates(room, tenant.num_devices)
-        if len(found.listed) < 2:
-            return found.listed[0].devices if found.listed else None
-        listed = self._with_plans(tenant, found.listed)
+        known = candidates(room, tenant.num_devices)
+        if len(known.listed) < 2:
+            return known.listed[0].devices if known.listed else None
+        listed = self._with_plans(tenant, known.listed)
         if len(listed) < 2:
             return listed[0].devices
-        return self._best(tenant, listed, is_complete=found.is_complete)
+        return self._best(tenant, listed, is_complete=known.is_complete)
 
     def _with_plans(
         self, tenant: Tenant, listed: Sequence[CandidateDevices]

@@ -204,8 +204,8 @@ def candidates(room: Room, num_devices: int) -> Candidates:
         return Candidates((), is_complete=True)
     signatures = _Signatures(room)
     known: dict[object, CandidateDevices] = {}
-    for found in _thought_of(room, num_devices):
-        known.setdefault(signatures.of(found.devices), found)
+    for candidate in _thought_of(room, num_devices):
+        known.setdefault(signatures.of(candidate.devices), candidate)
     if math.comb(len(units), count) <= MOST_ENUMERATED:
         every = dict(known)
         for chosen in combinations(units.tolist(), count):
@@ -255,11 +255,11 @@ def _evenly(
     for size in blocks[1:-1]:
         groups = _grouped(units, size)
         name = _block_name(room.network, size)
-        for each in range(1, size // blocks[0] + 1):
-            enough = [group[:each] for group in groups if len(group) >= each]
-            if count % each == 0 and len(enough) * each >= count > each:
-                chosen = np.concatenate(enough[: count // each])
-                label = f"{each * blocks[0]} in each {name}"
+        for of_block in range(1, size // blocks[0] + 1):
+            enough = [group[:of_block] for group in groups if len(group) >= of_block]
+            if count % of_block == 0 and len(enough) * of_block >= count > of_block:
+                chosen = np.concatenate(enough[: count // of_block])
+                label = f"{of_block * blocks[0]} in each {name}"
                 yield CandidateDevices(label, _filled(np.sort(chosen), blocks[0]))
 
 
@@ -269,7 +269,7 @@ def _windows(units: IntArray, blocks: Sequence[int], count: int) -> Iterable[int
     run = units[count - 1 :] - units[: last + 1] == (count - 1) * blocks[0]
     starts = np.flatnonzero(run)
     aligned = max(size for size in blocks if count * blocks[0] % size == 0)
-    chosen = [int(one) for one in starts if units[one] % aligned == 0]
+    chosen = [int(start) for start in starts if units[start] % aligned == 0]
     if len(chosen) > _MOST_WINDOWS:
         places = np.linspace(0, len(chosen) - 1, _MOST_WINDOWS).round().astype(int)
         chosen = [chosen[place] for place in np.unique(places)]

@@ -25,9 +25,8 @@ from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.arrays import IntArray
 from topologies.builders import SubNetwork, sub_network
-from topologies.errors import InputError
+from topologies.errors import InputError, short_repr
 from topologies.network import Network
-from topologies.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,12 +84,12 @@ class Plans:
         part = sub_network(self.wires, devices)
         levels = tuple(level.block_size for level in part.network.levels)
         fleet = device_fleet(tenant.scenario, self.wires.num_devices)
-        own = None if fleet is None else fleet.selected(part.devices)
+        selected = None if fleet is None else fleet.selected(part.devices)
         kinds = b"" if fleet is None else fleet.of_device[part.devices].tobytes()
         key = (tenant.index, part.network.kind, part.network.block_sizes, levels, kinds)
         if key not in self._known:
             try:
-                self._known[key] = self._planned(tenant, part, own)
+                self._known[key] = self._planned(tenant, part, selected)
             except NoTenantPlanError as error:
                 self._known[key] = error
         made = self._known[key]
@@ -139,14 +138,14 @@ class Plans:
             simulation=scenario.simulation,
         )
         try:
-            found = evaluator.find(
+            outcome = evaluator.find(
                 scenario.planner, scenario.planner_settings, progress=progress
             )
         except InputError as error:
             raise error.at(f"jobs[{tenant.index}]") from None
-        if not found.plans:
-            raise NoTenantPlanError(f'Job "{tenant.name}": {found.why_not}')
-        return _PlanOfKind(found.plans[0].plan, workload)
+        if not outcome.plans:
+            raise NoTenantPlanError(f'Job "{tenant.name}": {outcome.why_not}')
+        return _PlanOfKind(outcome.plans[0].plan, workload)
 
 
 class NoTenantPlanError(Exception):
@@ -212,5 +211,5 @@ def common_network(networks: list[Network]) -> Network:
     ones, the links are given the longest of their latencies.
     """
     first = networks[0]
-    latency = np.max([one.links.latency for one in networks], axis=0)
+    latency = np.max([network.links.latency for network in networks], axis=0)
     return replace(first, links=replace(first.links, latency=latency))

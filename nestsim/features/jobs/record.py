@@ -56,7 +56,7 @@ def jobs_json(result: TenancyResult) -> dict[str, Any]:
 
 def job_rows(result: TenancyResult) -> list[dict[str, Any]]:
     """Return one row for each job."""
-    return [_row(one) for one in result.outcomes]
+    return [_row(outcome) for outcome in result.outcomes]
 
 
 def jobs_csv(result: TenancyResult) -> str:
@@ -124,13 +124,13 @@ def _choice_json(choice: PlacementChoice) -> dict[str, Any]:
         "chosen": choice.chosen,
         "candidates": [
             {
-                "label": one.label,
-                "devices": to_ranges(one.devices.tolist()),
-                "devices_in_words": device_ranges(one.devices.tolist()),
-                "step_s": one.step_time,
-                "slowdown": list(one.slowdowns),
-                "lost_devices": one.lost,
+                "label": candidate.label,
+                "devices": to_ranges(candidate.devices.tolist()),
+                "devices_in_words": device_ranges(candidate.devices.tolist()),
+                "step_s": candidate.step_time,
+                "slowdown": list(candidate.slowdowns),
+                "lost_devices": candidate.lost,
             }
-            for one in choice.judged
+            for candidate in choice.judged
         ],
     }

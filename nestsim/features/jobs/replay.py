@@ -115,8 +115,8 @@ class SharedReplay:
 
     def is_settled_in(self, group: Sequence[int]) -> bool:
         """Whether what some jobs take in the long run is known."""
-        found = [self.steady[job] for job in group]
-        return all(one is not None and one.is_settled for one in found)
+        steady = [self.steady[job] for job in group]
+        return all(of_job is not None and of_job.is_settled for of_job in steady)
 
     def of_job(self, job: int) -> "SharedReplay":
         """Return what one job did, that no other one met."""
@@ -160,15 +160,15 @@ def steady_step(shared: SharedReplay, job: int) -> Steady:
     InputError
         If the job finished no step but its first while all jobs were running.
     """
-    found = shared.steady[job]
-    if found is None:
+    steady = shared.steady[job]
+    if steady is None:
         raise InputError(
             "A job finishes no step but its first while all jobs are running.",
             where=f"jobs[{job}]",
             got=f"{shared.steps[job]} steps beside {shared.steps}",
             hint="Let the other jobs make more steps, or start earlier.",
         )
-    return found
+    return steady
 
 
 def slowdown(shared: SharedReplay, alone: SharedReplay, job: int) -> float:
@@ -441,11 +441,11 @@ def long_run_notes(names: Sequence[str], shared: SharedReplay) -> Iterator[str]:
         if len(group) == 1:
             continue
         steady = [steady_step(shared, job) for job in group]
-        locks = [one.lock for one in steady if one.lock is not None]
+        locks = [of_job.lock for of_job in steady if of_job.lock is not None]
         listed = ", ".join(
             f'"{names[job]}" {shared.steps[job]:,} steps' for job in group
         )
-        said = f"Replayed together: {listed}."
+        start = f"Replayed together: {listed}."
         if locks:
             made = ", ".join(
                 f'{plural(lock.steps, "step")} of "{names[job]}"'
@@ -453,16 +453,16 @@ def long_run_notes(names: Sequence[str], shared: SharedReplay) -> Iterator[str]:
                 for place, (job, lock) in enumerate(zip(group, locks, strict=True))
             )
             period = format_duration(locks[0].period)
-            yield f"{said} They are locked: {made} take {period}, again and again."
+            yield f"{start} They are locked: {made} take {period}, again and again."
         elif shared.is_settled_in(group):
             yield (
-                f"{said} They are not locked, but have met in all phases, or come to "
+                f"{start} They are not locked, but have met in all phases, or come to "
                 f"rest in some: the means of both halves are within "
                 f"{100 * MOST_MOVE:g} % of each other."
             )
         else:
             yield (
-                f"{said} They are neither locked nor settled by then: the ranges are "
+                f"{start} They are neither locked nor settled by then: the ranges are "
                 "those of the quarters' means, and more steps (shared.most_steps) may "
                 "leave them."
             )

@@ -12,8 +12,8 @@ from nestsim.features.jobs.steady import Steady
 from nestsim.features.run.statistics import link_name
 from planner.cost.objective import PricedPlan
 from topologies.arrays import FloatArray, IntArray
+from topologies.errors import short_repr
 from topologies.network import Network
-from topologies.short_repr import short_repr
 
 _DIGITS = 6
 """Digits of shares of links by which links are told apart."""
@@ -89,8 +89,12 @@ class TenantOutcome:
     @property
     def seed_range(self) -> tuple[float, float, float]:
         """Least, median and largest slow-down over the seeds."""
-        found = np.array(self.by_seed)
-        return float(found.min()), float(np.median(found)), float(found.max())
+        slowdowns = np.array(self.by_seed)
+        return (
+            float(slowdowns.min()),
+            float(np.median(slowdowns)),
+            float(slowdowns.max()),
+        )
 
 
 class LinkMeeting(NamedTuple):
@@ -212,14 +216,14 @@ class TenancyResult:
     @property
     def worst(self) -> TenantOutcome:
         """The job that the others slow down most, the first of equals."""
-        return max(self.outcomes, key=lambda one: one.slowdown)
+        return max(self.outcomes, key=lambda outcome: outcome.slowdown)
 
     @property
     def lost(self) -> float:
         """Throughput that all jobs lose, in devices of theirs."""
         return lost_devices(
-            [len(one.devices) for one in self.outcomes],
-            [one.slowdown for one in self.outcomes],
+            [len(outcome.devices) for outcome in self.outcomes],
+            [outcome.slowdown for outcome in self.outcomes],
         )
 
 
@@ -254,7 +258,7 @@ def meeting_links(network: Network, shares: FloatArray) -> tuple[LinkMeeting, ..
     for link in shared.tolist():
         key = tuple(f"{share:.{_DIGITS}g}" for share in shares[:, link].tolist())
         alike.setdefault((int(network.links.level[link]), key), []).append(link)
-    found = [
+    meetings = [
         LinkMeeting(
             link=link_name(network, links[0]),
             level=network.level_name(int(network.links.level[links[0]])),
@@ -263,7 +267,7 @@ def meeting_links(network: Network, shares: FloatArray) -> tuple[LinkMeeting, ..
         )
         for links in alike.values()
     ]
-    return tuple(sorted(found, key=lambda one: -one.total))
+    return tuple(sorted(meetings, key=lambda one: -one.total))
 
 
 def meeting_levels(network: Network, shares: FloatArray) -> tuple[LevelMeeting, ...]:
@@ -275,13 +279,13 @@ def meeting_levels(network: Network, shares: FloatArray) -> tuple[LevelMeeting, 
         As `meeting_links` takes them.
     """
     jobs_on = np.count_nonzero(shares, axis=0)
-    found = []
+    meetings = []
     for level in range(int(network.links.level.max(initial=-1)) + 1):
         here = (network.links.level == level) & (jobs_on > 0)
         if not here.any():
             continue
         of_level = shares[:, here]
-        found.append(
+        meetings.append(
             LevelMeeting(
                 level=network.level_name(level),
                 num_links=int(here.sum()),
@@ -290,4 +294,4 @@ def meeting_levels(network: Network, shares: FloatArray) -> tuple[LevelMeeting, 
                 total=float(of_level.sum(axis=0).max()),
             )
         )
-    return tuple(found)
+    return tuple(meetings)

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from nestsim.scenario.editing import toml_text
-from nestsim.scenario.errors import explain
+from nestsim.scenario.errors import checked
 from nestsim.scenario.load import MAX_FILE, UNSAVED, Scenario, scenario_of
-from nestsim.scenario.operations.jobs import (
+from nestsim.scenario.table import (
     MOST_JOBS,
     OWN_TABLES,
     PLACEMENTS,
@@ -28,9 +27,8 @@ from nestsim.scenario.operations.jobs import (
 )
 from planner.step.plan import parsed_ranges
 from topologies.arrays import IntArray
-from topologies.errors import InputError
+from topologies.errors import InputError, short_repr
 from topologies.input_file import parse_toml, read_file
-from topologies.short_repr import short_repr
 
 _RANGES = 'ranges of devices, such as "0-511" or "0-255, 512-767"'
 
@@ -143,15 +141,12 @@ class JobsScenario:
         """
         listed = list(dict.fromkeys(seeds))
         if listed:
-            try:
-                SharedTable.model_validate({"ecmp_seeds": listed})
-            except ValidationError as error:
-                raise explain(error, SharedTable) from None
+            checked(SharedTable, {"ecmp_seeds": listed})
         return replace(self, ecmp_seeds=tuple(listed))
 
     def files(self) -> tuple[Path, ...]:
         """Return the files that the jobs are read from; their own comes first."""
-        named = chain.from_iterable(one.scenario.files() for one in self.tenants)
+        named = chain.from_iterable(tenant.scenario.files() for tenant in self.tenants)
         return tuple(dict.fromkeys((self.path, *named)))
 
 
@@ -177,7 +172,7 @@ def _jobs_of(document: Mapping[str, Any], file: Path, text: bytes) -> JobsScenar
     tables = [_job_table(job, index) for index, job in enumerate(jobs)]
     shared = _shared_table(document.get("shared", {}))
     common = {
-        key: one for key, one in document.items() if key not in {"jobs", "shared"}
+        key: value for key, value in document.items() if key not in {"jobs", "shared"}
     }
     tenants = tuple(
         _tenant(index, table, _scenario(common, index, table, file))
@@ -196,7 +191,7 @@ def _jobs_of(document: Mapping[str, Any], file: Path, text: bytes) -> JobsScenar
 
 
 def _check_list(jobs: object) -> None:
-    if not isinstance(jobs, list) or not all(isinstance(one, dict) for one in jobs):
+    if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
         raise InputError(
             "has the wrong type",
             where="jobs",
@@ -214,16 +209,16 @@ def _check_list(jobs: object) -> None:
 
 def _job_table(job: Mapping[str, Any], index: int) -> JobTable:
     try:
-        return JobTable.model_validate(job)
-    except ValidationError as error:
-        raise explain(error, JobTable).at(f"jobs[{index}]") from None
+        return checked(JobTable, job)
+    except InputError as error:
+        raise error.at(f"jobs[{index}]") from None
 
 
 def _shared_table(shared: object) -> SharedTable:
     try:
-        return SharedTable.model_validate(shared)
-    except ValidationError as error:
-        raise explain(error, SharedTable).at("shared") from None
+        return checked(SharedTable, shared)
+    except InputError as error:
+        raise error.at("shared") from None
 
 
 def _scenario(
@@ -325,14 +320,14 @@ def _devices(table: JobTable, most: int) -> IntArray | None:
             got=table.placement,
             expected="num_devices = 512 in place of devices, or no placement",
         )
-    texts = [one.strip() for one in table.devices.split(",")]
+    texts = [part.strip() for part in table.devices.split(",")]
     try:
         ranges = parsed_ranges(texts)
     except InputError as error:
         raise InputError(
             error.problem, where="devices", got=error.got, expected=_RANGES
         ) from None
-    last = max(one[-1] for one in ranges)
+    last = max(part[-1] for part in ranges)
     if last >= most:
         raise InputError(
             "no such device",

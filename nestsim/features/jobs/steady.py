@@ -167,9 +167,9 @@ def _locks(
     Periods begin and end with a step of the job that makes the fewest.
     """
     begin, stop = max(starts), min(of_job[-1] for of_job in ends)
-    inside = [one[(one >= begin) & (one <= stop)] for one in ends]
+    inside = [moments[(moments >= begin) & (moments <= stop)] for moments in ends]
     # Of equally many those that end first, whatever the order of the jobs.
-    marks = min(inside, key=lambda one: (one.size, one.tolist()))
+    marks = min(inside, key=lambda moments: (moments.size, moments.tolist()))
     for length in range(1, (marks.size - 1) // 2 + 1):
         first, middle, last = marks[[-1 - 2 * length, -1 - length, -1]].tolist()
         if all(_repeats(log, first, middle, last) for log in (*ends, *logs)):

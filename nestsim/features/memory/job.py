@@ -14,8 +14,8 @@ from estimators.layers.sharding import KeptTensor, kept_tensors
 from estimators.training import ParameterItem
 from nestsim.evaluate.evaluator import build_workload
 from nestsim.evaluate.uncertainty import MemoryBand, MemoryNeed, memory_band
+from nestsim.scenario.defaults import checked_plan
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.plan import PlanTable
 from planner.explain.infeasibility import SIZE_SETTINGS
 from planner.explain.request import Request
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
@@ -45,8 +45,7 @@ from planner.step.plan import Offload, Plan
 from planner.step.recompute import saved_bytes
 from planner.step.schedules import SCHEDULES
 from planner.work import Progress
-from topologies.errors import InputError
-from topologies.short_repr import short_repr
+from topologies.errors import InputError, short_repr
 from topologies.units import format_size
 
 LOGITS = "logits"
@@ -342,8 +341,8 @@ def _start(
     if WEIGHTS not in LEDGER[preset.zero_stage].sharded:
         return None
     search = scenario.search
-    table = PlanTable(micro_batch_size=min(search.micro_batch_sizes or (1,)))
-    spec = replace(table.build(preset), **_settings(sizes))
+    table = {"micro_batch_size": min(search.micro_batch_sizes or (1,))}
+    spec = replace(checked_plan(table, preset), **_settings(sizes))
     allowed = (
         (spec.zero_stage, search.zero_stages),
         (spec.recompute, search.recompute),

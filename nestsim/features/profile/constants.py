@@ -10,21 +10,15 @@ people says how firm each constant is.
 """
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from estimators.collectives.transports import Scope
 from estimators.constants import Constants, load_constants
 from estimators.user_files import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
-from nestsim.document.terminal import add_row, new_table
-from nestsim.document.wording import percent, plural, signed_percent
 from nestsim.features.calibration.cross_validation import hold_out, residuals_of
 from nestsim.features.calibration.fit import Box, Fit, fit
 from nestsim.features.calibration.observations import (
@@ -34,15 +28,14 @@ from nestsim.features.calibration.observations import (
     read_observations,
 )
 from nestsim.features.calibration.parameters import FitSpec, Parameter, load_fit_spec
+from nestsim.features.validation.case import Case, read_case
+from nestsim.features.validation.columns import Measurements, Row, RowRefusedError
 from nestsim.features.validation.measured import measured_time
 from nestsim.features.validation.metrics import Errors, errors_of, grouped
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import Measurements, Row, RowRefusedError
-from nestsim.features.validation.rows.plan import Case, read_case
 from planner.work import Progress
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
-from topologies.units import format_duration
 
 FITTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -111,7 +104,7 @@ class RefusedRow:
     """Name of the row."""
 
     code: str
-    """Code of the reason, a key of `validation.rows.columns.REFUSALS`."""
+    """Code of the reason, a key of `validation.columns.REFUSALS`."""
 
     reason: str
     """Reason in words."""
@@ -392,120 +385,3 @@ def calibration_json(calibration: RunCalibration) -> dict[str, object]:
         },
         "refused": [asdict(item) for item in calibration.refused],
     }
-
-
-NOT_TOLD = "the rows do not tell it"
-"""Meaning that is printed of a constant that the rows do not inform of."""
-
-_MEANINGS: Mapping[str, str] = {
-    "matmul": "products, of the datasheet's rate at 16 and 32 bits",
-    "matmul_8bit": "products, of the rate at 8 bits",
-    "flash_attention": "FlashAttention-2 and its like, of the 16-bit rate",
-    "fused_attention": "the vendor's fused attention, of the 16-bit rate",
-    "layer_gap": "idle time in each layer",
-    "iteration_time": "once in each step",
-    "iteration_time_many_nodes": "once in each step on several nodes",
-    "efficiency": "collectives, of the links' bandwidth",
-}
-"""Constant -> what it is."""
-
-_TIMES = frozenset({"layer_gap", "iteration_time", "iteration_time_many_nodes"})
-"""Constants that are times; the others are shares."""
-
-
-def print_run_calibration(calibration: RunCalibration, console: Console) -> None:
-    """Print what the rows say of each constant, and the errors before and after."""
-    refused = len(calibration.refused)
-    rows = f"{plural(calibration.num_rows, 'row')} fitted to, {refused:,} refused"
-    console.print(Text(f"{calibration.name}: {rows}", style="bold"), highlight=False)
-    for code, count in Counter(one.code for one in calibration.refused).most_common():
-        first = next(one for one in calibration.refused if one.code == code)
-        text = f"  {code} ({count:,}): row {first.row_id}: {first.reason}"
-        console.print(Text(text), highlight=False)
-    console.print()
-    console.print(_constants_table(calibration))
-    console.print()
-    console.print(_errors_table(calibration))
-    console.print()
-    console.print(Text(_sentence(calibration)), highlight=False)
-
-
-def _constants_table(calibration: RunCalibration) -> Table:
-    numbers = ("Shipped", "Fitted", "+-")
-    table = new_table("Constant", *numbers, "What it is", numbers=numbers)
-    table.columns[0].no_wrap = True  # names are copied
-    for fitted in calibration.constants:
-        constant = fitted.name.rsplit(".", 1)[1]
-        meaning = _MEANINGS[constant] if fitted.is_told else NOT_TOLD
-        add_row(
-            table,
-            fitted.name,
-            _value(constant, fitted.shipped),
-            _value(constant, fitted.value),
-            percent(fitted.deviation),
-            meaning,
-            style="" if fitted.is_told else "dim",
-        )
-    return table
-
-
-def _value(constant: str, value: float) -> str:
-    return format_duration(value) if constant in _TIMES else f"{value:.3f}"
-
-
-def _errors_table(calibration: RunCalibration) -> Table:
-    numbers = ("Rows", "MAPE", "Median", "Worst", "Bias")
-    table = new_table("Constants", *numbers, numbers=numbers)
-    add_row(table, "shipped", *_cells(calibration.before))
-    add_row(table, "fitted", *_cells(calibration.after))
-    if calibration.left_out is not None:
-        add_row(table, "fitted without the row", *_cells(calibration.left_out))
-    return table
-
-
-def _cells(errors: Errors) -> tuple[str, ...]:
-    return (
-        f"{errors.rows:,}",
-        percent(errors.mape),
-        percent(errors.median_ape),
-        percent(errors.max_ape),
-        signed_percent(errors.bias),
-    )
-
-
-def _sentence(calibration: RunCalibration) -> str:
-    """Say what to make of it."""
-    informed = [constant for constant in calibration.constants if constant.is_told]
-    if not informed:
-        return (
-            "The rows tell no constant: rows of larger layers, or with other kernels, "
-            "would."
-        )
-    words = [
-        f"The rows tell {len(informed)} of {len(calibration.constants)} constants."
-    ]
-    if calibration.left_out is None:
-        words.append(
-            f"With fewer than {FEWEST_LEFT_OUT} different configurations none is left "
-            "out: the error of a new one is not known."
-        )
-    elif calibration.left_out.mape > calibration.before.mape:
-        words.append(
-            "Rows that were left out are predicted no better than before: keep the "
-            "shipped constants, or measure more."
-        )
-    far = [constant for constant in informed if _is_far(constant)]
-    if far:
-        names = ", ".join(constant.name for constant in far)
-        words.append(
-            f"Far from its shipped value: {names}. Does the file say all that the runs "
-            "do?"
-        )
-    return " ".join(words)
-
-
-def _is_far(constant: OwnConstant) -> bool:
-    """Return whether a constant is more than two prior deviations off."""
-    ratio = constant.value / constant.shipped
-    wide = 1.0 + 2.0 * constant.prior_deviation
-    return not 1.0 / wide < ratio < wide

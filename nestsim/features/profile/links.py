@@ -11,14 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from estimators.collectives.transports import Scope, Transport, find_transport
 from estimators.user_files import CONSTANTS, LinkPoint, LinkSweep, UserLink, UserLinks
-from nestsim.document.terminal import add_row, new_table
-from nestsim.document.wording import percent, plural, signed_percent
 from nestsim.features.calibration.transports import (
     HIGHEST,
     METHOD,
@@ -28,7 +22,6 @@ from nestsim.features.calibration.transports import (
     solve,
 )
 from nestsim.features.validation.collective_rows import CollectiveCase
-from topologies.units import format_bandwidth, format_duration, format_size
 
 _SEND = ("send_launch", "send_efficiency")
 """Constants of a message from one device to another."""
@@ -280,111 +273,3 @@ def links_json(fit: LinkFit) -> dict[str, Any]:
             for one in fit.points
         ],
     }
-
-
-DISTURBED = 0.25
-"""Half of the points further than that from the law: other programs ran, or the law
-does not hold here. A choice."""
-
-_WHERE = {"node": "inside a node", "fabric": "between nodes"}
-"""Scope of an interconnect -> where it is."""
-
-
-def print_links(fit: LinkFit, console: Console) -> None:
-    """Print every point beside the fitted law, and the constants."""
-    sweep = fit.sweep
-    nodes = f" on {sweep.num_nodes} nodes" if sweep.num_nodes > 1 else ""
-    headline = (
-        f"{sweep.device}; {sweep.library}; "
-        f"{plural(sweep.num_ranks, 'rank')}{nodes}; {fit.links.date}"
-    )
-    console.print(Text(headline, style="bold"), highlight=False)
-    console.print(
-        Text(
-            "Sizes are of the full tensor, bus bandwidth is that of nccl-tests; fitted "
-            "is the law that a scenario takes."
-        ),
-        highlight=False,
-    )
-    if sweep.num_skipped:
-        skipped = plural(sweep.num_skipped, "point")
-        console.print(
-            Text(f"{skipped} left out: {sweep.skipped_because}."),
-            highlight=False,
-        )
-    console.print()
-    console.print(_points_table(fit))
-    for scope, link in (("node", fit.links.node), ("fabric", fit.links.fabric)):
-        if link is not None:
-            console.print()
-            console.print(Text(_WHERE[scope].capitalize(), style="bold"))
-            for line in _link_lines(fit, link):
-                console.print(Text(f"  {line}"), highlight=False)
-
-
-def _points_table(fit: LinkFit) -> Table:
-    numbers = ("Ranks", "Size", "Time", "+-", "Bus bandwidth", "Fitted", "Error")
-    table = new_table("Collective", *numbers, numbers=numbers)
-    ordered = sorted(
-        fit.points,
-        key=lambda fitted: (
-            fitted.point.operation,
-            fitted.point.num_ranks,
-            fitted.point.num_bytes,
-        ),
-    )
-    for fitted in ordered:
-        point, timing = fitted.point, fitted.point.timing
-        add_row(
-            table,
-            point.operation.replace("_", "-"),
-            f"{point.num_ranks:,}",
-            format_size(point.num_bytes),
-            format_duration(timing.seconds),
-            percent(timing.spread / timing.seconds),
-            format_bandwidth(point.bus_bandwidth),
-            format_duration(fitted.predicted),
-            signed_percent(fitted.error),
-        )
-    return table
-
-
-def _unmeasured(fit: LinkFit, scope: Scope) -> str:
-    """Say that single messages were not measured, if so."""
-    kinds = {one.point.operation for one in fit.points if one.point.scope == scope}
-    single = kinds.intersection({"all_to_all", "send_recv"})
-    return "" if single else ", not measured: a usual value"
-
-
-def _link_lines(fit: LinkFit, link: "UserLink") -> list[str]:
-    transport = link.transport
-    stated = format_bandwidth(link.bandwidth)
-    reached = format_bandwidth(transport.efficiency * link.bandwidth)
-    lines = [
-        f"large collectives reach {reached}, {percent(transport.efficiency)} of "
-        f"{stated} ({link.bandwidth_is}); single messages "
-        f"{percent(transport.send_efficiency)}{_unmeasured(fit, transport.scope)}",
-        f"launch {format_duration(transport.launch)}, of a message "
-        f"{format_duration(transport.send_launch)}; each further rank of a node "
-        f"{format_duration(transport.per_rank)}; ramp "
-        f"{format_duration(transport.ramp)}",
-    ]
-    if transport.scope == "fabric":
-        doubling = format_duration(transport.per_doubling)
-        lines.append(f"each doubling of the nodes {doubling}")
-    if transport.multicast_efficiency:
-        share = percent(transport.multicast_efficiency)
-        lines.append(f"all-reduces in the switch reach {share}")
-    error = fit.median_error(transport.scope)
-    lines.append(f"half of the points lie within {percent(error)} of the law")
-    if error > DISTURBED:
-        lines.append(
-            "That is far: other programs ran, or links are not alike. Measure again on "
-            "a quiet machine."
-        )
-    if link.bandwidth_is != "stated":
-        lines.append(
-            f"A scenario that names the file states {stated} as bandwidth of such "
-            "links; or measure again with the datasheet's bandwidth stated."
-        )
-    return lines

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from estimators.software import Software
     from estimators.training import TrainingSpec
     from nestsim.evaluate.results import Assumptions
-    from nestsim.scenario.hardware.groups import DeviceGroup
+    from nestsim.scenario.hardware.accelerator import DeviceGroup
     from planner.step.execution import Execution
     from topologies.accelerators import Accelerator
 

@@ -10,7 +10,6 @@ from nestsim.document.parts import DataTable, cell
 from nestsim.document.wording import (
     DAY,
     KILOWATT_HOUR,
-    YEAR,
     amount,
     hourly,
     number,
@@ -245,7 +244,7 @@ def _price_sentences(cluster: "ClusterCost") -> list[str]:
         )
     if spec.years is not None:
         sentences.append(
-            f"What is bought is written off over {spec.years / YEAR:g} years in a "
+            f"What is bought is written off over {spec.years:g} years in a "
             "straight line, without interest and without a second unused; then it is "
             "worth nothing."
         )

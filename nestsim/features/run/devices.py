@@ -7,9 +7,17 @@ together, as ranks of one replica of one stage, are one bar.
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from nestsim.document.drawing import Drawing, drawing, plain_field, rows_of
+from nestsim.document.drawing import (
+    SOFT,
+    TIP,
+    Drawing,
+    drawing,
+    plain_field,
+    records,
+    text_layer,
+)
 from nestsim.document.paints import line_colour
 from nestsim.document.parts import DataTable, FigureBlock
 from nestsim.document.wording import device_ranges, plural
@@ -110,7 +118,7 @@ def devices_figure(
     drawn = alike[: max(1, MOST_DEVICES // boxes.size)]
     idle = network.num_devices - plan.devices_used
     rest = " Of boxes that work alike the first is drawn." * any(
-        one.num_alike > 1 for one in drawn
+        alike.num_alike > 1 for alike in drawn
     )
     if len(drawn) < len(alike):
         rest += f" The first {len(drawn):,} of {len(alike):,} boxes."
@@ -202,35 +210,30 @@ def _words(block: Workers, *, one_stage: bool) -> tuple[str, str]:
 def _drawing(
     network: Network, boxes: Boxes, drawn: Sequence[AlikeBoxes], *, one_stage: bool
 ) -> Drawing:
-    parts = [part for one in drawn for part in one.parts]
     num_boxes = len(drawn)
-    corners = [
-        boxes.place(place * boxes.size + part.first % boxes.size)
-        for place, one in enumerate(drawn)
-        for part in one.parts
-    ]
-    words = [_words(part, one_stage=one_stage) for part in parts]
     across = boxes.beside * (boxes.columns + _GAP) - _GAP
     down = math.ceil(num_boxes / boxes.beside) * (boxes.rows + _GAP + _HEAD) - _GAP
-    columns: dict[str, list[Any]] = {
-        "left": [x for x, _ in corners],
-        "right": [
-            x + part.num_devices for (x, _), part in zip(corners, parts, strict=True)
-        ],
-        "top": [y for _, y in corners],
-        "bottom": [y + 1 for _, y in corners],
-        "long": [text for text, _ in words],
-        "short": [text for _, text in words],
-        "colour": [
-            "var(--rule-strong)" if part.stage < 0 else line_colour(part.stage)
-            for part in parts
-        ],
-        "tip": [
-            f"{text}: {plural(part.num_devices, 'device')}, "
-            f"{device_ranges(range(part.first, part.first + part.num_devices))}"
-            for (text, _), part in zip(words, parts, strict=True)
-        ],
-    }
+    rows = []
+    for place, alike in enumerate(drawn):
+        for part in alike.parts:
+            left, top = boxes.place(place * boxes.size + part.first % boxes.size)
+            long, short = _words(part, one_stage=one_stage)
+            last = part.first + part.num_devices
+            rows.append(
+                {
+                    "left": left,
+                    "right": left + part.num_devices,
+                    "top": top,
+                    "bottom": top + 1,
+                    "long": long,
+                    "short": short,
+                    "colour": "var(--rule-strong)"
+                    if part.stage < 0
+                    else line_colour(part.stage),
+                    "tip": f"{long}: {plural(part.num_devices, 'device')}, "
+                    f"{device_ranges(range(part.first, last))}",
+                }
+            )
     room = f"(datum.right - datum.left) / {across} * width"
     fitted = (
         f"{room} > 10 + 6.4 * length(datum.long) ? datum.long : "
@@ -249,25 +252,23 @@ def _drawing(
                 "y2": {"field": "bottom"},
                 "fill": plain_field("colour"),
                 "stroke": plain_field("colour"),
-                "tooltip": {"field": "tip", "type": "nominal"},
+                "tooltip": TIP,
             },
         },
-        {
-            "transform": [
+        text_layer(
+            {"fontSize": 11},
+            transform=[
                 {"calculate": "(datum.left + datum.right) / 2", "as": "middle"},
                 {"calculate": "(datum.top + datum.bottom) / 2", "as": "centre"},
                 {"calculate": fitted, "as": "fitted"},
             ],
-            "mark": {"type": "text", "fontSize": 11, "tooltip": None},
-            "encoding": {
-                "x": {"field": "middle", **wide},
-                "y": {"field": "centre", **high},
-                "text": {"field": "fitted"},
-            },
-        },
+            x={"field": "middle", **wide},
+            y={"field": "centre", **high},
+            text={"field": "fitted"},
+        ),
         _frames(network, boxes, drawn, wide, high),
         height=round(_ROW * down),
-        data=rows_of(columns),
+        data=records(rows),
     )
 
 
@@ -281,33 +282,22 @@ def _frames(
     """Return the names of the boxes."""
     corners = [boxes.place(place * boxes.size) for place in range(len(drawn))]
     names = [
-        _box_name(network, boxes, one.box)
-        + (f" and {one.num_alike - 1:,} alike" if one.num_alike > 1 else "")
-        for one in drawn
+        _box_name(network, boxes, alike.box)
+        + (f" and {alike.num_alike - 1:,} alike" if alike.num_alike > 1 else "")
+        for alike in drawn
     ]
-    return {
-        "data": rows_of(
-            {
-                "x": [x for x, _ in corners],
-                "y": [y for _, y in corners],
-                "name": names,
-            }
+    return text_layer(
+        {**SOFT, "align": "left", "baseline": "bottom", "dy": -3},
+        data=records(
+            [
+                {"x": x, "y": y, "name": name}
+                for (x, y), name in zip(corners, names, strict=True)
+            ]
         ),
-        "mark": {
-            "type": "text",
-            "align": "left",
-            "baseline": "bottom",
-            "dy": -3,
-            "fontSize": 11,
-            "fill": "var(--ink-soft)",
-            "tooltip": None,
-        },
-        "encoding": {
-            "x": {"field": "x", **wide},
-            "y": {"field": "y", **high},
-            "text": {"field": "name"},
-        },
-    }
+        x={"field": "x", **wide},
+        y={"field": "y", **high},
+        text={"field": "name"},
+    )
 
 
 def _box_name(network: Network, boxes: Boxes, box: int) -> str:

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
         PlanResult,
         ReplayedResult,
     )
-    from nestsim.simulator.outcome import Replay
+    from nestsim.simulator.system import Replay
 
     AnyCandidate = Candidate | PlannedCandidate
 

@@ -19,7 +19,7 @@ from nestsim.document.figures import (
     Strip,
     Strips,
 )
-from nestsim.document.paints import MEMORY_PARTS, part_paint
+from nestsim.document.paints import DISTINCT, MEMORY_PARTS, level_colour, part_paint
 from nestsim.document.parts import Cell, DataTable, FigureBlock, cell
 from nestsim.document.wording import (
     percent,
@@ -33,7 +33,7 @@ from nestsim.features.run.statistics import (
     link_name,
     link_utilisation,
 )
-from nestsim.simulator.outcome import MemoryTimeline, Replay
+from nestsim.simulator.system import MemoryTimeline, Replay
 from topologies.arrays import FloatArray
 from topologies.network import Network
 from topologies.units import format_duration, format_size
@@ -391,8 +391,11 @@ def link_figures(replay: Replay, network: Network) -> tuple[FigureBlock, ...]:
                             CurvePoint(edge, 100.0 * use)
                             for edge, use in zip(edges, (*uses, uses[-1]), strict=True)
                         ),
+                        series=DISTINCT.index(level_colour(number)),
                     )
-                    for name, uses in zip(levels.names, shares.tolist(), strict=True)
+                    for name, number, uses in zip(
+                        levels.names, levels.numbers, shares.tolist(), strict=True
+                    )
                 ),
                 across=f"time [{unit}]",
                 up="mean use [%]",

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
+from nestsim.simulator.system import SPAN_KINDS, TRANSFER_KINDS, Replay
 from planner.step.instructions import Program
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray, IntArray

@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 
 from nestsim.document.drawing import (
     AXIS_ROOM,
+    OUTLINED,
     TIP,
     Drawing,
     drawing,
+    number_field,
     plain_field,
     rounded,
+    text_layer,
     window_axis,
     window_params,
 )
@@ -29,7 +32,7 @@ from nestsim.features.run.statistics import (
     mean_breakdown,
     stage_breakdowns,
 )
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
+from nestsim.simulator.system import SPAN_KINDS, TRANSFER_KINDS, Replay
 from topologies.arrays import FloatArray, IntArray
 from topologies.units import format_duration
 
@@ -359,28 +362,17 @@ def _drawing(replay: "Replay", stages: list[int]) -> Drawing:
                 "tooltip": TIP,
             },
         },
-        {
-            "transform": [
+        text_layer(
+            {**OUTLINED, "clip": True},
+            transform=[
                 {"filter": f"{room} > 10 + 8 * length(datum.label)"},
                 {"calculate": "(datum.start + datum.end) / 2", "as": "middle"},
                 {"calculate": "(datum.top + datum.bottom) / 2", "as": "centre"},
             ],
-            "mark": {
-                "type": "text",
-                "clip": True,
-                "fontSize": 11,
-                "fill": "#000000",
-                "stroke": "#ffffff",
-                "strokeWidth": 3,
-                "strokeJoin": "round",
-                "tooltip": None,
-            },
-            "encoding": {
-                "x": {"field": "middle", "type": "quantitative"},
-                "y": {"field": "centre", "type": "quantitative"},
-                "text": {"field": "label"},
-            },
-        },
+            x=number_field("middle"),
+            y=number_field("centre"),
+            text={"field": "label"},
+        ),
         height=max(_LEAST, _STAGE * len(stages)),
         params=window_params(total),
         data={"name": "bars", "values": []},

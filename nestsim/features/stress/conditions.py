@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nestsim.evaluate.cluster import cluster_network
-from nestsim.scenario.settings import BackgroundSpec, ConditionSpec, StressSpec
+from nestsim.scenario.stress import BackgroundSpec, ConditionSpec, StressSpec
 from topologies.builders import build_network
 from topologies.degrade import Degradation, SlowLinks, select_links
 from topologies.errors import InputError
@@ -130,7 +130,7 @@ def apply_condition(scenario: "Scenario", condition: ConditionSpec) -> "Scenario
             spec = with_ratios(spec, condition.oversubscription)
         except InputError as error:
             raise error.at("oversubscription") from None
-        worse = _joined(scenario.degradation, condition.degradation)
+        worse = _joined(scenario.degradation, condition.degraded)
         changed = replace(scenario, network_spec=spec, degradation=worse)
         if condition.background:
             taken = _taken(cluster_network(changed), condition.background)

@@ -15,10 +15,9 @@ from nestsim.document.figures import (
     HeatCell,
     HeatGroup,
     HeatMap,
-    HeatRow,
 )
 from nestsim.document.fronts import PricedPoint, front_figure
-from nestsim.document.paints import Swatch
+from nestsim.document.paints import planner_series, series_paints, swatches
 from nestsim.document.parts import (
     Block,
     Cell,
@@ -28,8 +27,10 @@ from nestsim.document.parts import (
     Headline,
     KeyFigure,
     Section,
-    Sentences,
     cell,
+    filled,
+    keyed,
+    paragraphs,
 )
 from nestsim.document.wording import hourly, number, percent, plural, signed_percent
 
@@ -64,32 +65,23 @@ def stress_document(data: Mapping[str, Any]) -> Document:
         subject=data["scenario"],
         doing="stress",
         headline=_headline(data),
-        sections=tuple(
-            Section(name=name, title=title, blocks=blocks, in_text=in_text)
-            for name, title, blocks, in_text in _parts(data)
-            if blocks
-        ),
+        sections=filled(_sections(data)),
     )
 
 
-def _parts(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Blocks, bool]]:
-    """Yield name, title and blocks of each section, and whether the text has it.
-
-    The numbers of the figures that the text has not are in its tables.
-    """
-    yield "conditions", "Conditions", _conditions(data), True
-    yield "ratios", "Oversubscription, level by level", _maps(data), False
-    yield "changes", "Where the best plan changes", _changes(data), True
-    yield "crossed", "Planned for one, run on another", _cross(data), False
-    yield "cost", "What clusters cost", _savings(data), True
-    yield "links", "The busiest links", _links(data), False
-    yield "plans", "Plans", _plans(data), True
-    problems = data["problems"]
-    yield "problems", "Without results", _paragraphs(problems), True
-
-
-def _paragraphs(sentences: Sequence[str]) -> Blocks:
-    return (Sentences(sentences=tuple(sentences)),) if sentences else ()
+def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield the sections; figures that the text has not are those of its tables."""
+    for name, title, blocks, in_text in (
+        ("conditions", "Conditions", _conditions(data), True),
+        ("ratios", "Oversubscription, level by level", _maps(data), False),
+        ("changes", "Where the best plan changes", _changes(data), True),
+        ("crossed", "Planned for one, run on another", _cross(data), False),
+        ("cost", "What clusters cost", _savings(data), True),
+        ("links", "The busiest links", _links(data), False),
+        ("plans", "Plans", _plans(data), True),
+        ("problems", "Without results", paragraphs(data["problems"]), True),
+    ):
+        yield Section(name=name, title=title, blocks=blocks, in_text=in_text)
 
 
 def _headline(data: Mapping[str, Any]) -> Headline:
@@ -161,7 +153,7 @@ def _conditions(data: Mapping[str, Any]) -> Blocks:
             across="thousand tokens/s",
         ),
         table=DataTable.of("Throughput of the plan kept and re-made", rows, _SPEEDS),
-        legend=(Swatch(name="plan re-made", paint="series-0"),),
+        legend=swatches({"plan re-made": "series-0"}),
         note=f"{more}Bars: plan re-made. Lines: the plan for the network as built, "
         "kept.",
         in_text=False,
@@ -172,7 +164,7 @@ def _conditions(data: Mapping[str, Any]) -> Blocks:
     blocks.append(_limits(ordered, planner, len(shown)))
     regrets = [row["simulated_regret"] or 0.0 for row in shown]
     if min(regrets, default=0.0) < -_NOTEWORTHY:
-        blocks.append(Sentences(sentences=(_NEGATIVE,)))
+        blocks += paragraphs([_NEGATIVE])
     if len(data["planners"]) > 1:
         blocks.append(_planners(data, [row["condition"] for row in ordered]))
     return tuple(blocks)
@@ -197,15 +189,11 @@ def _thousands(row: Row, whose: str) -> float | None:
     return None if value is None else float(value) / 1e3
 
 
-def _of(key: str, write: Callable[[float], str]) -> Callable[[Row], Cell | str]:
-    return lambda row: cell(row[key], write)
-
-
 _SPEEDS: Mapping[str, Callable[[Row], Cell | str]] = {
     "Condition": lambda row: str(row["condition"]),
-    "Kept": _of(f"{_KEPT}_simulated_tokens_per_s", number),
-    "Re-made": _of(f"{_REMADE}_simulated_tokens_per_s", number),
-    "Regret": _of("simulated_regret", signed_percent),
+    "Kept": keyed(f"{_KEPT}_simulated_tokens_per_s", number),
+    "Re-made": keyed(f"{_REMADE}_simulated_tokens_per_s", number),
+    "Regret": keyed("simulated_regret", signed_percent),
 }
 """Columns of tokens/s, and of what keeping the plan costs."""
 
@@ -218,10 +206,10 @@ def _limits(rows: Sequence[Row], planner: str, first: int) -> DataTable:
         rows,
         {
             **_SPEEDS,
-            "Planned": _of("planned_regret", signed_percent),
+            "Planned": keyed("planned_regret", signed_percent),
             "Term": lambda row: row["kept_limiting_term"] or row["reason"] or "-",
             "Link": _busiest,
-            "Stage": _of("kept_busiest_stage", str),
+            "Stage": keyed("kept_busiest_stage", str),
         },
         sortable=True,
         first=first,
@@ -266,10 +254,10 @@ def _maps(data: Mapping[str, Any]) -> Blocks:
 
 
 def _map(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
-    found = data["map"]
+    drawn = data["map"]
     values = [
         value
-        for rows in (found or {"tokens_per_s": {}})["tokens_per_s"].values()
+        for rows in (drawn or {"tokens_per_s": {}})["tokens_per_s"].values()
         for row in rows
         for value in row
         if value is not None
@@ -277,39 +265,24 @@ def _map(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
     if not values:
         return ()
     best = max(values)
-    inner, outer = found["rows"], found["columns"]
+    inner, outer = drawn["rows"], drawn["columns"]
     ratios = data["oversubscription"]
     columns = [f"{ratio:g}" for ratio in ratios[outer]]
 
-    def cell(planner: str, row: str, column: str, value: float | None) -> Any:
-        if value is None:
-            return None
-        words = f"{100 * value / best:.1f}"
-        tip = (
-            f"{planner}, {inner} {row}:1, {outer} {column}:1: {number(value)} tokens/s"
-        )
-        return HeatCell(value, words, tip)
+    names = [f"{inner} {ratio:g}:1" for ratio in ratios[inner]]
 
-    groups = [
-        HeatGroup(
-            planner,
-            tuple(
-                HeatRow(
-                    name,
-                    tuple(
-                        cell(planner, name, column, value)
-                        for column, value in zip(columns, row, strict=True)
-                    ),
-                )
-                for name, row in zip(
-                    (f"{inner} {ratio:g}:1" for ratio in ratios[inner]),
-                    rows,
-                    strict=True,
-                )
-            ),
-        )
-        for planner, rows in found["tokens_per_s"].items()
-    ]
+    def group(planner: str, speeds: Sequence[Sequence[float | None]]) -> HeatGroup:
+        def heat(row: int, column: int) -> HeatCell | None:
+            value = speeds[row][column]
+            if value is None:
+                return None
+            where = f"{planner}, {names[row]}, {outer} {columns[column]}:1"
+            tip = f"{where}: {number(value)} tokens/s"
+            return HeatCell(value, f"{100 * value / best:.1f}", tip)
+
+        return HeatGroup.of(planner, names, len(columns), heat)
+
+    groups = [group(*speeds) for speeds in drawn["tokens_per_s"].items()]
     about = "Cells have the throughput of the plan re-made, as a share of the highest"
     return (
         FigureBlock(
@@ -340,8 +313,8 @@ def _heat_table(
                 group.name,
                 row.name,
                 *(
-                    "-" if one is None else Cell(one.words, one.value)
-                    for one in row.cells
+                    "-" if heat is None else Cell(heat.words, heat.value)
+                    for heat in row.cells
                 ),
             )
             for group in groups
@@ -355,6 +328,7 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock
     """Return throughput over the ratios of one level, plans re-made and kept."""
     names, ratios = data["lines"][level], data["oversubscription"][level]
     rows = {(row["planner"], row["condition"]): row for row in data["rows"]}
+    series = planner_series(data["planners"])
     curves = [
         DrawnCurve(
             f"{planner}, {_WORDS[whose]}",
@@ -368,6 +342,7 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock
                 for name, ratio in zip(names, ratios, strict=True)
                 if (value := _thousands(rows[planner, name], whose)) is not None
             ),
+            series[planner],
         )
         for planner in data["planners"]
         for whose in _WORDS
@@ -414,8 +389,8 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock
 def _changes(data: Mapping[str, Any]) -> Blocks:
     if not data["lines"]:
         return ()
-    found = [one["in_words"] for one in data["changes"]]
-    return _paragraphs(found or ["At none of the ratios."])
+    sentences = [change["in_words"] for change in data["changes"]]
+    return paragraphs(sentences or ["At none of the ratios."])
 
 
 def _cross(data: Mapping[str, Any]) -> Blocks:
@@ -424,29 +399,20 @@ def _cross(data: Mapping[str, Any]) -> Blocks:
     if len(names) < 2 or not data["plans"]:
         return ()
     columns = [str(place) for place in range(1, len(names) + 1)]
-    groups = [
-        HeatGroup(
-            planner,
-            tuple(
-                HeatRow(
-                    f"{place}  {made_for}",
-                    tuple(
-                        None
-                        if value is None
-                        else HeatCell(
-                            value,
-                            f"{100 * value:.1f}",
-                            f"{planner}, made for {made_for}, run at {run_at}: "
-                            f"{signed_percent(value)}",
-                        )
-                        for run_at, value in zip(names, row, strict=True)
-                    ),
-                )
-                for place, made_for, row in zip(columns, names, rows, strict=True)
-            ),
-        )
-        for planner, rows in crossed["regret"].items()
-    ]
+    rows = [f"{place}  {name}" for place, name in zip(columns, names, strict=True)]
+
+    def group(planner: str, regrets: Sequence[Sequence[float | None]]) -> HeatGroup:
+        def heat(made: int, run: int) -> HeatCell | None:
+            value = regrets[made][run]
+            if value is None:
+                return None
+            where = f"{planner}, made for {names[made]}, run at {names[run]}"
+            tip = f"{where}: {signed_percent(value)}"
+            return HeatCell(value, f"{100 * value:.1f}", tip)
+
+        return HeatGroup.of(planner, rows, len(rows), heat)
+
+    groups = [group(*regrets) for regrets in crossed["regret"].items()]
     about = (
         "How much longer [%] the plan made for the row's condition takes at the "
         "column's than the plan made there"
@@ -473,7 +439,7 @@ def _savings(data: Mapping[str, Any]) -> Blocks:
     cost = data.get("cost")
     if cost is None:
         return ()
-    assumed = _paragraphs(cost["assumptions"])
+    assumed = paragraphs(cost["assumptions"])
     code = cost["currency"]
     if not code:
         return assumed
@@ -483,11 +449,11 @@ def _savings(data: Mapping[str, Any]) -> Blocks:
         rows,
         {
             "Condition": lambda row: row["condition"],
-            "The cluster": _of("cost_per_s", lambda rate: hourly(rate, code)),
-            "Saved": _of("saved_share", percent),
-            "Its network": _of("network_cost_per_s", lambda rate: hourly(rate, code)),
-            f"tokens/{code}, kept": _of("kept_tokens_per_currency", number),
-            f"tokens/{code}, re-made": _of("remade_tokens_per_currency", number),
+            "The cluster": keyed("cost_per_s", lambda rate: hourly(rate, code)),
+            "Saved": keyed("saved_share", percent),
+            "Its network": keyed("network_cost_per_s", lambda rate: hourly(rate, code)),
+            f"tokens/{code}, kept": keyed("kept_tokens_per_currency", number),
+            f"tokens/{code}, re-made": keyed("remade_tokens_per_currency", number),
             "Front": lambda row: "on it" if row["pareto"] else "",
         },
         sortable=True,
@@ -510,16 +476,15 @@ def _savings(data: Mapping[str, Any]) -> Blocks:
 
 
 def _links(data: Mapping[str, Any]) -> Blocks:
-    found = data["busiest_links"]
-    if not found["links"]:
+    busiest = data["busiest_links"]
+    if not busiest["links"]:
         return ()
-    levels = list(dict.fromkeys(one["level"] for one in found["links"]))
-    paints = {name: f"series-{place}" for place, name in enumerate(levels)}
+    paints = series_paints(link["level"] for link in busiest["links"])
     planner = data["planners"][0]
     return (
         FigureBlock(
             name="links",
-            title=found["in_words"],
+            title=busiest["in_words"],
             about=f"Bars of how busy {planner}'s plan for the network as built keeps "
             "each link, under the condition that keeps it busiest.",
             drawing=BarGroups(
@@ -528,14 +493,14 @@ def _links(data: Mapping[str, Any]) -> Blocks:
                         "",
                         tuple(
                             GroupedBar(
-                                one["link"],
-                                100 * one["share"],
-                                f"{percent(one['share'])}, {one['condition']}",
-                                paints[one["level"]],
-                                tip=f"{one['link']}, {one['condition']}: "
-                                f"{percent(one['share'])}",
+                                link["link"],
+                                100 * link["share"],
+                                f"{percent(link['share'])}, {link['condition']}",
+                                paints[link["level"]],
+                                tip=f"{link['link']}, {link['condition']}: "
+                                f"{percent(link['share'])}",
                             )
-                            for one in found["links"]
+                            for link in busiest["links"]
                         ),
                     ),
                 ),
@@ -543,18 +508,15 @@ def _links(data: Mapping[str, Any]) -> Blocks:
             ),
             table=DataTable.of(
                 "The busiest links, each under its worst condition",
-                found["links"],
+                busiest["links"],
                 {
-                    "Link": lambda one: one["link"],
-                    "Level": lambda one: one["level"],
-                    "Busy": _of("share", percent),
-                    "Condition": lambda one: one["condition"],
+                    "Link": lambda link: link["link"],
+                    "Level": lambda link: link["level"],
+                    "Busy": keyed("share", percent),
+                    "Condition": lambda link: link["condition"],
                 },
             ),
-            legend=tuple(
-                Swatch(name=f"level {name}", paint=paint)
-                for name, paint in paints.items()
-            ),
+            legend=swatches({f"level {name}": paint for name, paint in paints.items()}),
         ),
     )
 

@@ -5,7 +5,6 @@ simulated time is the sum of the planner's terms and of the gap's
 (`nestsim.evaluate.verdict.gap_by_cause`), and both together are its causes.
 """
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,13 +22,12 @@ from nestsim.features.stress.conditions import (
 )
 from nestsim.running.store import content_key
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.settings import ConditionSpec
-from nestsim.simulator.outcome import Replay
+from nestsim.scenario.stress import ConditionSpec
+from nestsim.simulator.system import Replay
 from planner.cost.objective import PricedPlan
 from planner.step.execution import Workload
 from planner.step.plan import Plan
 from topologies.errors import InputError
-from topologies.link_file import link_file_bytes
 from topologies.network import Network
 
 MOST_LINKS = 8
@@ -278,14 +276,6 @@ class ConditionEvaluator:
             stage=busiest_stage(replayed),
             hottest=hottest(network, replayed),
         )
-
-
-def scenario_digest(scenario: Scenario) -> str:
-    """Return a hash of everything that plans and replays depend on."""
-    digest = hashlib.sha256(scenario.content().encode())
-    for path in scenario.network_spec.files:
-        digest.update(link_file_bytes(path))
-    return digest.hexdigest()
 
 
 _EVALUATORS: dict[str, ConditionEvaluator] = {}

@@ -26,7 +26,6 @@ from nestsim.features.stress.evaluator import (
     ConditionResult,
     evaluator_of,
     plan_key,
-    scenario_digest,
 )
 from nestsim.features.stress.results import InverseAnswer, PlanChange, StressResult
 from nestsim.features.stress.thresholds import (
@@ -39,6 +38,7 @@ from nestsim.features.stress.thresholds import (
 )
 from nestsim.features.sweep.executors.protocol import Executor
 from nestsim.features.sweep.runner import SweepResult, run_sweep
+from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import (
     Point,
     PointFailedError,
@@ -48,7 +48,7 @@ from nestsim.running.store import (
     content_key,
 )
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.settings import ConditionSpec, StressSpec
+from nestsim.scenario.stress import ConditionSpec, StressSpec
 from planner.rivals import PLANNERS
 from planner.step.plan import Plan
 from planner.work import Progress
@@ -136,14 +136,14 @@ class FindChanges(_WithEvaluator):
 
     def __call__(self, point: Point) -> Row:
         """Return every change that was found."""
-        found = plan_changes(
+        changes = plan_changes(
             self.evaluator(),
             point["planner"],
             point["level"],
             point["low"],
             point["high"],
         )
-        return {"changes": [one.to_json() for one in found]}
+        return {"changes": [change.to_json() for change in changes]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +311,7 @@ def _check_planners(scenario: Scenario) -> None:
     for index, name in enumerate(scenario.stress.planners):
         where = f"stress.planners[{index}]"
         if name not in PLANNERS:
-            names = ", ".join(f'"{one}"' for one in PLANNERS)
+            names = ", ".join(f'"{planner}"' for planner in PLANNERS)
             raise InputError("no such planner", where=where, got=name, expected=names)
         if name == "fixed" and scenario.plan is None:
             raise InputError(
@@ -392,14 +392,14 @@ def _changes(
         for low, high in itertools.pairwise(ratios)
         if key(planner, level, low) != key(planner, level, high)
     ]
-    found = sweeps.run("changes", points, FindChanges(**FindChanges.subject(scenario)))
+    swept = sweeps.run("changes", points, FindChanges(**FindChanges.subject(scenario)))
     return tuple(
         PlanChange(
             planner=outcome.point["planner"],
             level=outcome.point["level"],
             change=BestPlanChange(**change),
         )
-        for outcome in found.outcomes
+        for outcome in swept.outcomes
         for change in (outcome.row or {"changes": ()})["changes"]
     )
 
@@ -411,12 +411,12 @@ def _answers(
         return ()
     planner = scenario.stress.planners[0]
     points = [{**asked._asdict(), "policy": policy} for policy in POLICIES]
-    found = sweeps.run(
+    swept = sweeps.run(
         "answers", points, Narrow(**Narrow.subject(scenario), planner=planner)
     )
     return tuple(
         _answer(outcome.point["policy"], outcome.row, scenario, asked)
-        for outcome in found.outcomes
+        for outcome in swept.outcomes
         if outcome.row is not None
     )
 

@@ -1,25 +1,22 @@
-"""Everything that a stress test found, and the robust choice.
-
-That is the plan whose regret over all conditions is the least. Letters: ``P`` plans,
-``C`` conditions.
-"""
+"""What a stress test found: plans crossed with conditions, and what follows."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from nestsim.document.wording import percent, signed_percent
 from nestsim.evaluate.cost import ClusterCost, RunCost, pareto_front
 from nestsim.features.stress.conditions import AS_BUILT, canonical, ratio_condition
 from nestsim.features.stress.evaluator import ConditionResult, limiting_term
 from nestsim.features.stress.thresholds import BestPlanChange, InverseRequest
-from nestsim.scenario.settings import ConditionSpec
+from nestsim.scenario.stress import ConditionSpec
 from planner.step.plan import Plan
 from topologies.arrays import FloatArray
+from topologies.errors import short_repr
 from topologies.network import Network
-from topologies.short_repr import short_repr
 
 SAME = 1e-9
 """Regrets that differ by less are the same; the plan that comes first is taken."""
@@ -54,21 +51,21 @@ def regrets(times: FloatArray) -> FloatArray:
 
 def least_worst(times: FloatArray) -> RobustChoice:
     """Return the plan with the least worst-case regret (Savage's minimax regret)."""
-    found = regrets(times)
-    return _choice(found, found.max(axis=1))
+    of_plans = regrets(times)
+    return _choice(of_plans, of_plans.max(axis=1))
 
 
 def least_mean(times: FloatArray) -> RobustChoice:
     """Return the plan with the least mean regret."""
-    found = regrets(times)
-    return _choice(found, found.mean(axis=1))
+    of_plans = regrets(times)
+    return _choice(of_plans, of_plans.mean(axis=1))
 
 
-def _choice(found: FloatArray, score: FloatArray) -> RobustChoice:
+def _choice(all_regrets: FloatArray, score: FloatArray) -> RobustChoice:
     plan = int(np.flatnonzero(score <= score.min() + SAME)[0])
-    own = found[plan]
-    worst = int(np.flatnonzero(own >= own.max() - SAME)[0])
-    return RobustChoice(plan, float(own.max()), worst, float(own.mean()))
+    of_plan = all_regrets[plan]
+    worst = int(np.flatnonzero(of_plan >= of_plan.max() - SAME)[0])
+    return RobustChoice(plan, float(of_plan.max()), worst, float(of_plan.mean()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +175,7 @@ class StressResult:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the conditions."""
-        return tuple(one.name for one in self.conditions)
+        return tuple(condition.name for condition in self.conditions)
 
     def cell(
         self, planner: str, planned_for: str, run_at: str
@@ -287,8 +284,144 @@ class StressResult:
     def combined(self) -> frozenset[str]:
         """Conditions that are combinations of several levels' ratios."""
         return frozenset(
-            one.name
-            for one in self.conditions
-            if len(one.oversubscription) > 1
-            and one == ratio_condition(tuple(one.oversubscription.items()))
+            condition.name
+            for condition in self.conditions
+            if len(condition.oversubscription) > 1
+            and condition == ratio_condition(tuple(condition.oversubscription.items()))
         )
+
+
+MOST_ROWS = 24
+"""Conditions that the text and figures show."""
+
+_MOST_BARS = 14
+"""Links that are named."""
+
+
+class Matrix(NamedTuple):
+    """Plans made for some conditions, run at the same ones."""
+
+    names: tuple[str, ...]
+    regret: FloatArray
+    """Of the plan made for the row's condition under the column's, over that of the
+    plan made there; NaN where there is none."""
+
+
+class LinkBar(NamedTuple):
+    """A link and the condition under which it is busiest."""
+
+    link: str
+    level: str
+    share: float
+    condition: str
+
+
+def shown_conditions(result: StressResult) -> tuple[str, ...]:
+    """Return the conditions that tables and figures show.
+
+    All, if they are few; else without combinations of ratios; then the first ones.
+    """
+    if len(result.names) <= MOST_ROWS:
+        return result.names
+    simple = [name for name in result.names if name not in result.combined]
+    return tuple(simple[:MOST_ROWS])
+
+
+def throughput_map(result: StressResult, planner: str) -> FloatArray:
+    """Return throughput over the ratios of the two outermost levels that vary.
+
+    Of a planner's plans, re-made for each combination; rows are the ratios of the
+    inner level; NaN where there is no plan [token/s].
+    """
+    inner, outer = list(result.axes)[-2:]
+    rows = []
+    for first in result.axes[inner]:
+        names = [
+            result.at({inner: first, outer: second}) for second in result.axes[outer]
+        ]
+        cells = [result.cell(planner, name, name) for name in names]
+        rows.append([math.nan if c is None else result.throughput(c) for c in cells])
+    return np.array(rows)
+
+
+def matrix_names(result: StressResult) -> tuple[str, ...]:
+    """Return the conditions that are crossed in the picture."""
+    if result.axes:
+        return result.line([*result.axes][-1])
+    return tuple(name for name in shown_conditions(result) if name in result.cells)
+
+
+def regret_matrix(result: StressResult, planner: str) -> Matrix:
+    """Cross a planner's plans: each one made for a condition, run at all."""
+    names = matrix_names(result)
+    regret = np.full((len(names), len(names)), math.nan)
+    for column, run_at in enumerate(names):
+        best = result.cell(planner, run_at, run_at)
+        for row, planned_for in enumerate(names):
+            cell = result.cell(planner, planned_for, run_at)
+            if cell is not None and best is not None:
+                regret[row, column] = cell.simulated / best.simulated - 1.0
+    return Matrix(names, regret)
+
+
+def matrix_title(result: StressResult) -> str:
+    """Say what a plan costs at worst where it was not made for."""
+    matrices = [regret_matrix(result, planner) for planner in result.planners]
+    worst, where = _worst(result, matrices)
+    title = f"Planned for one network, run on another: at worst {signed_percent(worst)}"
+    return f"{title}{where}"
+
+
+def _worst(result: StressResult, matrices: Sequence[Matrix]) -> tuple[float, str]:
+    """Return the largest regret, and whose it is."""
+    peaks = [float(np.nanmax(matrix.regret, initial=0.0)) for matrix in matrices]
+    number = int(np.argmax(peaks))
+    if peaks[number] <= 0.0:
+        return 0.0, ""
+    matrix = matrices[number]
+    row, column = np.argwhere(matrix.regret == peaks[number])[0].tolist()
+    return peaks[number], (
+        f", {result.planners[number]}'s plan for {matrix.names[row]} at "
+        f"{matrix.names[column]}"
+    )
+
+
+def share_to_keep(result: StressResult) -> tuple[float, str] | None:
+    """Return the throughput that is to be kept [token/s], and what it is.
+
+    None if no share is to be kept, or there is no plan.
+    """
+    asked = result.asked
+    if asked is None or not result.answers:
+        return None
+    whole = result.tokens / result.answers[0].base_time
+    best = "1:1" if asked.quantity == "oversubscription" else "its full bandwidth"
+    words = f"to keep: {percent(asked.keep)} of {result.planners[0]}'s"
+    return asked.keep * whole, f"{words}, level {asked.level} at {best}"
+
+
+def hottest_bars(result: StressResult) -> tuple[LinkBar, ...]:
+    """Return the links that the first planner's healthy plan keeps busiest.
+
+    Each with the condition where it is, the busiest first.
+    """
+    planner = result.planners[0]
+    bars: dict[str, LinkBar] = {}
+    for name in result.run_names:
+        cell = result.cell(planner, AS_BUILT, name)
+        for link in cell.hottest if cell is not None else ():
+            if link.name not in bars or link.share > bars[link.name].share:
+                bars[link.name] = LinkBar(link.name, link.level, link.share, name)
+    order = sorted(bars.values(), key=lambda bar: (-bar.share, bar.link))
+    return tuple(order[:_MOST_BARS])
+
+
+def hottest_title(bars: Sequence[LinkBar]) -> str:
+    """Name the busiest link of all."""
+    if not bars:
+        return "Nothing was sent over the network"
+    first = bars[0]
+    return (
+        f"The busiest link, {first.link}, is busy {percent(first.share)} of the "
+        f"step under {first.condition}"
+    )

@@ -21,7 +21,7 @@ from nestsim.features.stress.conditions import (
 )
 from nestsim.features.stress.evaluator import ConditionEvaluator, PlanMade, plan_key
 from nestsim.running.store import PointFailedError
-from nestsim.scenario.settings import ConditionSpec
+from nestsim.scenario.stress import ConditionSpec
 from planner.step.plan import Plan
 from topologies.degrade import Degradation, SlowLinks, select_links
 from topologies.errors import InputError
@@ -160,7 +160,7 @@ class InverseRequest(NamedTuple):
     """Name of the level whose links are worsened."""
 
     quantity: str
-    """Quantity that is worsened, one of `nestsim.scenario.settings.QUANTITIES`."""
+    """Quantity that is worsened, one of `nestsim.scenario.stress.QUANTITIES`."""
     keep: float
     """Share of the throughput that must be kept."""
 
@@ -241,7 +241,7 @@ def quantity_of(network: Network, level: str, quantity: str | None) -> str:
     network
         As it was built.
     level, quantity
-        The level's name; one of `nestsim.scenario.settings.QUANTITIES`, or None
+        The level's name; one of `nestsim.scenario.stress.QUANTITIES`, or None
         for the first that the level has.
 
     Raises
@@ -250,7 +250,7 @@ def quantity_of(network: Network, level: str, quantity: str | None) -> str:
         If there is no such level, or it has no such quantity.
     """
     ratios = built_ratios(network)
-    names = [one.name for one in network.levels]
+    names = [known.name for known in network.levels]
     if level not in names:
         raise InputError(
             "no such level",
@@ -278,7 +278,7 @@ def worsened(
     slow = (SlowLinks(links=f"level {request.level}", factor=worsening),)
     return ConditionSpec(
         name=f"{request.level} slower by {worsening:.6g}",
-        degradation=Degradation(slow_links=slow if worsening > 1.0 else ()),
+        degraded=Degradation(slow_links=slow if worsening > 1.0 else ()),
     )
 
 

@@ -102,7 +102,7 @@ def axis_of_text(text: str) -> Axis:
             got=text,
             expected="PATH=VALUE,.., e.g. training.global_batch_size=256,512",
         )
-    values = [_value(path, one) for one in _split(path, listed)]
+    values = [_value(path, part) for part in _split(path, listed)]
     if len(values) == 1 and isinstance(values[0], list):
         values = values[0]
     return axis(path, values)
@@ -193,7 +193,7 @@ def merged(
             axes[path] = axis(path, values)
         except InputError as error:
             raise error.at("sweep.set", ": ") from None
-    axes |= {one.path: one for one in given}
+    axes |= {chosen.path: chosen for chosen in given}
     if not axes:
         raise InputError(
             "there is nothing to vary",
@@ -211,7 +211,7 @@ def product(axes: Sequence[Axis]) -> tuple[Point, ...]:
     InputError
         If there are more than `MOST_POINTS`.
     """
-    count = math.prod(len(one.values) for one in axes)
+    count = math.prod(len(axis.values) for axis in axes)
     if count > MOST_POINTS:
         raise InputError(
             "makes too many points",
@@ -219,9 +219,9 @@ def product(axes: Sequence[Axis]) -> tuple[Point, ...]:
             got=f"{count:,} points",
             expected=f"at most {MOST_POINTS:,}",
         )
-    paths = [one.path for one in axes]
+    paths = [axis.path for axis in axes]
     # One level of JSON: points do not share lists with each other.
     return tuple(
         dict(zip(paths, json.loads(plain_json(values)), strict=True))
-        for values in itertools.product(*(one.values for one in axes))
+        for values in itertools.product(*(axis.values for axis in axes))
     )

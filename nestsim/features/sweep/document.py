@@ -16,7 +16,6 @@ from nestsim.document.figures import (
     HeatCell,
     HeatGroup,
     HeatMap,
-    HeatRow,
     Shape,
 )
 from nestsim.document.fronts import PricedPoint, front_figure
@@ -29,6 +28,7 @@ from nestsim.document.parts import (
     KeyFigure,
     Section,
     cell,
+    filled,
 )
 from nestsim.document.wording import hourly, number, percent, plural
 from nestsim.features.sweep.record import value_label
@@ -67,31 +67,31 @@ def sweep_document(data: Mapping[str, Any]) -> Document:
         subject=data["scenario"],
         doing="sweep",
         headline=_headline(data),
-        sections=tuple(_sections(data)),
+        sections=filled(_sections(data)),
     )
 
 
 def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
-    if data["varied"] and data["best"] is not None:
+    drawn = data["varied"] and data["best"] is not None
+    for name, title, blocks, in_text in (
         # The numbers of the figure are those of the table below.
-        figure = (_figure(data),)
+        ("throughput", "Throughput", [_figure] if drawn else [], False),
+        ("points", "Points", [_table], True),
+        ("cost", "Throughput and cost", [_front] if data.get("currency") else [], True),
+        ("failed", "Failed", [_failures] if data["num_failed"] else [], True),
+        ("settings", "What was varied", [_settings] if data["settings"] else [], True),
+    ):
         yield Section(
-            name="throughput", title="Throughput", blocks=figure, in_text=False
-        )
-    yield Section(name="points", title="Points", blocks=(_table(data),))
-    if data.get("currency"):
-        yield Section(name="cost", title="Throughput and cost", blocks=(_front(data),))
-    if data["num_failed"]:
-        yield Section(name="failed", title="Failed", blocks=(_failures(data),))
-    if data["settings"]:
-        yield Section(
-            name="settings", title="What was varied", blocks=(_settings(data),)
+            name=name,
+            title=title,
+            blocks=tuple(block(data) for block in blocks),
+            in_text=in_text,
         )
 
 
 def _headline(data: Mapping[str, Any]) -> Headline:
     points: Sequence[Point] = data["points"]
-    best = next((one for one in points if one["number"] == data["best"]), None)
+    best = next((point for point in points if point["number"] == data["best"]), None)
     failed = f", {data['num_failed']:,} failed" if data["num_failed"] else ""
     return Headline(
         verdict=data["headline"],
@@ -158,11 +158,11 @@ def _line(data: Mapping[str, Any]) -> _Figure:
     (axis,) = data["varied"]
     places = axis["positions"]
     points = [
-        CurvePoint(place, one["tokens_per_s"] / 1e3, _tip(one))
-        for place, one in sorted(
+        CurvePoint(place, point["tokens_per_s"] / 1e3, _tip(point))
+        for place, point in sorted(
             zip(places, data["points"], strict=True), key=lambda pair: pair[0]
         )
-        if one["tokens_per_s"] is not None
+        if point["tokens_per_s"] is not None
     ]
     low, high = min(places), max(places)
     missing = len(places) - len(points)
@@ -190,12 +190,14 @@ def _bars(data: Mapping[str, Any]) -> _Figure:
     bars = [
         GroupedBar(
             label,
-            None if one["tokens_per_s"] is None else one["tokens_per_s"] / 1e3,
-            _NO_PLAN if one["tokens_per_s"] is None else number(one["tokens_per_s"]),
+            None if point["tokens_per_s"] is None else point["tokens_per_s"] / 1e3,
+            _NO_PLAN
+            if point["tokens_per_s"] is None
+            else number(point["tokens_per_s"]),
             "series-0",
-            tip=_tip(one),
+            tip=_tip(point),
         )
-        for label, one in zip(axis["labels"], data["points"], strict=True)
+        for label, point in zip(axis["labels"], data["points"], strict=True)
     ]
     more = len(bars) - _MOST_BARS
     return (
@@ -212,34 +214,24 @@ def _maps(data: Mapping[str, Any]) -> _Figure:
     """Return a map of the first two settings for each combination of the others."""
     rows, columns, *others = data["varied"]
     best = max(filter(None, (one["tokens_per_s"] for one in data["points"])))
-    found = dict(zip(_indices(data), data["points"], strict=True))
+    points = dict(zip(_indices(data), data["points"], strict=True))
 
-    def cell(place: tuple[int, ...]) -> HeatCell | None:
-        speed = found[place]["tokens_per_s"]
-        if speed is None:
-            return None
-        return HeatCell(speed, f"{100 * speed / best:.1f}", _tip(found[place]))
+    def group(choice: tuple[int, ...]) -> HeatGroup:
+        def heat(row: int, column: int) -> HeatCell | None:
+            point = points[row, column, *choice]
+            speed = point["tokens_per_s"]
+            if speed is None:
+                return None
+            return HeatCell(speed, f"{100 * speed / best:.1f}", _tip(point))
+
+        name = ", ".join(
+            f"{other['name']} {other['labels'][index]}"
+            for other, index in zip(others, choice, strict=True)
+        )
+        return HeatGroup.of(name, rows["labels"], len(columns["labels"]), heat)
 
     combinations = list(itertools.product(*(range(len(o["labels"])) for o in others)))
-    groups = [
-        HeatGroup(
-            ", ".join(
-                f"{other['name']} {other['labels'][index]}"
-                for other, index in zip(others, choice, strict=True)
-            ),
-            tuple(
-                HeatRow(
-                    label,
-                    tuple(
-                        cell((row, column, *choice))
-                        for column in range(len(columns["labels"]))
-                    ),
-                )
-                for row, label in enumerate(rows["labels"])
-            ),
-        )
-        for choice in combinations[:_MOST_MAPS]
-    ]
+    groups = map(group, combinations[:_MOST_MAPS])
     about = (
         f"Cells have the throughput by {rows['path']} (rows) and {columns['path']} "
         f"(columns), as a share of the highest, {number(best)} tokens/s"

@@ -5,17 +5,22 @@ order, with its number, its settings, ``state`` (``done`` or ``failed``), why it
 and its results. Lists and tables are written as JSON.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from nestsim.evaluate.cost import pareto_front
+from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.features.sweep.axes import Axis, merged, product
-from nestsim.features.sweep.ranking import front_of
 from nestsim.features.sweep.runner import run_sweep
 from nestsim.features.sweep.scenario_task import ScenarioTask
 from nestsim.running.store import Outcome, Point, Store, plain_json
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +64,7 @@ class ScenarioSweepResult:
     """Name of the scenario."""
 
     what: str
-    """One of `nestsim.scenario.settings.SWEPT`."""
+    """One of `nestsim.scenario.stress.SWEPT`."""
 
     axes: tuple[Axis, ...]
     """Settings that vary, with their values."""
@@ -93,7 +98,7 @@ def scenario_sweep(
     InputError
         If there is nothing to vary, or no point of it is a scenario.
     """
-    axes = merged(scenario.sweep.values, given)
+    axes = merged(scenario.sweep.set, given)
     points = product(axes)
     task = ScenarioTask.of(scenario, what)
     task.check(points)
@@ -158,19 +163,26 @@ def run_scenario_sweep(
 
 def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
     """Return the columns of the table, None where a point has no such value."""
-    settings = _names(one.point for one in outcomes)
-    results = _names(one.row or {} for one in outcomes)
+    settings = _names(outcome.point for outcome in outcomes)
+    results = _names(outcome.row or {} for outcome in outcomes)
     front = front_of(outcomes)
     columns: dict[str, list[Any]] = {
-        "number": [one.number for one in outcomes],
-        **{name: [_cell(one.point, name) for one in outcomes] for name in settings},
-        "state": ["failed" if one.row is None else "done" for one in outcomes],
-        "failure": [one.reason or None for one in outcomes],
-        **({"pareto": [one.number in front for one in outcomes]} if front else {}),
+        "number": [outcome.number for outcome in outcomes],
+        **{
+            name: [_cell(outcome.point, name) for outcome in outcomes]
+            for name in settings
+        },
+        "state": ["failed" if outcome.row is None else "done" for outcome in outcomes],
+        "failure": [outcome.reason or None for outcome in outcomes],
+        **(
+            {"pareto": [outcome.number in front for outcome in outcomes]}
+            if front
+            else {}
+        ),
     }
     for name in results:
         column = f"result.{name}" if name in columns else name
-        columns[column] = [_cell(one.row or {}, name) for one in outcomes]
+        columns[column] = [_cell(outcome.row or {}, name) for outcome in outcomes]
     return columns
 
 
@@ -222,3 +234,57 @@ def _cell(row: Mapping[str, Any], name: str) -> Any:
 
 def _text(cell: Any) -> str:
     return cell if isinstance(cell, str) else plain_json(cell)
+
+
+def throughput_of(outcome: Outcome) -> float | None:
+    """Return the throughput of a point, simulated if it was [token/s]; None if none.
+
+    A plan that does not fit into memory has none.
+    """
+    row = outcome.row
+    if row is None or row.get("verdict") in NO_ROOM:
+        return None
+    rate = row.get("simulated_tokens_per_s", row.get("planned_tokens_per_s"))
+    return None if rate is None else float(rate)
+
+
+def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the points with a throughput, fastest first, ties in their order."""
+    known = [outcome for outcome in outcomes if throughput_of(outcome) is not None]
+    return sorted(
+        known, key=lambda outcome: (-(throughput_of(outcome) or 0.0), outcome.number)
+    )
+
+
+def rate_of(outcome: Outcome) -> float | None:
+    """Return what a point's cluster costs [currency/s]; None if nothing is said."""
+    rate = (outcome.row or {}).get("cost_per_s")
+    return float(rate) if rate else None
+
+
+def currency_of(outcomes: Sequence[Outcome]) -> str:
+    """Return the one currency of all points that cost something; empty without one."""
+    priced = [outcome.row or {} for outcome in outcomes if rate_of(outcome) is not None]
+    codes = {str(row["currency"]) for row in priced}
+    return codes.pop() if len(codes) == 1 else ""
+
+
+def front_of(outcomes: Sequence[Outcome]) -> frozenset[int]:
+    """Return the numbers of the points that no other one dominates.
+
+    None is both no dearer and no slower. Empty where points have no costs, or several
+    currencies.
+    """
+    if not currency_of(outcomes):
+        return frozenset()
+    known = partial(np.array, dtype=np.float64)
+    costs = known([_number(rate_of(outcome)) for outcome in outcomes])
+    gains = known([_number(throughput_of(outcome)) for outcome in outcomes])
+    front = pareto_front(costs, gains)
+    return frozenset(
+        outcome.number for outcome, on in zip(outcomes, front, strict=True) if on
+    )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -19,14 +19,12 @@ from nestsim.features.sweep.axes import Axis
 from nestsim.features.sweep.job import (
     STORE,
     ScenarioSweepResult,
-    write_csv,
-    write_parquet,
-)
-from nestsim.features.sweep.ranking import (
     best_first,
     currency_of,
     front_of,
     throughput_of,
+    write_csv,
+    write_parquet,
 )
 from nestsim.running.store import Outcome, plain_json
 from topologies.arrays import FloatArray
@@ -50,7 +48,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
     """Return the last parts of paths, as many as tell them from each other."""
     parts = [path.split(".") for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
-        names = [".".join(one[-length:]) for one in parts]
+        names = [".".join(part[-length:]) for part in parts]
         if len(set(names)) == len(names):
             return names
     return list(paths)
@@ -76,7 +74,7 @@ def sweep_headline(result: ScenarioSweepResult) -> str:
     ranked = best_first(result.outcomes)
     if not ranked:
         return "No point has a plan that fits"
-    best, worst = (throughput_of(one) or 0.0 for one in (ranked[0], ranked[-1]))
+    best, worst = (throughput_of(outcome) or 0.0 for outcome in (ranked[0], ranked[-1]))
     at = point_label(result, ranked[0])
     if not at:
         return f"{best:,.0f} tokens/s at the only point"
@@ -87,12 +85,13 @@ def sweep_headline(result: ScenarioSweepResult) -> str:
 def positions(values: Sequence[object]) -> "FloatArray | None":
     """Return where values stand on an axis of numbers, in base units; None if none."""
     if all(
-        isinstance(one, int | float) and not isinstance(one, bool) for one in values
+        isinstance(value, int | float) and not isinstance(value, bool)
+        for value in values
     ):
         return np.array(values, dtype=np.float64)
     for dimension in BASE_UNITS:
         try:
-            return np.array([parse_quantity(one, dimension) for one in values])
+            return np.array([parse_quantity(value, dimension) for value in values])
         except InputError:
             continue
     return None
@@ -110,7 +109,7 @@ def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
         "settings": {axis.path: list(axis.values) for axis in result.axes},
         "varied": _varied_json(result),
         "num_points": len(result.outcomes),
-        "num_failed": sum(one.row is None for one in result.outcomes),
+        "num_failed": sum(outcome.row is None for outcome in result.outcomes),
         "best": best[0].number if best else None,
         **(
             {"pareto": sorted(front), "currency": currency_of(result.outcomes)}
@@ -119,16 +118,16 @@ def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
         ),
         "points": [
             {
-                "number": one.number,
-                "settings": dict(one.point),
-                "label": point_label(result, one),
-                "tokens_per_s": throughput_of(one),
-                "state": "failed" if one.row is None else "done",
-                "failure": one.reason or None,
-                **({"pareto": one.number in front} if front else {}),
-                "result": None if one.row is None else dict(one.row),
+                "number": outcome.number,
+                "settings": dict(outcome.point),
+                "label": point_label(result, outcome),
+                "tokens_per_s": throughput_of(outcome),
+                "state": "failed" if outcome.row is None else "done",
+                "failure": outcome.reason or None,
+                **({"pareto": outcome.number in front} if front else {}),
+                "result": None if outcome.row is None else dict(outcome.row),
             }
-            for one in result.outcomes
+            for outcome in result.outcomes
         ],
     }
 
@@ -136,12 +135,12 @@ def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
 def _varied_json(result: ScenarioSweepResult) -> list[dict[str, Any]]:
     """Return the settings that have more than one value, and how these are called."""
     axes = varied_axes(result)
-    found = []
+    varied = []
     for axis, name in zip(
         axes, short_names([axis.path for axis in axes]) if axes else [], strict=True
     ):
         places = positions(axis.values)
-        found.append(
+        varied.append(
             {
                 "path": axis.path,
                 "name": name,
@@ -149,7 +148,7 @@ def _varied_json(result: ScenarioSweepResult) -> list[dict[str, Any]]:
                 "positions": None if places is None else places.tolist(),
             }
         )
-    return found
+    return varied
 
 
 FILES = (

@@ -27,12 +27,12 @@ class SweepResult:
     @property
     def failed(self) -> tuple[Outcome, ...]:
         """Points without results."""
-        return tuple(one for one in self.outcomes if one.row is None)
+        return tuple(outcome for outcome in self.outcomes if outcome.row is None)
 
     @property
     def rows(self) -> tuple[Row | None, ...]:
         """The results of each point; None for those that failed."""
-        return tuple(one.row for one in self.outcomes)
+        return tuple(outcome.row for outcome in self.outcomes)
 
 
 def run_sweep(  # noqa: PLR0913 - one for each thing that can be asked

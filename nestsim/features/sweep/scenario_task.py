@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -55,6 +55,12 @@ FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
 NOTHING = "the search found no plan"
 """Reason of a point at which there is no plan."""
 
+PLAN_COLUMNS = (
+    *("virtual_pipeline_model_parallel_size", "micro_batch_size", "num_microbatches"),
+    *("schedule", "recompute", "zero_stage", "placement"),
+)
+"""Settings of a plan that tables have a column for, beside its parallel sizes."""
+
 MOST_CHECKED = 200
 """If none of so many points is a scenario, none is taken to be."""
 
@@ -70,7 +76,7 @@ class ScenarioTask:
     """What it says of the job."""
 
     what: str
-    """One of `nestsim.scenario.settings.SWEPT`."""
+    """One of `nestsim.scenario.stress.SWEPT`."""
 
     @classmethod
     def of(cls, scenario: "Scenario", what: str | None = None) -> "ScenarioTask":
@@ -96,7 +102,7 @@ class ScenarioTask:
                 where="plan",
                 expected='a table [plan], or another sweep.what: "plan" or "run"',
             )
-        job = {key: one for key, one in document.items() if key not in OWN_TABLES}
+        job = {key: value for key, value in document.items() if key not in OWN_TABLES}
         return cls(path=scenario.path, document=job, what=what)
 
     def __call__(self, point: Point) -> Row:
@@ -144,21 +150,34 @@ class ScenarioTask:
             for name in settings
             if any(_touches(name, path) for path in FILE_SETTINGS)
         }
-        found = _named_files(self.document, values)
+        by_setting = _named_files(self.document, values)
         folder = self.path.parent
-        return {folder / file for named in found.values() for file in named.values()}
+        return {
+            folder / file for named in by_setting.values() for file in named.values()
+        }
 
     def facts(
         self, axes: Sequence[Axis], time_limit: float | None = None
     ) -> dict[str, str]:
         """Return what a store must agree in to be taken up, as names and hashes."""
-        values = {one.path: list(one.values) for one in axes}
+        values = {axis.path: list(axis.values) for axis in axes}
         return {
             "version of nestsim": version("nestsim"),
             "scenario": content_key(self.document),
             "files": _files_digest(self.path.parent, self.document, values),
             "settings": content_key([self.what, list(values.items()), time_limit]),
         }
+
+
+def scenario_digest(scenario: "Scenario") -> str:
+    """Return a hash of what a scenario says, defaults and files resolved.
+
+    Where the file lies and how it is written does not matter.
+    """
+    spec = scenario.network_spec
+    links = b"".join(link_file.link_file_bytes(path) for path in spec.files)
+    anywhere = replace(scenario, network_spec=spec.without_folders())
+    return hashlib.sha256(anywhere.content().encode() + links).hexdigest()
 
 
 def _files_digest(
@@ -190,7 +209,7 @@ def _named_files(
     values
         Dotted path of a setting -> its values, instead of what the scenario says.
     """
-    found: dict[str, dict[str, str]] = {}
+    files: dict[str, dict[str, str]] = {}
     for path in FILE_SETTINGS:
         setting = parse_path(path)
         named = {_inner(document, setting)}
@@ -199,11 +218,11 @@ def _named_files(
             if setting[: len(outer)] == outer:
                 inner = setting[len(outer) :]
                 named.update(_inner(value, inner) for value in settled)
-        found[path] = {
+        files[path] = {
             name: module_file(name) if path == "model.module" else name
             for name in sorted(one for one in named if one)
         }
-    return found
+    return files
 
 
 def _touches(name: str, path: str) -> bool:
@@ -284,17 +303,8 @@ def _throughput(whose: str, throughput: "Throughput") -> dict[str, float]:
 def _settings(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
     plan = candidate.priced.plan
     data = plan.settings_json()
-    names = (
-        "virtual_pipeline_model_parallel_size",
-        "micro_batch_size",
-        "num_microbatches",
-        "schedule",
-        "recompute",
-        "zero_stage",
-        "placement",
-    )
     return {
         **data["parallel"],
-        **{name: data[name] for name in names},
+        **{name: data[name] for name in PLAN_COLUMNS},
         "devices_used": plan.devices_used,
     }

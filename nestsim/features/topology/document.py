@@ -29,7 +29,7 @@ from topologies.network import Level, Network, Tier
 from topologies.units import format_bandwidth, format_duration, format_rate, format_size
 
 if TYPE_CHECKING:
-    from nestsim.scenario.hardware.groups import DeviceGroup
+    from nestsim.scenario.hardware.accelerator import DeviceGroup
     from topologies.degrade import Degradation, SlowFraction
 
 

@@ -26,12 +26,14 @@ from estimators.collectives.transports import (
     transfer_time,
     transports,
 )
-from nestsim.features.validation.rows.columns import (
+from nestsim.features.validation.columns import Row, RowRefusedError, refusing
+from nestsim.features.validation.reading import (
     COUNT,
+    PCIE_4,
     RATE,
-    Row,
-    RowRefusedError,
-    refusing,
+    Reading,
+    meaning,
+    vocabulary,
 )
 from topologies.accelerators import load_accelerator
 from topologies.specs import check_num_devices
@@ -140,66 +142,14 @@ def _bottleneck(case: CollectiveCase) -> float:
     return max(outer, tau + ramp_time(ring, operation, tau))
 
 
-_DEVICES = (
-    ("gb300", "gb200"),
-    ("gb200", "gb200"),
-    ("b300", "b200"),
-    ("b200", "b200"),
-    ("h200", "h200"),
-    ("h100", "h100-sxm"),
-    ("h800", "h100-sxm"),
-    ("a100", "a100-80gb"),
-    ("v100", "v100"),
-    ("l4", "l4"),
-    ("a10g", "a10g"),
-)
-"""Words in a description -> the accelerator of the catalogue that has those links."""
-
-_ADAPTERS: Mapping[str, float] = MappingProxyType(
-    {"v100": 6.25e9, "a100": 25e9, "h100": 50e9, "h200": 50e9, "b200": 50e9}
-    | {"gb200": 50e9, "gb300": 100e9, "b300": 100e9}
-)
-"""Usual adapter of a device between nodes [byte/s]: DGX-1 (4 x 100 Gbit/s for 8), DGX
-A100 (HDR), H100, H200, B200, GB200 (NDR), B300 and GB300 (XDR) datasheets."""
-
 _NVL_DOMAIN = 72
 """Devices that a rack of GB200 or GB300 joins by NVLink."""
 
 _TRAY = 4
 """Devices of a host in such a rack."""
 
-_TRANSPORTS: Mapping[str, str] = MappingProxyType(
-    {"efa": "efa", "omni": "omni-path"}
-    | {"tcpxo": "gpudirect-tcpxo", "fastrak": "gpudirect-tcpxo"}
-    | {"a3 mega": "gpudirect-tcpxo", "a3-mega": "gpudirect-tcpxo"}
-    | {"tcpx": "gpudirect-tcpx", "a3 high": "gpudirect-tcpx"}
-    | {"a3-high": "gpudirect-tcpx"}
-)
-"""Words of a link -> the transport between nodes; the first that is found counts."""
-
-_TRANSPORT_ADAPTERS: Mapping[str, float] = MappingProxyType(
-    {"gpudirect-tcpx": 12.5e9, "gpudirect-tcpxo": 25e9}
-)
-"""Transport -> its machine's adapter of a device [byte/s]: A3 High has 4 of 200
-Gbit/s for 8 devices, A3 Mega 8."""
-
-_PCIE_4 = 31.5e9
-"""PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 [byte/s]."""
-
-_FABRIC_WORDS = (
-    "ib",
-    "infiniband",
-    "efa",
-    "roce",
-    "rdma",
-    "tcp",
-    "omni",
-    "opa",
-    "ethernet",
-    "nic",
-    "network",
-)
-"""Words that only descriptions of links between nodes have."""
+_FABRIC = r"\b(ib|infiniband|efa|roce|rdma|tcp|omni|opa|ethernet|nic|network)"
+"""Pattern of words that only descriptions of links between nodes have."""
 
 
 def read_collective(row: Row) -> CollectiveCase:
@@ -210,13 +160,14 @@ def read_collective(row: Row) -> CollectiveCase:
     RowRefusedError
         If the row states no time, or its network cannot be known.
     """
-    _refuse_what_is_no_measurement(row)
-    operation = row.words("collective").lower().replace("-", "_")
+    reading = Reading(row)
+    _refuse_what_is_no_measurement(reading)
+    operation = reading.words("collective").replace("-", "_")
     if operation not in WIRE_FRACTIONS:
         raise RowRefusedError(
             "other-collective", f"collective is {row.words('collective') or 'empty'}"
         )
-    ranks, nodes = _needed(row, "num_ranks"), row.whole("num_nodes") or 1
+    ranks, nodes = reading.needed("num_ranks"), row.whole("num_nodes") or 1
     if ranks < 2 or ranks % nodes:
         raise RowRefusedError(
             "contradiction", f"{ranks} ranks do not share {nodes} nodes evenly"
@@ -227,12 +178,12 @@ def read_collective(row: Row) -> CollectiveCase:
     if size is None:
         raise RowRefusedError("missing-column", "message_bytes is empty")
     measured, basis = _measured(row, operation, ranks, size)
-    return _Links(row, ranks, nodes).case(operation, size, measured, basis)
+    return _Links(reading, ranks, nodes).case(operation, size, measured, basis)
 
 
-def _refuse_what_is_no_measurement(row: Row) -> None:
-    notes = row.words("notes").lower()
-    if "badly configured" in notes:
+def _refuse_what_is_no_measurement(reading: Reading) -> None:
+    row = reading.row
+    if reading.says("notes", "badly configured"):
         raise RowRefusedError("broken-cluster", row.words("notes"))
     if row.words("time_us"):
         return
@@ -240,15 +191,8 @@ def _refuse_what_is_no_measurement(row: Row) -> None:
         raise RowRefusedError(
             "undocumented-ratio", "a bandwidth ratio without the measurement behind it"
         )
-    if "not nccl busbw" in notes or "logical" in notes:
+    if reading.says("notes", "not nccl busbw|logical"):
         raise RowRefusedError("other-bandwidth", row.words("notes"))
-
-
-def _needed(row: Row, column: str) -> int:
-    value = row.whole(column)
-    if value is None:
-        raise RowRefusedError("missing-column", f"{column} is empty")
-    return value
 
 
 def _measured(row: Row, operation: str, ranks: int, size: float) -> tuple[float, str]:
@@ -275,22 +219,33 @@ class _Links:
 
     Parameters
     ----------
-    row
-        As it is written.
+    reading
+        The row.
     num_ranks, num_nodes
         Of the group.
     """
 
-    def __init__(self, row: Row, num_ranks: int, num_nodes: int) -> None:
-        self.row, self.ranks, self.nodes = row, num_ranks, num_nodes
-        self.link = row.words("link").lower()
-        self.assumed: list[str] = []
-        self.device = _device(row)
-        if self.device.startswith("gb") and num_nodes > 1:
+    def __init__(self, reading: Reading, num_ranks: int, num_nodes: int) -> None:
+        self.reading, self.ranks, self.nodes = reading, num_ranks, num_nodes
+        written = reading.row.words("accelerator")
+        known = meaning(vocabulary().link_families, written.lower())
+        if known is None:
+            raise RowRefusedError(
+                "unknown-network",
+                f"links of {written or 'an unnamed accelerator'} not known",
+            )
+        self.family, self.device = known.family, known.device
+        self.is_rack = self.family.startswith("gb")
+        if self.is_rack and num_nodes > 1:
             self.nodes = -(-num_ranks // _NVL_DOMAIN)
             while num_ranks % self.nodes:
                 self.nodes += 1
-            self.assumed.append(f"{num_ranks // self.nodes} devices in one domain")
+            reading.assume(f"{self.local} devices in one domain")
+
+    @property
+    def local(self) -> int:
+        """Ranks of a node."""
+        return self.ranks // self.nodes
 
     def case(
         self, operation: str, size: float, measured: float, basis: str
@@ -300,7 +255,7 @@ class _Links:
         across, across_bandwidth = self._across() if self.nodes > 1 else (None, 0.0)
         return CollectiveCase(
             operation=operation,
-            device=self.device,
+            device=self.family,
             num_ranks=self.ranks,
             num_nodes=self.nodes,
             num_bytes=size,
@@ -308,96 +263,77 @@ class _Links:
             inside_bandwidth=inside_bandwidth,
             across=across,
             across_bandwidth=across_bandwidth,
-            method=_method(self.row),
+            method=_method(self.reading),
             measured=measured,
             basis=basis,
-            assumed=tuple(self.assumed),
+            assumed=tuple(self.reading.assumed),
         )
 
     def _inside(self) -> tuple[Transport, float]:
-        local = self.ranks // self.nodes
-        written = self.row.words("accelerator").lower()
-        bridged = "pairwise nvlink" in written
-        if "pcie" in self.link or (bridged and local > 2):
-            return transports()["pcie-peer"], _PCIE_4
-        transport = find_transport(self.device, inside_node=True)
+        reading = self.reading
+        bridged = reading.says("accelerator", "pairwise nvlink")
+        if reading.says("link", "pcie") or (bridged and self.local > 2):
+            return transports()["pcie-peer"], PCIE_4
+        transport = find_transport(self.family, inside_node=True)
         if bridged:
             transport = transports()["nvlink-pair"]
-        if transport.links_by_size and self.row.whole("devices_per_node") == 4:
+        if transport.links_by_size and reading.row.whole("devices_per_node") == 4:
             # Four devices with all their links among themselves are no cube mesh.
             transport = replace(transport, links_by_size=())
-        if re.search(r"\bring\b", self.row.words("notes").lower()):
+        if reading.says("notes", r"\bring\b"):
             transport = replace(transport, multicast_efficiency=0.0)
-        catalogue = dict(_DEVICES)[self.device]
-        return transport, load_accelerator(catalogue).interconnect_bandwidth
+        return transport, load_accelerator(self.device).interconnect_bandwidth
 
     def _across(self) -> tuple[Transport, float]:
-        local = self.ranks // self.nodes
-        stated = re.search(rf"\b({'|'.join(_FABRIC_WORDS)})", self.link)
-        several = re.search(
-            rf"(?:{COUNT}\s*x\s*)?{RATE}\s*(GB|Gb|gb|Gbit)/?p?s?(.*)",
-            self.row.words("link"),
+        reading, written = self.reading, self.reading.row.words("link")
+        stated = re.search(
+            rf"(?:{COUNT}\s*x\s*)?{RATE}\s*(GB|Gb|gb|Gbit)/?p?s?(.*)", written
         )
-        if stated is None and several is None and self.device == "a100":
-            self.assumed.append("adapters without access to device memory")
-            return transports()["nic-staged"], min(local, 4) * _ADAPTERS["a100"]
-        words = (word for word in _TRANSPORTS if word in self.link)
-        name = _TRANSPORTS.get(next(words, ""), "default-fabric")
+        adapters = vocabulary().adapters
+        is_unsaid = stated is None and not reading.says("link", _FABRIC)
+        if is_unsaid and self.family == "a100":
+            reading.assume("adapters without access to device memory")
+            usual = meaning(adapters, "nic-staged a100")
+            assert usual is not None
+            return transports()["nic-staged"], min(self.local, 4) * usual
+        name = meaning(vocabulary().transports, reading.words("link"))
+        assert name is not None
         transport = transports()[name]
-        text = " ".join((self.link, self.row.words("notes").lower()))
-        if re.search(r"(?<!nvlink )\bsharp\b", text):
+        if any(reading.says(of, r"(?<!nvlink )\bsharp\b") for of in ("link", "notes")):
             transport = replace(transport, adds_in_switches=True)
-        usual = _TRANSPORT_ADAPTERS.get(name, _ADAPTERS.get(self.device))
-        if several is None and usual is None:
+        if stated is not None:
+            unit = 1e9 if stated[3] == "GB" else 1e9 / 8
+            bandwidth = int(stated[1] or 1) * float(stated[2]) * unit
+            if not bandwidth:
+                raise RowRefusedError("unknown-network", f"link is {written}")
+            return transport, bandwidth * self._hosts(stated[4].lower())
+        usual = meaning(adapters, f"{name} {self.family}")
+        if usual is None:
             raise RowRefusedError(
                 "unknown-network",
-                f"link says {self.row.words('link') or 'nothing'}, and there is no "
-                f"usual adapter of {self.device}",
+                f"link says {written or 'nothing'}, and there is no usual adapter of "
+                f"{self.family}",
             )
-        if several is None:
-            assert usual is not None
-            bandwidth = local * usual
-            self.assumed.append(f"{bandwidth / 1e9:g} GB/s out of a node")
-            return transport, bandwidth
-        unit = 1e9 if several[3] == "GB" else 1e9 / 8
-        bandwidth = int(several[1] or 1) * float(several[2]) * unit
-        if not bandwidth:
-            raise RowRefusedError(
-                "unknown-network", f"link is {self.row.words('link')}"
-            )
-        return transport, bandwidth * self._hosts(several[4].lower())
+        reading.assume(f"{self.local * usual / 1e9:g} GB/s out of a node")
+        return transport, self.local * usual
 
     def _hosts(self, words: str) -> float:
         """Return how many times a node has the adapters that the link tells of.
 
         A rack that NVLink joins has those of each of its trays.
         """
-        local = self.ranks // self.nodes
         if re.search(r"\bper (gpu|device)", words):
-            return local
-        if not self.device.startswith("gb") or re.search(r"\bper (rack|domain)", words):
+            return self.local
+        if not self.is_rack or re.search(r"\bper (rack|domain)", words):
             return 1.0
-        tray = self.row.whole("devices_per_node") or _TRAY
+        tray = self.reading.row.whole("devices_per_node") or _TRAY
         if re.search(r"\bper tray", words):
             tray = _TRAY
-        return local / tray if tray < local else 1.0
+        return self.local / tray if tray < self.local else 1.0
 
 
-def _device(row: Row) -> str:
-    written = row.words("accelerator").lower()
-    for word, _ in _DEVICES:
-        if re.search(rf"\b{word}\b", written):
-            return word
-    raise RowRefusedError(
-        "unknown-network",
-        f"links of {row.words('accelerator') or 'an unnamed accelerator'} not known",
-    )
-
-
-def _method(row: Row) -> Method:
-    software = row.words("software").lower()
-    if "kernel time" in row.words("notes").lower() or "profiler" in software:
+def _method(reading: Reading) -> Method:
+    if reading.says("notes", "kernel time") or reading.says("software", "profiler"):
         return "kernel"
-    if "torch" in software or "all_reduce_bench" in software:
-        return "torch"
-    return "tests"
+    is_torch = reading.says("software", "torch|all_reduce_bench")
+    return "torch" if is_torch else "tests"

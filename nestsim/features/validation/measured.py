@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from estimators.layers.work import model_flops_per_sequence
 from estimators.tracing.graph import LayerGraph
-from nestsim.features.validation.rows.columns import (
+from nestsim.features.validation.case import Case
+from nestsim.features.validation.columns import (
     Measurements,
     Row,
     RowRefusedError,
     read_measurements,
 )
-from nestsim.features.validation.rows.plan import Case
 
 GIB = 2.0**30
 """Size of a gibibyte [byte]."""

@@ -8,8 +8,7 @@ sweep share most of them.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from estimators.collectives.transports import find_transport, library_network
 from estimators.constants import Constants, load_constants
@@ -18,16 +17,16 @@ from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.user_files import LINK_EFFICIENCIES
 from nestsim.evaluate.evaluator import Evaluator
-from nestsim.features.validation.rows.columns import refusing
-from nestsim.features.validation.rows.plan import Case
-from nestsim.features.validation.rows.stages import SizedStage, uneven_step_time
+from nestsim.features.validation.case import Case
+from nestsim.features.validation.columns import refusing
+from nestsim.features.validation.stages import SizedStage
+from nestsim.features.validation.uneven import uneven_step_time
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.step.execution import Workload
 from planner.step.memory import block_stage_memory
 from planner.step.recompute import SENDING_AGAIN
-from topologies.accelerators import Host, usual_host
 from topologies.builders import build_network
 from topologies.errors import InputError
 from topologies.network import Network
@@ -35,34 +34,7 @@ from topologies.specs import FatTreeSpec
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
-    from estimators.software import Software
-    from estimators.training import ParameterBytes, TrainingSpec
-    from planner.step.execution import Execution
-    from topologies.accelerators import Accelerator
-
-
-class Job(Protocol):
-    """What a layer table depends on; cases are jobs."""
-
-    @property
-    def model(self) -> "TransformerSpec":
-        """Architecture and sequence length."""
-
-    @property
-    def training(self) -> "TrainingSpec":
-        """Batch, precision, optimizer."""
-
-    @property
-    def accelerator(self) -> "Accelerator":
-        """The device."""
-
-    @property
-    def software(self) -> "Software":
-        """Kernels and host."""
-
-    @property
-    def execution(self) -> "Execution":
-        """Overlaps."""
+    from estimators.training import ParameterBytes
 
 
 class PredictedMemory(NamedTuple):
@@ -105,17 +77,6 @@ class Prediction(NamedTuple):
     asked for."""
 
 
-MEASURED_HOSTS: Mapping[str, Host] = MappingProxyType(
-    {
-        # Mist's table of its L4s in a cloud: 5.7546 GB/s to the device, 6.1252 GB/s to
-        # the host, and 0.4 ms each time (Dazz993/Mist, gpu bandwidths of l4-24gb).
-        "mist": replace(
-            usual_host("l4"), to_device=5.7546e9, to_host=6.1252e9, latency=4e-4
-        )
-    }
-)
-"""Name of the software of rows -> what was measured of the hosts that they ran on."""
-
 CLEARLY = 1.3
 """Memory over what there is from which on a run is taken to have recomputed all of its
 layers: that costs a third of the time, and what frameworks of their own free is not
@@ -142,7 +103,7 @@ class Predictor:
         other._networks = self._networks
         return other
 
-    def graph(self, case: Job) -> LayerGraph:
+    def graph(self, case: Case) -> LayerGraph:
         """Return the traced model of a case."""
         # No layer depends on the depth.
         spec = with_one_of_each(case.model)
@@ -272,17 +233,15 @@ class Predictor:
             reached.get(LINK_EFFICIENCIES["node"]),
             reached.get(LINK_EFFICIENCIES["fabric"]),
         )
-        key = spec, case.accelerator.name, case.software.library, case.software.name
+        software = case.software
+        key = spec, case.accelerator.name, software.library, software.name, case.host
         if key not in self._networks:
             fabric = find_transport(case.accelerator.constants_name, inside_node=False)
-            host = MEASURED_HOSTS.get(case.software.name)
-            if host is None:
-                host = usual_host(case.accelerator.name)
-            network = library_network(build_network(spec), fabric, case.software)
-            self._networks[key] = network.with_host(host)
+            network = library_network(build_network(spec), fabric, software)
+            self._networks[key] = network.with_host(case.host)
         return self._networks[key]
 
-    def workload(self, case: Job) -> Workload:
+    def workload(self, case: Case) -> Workload:
         """Return what is trained on which device, made once."""
         key = (
             case.model,

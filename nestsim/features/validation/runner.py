@@ -1,254 +1,30 @@
-"""Validate a file of measurements: predict every row that can be expressed."""
+"""Validate a file of measurements: predict every row that can be expressed.
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+Of rows about memory plans are replayed, and the account of the fullest device or of the
+stage that was measured is taken; stages that no plan expresses are worked out by
+themselves. What the framework's allocator adds to tensors depends on what the metric
+counts.
+"""
 
-from nestsim.evaluate.uncertainty import Band, Setting, band, memory_band
-from nestsim.features.validation.measured import measured_time
-from nestsim.features.validation.memory_rows import score_memory
-from nestsim.features.validation.metrics import (
-    Errors,
-    Ranking,
-    errors_of,
-    grouped,
-    ranking_of,
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from nestsim.evaluate.uncertainty import Setting, band, memory_band
+from nestsim.features.validation.case import Case, read_case, read_stage
+from nestsim.features.validation.collective_rows import predicted_time, read_collective
+from nestsim.features.validation.columns import Measurements, Row, RowRefusedError
+from nestsim.features.validation.measured import (
+    Counted,
+    counted,
+    measured_memory,
+    measured_time,
 )
-from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import Measurements, Row, RowRefusedError
-from nestsim.features.validation.rows.plan import Case, read_case
-from nestsim.features.validation.rows.stages import with_notes_of_run
-from planner.step.memory import judge_room
+from nestsim.features.validation.predict import PredictedMemory, Predictor, memory_share
+from nestsim.features.validation.results import RowResult, ValidationResult
+from nestsim.features.validation.stages import with_notes_of_run
+from planner.step.memory import block_stage_memory
 from planner.work import Progress
-from topologies.short_repr import short_repr
-
-GROUP_COLUMNS = (
-    "source_key",
-    "accelerator",
-    "num_devices",
-    "model",
-    "layers",
-    "hidden",
-    "heads",
-    "seq_len",
-    "global_batch",
-    "metric",
-    "where",
-)
-"""Rows that agree in all of these are different plans for the same job."""
-
-
-FULL_QUALITY = ("A", "A-")
-"""Quality of rows that describe their whole configuration."""
-
-
-class Judgement(NamedTuple):
-    """Whether plans that were run are judged to fit in memory."""
-
-    ran: int
-    """Rows of runs that happened."""
-    ran_but_too_large: int
-    """Rows of runs that happened and are judged not to fit."""
-    complete: int
-    """Rows of runs that happened and describe their whole configuration."""
-    complete_but_too_large: int
-    """Rows of runs that happened, describe their whole configuration and are judged not
-    to fit."""
-    out_of_memory: int
-    """Rows of runs that ran out of memory."""
-    out_of_memory_but_fit: int
-    """Rows of runs that ran out of memory and are judged to fit."""
-    largest_share: float
-    """Tensors at their peak over the memory for them, the largest of a run that
-    happened; NaN of none."""
-
-    @property
-    def misjudged(self) -> int:
-        """Rows that are judged against what happened."""
-        return self.ran_but_too_large + self.out_of_memory_but_fit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowResult:
-    """What became of one row."""
-
-    row: Row
-    """Row as it was written."""
-
-    code: str = ""
-    """Code of the reason why the row was refused, a key of
-    `nestsim.features.validation.rows.columns.REFUSALS`; empty if it was predicted."""
-
-    reason: str = ""
-    """Reason why the row was refused, in a sentence."""
-
-    basis: str = ""
-    """Column, or metric, that `measured` is from."""
-
-    measured: float = math.nan
-    """Time of a step [s] or memory [byte]; NaN for a run that ran out of memory."""
-
-    predicted: float = math.nan
-    """Time of a step [s] or memory [byte] by the replay."""
-
-    planned: float = math.nan
-    """Time of a step by the planner's timeline [s]; NaN for memory."""
-
-    band: Band | None = None
-    """Factors on `predicted`: eight of ten measured ones are to lie between them;
-    None with ideal software."""
-
-    memory_share: float = math.nan
-    """Predicted peak of the fullest device's tensors over what it has for them, which
-    decides whether a scenario's plan is feasible."""
-
-    preset: str = ""
-    """Name of the framework's preset."""
-
-    assumed: tuple[str, ...] = ()
-    """What the row does not say."""
-
-    __repr__ = short_repr
-
-    @property
-    def is_scored(self) -> bool:
-        """Whether there is an error to count."""
-        return not self.code and not math.isnan(self.measured)
-
-    @property
-    def ran_out_of_memory(self) -> bool:
-        """Whether the measured run did, and was predicted."""
-        return not self.code and math.isnan(self.measured)
-
-    @property
-    def fits(self) -> bool:
-        """Whether the plan of a predicted row fits in memory by the estimate."""
-        return self.memory_share <= 1.0
-
-    @property
-    def is_infeasible(self) -> bool:
-        """Whether the whole band of what it needs is above what there is."""
-        known = memory_band(self.preset)
-        low = 1.0 if known is None else known.band.low
-        share = self.memory_share
-        return judge_room(share, low * share, 1.0) == "infeasible"
-
-    @property
-    def is_misjudged(self) -> bool:
-        """Whether it fits and ran out of memory, or ran and is infeasible."""
-        if self.code:
-            return False
-        return self.fits if self.ran_out_of_memory else self.is_infeasible
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the row tells all that decides the result: quality A or A-."""
-        return self.row.words("quality") in FULL_QUALITY
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the measured time lies in the prediction's band."""
-        if self.band is None or not self.is_scored:
-            return False
-        low, high = self.band
-        return low * self.predicted <= self.measured <= high * self.predicted
-
-    @property
-    def error(self) -> float:
-        """Relative, with its sign."""
-        return (self.predicted - self.measured) / self.measured
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationResult:
-    """What became of a file of measurements."""
-
-    name: str
-    """The file's."""
-
-    kind: str
-    """``"throughput"`` or ``"memory"``."""
-
-    rows: tuple[RowResult, ...]
-    """One for each row, in the order of the file."""
-
-    __repr__ = short_repr
-
-    @property
-    def scored(self) -> tuple[RowResult, ...]:
-        """Rows with an error."""
-        return tuple(row for row in self.rows if row.is_scored)
-
-    def judgement(self) -> "Judgement":
-        """Return how feasible the plans of all predicted rows are judged to be."""
-        return _judgement(tuple(row for row in self.rows if not row.code))
-
-    def judgement_by(self, column: str) -> "dict[str, Judgement]":
-        """Return the same for rows that agree in a column."""
-        keyed = ((_key(row, column), row) for row in self.rows if not row.code)
-        return {key: _judgement(tuple(rows)) for key, rows in grouped(keyed).items()}
-
-    @property
-    def refused(self) -> tuple[RowResult, ...]:
-        """Rows that could not be expressed."""
-        return tuple(row for row in self.rows if row.code)
-
-    def errors(self) -> Errors:
-        """Return the errors of all scored rows."""
-        return _errors(self.scored)
-
-    def errors_by(self, column: str) -> dict[str, Errors]:
-        """Return the errors of scored rows that agree in a column."""
-        keyed = ((_key(row, column), row) for row in self.scored)
-        return {key: _errors(tuple(rows)) for key, rows in grouped(keyed).items()}
-
-    def coverage(self) -> float:
-        """Return the part of scored rows that lie in their band; NaN of none."""
-        banded = [row for row in self.scored if row.band is not None]
-        if not banded:
-            return math.nan
-        return sum(row.is_inside for row in banded) / len(banded)
-
-    def ranking(self) -> Ranking:
-        """Return how well different plans for the same job are put in order."""
-        return _ranking(self.scored)
-
-    def ranking_by(self, column: str) -> dict[str, Ranking]:
-        """Return the same for rows that agree in a column."""
-        keyed = ((_key(row, column), row) for row in self.scored)
-        return {key: _ranking(tuple(rows)) for key, rows in grouped(keyed).items()}
-
-
-def _key(row: RowResult, column: str) -> str:
-    return row.row.source if column == "source_key" else row.row.words(column)
-
-
-def _errors(rows: tuple[RowResult, ...]) -> Errors:
-    return errors_of([row.measured for row in rows], [row.predicted for row in rows])
-
-
-def _judgement(rows: tuple[RowResult, ...]) -> Judgement:
-    ran = [row for row in rows if not row.ran_out_of_memory]
-    complete = [row for row in ran if row.is_complete]
-    gone = [row for row in rows if row.ran_out_of_memory]
-    return Judgement(
-        ran=len(ran),
-        ran_but_too_large=sum(row.is_misjudged for row in ran),
-        complete=len(complete),
-        complete_but_too_large=sum(row.is_misjudged for row in complete),
-        out_of_memory=len(gone),
-        out_of_memory_but_fit=sum(row.is_misjudged for row in gone),
-        largest_share=max((row.memory_share for row in ran), default=math.nan),
-    )
-
-
-def _ranking(rows: tuple[RowResult, ...]) -> Ranking:
-    keyed = ((tuple(_key(row, name) for name in GROUP_COLUMNS), row) for row in rows)
-    return ranking_of(
-        ([row.measured for row in own], [row.predicted for row in own])
-        for own in grouped(keyed).values()
-    )
 
 
 def validate(
@@ -259,12 +35,11 @@ def validate(
     Parameters
     ----------
     measurements
-        What `nestsim.features.validation.rows.columns.read_measurements` read.
+        What `nestsim.features.validation.columns.read_measurements` read.
     progress
         Called with every row.
     """
-    predictor = Predictor()
-    score = _score_time if measurements.kind == "throughput" else _score_memory
+    predictor, score = Predictor(), _SCORES[measurements.kind]
     rows = measurements.rows
     if measurements.kind == "memory":
         rows = with_notes_of_run(rows)
@@ -272,67 +47,135 @@ def validate(
     for index, row in enumerate(rows):
         if progress is not None:
             progress(f"row {index + 1:,} of {len(rows):,}", index / len(rows))
-        results.append(_result(predictor, row, score))
+        try:
+            results.append(score(predictor, row))
+        except RowRefusedError as refusal:
+            results.append(RowResult(row=row, code=refusal.code, reason=refusal.reason))
     return ValidationResult(
         name=measurements.name, kind=measurements.kind, rows=tuple(results)
     )
 
 
-Score = Callable[[Predictor, Row], RowResult]
-"""Function that predicts a row and holds it against what was measured."""
+def score_time(predictor: Predictor, row: Row) -> RowResult:
+    """Predict the time of a step.
 
-
-def _result(predictor: Predictor, row: Row, score: Score) -> RowResult:
-    try:
-        return score(predictor, row)
-    except RowRefusedError as refusal:
-        return RowResult(row=row, code=refusal.code, reason=refusal.reason)
-
-
-def _score_time(predictor: Predictor, row: Row) -> RowResult:
+    Raises
+    ------
+    RowRefusedError
+        If the row cannot be expressed; so all scores do.
+    """
     case = predictor.settled(read_case(row))
     measured = measured_time(case, predictor.graph(case))
     predicted = predictor.predict(case, memory=True)
+    setting = Setting(
+        source=case.row.source,
+        software=case.software.name,
+        accelerator=case.accelerator.name,
+        num_devices=case.num_devices,
+        has_experts=bool(case.model.num_moe_experts),
+        assumes_layout=case.assumes_layout,
+    )
     return RowResult(
         row=row,
         basis=measured.basis,
         measured=measured.value,
         predicted=predicted.iteration_time,
         planned=predicted.planned_time,
-        band=_band(case),
+        band=band(setting),
         memory_share=predicted.memory_share,
         preset=case.preset,
         assumed=case.assumed,
     )
 
 
-def _band(case: Case) -> Band | None:
-    return band(
-        Setting(
-            source=case.row.source,
-            software=case.software.name,
-            accelerator=case.accelerator.name,
-            num_devices=case.num_devices,
-            has_experts=bool(case.model.num_moe_experts),
-            assumes_layout=case.assumes_layout,
-        )
-    )
-
-
-def _memory_band(preset: str) -> Band | None:
-    known = memory_band(preset)
-    return None if known is None else known.band
-
-
-def _score_memory(predictor: Predictor, row: Row) -> RowResult:
-    score = score_memory(predictor, row)
+def score_memory(predictor: Predictor, row: Row) -> RowResult:
+    """Predict the memory of a device."""
+    measured = measured_memory(row)
+    what = counted(row.words("metric"))
+    case = read_stage(row)
+    if case is not None:
+        ((degrees, _, blocks),) = case.stages
+        workload = predictor.workload(case)
+        table = workload.table(degrees)
+        held = block_stage_memory(workload.parameter_bytes, table, blocks)
+        tensors = sum(held.get(part, 0.0) for part in what.parts or held)
+        share = memory_share(workload, sum(held.values()))
+    else:
+        case = predictor.settled(read_case(row))
+        place = _place(row.words("where"), case.plan.pipeline_model_parallel_size)
+        prediction = predictor.predict(case, memory=True)
+        stages = prediction.memory
+        if place is not None:
+            stages = stages[place : place + 1]
+        tensors = max(_replayed(stage, what) for stage in stages)
+        share = prediction.memory_share
+    known = memory_band(case.preset)
     return RowResult(
         row=row,
-        basis=score.measured.basis,
-        measured=score.measured.value,
-        predicted=score.predicted,
-        band=_memory_band(score.case.preset),
-        memory_share=score.memory_share,
-        preset=score.case.preset,
-        assumed=score.case.assumed,
+        basis=measured.basis,
+        measured=measured.value,
+        predicted=_shown(predictor, case, what, tensors),
+        band=None if known is None else known.band,
+        memory_share=share,
+        preset=case.preset,
+        assumed=case.assumed,
     )
+
+
+def score_collective(_predictor: Predictor, row: Row) -> RowResult:
+    """Predict the time of a collective."""
+    case = read_collective(row)
+    return RowResult(
+        row=row,
+        basis=case.basis,
+        measured=case.measured,
+        predicted=predicted_time(case),
+        assumed=case.assumed,
+        collective=case,
+    )
+
+
+_SCORES: Mapping[str, Callable[[Predictor, Row], RowResult]] = MappingProxyType(
+    {
+        "throughput": score_time,
+        "memory": score_memory,
+        "collectives": score_collective,
+    }
+)
+"""Kind of measurements -> what predicts a row."""
+
+
+def _replayed(stage: PredictedMemory, what: Counted) -> float:
+    if not what.parts:
+        return stage.peak
+    return sum(float(getattr(stage, part)) for part in what.parts)
+
+
+def _shown(predictor: Predictor, case: Case, what: Counted, tensors: float) -> float:
+    """Return what the metric shows at a peak of tensors [byte]."""
+    if what.of == "tensors":
+        return tensors
+    allocator = predictor.workload(case).allocator
+    shown = {
+        "allocated": allocator.allocated,
+        "reserved": allocator.reserved,
+        "device": allocator.device,
+    }
+    return shown[what.of](tensors)
+
+
+def _place(where: str, num_stages: int) -> int | None:
+    """Return the stage that was measured; None for whichever holds most."""
+    written = where.lower()
+    number = re.match(r"stage ([0-9]{1,9})\b", written)
+    if number is not None:
+        if int(number[1]) < num_stages:
+            return int(number[1])
+        raise RowRefusedError("contradiction", f"no {where} among {num_stages} stages")
+    if written.startswith("last rank") or written == "last pipeline stage":
+        return num_stages - 1
+    if written == "first pipeline stage":
+        return 0
+    if written.startswith(("max", "any", "first/last", "not stated")) or not written:
+        return None
+    raise RowRefusedError("other-place", f"where is {where}")

@@ -10,11 +10,11 @@ from typing import Any
 
 from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
-from estimators.training import TrainingSpec
 from nestsim.launch.job import LaunchGap, LaunchJob
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import OptionTable
 from planner.plans.spec import DEFAULT_ORDER
+from topologies.input_file import Value
 
 _EXECUTION = (
     *("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm"),
@@ -46,11 +46,8 @@ def stated_gaps(
         setting = name.partition(":")[0]
         if cases.get(name, False):
             value = values.get(setting)
-            yield LaunchGap(
-                setting=setting,
-                value=setting_value(job, setting) if value is None else value,
-                reason=reason.format(**values),
-            )
+            value = setting_value(job, setting) if value is None else value
+            yield LaunchGap(setting, value, reason.format(**values))
 
 
 def _common_cases(job: LaunchJob, framework: str) -> dict[str, bool]:
@@ -104,7 +101,7 @@ def setting_value(job: LaunchJob, setting: str) -> Any:
         return job.settings.order or DEFAULT_ORDER
     elif (value := getattr(job.settings, name)) is not None:
         return list(value) if isinstance(value, tuple) else value
-    return next(getattr(one, name) for one in holders if hasattr(one, name))
+    return next(getattr(holder, name) for holder in holders if hasattr(holder, name))
 
 
 def written_plain(job: LaunchJob, table: OptionTable, settings: str) -> dict[str, Any]:
@@ -126,6 +123,12 @@ def sizes_in_words(spec: TransformerSpec) -> str:
     )
 
 
+_IN_FULL = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+_NOT_THERE = ("fp8_param_gather", "gradient_copies", "casts_gradients")
+_AS_KEPT = ("moe_dispatch_precision", "gather_precision", "reduce_precision")
+"""Settings of training whose masters and states are in fp32, without extras."""
+
+
 def training_gaps(
     job: LaunchJob, framework: str, matmuls: Iterable[str], usual: Mapping[str, Any]
 ) -> Iterator[LaunchGap]:
@@ -145,7 +148,14 @@ def training_gaps(
     usual
         Setting -> what it has, where that is neither.
     """
-    known = {**_plain_mixed_precision(job.training, matmuls), **usual}
+    matmul = job.training.matmul_precision
+    known: dict[str, Any] = {
+        **dict.fromkeys(_IN_FULL, "fp32"),
+        **dict.fromkeys(_NOT_THERE, False),
+        **dict.fromkeys(_AS_KEPT, ""),
+        "matmul_precision": matmul if matmul in set(matmuls) else "",
+        **usual,
+    }
     replicas = job.plan.parallel.data_parallel_size
     batch = job.plan.micro_batch_size * replicas * job.plan.num_microbatches
     known["global_batch_size"] = batch
@@ -153,42 +163,18 @@ def training_gaps(
         value = getattr(job.training, field.name)
         if field.name in known and value != known[field.name]:
             has = "none of its own" if known[field.name] == "" else known[field.name]
-            yield LaunchGap(
-                setting=f"training.{field.name}",
-                value=value,
-                reason=f"{framework} has {has}.",
-            )
-
-
-def _plain_mixed_precision(
-    training: TrainingSpec, matmuls: Iterable[str]
-) -> dict[str, Any]:
-    """Return settings of training with masters and states in fp32, and no extras."""
-    matmul = training.matmul_precision
-    return {
-        "main_params_dtype": "fp32",
-        "exp_avg_dtype": "fp32",
-        "exp_avg_sq_dtype": "fp32",
-        "matmul_precision": matmul if matmul in set(matmuls) else "",
-        "fp8_param_gather": False,
-        "moe_dispatch_precision": "",
-        "gather_precision": "",
-        "reduce_precision": "",
-        "gradient_copies": False,
-        "casts_gradients": False,
-    }
+            reason = f"{framework} has {has}."
+            yield LaunchGap(f"training.{field.name}", value, reason)
 
 
 def expert_group_gaps(job: LaunchJob, framework: str) -> Iterator[LaunchGap]:
     """Yield experts that are spread over data-parallel ranks alone, which few do."""
     parallel = job.plan.parallel
     if parallel.experts_within_data:
-        yield LaunchGap(
-            setting="expert_model_parallel_size",
-            value=parallel.expert_model_parallel_size,
-            reason=f"{framework} spreads experts over all ranks of a stage, the plan "
-            "over data-parallel ranks alone.",
-        )
+        ranks = "over all ranks of a stage, the plan over data-parallel ranks alone."
+        reason = f"{framework} spreads experts {ranks}"
+        size = parallel.expert_model_parallel_size
+        yield LaunchGap("expert_model_parallel_size", size, reason)
 
 
 _SOME_LLAMA = "llama3-8b"
@@ -208,6 +194,26 @@ _OF_TRAINING = frozenset(
     }
 )
 """What a job may have otherwise than the library, with the same weights otherwise."""
+
+
+def left_over(devices: int | None, others: int, where: str, what: str) -> int:
+    """Return a size that is left open: the devices over those of other sizes.
+
+    Raises
+    ------
+    InputError
+        If nothing says how many devices there are, or the others do not divide them.
+    """
+    if devices is None:
+        raise Value(-1, where).error(
+            "takes all devices that are left, and nothing says how many there are",
+            "--num-devices N",
+        )
+    if devices % others or not devices:
+        raise Value(f"{devices} devices", where).error(
+            f"the devices do not split by the other {what}", f"a multiple of {others}"
+        )
+    return devices // others
 
 
 def strongest(modes: Iterable[str]) -> str:

@@ -15,10 +15,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nestsim.document.dumps import dump_json
-from nestsim.launch.formats.megatron.carried import TOKENS
-from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
-from nestsim.launch.onto.kinds import (
+from nestsim.launch.formats.megatron.options import TOKENS
+from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchGap, LaunchJob
+from nestsim.launch.onto.mapping_text import (
     OptionText,
+    TomlText,
+    TreeText,
     first_like,
     is_toml,
     is_tree,
@@ -28,7 +30,6 @@ from nestsim.launch.onto.kinds import (
     values_of,
     word_of,
 )
-from nestsim.launch.onto.mapping_text import TomlText, TreeText
 from nestsim.launch.onto.script_text import (
     LAUNCHER,
     NODES,
@@ -36,7 +37,6 @@ from nestsim.launch.onto.script_text import (
     ScriptText,
     hyphenated,
 )
-from nestsim.launch.ranks import RANK_MAP
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import READERS, WRITERS, LaunchReader, find_reader
 from nestsim.launch.shell.follow import follow_script
@@ -253,12 +253,7 @@ class _Merge:
             if self.format == "deepspeed":
                 self._add_config(tree_options(texts, ".json"))
 
-    def _add(
-        self,
-        file: str,
-        editor: OptionText,
-        options: Mapping[str, Any],
-    ) -> None:
+    def _add(self, file: str, editor: OptionText, options: Mapping[str, Any]) -> None:
         self.editors[file] = editor
         if not options:
             return
@@ -504,14 +499,9 @@ class _Merge:
         if reached and self.is_the_job(reached):
             gaps = []
         if mapped:
-            gaps.append(
-                LaunchGap(
-                    setting="placement",
-                    value=self.job.plan.placement,
-                    reason=f"{self.source.path.name} starts ranks in their order; "
-                    f"{RANK_MAP} says on which node and device each must run.",
-                )
-            )
+            where = f"{RANK_MAP} says on which node and device each must run."
+            reason = f"{self.source.path.name} starts ranks in their order; {where}"
+            gaps.append(LaunchGap("placement", self.job.plan.placement, reason))
         gaps += self._left(target, reached or {}, mapped=mapped)
         notes = [*self._environment()]
         if (start := self.source.num_devices) and not mapped:
@@ -567,12 +557,12 @@ class _Merge:
             for name in {**asked, **now}:
                 value = asked.get(name)
                 if value != now.get(name) and not (mapped and name == "placement"):
-                    outer = "" if table == "plan" else f"{table}."
+                    setting = name if table == "plan" else f"{table}.{name}"
                     yield LaunchGap(
-                        setting=f"{outer}{name}",
-                        value=value,
-                        reason=f"{self.source.path.name} says {now.get(name)}, and no "
-                        "option of it was found that changes that.",
+                        setting,
+                        value,
+                        f"{self.source.path.name} says {now.get(name)}, and no option "
+                        "of it was found that changes that.",
                     )
 
 

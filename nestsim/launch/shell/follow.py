@@ -14,19 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
-from nestsim.launch.shell.commands import CommandShell
-from nestsim.launch.shell.conditions import double_brackets_hold
-from nestsim.launch.shell.declaring import (
-    DECLARING,
-)
-from nestsim.launch.shell.marks import (
-    HERE,
-    MARK,
-    first_unknown,
-    unknown,
-    without_unset,
-)
-from nestsim.launch.shell.patterns import matches
+from nestsim.launch.shell.builtins import DECLARING
+from nestsim.launch.shell.commands import CommandShell, double_brackets_hold
+from nestsim.launch.shell.expressions import matches
+from nestsim.launch.shell.marks import HERE, MARK, first_unknown, unknown, without_unset
 from nestsim.launch.shell.state import (
     MOST_STEPS,
     Ended,

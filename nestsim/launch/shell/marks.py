@@ -46,19 +46,19 @@ def is_set_by_machine(name: str) -> bool:
 
 
 def _is_unset(name: str) -> bool:
-    found = _UNSET.fullmatch(name)
-    return found is not None and not is_set_by_machine(found[1])
+    variable = _UNSET.fullmatch(name)
+    return variable is not None and not is_set_by_machine(variable[1])
 
 
 def without_unset(word: str) -> str:
     """Return a word with nothing in place of variables that nothing sets."""
-    return MARK.sub(lambda found: "" if _is_unset(found[1]) else found[0], word)
+    return MARK.sub(lambda mark: "" if _is_unset(mark[1]) else mark[0], word)
 
 
 def first_unknown(word: str) -> str | None:
     """Return what is not known in a word, as the script writes it; None if all is."""
-    found = MARK.search(word)
-    return None if found is None else found[1].replace(_UNBROKEN, " ")
+    mark = MARK.search(word)
+    return None if mark is None else mark[1].replace(_UNBROKEN, " ")
 
 
 def known_word(word: str, where: str) -> str:
@@ -91,4 +91,4 @@ def without_unknown(word: str) -> str:
 
 def readable(word: str) -> str:
     """Return a word with names in place of what is not known."""
-    return MARK.sub(lambda found: found[1].replace(_UNBROKEN, " "), word)
+    return MARK.sub(lambda mark: mark[1].replace(_UNBROKEN, " "), word)

@@ -95,14 +95,14 @@ class Variables:
         """Return variables of a shell that begins with these, or with the exported."""
         table = {
             name: replace(
-                one,
-                value=dict(one.value) if isinstance(one.value, dict) else one.value,
-                is_readonly=one.is_readonly and not exported,
+                held,
+                value=dict(held.value) if isinstance(held.value, dict) else held.value,
+                is_readonly=held.is_readonly and not exported,
             )
-            for name, one in self.table.items()
-            if not exported or one.is_seen
+            for name, held in self.table.items()
+            if not exported or held.is_seen
         }
-        self.grow(sum(len(one.items) for one in table.values()))
+        self.grow(sum(len(held.items) for held in table.values()))
         return Variables(
             table=table,
             fixed=self.fixed,
@@ -113,14 +113,16 @@ class Variables:
 
     def text(self, name: str) -> str | None:
         """Return a variable as one text; None if it is not set."""
-        found = self.table.get(name)
-        return None if found is None else found.text
+        held = self.table.get(name)
+        return None if held is None else held.text
 
     def texts(self) -> dict[str, str]:
         """Return all that are set, as texts."""
         self.grow(len(self.table))
         return {
-            name: one.text for name, one in self.table.items() if one.text is not None
+            name: held.text
+            for name, held in self.table.items()
+            if held.text is not None
         }
 
     def environment(self) -> dict[str, str]:
@@ -139,15 +141,15 @@ class Variables:
         if name in self.fixed:
             return None
         new = Variable(is_exported=name in self.exported)
-        found = self.table.setdefault(name, new)
-        found.is_exported = found.is_exported or self.exports_all
-        if found.is_readonly:
+        held = self.table.setdefault(name, new)
+        held.is_exported = held.is_exported or self.exports_all
+        if held.is_readonly:
             raise InputError(
                 "is read-only in the script, which sets it again",
                 where=name,
                 expected="a variable that is set once",
             )
-        return found
+        return held
 
     def assign(
         self, name: str, value: str | Sequence[str], key: int | str | None = None
@@ -251,8 +253,8 @@ class Stdin:
         """Read all that is left."""
         if self.text is None:
             return None
-        found, self.at = self.text[self.at :], len(self.text)
-        return found
+        text, self.at = self.text[self.at :], len(self.text)
+        return text
 
     def line(self, end: str = "\n") -> tuple[str, bool] | None:
         """Read a line; return it, and whether it has an end. None if not known."""
@@ -261,8 +263,8 @@ class Stdin:
         stop = self.text.find(end, self.at) if end else -1
         if stop < 0:
             return self.rest() or "", False
-        found, self.at = self.text[self.at : stop], stop + 1
-        return found, True
+        text, self.at = self.text[self.at : stop], stop + 1
+        return text, True
 
 
 @dataclass(slots=True)

@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from nestsim.launch.shell.arithmetic import value_of
+from nestsim.launch.shell.expressions import (
+    escaped,
+    expression,
+    spread_braces,
+    unescaped,
+    value_of,
+)
 from nestsim.launch.shell.marks import (
     HERE,
     MARK,
@@ -18,12 +24,6 @@ from nestsim.launch.shell.marks import (
     is_set_by_machine,
     unknown,
     without_unset,
-)
-from nestsim.launch.shell.patterns import (
-    escaped,
-    expression,
-    spread_braces,
-    unescaped,
 )
 from nestsim.launch.shell.state import Inside, Variables, separators
 from nestsim.launch.shell.tree import (
@@ -558,7 +558,7 @@ class _Parameter:
         where = {"/#": rf"\A(?:{pattern})", "/%": rf"(?:{pattern})\Z"}
         return re.sub(
             where.get(op, pattern),
-            lambda found: by if found[0] or op in where else "",
+            lambda match: by if match[0] or op in where else "",
             held,
             count=0 if op == "//" else 1,
             flags=re.DOTALL,

@@ -10,25 +10,17 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from estimators.collectives.transports import Scope
 from estimators.operators.profile import Profile, read_profile
-from nestsim.scenario.base import (
-    Bandwidth,
-    Count,
-    Latency,
-    SizeOrNothing,
-    Table,
-    Text,
-    input_file,
-)
-from nestsim.scenario.hardware.accelerator import AnyAccelerator, build_accelerator
-from nestsim.scenario.hardware.degraded import DegradedTable
-from nestsim.scenario.hardware.described import SlurmTable
-from nestsim.scenario.hardware.groups import (
+from nestsim.scenario.base import BuiltFrom, Table, input_file
+from nestsim.scenario.hardware.accelerator import (
     MOST_GROUPS,
+    AnyAccelerator,
     DeviceGroup,
     GroupTable,
+    build_accelerator,
     build_groups,
 )
-from nestsim.scenario.hardware.infragraph import InfraGraphTable
+from nestsim.scenario.hardware.degraded import DegradedTable
+from nestsim.scenario.hardware.described import InfraGraphTable, SlurmTable
 from nestsim.scenario.hardware.nccl_topo import NcclTopoTable
 from nestsim.scenario.hardware.network import (
     CustomTable,
@@ -41,7 +33,9 @@ from topologies.accelerators import (
     accelerator_names,
     usual_host,
 )
+from topologies.degrade import Degradation
 from topologies.errors import InputError
+from topologies.settings import Bandwidth, Count, Latency, SizeOrNothing, Text
 from topologies.specs import CustomSpec, DevicesSpec, NetworkSpec
 from topologies.units import format_size
 
@@ -150,7 +144,7 @@ class ClusterTable(Table):
     )
     """What stands behind each device, for plans that offload."""
 
-    degraded: DegradedTable | None = Field(
+    degraded: Annotated[Degradation, BuiltFrom(DegradedTable)] | None = Field(
         None, examples=[{"removed_links": ["leaf 0 <-> spine"]}]
     )
     """What of the cluster is slow or gone. Left out, nothing is."""

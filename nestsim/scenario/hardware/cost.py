@@ -5,24 +5,26 @@ the cost, and reports say so.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
-from pydantic import Field
-from pydantic_core import CoreSchema, core_schema
+from annotated_types import Ge, Gt, Le
 
-from nestsim.scenario.base import (
-    Bandwidth,
-    Count,
-    Distinct,
-    Power,
-    Quantity,
-    Table,
-    Text,
-)
 from topologies.accelerators import Accelerator
 from topologies.errors import InputError
+from topologies.settings import (
+    Bandwidth,
+    Count,
+    Derived,
+    Distinct,
+    Examples,
+    Listed,
+    Power,
+    Quantity,
+    Spec,
+    Text,
+)
 from topologies.units import currency
 
 YEAR = 365.0 * 24.0 * 3600.0
@@ -32,11 +34,8 @@ MOST_ENTRIES = 100
 """Entries of the lists of links and switches, at most."""
 
 
-class Price(NamedTuple):
-    """An amount of money, or of money for a time or an energy."""
-
-    value: float
-    """In base units: [currency], [currency/s] or [currency/J]."""
+class Price(float):
+    """An amount of money, or of money for a time or an energy [currency]."""
 
     currency: str
     """Three letters, such as ``"USD"``."""
@@ -52,148 +51,46 @@ class Priced(Quantity):
         As of a quantity.
     """
 
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: object
-    ) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.price)
-
-    def price(self, value: object) -> Price:
+    def parse(self, value: object) -> Price:
         """Return the amount with its currency."""
-        return Price(self.parse(value), currency(value))
+        price = Price(Quantity.parse(self, value))
+        price.currency = currency(value)
+        return price
 
 
-Money = Annotated[Price, Priced("price", ("1200 USD", "0 USD"), may_be_zero=True)]
+Money = Annotated[float, Priced("price", ("1200 USD", "0 USD"), may_be_zero=True)]
 """0 or more [currency]."""
 
-MoneyPerTime = Annotated[Price, Priced("price of time", ("2.50 USD/h",))]
+MoneyPerTime = Annotated[float, Priced("price of time", ("2.50 USD/h",))]
 """More than 0 [currency/s]."""
 
-MoneyPerEnergy = Annotated[Price, Priced("price of energy", ("0.08 USD/kWh",))]
+MoneyPerEnergy = Annotated[float, Priced("price of energy", ("0.08 USD/kWh",))]
 """More than 0 [currency/J]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkPrice:
-    """Prices and powers of links of one speed; None for what is not said."""
-
-    bandwidth: float
-    """Of one cable and its ports, per direction [byte/s]."""
-
-    levels: tuple[str, ...] = ()
-    """Levels that it holds for; empty for all outside nodes that no other names."""
-
-    nic: float | None = None
-    """Price of an end at a device or a node [currency]."""
-
-    nic_power: float | None = None
-    """Power of an end at a device or a node [W]."""
-
-    switch_port: float | None = None
-    """Price of an end at a switch [currency]."""
-
-    switch_port_power: float | None = None
-    """Power of an end at a switch [W]."""
-
-    cable: float | None = None
-    """Price of a cable [currency]."""
-
-    transceiver: float | None = None
-    """Price of the transceiver at either end of a cable [currency]."""
-
-    transceiver_power: float | None = None
-    """Power of the transceiver at either end of a cable [W]."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchPrice:
-    """Price and power of whole switches; None for what is not said."""
-
-    bandwidth: float
-    """Of all ports of one switch together, per direction [byte/s]."""
-
-    levels: tuple[str, ...] = ()
-    """Levels that it holds for; empty for all outside nodes that no other names."""
-
-    price: float | None = None
-    """Price of one switch [currency]."""
-
-    power: float | None = None
-    """Power of one switch [W]."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostSpec:
-    """What a cluster costs and draws; None for what is not said."""
-
-    currency: str = ""
-    """Of all prices; empty without any."""
-
-    device_hour: float | None = None
-    """Rent of one device [currency/s]."""
-
-    device: float | None = None
-    """Price of one device [currency]."""
-
-    node: float | None = None
-    """Price of one node beside its devices [currency]."""
-
-    devices_per_node: int | None = None
-    """Devices of one node; None for what the network says."""
-
-    years: float | None = None
-    """Over which prices are written off; None without prices [s]."""
-
-    electricity: float | None = None
-    """Price of energy [currency/J]."""
-
-    power_usage_effectiveness: float = 1.0
-    """Power of the whole site over that of its machines."""
-
-    device_power: float | None = None
-    """Power of one device when it works [W]."""
-
-    device_power_source: str = ""
-    """Where it was published; empty where the scenario says it."""
-
-    power_factor: float = 1.0
-    """Average power of a device over a step, waiting included, over
-    `device_power`."""
-
-    node_power: float | None = None
-    """Power of one node beside its devices [W]."""
-
-    links: tuple[LinkPrice, ...] = ()
-    """Links by speed."""
-
-    switches: tuple[SwitchPrice, ...] = ()
-    """Switches by bandwidth."""
-
-    tokens: float | None = None
-    """Tokens of the whole run; None if nobody asks."""
-
-
-class LinkCostTable(Table):
+class LinkPrice(Spec):
     """What links of one speed cost and draw: NICs, ports of switches, cables."""
 
-    bandwidth: Bandwidth = Field(examples=["400 Gbit/s"])
+    bandwidth: Annotated[Bandwidth, Examples("400 Gbit/s")]
     """What one cable and its ports carry per direction: links of more bandwidth are
     several cables side by side [byte/s]."""
 
-    levels: Distinct[Text] | None = Field(None, examples=[["leaf", "spine"]])
+    levels: Annotated[Distinct[Text], Examples(["leaf", "spine"], default=None)] = ()
     """Levels of the network that these are the links of: those of their children into
     them. Left out, all levels outside nodes that no other entry names."""
 
     nic: Money | None = None
     """Price of one end at a device or a node, its adapter [currency]."""
 
-    nic_power: Power | None = Field(None, examples=["25 W"])
+    nic_power: Annotated[Power | None, Examples("25 W")] = None
     """Power of one end at a device or a node [W]."""
 
     switch_port: Money | None = None
     """Price of one end at a switch: a switch's price over its ports, if switches are
     not priced whole [currency]."""
 
-    switch_port_power: Power | None = Field(None, examples=["20 W"])
+    switch_port_power: Annotated[Power | None, Examples("20 W")] = None
     """Power of one end at a switch [W]."""
 
     cable: Money | None = None
@@ -202,56 +99,32 @@ class LinkCostTable(Table):
     transceiver: Money | None = None
     """Price of the transceiver at either end of each cable [currency]."""
 
-    transceiver_power: Power | None = Field(None, examples=["8 W"])
+    transceiver_power: Annotated[Power | None, Examples("8 W")] = None
     """Power of the transceiver at either end of each cable [W]."""
 
-    def build(self) -> LinkPrice:
-        """Return the record for the cost of a cluster."""
-        said = _amounts(self, ("bandwidth", "levels"))
-        if not said:
-            raise InputError(
-                "says neither a price nor a power",
-                where="bandwidth",
-                expected='at least one of both, such as cable = "900 USD"',
-            )
-        return LinkPrice(
-            bandwidth=self.bandwidth, levels=tuple(self.levels or ()), **said
-        )
 
-
-class SwitchCostTable(Table):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchPrice(Spec):
     """What a switch costs and draws."""
 
-    bandwidth: Bandwidth = Field(examples=["25.6 Tbit/s"])
+    bandwidth: Annotated[Bandwidth, Examples("25.6 Tbit/s")]
     """What all ports of one switch carry together, per direction: where the network
     draws a larger one it is several side by side [byte/s]."""
 
-    levels: Distinct[Text] | None = Field(None, examples=[["leaf", "spine"]])
+    levels: Annotated[Distinct[Text], Examples(["leaf", "spine"], default=None)] = ()
     """Levels of the network that these are the switches of; "switches" in a network
     that is listed link by link. Left out, all levels outside nodes that no other entry
     names."""
 
-    price: Money | None = Field(None, examples=["30000 USD"])
+    price: Annotated[Money | None, Examples("30000 USD")] = None
     """Price of one switch [currency]."""
 
-    power: Power | None = Field(None, examples=["1.2 kW"])
+    power: Annotated[Power | None, Examples("1.2 kW")] = None
     """Power of one switch [W]."""
 
-    def build(self) -> SwitchPrice:
-        """Return the record for the cost of a cluster."""
-        said = _amounts(self, ("bandwidth", "levels"))
-        if not said:
-            raise InputError(
-                "says neither a price nor a power",
-                where="bandwidth",
-                expected='at least one of both, such as price = "30000 USD"',
-            )
-        return SwitchPrice(
-            bandwidth=self.bandwidth, levels=tuple(self.levels or ()), **said
-        )
 
-
-class CostTable(Table):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSpec(Spec):
     """What the cluster costs and draws; left out, reports say nothing of money.
 
     Either the price of a device's hour, which all else may be part of, or what things
@@ -262,55 +135,65 @@ class CostTable(Table):
     device_hour: MoneyPerTime | None = None
     """Rent of one device, idle or not [currency/s]."""
 
-    device: Money | None = Field(None, examples=["25000 USD"])
+    device: Annotated[Money | None, Examples("25000 USD")] = None
     """Price of one device [currency]."""
 
-    node: Money | None = Field(None, examples=["80000 USD"])
+    node: Annotated[Money | None, Examples("80000 USD")] = None
     """Price of one node beside its devices: host, chassis, links inside [currency]."""
 
-    devices_per_node: Count | None = Field(None, examples=[8])
+    devices_per_node: Annotated[Count | None, Examples(8)] = None
     """Devices of one node. Left out, as the network says, and 8 in networks that do not
     say."""
 
-    years: float | None = Field(None, gt=0, le=100, examples=[4])
+    years: Annotated[Annotated[float, Gt(0), Le(100)] | None, Examples(4)] = None
     """Years over which prices are written off, each second alike and without interest;
     needed with any price of a thing."""
 
     electricity: MoneyPerEnergy | None = None
     """Price of energy [currency/J]."""
 
-    power_usage_effectiveness: float = Field(1.0, ge=1, le=10, examples=[1.2])
+    power_usage_effectiveness: Annotated[float, Ge(1), Le(10), Examples(1.2)] = 1.0
     """Power of the whole site over the power of its machines (PUE)."""
 
-    device_power: Power | None = Field(None, examples=["700 W"])
+    device_power: Annotated[Power | None, Examples("700 W")] = None
     """Power of one device when it works. Left out, the catalogue's thermal design power
     [W]."""
 
-    power_factor: float = Field(1.0, gt=0, le=2, examples=[0.8])
+    power_factor: Annotated[float, Gt(0), Le(2), Examples(0.8)] = 1.0
     """Average power of a device over a training step, over `device_power`: devices that
     wait are not told from those that work."""
 
-    node_power: Power | None = Field(None, examples=["2.5 kW"])
+    node_power: Annotated[Power | None, Examples("2.5 kW")] = None
     """Power of one node beside its devices: processors, memory, fans [W]."""
 
-    links: Annotated[list[LinkCostTable], Field(max_length=MOST_ENTRIES)] = Field(
-        [], examples=[[{"bandwidth": "400 Gbit/s", "cable": "900 USD"}]]
-    )
+    links: Annotated[
+        tuple[LinkPrice, ...],
+        Listed(most=MOST_ENTRIES),
+        Examples([{"bandwidth": "400 Gbit/s", "cable": "900 USD"}]),
+    ] = ()
     """Links by speed. Of several entries for a level the slowest that carries one of
     the network's cables counts, or else the fastest."""
 
-    switches: Annotated[list[SwitchCostTable], Field(max_length=MOST_ENTRIES)] = Field(
-        [], examples=[[{"bandwidth": "25.6 Tbit/s", "price": "30000 USD"}]]
-    )
+    switches: Annotated[
+        tuple[SwitchPrice, ...],
+        Listed(most=MOST_ENTRIES),
+        Examples([{"bandwidth": "25.6 Tbit/s", "price": "30000 USD"}]),
+    ] = ()
     """Switches, if they are priced whole. Of several entries for a level the smallest
     with the ports that the level needs counts, or else the largest."""
 
-    tokens: float | None = Field(None, gt=0, le=1e20, examples=[15e12])
+    tokens: Annotated[Annotated[float, Gt(0), Le(1e20)] | None, Examples(15e12)] = None
     """Tokens that the whole run trains on: reports say what it costs and how long it
     takes."""
 
-    def build(self, accelerator: Accelerator) -> CostSpec:
-        """Return the record for the cost of a cluster.
+    currency: Annotated[str, Derived()] = ""
+    """Currency of all prices; empty without any."""
+
+    device_power_source: Annotated[str, Derived()] = ""
+    """Where the power of a device was published; empty where the scenario says it."""
+
+    def settled(self, accelerator: Accelerator) -> "CostSpec":
+        """Return it with what follows from its prices and from the device.
 
         Parameters
         ----------
@@ -322,77 +205,65 @@ class CostTable(Table):
         InputError
             If currencies differ, prices are not written off, or a power is not known.
         """
-        skipped = ("years", "links", "switches", "devices_per_node", "tokens")
-        links = tuple(_built("links", self.links))
-        switches = tuple(_built("switches", self.switches))
-        _check_alike("links", links)
-        _check_alike("switches", switches)
-        spec = CostSpec(
-            currency=self._currency(),
-            devices_per_node=self.devices_per_node,
-            years=None if self.years is None else self.years * YEAR,
-            links=links,
-            switches=switches,
-            tokens=self.tokens,
-            **{
-                "device_power": accelerator.tdp,
-                "device_power_source": ""
-                if self.device_power is not None
-                else accelerator.sources.get("tdp", ""),
-                **_amounts(self, skipped),
-            },
-        )
+        lists: dict[str, Sequence[LinkPrice | SwitchPrice]] = {
+            "links": self.links,
+            "switches": self.switches,
+        }
+        for name, entries in lists.items():
+            for index, entry in enumerate(entries):
+                _check_said(entry, f"{name}[{index}].bandwidth")
+            _check_alike(name, entries)
+        spec = replace(self, currency=_currency(self))
+        if spec.device_power is None:
+            source = accelerator.sources.get("tdp", "")
+            spec = replace(
+                spec, device_power=accelerator.tdp, device_power_source=source
+            )
         _check_years(spec)
         _check_power(spec, accelerator)
         return spec
 
-    def _currency(self) -> str:
-        """Return the one currency of all prices, empty without any."""
-        first, known = "", ""
-        for where, price in _prices(self):
-            if known and price.currency != known:
-                raise InputError(
-                    "is in another currency than the first price",
-                    where=where,
-                    got=price.currency,
-                    expected=f"{known}, as in {first}",
-                )
-            if not known:
-                first, known = where, price.currency
-        return known
+
+def _check_said(entry: LinkPrice | SwitchPrice, where: str) -> None:
+    """Refuse an entry without any price and power."""
+    parts = [field.name for field in fields(entry)][2:]
+    if all(getattr(entry, name) is None for name in parts):
+        price = "price" if isinstance(entry, SwitchPrice) else "cable"
+        example = {"price": "30000 USD", "cable": "900 USD"}[price]
+        raise InputError(
+            "says neither a price nor a power",
+            where=where,
+            expected=f'at least one of both, such as {price} = "{example}"',
+        )
 
 
-def _amounts(table: Table, skipped: Sequence[str]) -> dict[str, Any]:
-    """Return what a table says in base units, prices without their currency."""
-    written = {
-        name: getattr(table, name)
-        for name in type(table).model_fields
-        if name not in skipped and getattr(table, name) is not None
-    }
-    return {
-        name: one.value if isinstance(one, Price) else one
-        for name, one in written.items()
-    }
+def _currency(spec: CostSpec) -> str:
+    """Return the one currency of all prices, empty without any."""
+    first, known = "", ""
+    for where, price in _prices(spec):
+        if known and price.currency != known:
+            raise InputError(
+                "is in another currency than the first price",
+                where=where,
+                got=price.currency,
+                expected=f"{known}, as in {first}",
+            )
+        if not known:
+            first, known = where, price.currency
+    return known
 
 
-def _prices(table: Table, where: str = "") -> Iterator[tuple[str, Price]]:
+def _prices(
+    table: CostSpec | LinkPrice | SwitchPrice, where: str = ""
+) -> Iterator[tuple[str, Price]]:
     """Yield all prices of a table and of those in it, with the settings."""
-    for name in type(table).model_fields:
-        value = getattr(table, name)
+    for field in fields(table):
+        value = getattr(table, field.name)
         if isinstance(value, Price):
-            yield f"{where}{name}", value
-        elif isinstance(value, list):
+            yield f"{where}{field.name}", value
+        elif field.name in {"links", "switches"}:
             for index, entry in enumerate(value):
-                if isinstance(entry, Table):
-                    yield from _prices(entry, f"{where}{name}[{index}].")
-
-
-def _built(name: str, entries: Sequence[Any]) -> Iterator[Any]:
-    for index, entry in enumerate(entries):
-        try:
-            yield entry.build()
-        except InputError as error:
-            raise error.at(f"{name}[{index}]") from None
+                yield from _prices(entry, f"{where}{field.name}[{index}].")
 
 
 def _check_alike(name: str, entries: Sequence[LinkPrice | SwitchPrice]) -> None:
@@ -427,7 +298,7 @@ def _check_years(spec: CostSpec) -> None:
         raise InputError(
             "writes off nothing",
             where="years",
-            got=spec.years / YEAR,
+            got=spec.years,
             expected='the price of something, such as device = "25000 USD"',
         )
 

@@ -4,17 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nestsim.scenario.base import (
-    MAX_COUNT,
-    Distinct,
-    Factor,
-    Fraction,
-    Seed,
-    Table,
-    Text,
-)
+from nestsim.scenario.base import Table
 from topologies.degrade import Degradation, SlowDevice, SlowFraction, SlowLinks
 from topologies.errors import InputError
+from topologies.settings import MAX_COUNT, Distinct, Factor, Fraction, Seed, Text
 
 MOST_PARTS = 1000
 

@@ -11,27 +11,20 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from nestsim.scenario.base import (
-    Bandwidth,
-    Count,
-    Latency,
-    Table,
-    Text,
-    input_file,
-)
+from nestsim.scenario.base import Table, input_file
 from nestsim.scenario.hardware.network import (
-    Efficiency,
-    FabricTransportName,
     FatTreeTable,
     LevelTable,
     NetworkTable,
-    NodeTransportName,
+    NodesTable,
     Ratio,
     reached,
 )
 from topologies.errors import InputError
+from topologies.readers.infragraph import InfraOptions, read_infragraph
 from topologies.readers.link_collector import TreeRates, tree_links
 from topologies.readers.slurm import SlurmTopology, read_slurm
+from topologies.settings import Bandwidth, Latency, Text
 from topologies.specs import CustomSpec
 
 MAX_DESCRIBED = 2_000_000
@@ -69,7 +62,7 @@ class DescribedNetwork(NamedTuple):
     """Sentences on what the file does not say, or says and does not count."""
 
 
-class SlurmTable(Table):
+class SlurmTable(NodesTable):
     """The switches that Slurm knows; how fast they are is said here."""
 
     kind: Literal["slurm"]
@@ -88,21 +81,6 @@ class SlurmTable(Table):
     """Nodes that take part, as Slurm writes them. Left out, all. Switches that join
     none of them are left out, and those at the top that join one switch alone."""
 
-    devices_per_node: Count = Field(examples=[8])
-    """Devices of one node."""
-
-    node_bandwidth: Bandwidth
-    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
-
-    node_latency: Latency
-    """Latency of a device's link inside the node [s]."""
-
-    nic_bandwidth: Bandwidth
-    """Bandwidth of one NIC, per direction [byte/s]."""
-
-    nic_latency: Latency
-    """Latency of the link from a NIC to its switch [s]."""
-
     nic: Literal["device", "node"] = "device"
     """Whether every device has a NIC, or a node's devices share one."""
 
@@ -113,24 +91,6 @@ class SlurmTable(Table):
     """Bandwidth of a switch's links downwards over that of its links upwards, for each
     level of switches from the nodes outwards: 2 for 2:1. Levels that are left out have
     1; the switch at the top has no links up."""
-
-    node_efficiency: Efficiency | None = Field(None, examples=[0.8])
-    """Fraction of the node's bandwidth that collectives reach. Left out, that of the
-    transport, or 1."""
-
-    nic_efficiency: Efficiency | None = Field(None, examples=[0.9])
-    """Fraction of the NICs' bandwidth that collectives reach. Left out, that of the
-    transport, or 1."""
-
-    node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
-    """Table of `estimators/transports.toml` that says what collective libraries reach
-    inside a node: the efficiency where `node_efficiency` is left out, and the latency
-    at least."""
-
-    nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
-    """Table of `estimators/transports.toml` that says what collective libraries reach
-    between nodes: the efficiency where `nic_efficiency` is left out, and the time of a
-    step from node to node, which the latencies of two NICs make up at least."""
 
     def read(self, folder: Path) -> DescribedNetwork:
         """Return the network of the file and the settings.
@@ -244,3 +204,57 @@ def level_table(name: str, fan_out: int, *settings: dict[str, Any]) -> LevelTabl
     given = {key: one for part in settings for key, one in part.items()}
     written = {key: one for key, one in given.items() if one is not None}
     return LevelTable.model_construct(name=name, fan_out=fan_out, **written)
+
+
+class InfraGraphTable(Table):
+    """A graph of InfraGraph; what it does not tell of its links is said here."""
+
+    kind: Literal["infragraph"]
+    """Name of this kind of network."""
+
+    file: Text = Field(examples=["infrastructure.yaml"])
+    """An infrastructure of InfraGraph in JSON or YAML, relative to the scenario's
+    folder. Its devices are the components of choice "xpu"."""
+
+    bandwidths: dict[Text, Bandwidth] = Field(
+        {}, examples=[{"nvlink": "450 GB/s", "pcie": "63 GB/s"}]
+    )
+    """Bandwidth of one edge of a link, by the link's name, per direction [byte/s]. For
+    links of which the file says none, or in gigatransfers; the others keep theirs
+    unless they are named here."""
+
+    latencies: dict[Text, Latency] = Field({}, examples=[{"nvlink": "500 ns"}])
+    """Latency of one edge of a link, by the link's name [s]."""
+
+    latency: Latency | None = Field(None, examples=["500 ns"])
+    """Latency of one edge of links of which neither the file nor `latencies` says one
+    [s]."""
+
+    def read(self, folder: Path) -> DescribedNetwork:
+        """Return the network of the file and the settings.
+
+        Parameters
+        ----------
+        folder
+            The scenario file's.
+
+        Raises
+        ------
+        InputError
+            If the file is wrong, or does not go with the settings.
+        """
+        expected = "an infrastructure of InfraGraph in JSON or YAML"
+        path = input_file(folder, self.file, "file", expected)
+        options = InfraOptions(
+            bandwidths=self.bandwidths, latencies=self.latencies, latency=self.latency
+        )
+        try:
+            listed, assumed = read_infragraph(path, options)
+        except InputError as error:
+            raise error.at("file", ": ") from None
+        said = [f"links of {self.file}"]
+        if self.bandwidths:
+            names = ", ".join(self.bandwidths)
+            said.append(f"bandwidths of {names} are the scenario's")
+        spec = CustomSpec(path=path, listed=listed)
+        return DescribedNetwork(spec, ("; ".join(said), *assumed))

@@ -5,31 +5,23 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from nestsim.scenario.base import (
-    Bandwidth,
-    Count,
-    Distinct,
-    Latency,
-    Table,
-    Text,
-    input_file,
-)
+from nestsim.scenario.base import input_file
 from nestsim.scenario.hardware.described import DescribedNetwork, level_table
 from nestsim.scenario.hardware.network import (
-    Efficiency,
-    FabricTransportName,
     FatTreeTable,
     LevelTable,
     NodeTransportName,
     RailTable,
     Ratio,
+    TransportsTable,
 )
 from topologies.errors import InputError
 from topologies.readers.nccl_topo import InsideOptions, NodeInside, read_nccl_topo
+from topologies.settings import Bandwidth, Count, Distinct, Latency, Text
 from topologies.units import format_bandwidth
 
 
-class NcclTopoTable(Table):
+class NcclTopoTable(TransportsTable):
     """Nodes as NCCL saw one of them; what joins the nodes is said here."""
 
     kind: Literal["nccl-topo"]
@@ -41,9 +33,6 @@ class NcclTopoTable(Table):
 
     num_nodes: Count = Field(1, examples=[16])
     """Nodes of the cluster, all alike."""
-
-    node_latency: Latency
-    """Latency of a device's link inside the node [s]."""
 
     nic_latency: Latency | None = Field(None, examples=["3 us"])
     """Latency of the link from an adapter to its switch [s]. Needed with several
@@ -79,23 +68,10 @@ class NcclTopoTable(Table):
     """Bandwidth of the link between two processors, per direction [byte/s]. Left out,
     what NCCL takes for such processors. Counts where PCIe joins the GPUs."""
 
-    node_efficiency: Efficiency | None = Field(None, examples=[0.8])
-    """Fraction of the bandwidth inside the node that collectives reach. Left out, that
-    of the transport, or 1."""
-
-    nic_efficiency: Efficiency | None = Field(None, examples=[0.9])
-    """Fraction of the adapters' bandwidth that collectives reach. Left out, that of the
-    transport, or 1."""
-
     node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
     """Table of `estimators/transports.toml` that says what collective libraries reach
     inside a node: the efficiency where `node_efficiency` is left out, and the latency
     at least. Left out, "nvlink-pair" and "pcie-peer" in nodes of several tiers."""
-
-    nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
-    """Table of `estimators/transports.toml` that says what collective libraries reach
-    between nodes: the efficiency where `nic_efficiency` is left out, and the time of a
-    step from node to node, which the latencies of two NICs make up at least."""
 
     def read(self, folder: Path) -> DescribedNetwork:
         """Return the network of the file and the settings.

@@ -14,17 +14,9 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import Field
 
 from estimators.collectives.transports import Scope, transports
-from nestsim.scenario.base import (
-    Bandwidth,
-    Count,
-    Latency,
-    NameChoice,
-    Seed,
-    Table,
-    Text,
-    input_file,
-)
+from nestsim.scenario.base import Table, input_file
 from topologies.errors import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO, InputError
+from topologies.settings import Bandwidth, Count, Latency, NameChoice, Seed, Text
 from topologies.specs import (
     CustomSpec,
     FatTreeSpec,
@@ -135,22 +127,15 @@ class LevelTable(Table):
         )
 
 
-class FatTreeTable(Table):
-    """A tree of switches."""
+class SwitchesTable(Table):
+    """What switches outside and inside of nodes do, of whatever network."""
 
-    kind: Literal["fat-tree"]
+    kind: str
     """Name of this kind of network."""
 
-    levels: list[LevelTable] = Field(min_length=1, max_length=16)
-    """The tiers of switches, from the inside out."""
-
-    nic: Literal["node", "device"] = "node"
-    """Whether the devices of a node share one link out of the node, or have one
-    each."""
-
     trunk: Trunk = "ideal"
-    """Whether the cables of a link act as one, or are separate and a hash of source
-    and target picks one at each level."""
+    """Whether parallel links of a switch act as one, or are separate and a hash of
+    source and target picks one at each level."""
 
     ecmp_seed: Seed = 0
     """Seed of the hash that picks a cable with `trunk = "ecmp"`."""
@@ -166,6 +151,79 @@ class FatTreeTable(Table):
     nvls_efficiency: Efficiency | None = Field(None, examples=[0.7])
     """Fraction of the bandwidth inside a node that sums in its switches reach. Left
     out, that of the node's transport, or as much as all else."""
+
+
+class TransportsTable(Table):
+    """What collectives reach inside a node, and between nodes."""
+
+    kind: str
+    """Name of this kind of network."""
+
+    node_latency: Latency
+    """Latency of a device's link inside the node [s]."""
+
+    node_efficiency: Efficiency | None = Field(None, examples=[0.8])
+    """Fraction of the bandwidth inside the node that collectives reach. Left out, that
+    of the transport, or 1."""
+
+    nic_efficiency: Efficiency | None = Field(None, examples=[0.9])
+    """Fraction of the NICs' bandwidth that collectives reach. Left out, that of the
+    transport, or 1."""
+
+    node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
+    """Table of `estimators/transports.toml` that says what collective libraries reach
+    inside a node: the efficiency where `node_efficiency` is left out, and the latency
+    at least."""
+
+    nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
+    """Table of `estimators/transports.toml` that says what collective libraries reach
+    between nodes: the efficiency where `nic_efficiency` is left out, and the time of a
+    step from node to node, which the latencies of two NICs make up at least."""
+
+
+class NodesTable(TransportsTable):
+    """Nodes of so many devices, and their NICs."""
+
+    devices_per_node: Count = Field(examples=[8])
+    """Devices of one node; behind rails also its NICs."""
+
+    node_bandwidth: Bandwidth
+    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
+
+    nic_bandwidth: Bandwidth
+    """Bandwidth of one NIC, per direction [byte/s]."""
+
+    nic_latency: Latency
+    """Latency of the link from a NIC to its switch [s]."""
+
+
+class SpinesTable(NodesTable, SwitchesTable):
+    """Nodes below leaf or rail switches below spines."""
+
+    num_spines: Count = Field(1, examples=[2])
+    """Spine switches, in rail-only networks of each rail; a leaf or rail switch has one
+    link to each."""
+
+    oversubscription: Ratio = Field(1.0, examples=[2.0])
+    """Bandwidth of a leaf's or rail switch's links to NICs together over that of its
+    links to spines together: 2 for 2:1."""
+
+    spine_efficiency: Efficiency = 1.0
+    """Fraction of the bandwidth of links to spines that collectives reach."""
+
+
+class FatTreeTable(SwitchesTable):
+    """A tree of switches."""
+
+    kind: Literal["fat-tree"]
+    """Name of this kind of network."""
+
+    levels: list[LevelTable] = Field(min_length=1, max_length=16)
+    """The tiers of switches, from the inside out."""
+
+    nic: Literal["node", "device"] = "node"
+    """Whether the devices of a node share one link out of the node, or have one
+    each."""
 
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
@@ -205,20 +263,11 @@ def _is_inside(name: str | None) -> bool:
     return name is not None and transports()[name].scope == "node"
 
 
-class SpineLeafTable(Table):
+class SpineLeafTable(SpinesTable):
     """Nodes below leaf switches below spines."""
 
     kind: Literal["spine-leaf"]
     """Name of this kind of network."""
-
-    devices_per_node: Count = Field(examples=[8])
-    """Devices of one node."""
-
-    node_bandwidth: Bandwidth
-    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
-
-    node_latency: Latency
-    """Latency of a device's link inside the node [s]."""
 
     nodes_per_leaf: Count = Field(examples=[4])
     """Nodes below one leaf switch."""
@@ -226,84 +275,22 @@ class SpineLeafTable(Table):
     num_leaves: Count = Field(examples=[4])
     """Leaf switches of the network."""
 
-    nic_bandwidth: Bandwidth
-    """Bandwidth of one NIC, per direction [byte/s]."""
-
-    nic_latency: Latency
-    """Latency of the link from a NIC to the leaf switch [s]."""
-
     spine_latency: Latency
     """Latency of a link from a leaf to a spine [s]."""
 
     nic: Literal["device", "node"] = "device"
     """Whether every device has a NIC, or a node's devices share one."""
 
-    num_spines: Count = Field(1, examples=[2])
-    """Spine switches; a leaf has one link to each."""
-
-    oversubscription: Ratio = Field(1.0, examples=[2.0])
-    """Bandwidth of a leaf's links to NICs together over that of its links to spines
-    together: 2 for 2:1."""
-
-    trunk: Trunk = "ideal"
-    """Whether a leaf's links to all spines act as one, or are separate links of which
-    a hash of source and target picks one."""
-
-    ecmp_seed: Seed = 0
-    """Seed of the hash that picks a cable with `trunk = "ecmp"`."""
-
-    node_efficiency: Efficiency | None = Field(None, examples=[0.8])
-    """Fraction of the node's bandwidth that collectives reach. Left out, that of the
-    transport, or 1."""
-
-    nic_efficiency: Efficiency | None = Field(None, examples=[0.9])
-    """Fraction of the NICs' bandwidth that collectives reach. Left out, that of the
-    transport, or 1."""
-
-    spine_efficiency: Efficiency = 1.0
-    """Fraction of the bandwidth of links to spines that collectives reach."""
-
-    node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
-    """Table of `estimators/transports.toml` that says what collective libraries reach
-    inside a node: the efficiency where `node_efficiency` is left out, and the latency
-    at least."""
-
-    nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
-    """Table of `estimators/transports.toml` that says what collective libraries reach
-    between nodes: the efficiency where `nic_efficiency` is left out, and the time of a
-    step from node to node, which the latencies of two NICs make up at least."""
-
-    sharp: bool = Field(False, examples=[True])
-    """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
-    goes up once and comes down once, in a time that does not grow with the nodes."""
-
-    nvls: bool = Field(False, examples=[True])
-    """Whether a node's switches add up all-reduces and multicast the sums (NVLink
-    SHARP): so NVSwitches do from Hopper on, those of H100, H200, B200 and GB200."""
-
-    nvls_efficiency: Efficiency | None = Field(None, examples=[0.7])
-    """Fraction of the bandwidth inside a node that sums in its switches reach. Left
-    out, that of the node's transport, or as much as all else."""
-
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
         return SpineLeafSpec(**_with_transports(self))
 
 
-class RailTable(Table):
+class RailTable(SpinesTable):
     """Rail-optimised nodes: equal local ranks of a scalable unit share a switch."""
 
     kind: Literal["rail"]
     """Name of this kind of network."""
-
-    devices_per_node: Count = Field(examples=[8])
-    """Devices, NICs and rails of one node."""
-
-    node_bandwidth: Bandwidth
-    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
-
-    node_latency: Latency
-    """Latency of a device's link inside the node [s]."""
 
     nodes_per_unit: Count = Field(examples=[32])
     """Nodes of a scalable unit: what one rail switch joins."""
@@ -311,23 +298,9 @@ class RailTable(Table):
     num_units: Count = Field(examples=[4])
     """Scalable units of the cluster."""
 
-    nic_bandwidth: Bandwidth
-    """Bandwidth of one device's NIC, per direction [byte/s]."""
-
-    nic_latency: Latency
-    """Latency of the link from a NIC to the rail switch [s]."""
-
     spine_latency: Latency | None = None
     """Latency of a link from a rail switch to a spine [s]. Needed where there are
     spines: everywhere but in rail-only networks of one unit."""
-
-    num_spines: Count = Field(1, examples=[4])
-    """Spine switches, in rail-only networks of each rail; a rail switch has one link to
-    each."""
-
-    oversubscription: Ratio = Field(1.0, examples=[1.0])
-    """Bandwidth of a rail switch's links to NICs together over that of its links to
-    spines together: 2 for 2:1."""
 
     pxn: bool = Field(True, examples=[True])
     """Whether traffic for another local rank first crosses the sender's node to the
@@ -336,46 +309,6 @@ class RailTable(Table):
     rail_only: bool = Field(False, examples=[True])
     """Whether nothing joins rails but the nodes: each rail has spines of its own, or
     none where one rail switch joins all nodes (`num_units = 1`)."""
-
-    trunk: Trunk = "ideal"
-    """Whether a rail switch's links to all spines act as one, or are separate links of
-    which a hash of source and target picks one."""
-
-    ecmp_seed: Seed = 0
-    """Seed of the hash that picks a cable with `trunk = "ecmp"`."""
-
-    node_efficiency: Efficiency | None = Field(None, examples=[0.8])
-    """Fraction of the node's bandwidth that collectives reach. Left out, that of the
-    transport, or 1."""
-
-    nic_efficiency: Efficiency | None = Field(None, examples=[0.9])
-    """Fraction of the NICs' bandwidth that collectives reach. Left out, that of the
-    transport, or 1."""
-
-    spine_efficiency: Efficiency = 1.0
-    """Fraction of the bandwidth of links to spines that collectives reach."""
-
-    node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
-    """Table of `estimators/transports.toml` that says what collective libraries reach
-    inside a node: the efficiency where `node_efficiency` is left out, and the latency
-    at least."""
-
-    nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
-    """Table of `estimators/transports.toml` that says what collective libraries reach
-    between nodes: the efficiency where `nic_efficiency` is left out, and the time of a
-    step from node to node, which the latencies of two NICs make up at least."""
-
-    sharp: bool = Field(False, examples=[True])
-    """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
-    goes up once and comes down once, in a time that does not grow with the nodes."""
-
-    nvls: bool = Field(False, examples=[True])
-    """Whether a node's switches add up all-reduces and multicast the sums (NVLink
-    SHARP): so NVSwitches do from Hopper on, those of H100, H200, B200 and GB200."""
-
-    nvls_efficiency: Efficiency | None = Field(None, examples=[0.7])
-    """Fraction of the bandwidth inside a node that sums in its switches reach. Left
-    out, that of the node's transport, or as much as all else."""
 
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""

@@ -26,8 +26,7 @@ import numpy as np
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import Sizes
-from planner.frameworks.rules import LaunchRules
-from planner.frameworks.splits import (
+from planner.frameworks.rules import (
     ACCOUNTED,
     BALANCED,
     EARLY,
@@ -35,6 +34,7 @@ from planner.frameworks.splits import (
     EVEN,
     LATE,
     LAYOUT,
+    LaunchRules,
     rounds,
 )
 from planner.search.launchable_sizes import (
@@ -80,7 +80,7 @@ def block_counts(
     num_blocks, p, v
         Blocks, stages, chunks of each.
     splits
-        What the framework has, keys of `planner.frameworks.splits.SPLIT_CHECKS`.
+        What the framework has, keys of `planner.frameworks.rules.SPLIT_CHECKS`.
     empty_ends
         Whether, with several chunks, the first one may hold the embedding alone and the
         last one the head.

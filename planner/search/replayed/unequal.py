@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 
-from planner.frameworks.splits import ENDS, LAYOUT
+from planner.frameworks.rules import ENDS, LAYOUT
 
 MOST_UNEQUAL = 12
 """Most layouts of unequal stages for each pair of spared ends."""

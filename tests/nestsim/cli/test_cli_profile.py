@@ -15,13 +15,9 @@ from estimators.operators.profile import (
     read_profile,
 )
 from nestsim.cli import main
-from nestsim.features.profile.report import (
-    catalogue_entry,
-    headline,
-    median_spread,
-    print_profile,
-    profile_json,
-)
+from nestsim.document.terminal import print_document
+from nestsim.features.profile.document import median_spread, profile_document
+from nestsim.features.profile.record import catalogue_entry, profile_json
 
 WRONG_INPUT = 2
 
@@ -83,7 +79,8 @@ CHECK = LayerCheck(
 
 def printed(profile, checks=()):
     text = io.StringIO()
-    print_profile(profile, checks, Console(file=text, width=120))
+    document = profile_document(profile, checks)
+    print_document(document, Console(file=text, width=120))
     return text.getvalue()
 
 
@@ -93,7 +90,9 @@ def test_it_measures_writes_checks_and_prints(tmp_path, capsys):
     assert main(["profile", *options, "--output", str(file)]) == 0
     captured = capsys.readouterr()
     profile = read_profile(file)
-    assert headline(profile).split(";")[0] in captured.out.splitlines()[0]
+    assert (
+        profile_document(profile, []).headline.verdict in captured.out.splitlines()[0]
+    )
     assert "Whole layers: predicted from the profile, and measured" in captured.out
     assert captured.out.count("backward") == 3
     assert f"The profile is in {file}" in captured.err

@@ -13,7 +13,7 @@ from nestsim.cli import main
 from nestsim.evaluate import evaluator
 from nestsim.evaluate.job import simulate_job
 from nestsim.scenario import load_scenario
-from nestsim.scenario.settings import SimulationTable
+from nestsim.scenario.simulation import SimulationTable
 from nestsim.scenario.software import EXECUTION
 from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.trace import write_chrome_trace

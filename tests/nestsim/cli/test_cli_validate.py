@@ -52,7 +52,7 @@ def test_the_folder_has_a_line_for_every_row_and_a_picture(own, tmp_path, capsys
     error = float(rows[0]["predicted"]) / float(rows[0]["measured"]) - 1
     assert float(rows[0]["error"]) == pytest.approx(error)
     text = capsys.readouterr().out
-    assert "4 rows about the time of a step, 3 predicted" in text
+    assert "4 rows about the time of a step: 3 predicted" in text
     assert "low-precision" in text
 
 

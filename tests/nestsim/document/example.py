@@ -3,6 +3,8 @@
 from nestsim.document.figures import (
     BarGroups,
     BarsOfGroup,
+    Cloud,
+    CloudPoint,
     CostFront,
     CurveMarks,
     CurvePoint,
@@ -14,6 +16,7 @@ from nestsim.document.figures import (
     HeatGroup,
     HeatMap,
     HeatRow,
+    Scatter,
     Shape,
     StackedBar,
     StackPart,
@@ -90,7 +93,15 @@ BARS = BarGroups(
         BarsOfGroup(
             group,
             tuple(
-                GroupedBar(name, length, f"{length}", f"series-{place}", 9.0, dot=dot)
+                GroupedBar(
+                    name,
+                    length,
+                    f"{length}",
+                    f"series-{place}",
+                    9.0,
+                    dot=dot,
+                    whisker=(2.0, 5.0),
+                )
                 for place, (name, length, dot) in enumerate(
                     (("one", 4.0, 4.5), (LONG, 12.5, 99.0), (HOSTILE, None, None))
                 )
@@ -146,12 +157,30 @@ FRONT = CostFront(
     up="thousand tokens/s",
 )
 
+SCATTER = Scatter(
+    clouds=tuple(
+        Cloud(
+            f"cloud {number} {HOSTILE}",
+            tuple(
+                CloudPoint(2.0**k, 1.1 * 2.0**k, f"tip {k}", 2.0**k, 1.3 * 2.0**k)
+                for k in range(-3, 8)
+            ),
+            line=((1.0, 3.0), (4.0, 5.0)) if number else (),
+        )
+        for number in range(2)
+    ),
+    across="measured [s]",
+    up="predicted [s]",
+    bands=(0.1, 0.25),
+)
+
 SHAPES: dict[str, Shape] = {
     "curves": CURVES,
     "bars": BARS,
     "stacks": STACKS,
     "heat": HEAT,
     "front": FRONT,
+    "scatter": SCATTER,
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import seaborn as sns
-from matplotlib.collections import QuadMesh
+from matplotlib.collections import PathCollection, QuadMesh
 from rich.console import Console
 
 from nestsim.document.html import page_html, specification
@@ -105,12 +105,18 @@ def test_words_of_a_picture_are_on_it_and_apart(count: int, tmp_path: Path) -> N
 
 
 def test_picture_and_page_draw_the_same_numbers(tmp_path: Path) -> None:
-    curves, bars, stacks, heat, front = drawn(tmp_path, *SHAPES).figure.axes
+    axes = drawn(tmp_path, *SHAPES).figure.axes
+    curves, bars, stacks, heat, front, scatter = axes
     low, high = front.get_ylim()
     assert low < min(point.y for point in example.FRONT.points)
     assert high > max(point.y for point in example.FRONT.points)
     scale = specification(example.FRONT)["layer"][0]["encoding"]["y"]["scale"]
     assert scale["domain"] == pytest.approx([low, high])
+    page = specification(example.SCATTER)["data"]["values"]
+    points = [row[name] for row in page for name in ("x", "y")]
+    clouds = [it for it in scatter.collections if isinstance(it, PathCollection)]
+    shown = np.concatenate([cloud.get_offsets() for cloud in clouds])
+    assert shown.ravel().tolist() == pytest.approx(points, rel=1e-5)
     values = specification(example.CURVES)["data"]["values"]
     lines = [line for line in curves.get_lines() if len(line.get_xdata()) > 2]
     for number, line in enumerate(lines):
@@ -155,7 +161,7 @@ def test_pictures_are_drawn_with_seaborn_and_cells_without_a_number_are_empty(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     calls: list[str] = []
-    for name in ("lineplot", "barplot", "heatmap", "scatterplot"):
+    for name in ("lineplot", "heatmap", "scatterplot"):
         plot = getattr(sns, name)
 
         def counted(*args: Any, name: str = name, plot: Any = plot, **kw: Any) -> Any:
@@ -164,7 +170,7 @@ def test_pictures_are_drawn_with_seaborn_and_cells_without_a_number_are_empty(
 
         monkeypatch.setattr(sns, name, counted)
     axes = drawn(tmp_path, *SHAPES).figure.axes[3]
-    assert set(calls) == {"lineplot", "barplot", "heatmap", "scatterplot"}
+    assert set(calls) == {"lineplot", "heatmap", "scatterplot"}
     (mesh,) = (one for one in axes.collections if isinstance(one, QuadMesh))
     empty = np.ma.getmaskarray(np.ma.masked_invalid(mesh.get_array())).sum()
     groups, columns = example.HEAT.groups, example.HEAT.columns

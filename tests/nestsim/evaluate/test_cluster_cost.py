@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nestsim.evaluate.cost import RunCost, cluster_cost
-from nestsim.scenario.hardware.cost import YEAR, CostSpec, LinkPrice, SwitchPrice
+from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
 from tests.topologies.test_parts import GBIT, leaf_spine, rail
 from topologies.builders import build_network
 from topologies.errors import InputError
@@ -25,7 +25,7 @@ BOUGHT = CostSpec(
     currency="USD",
     device=25_000.0,
     node=80_000.0,
-    years=4 * YEAR,
+    years=4.0,
     electricity=0.08 / 3.6e6,
     power_usage_effectiveness=1.2,
     device_power=700.0,
@@ -71,7 +71,7 @@ def test_whole_switches_are_as_many_as_their_ports_need():
     # 64 ports: a rail switch has 32 down and 32 up; the spines have 1,024 together.
     switch = SwitchPrice(bandwidth=64 * 400 * GBIT, price=40_000.0, power=1000.0)
     spec = changed(links=(LinkPrice(bandwidth=400 * GBIT, cable=1.0),))
-    spec = CostSpec(years=YEAR, links=spec.links, switches=(switch,))
+    spec = CostSpec(years=1.0, links=spec.links, switches=(switch,))
     for ratio, spines in ((1.0, 16), (2.0, 8), (3.0, 6), (32.0, 1)):
         network = build_network(rail(oversubscription=ratio))
         parts = cluster_cost(spec, network).parts
@@ -95,7 +95,7 @@ def test_the_slowest_link_that_carries_a_cable_counts():
     speeds = tuple(
         LinkPrice(bandwidth=speed * GBIT, cable=1.0) for speed in (800, 200, 400)
     )
-    spec = CostSpec(years=YEAR, links=speeds)
+    spec = CostSpec(years=1.0, links=speeds)
     network = build_network(leaf_spine(nic_bandwidth=300 * GBIT))
     cost = cluster_cost(spec, network)
     speed = {one.level: one.speed for one in cost.parts if one.name == "cables"}

@@ -11,7 +11,7 @@ from nestsim.document.wording import engine_sentence, others_sentence
 from nestsim.evaluate import job as jobs
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import run_job, simulate_job
-from nestsim.features.run.record import job_json
+from nestsim.features.run.record import result_json
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator import replay as replays
 from nestsim.simulator.build import build_model
@@ -44,7 +44,7 @@ def test_the_reported_replay_is_simpys(scenario, result):
     # Every actor, with nothing folded, skipped or compiled.
     whole = simulate(model.system)
     folded = simulate(fold_model(model).system, skipping=True)
-    report = job_json(result)["simulated"]
+    report = result_json(result)["simulated"]
     assert report["engine"] == "simpy"
     assert report["events"] == folded.num_events <= whole.num_events
     assert report["iteration_time_s"] == whole.end == folded.end
@@ -52,7 +52,7 @@ def test_the_reported_replay_is_simpys(scenario, result):
 
 
 def test_what_else_is_confirmed_simpy_has_replayed_too(scenario, result, monkeypatch):
-    rows = job_json(result)["candidates"]
+    rows = result_json(result)["candidates"]
     assert len(rows) > 1
     assert {row["engine"] for row in rows} == {"simpy"}
     assert others_sentence(result.candidates) == ""
@@ -110,7 +110,7 @@ def test_engines_that_differ_in_the_last_bit_are_no_confirmation(
 def test_the_dynamic_program_proposes_and_changes_no_answer(scenario, result):
     search = replace(scenario.search, proposals=0)
     without = run_job(replace(scenario, search=search))
-    ours, theirs = job_json(result), job_json(without)
+    ours, theirs = result_json(result), result_json(without)
     assert dump_json(ours["plan"]) == dump_json(theirs["plan"])
     assert ours["simulated"] == theirs["simulated"]
     assert ours["lower_bound_s"] == theirs["lower_bound_s"]

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from nestsim.document.terminal import print_document
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import plan_job, run_job
-from nestsim.features.run.document import print_job
+from nestsim.features.run.document import run_document
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.jittered import jittered_replay
 from nestsim.simulator.noise import Delay, Jitter, Noise
@@ -171,6 +172,6 @@ def test_a_stopped_search_knows_ordinary_plans_and_says_how_far_it_is():
     assert stopped.lower_bound <= whole.candidates[0].simulated.iteration_time
     assert best <= 1.05 * whole.candidates[0].simulated.iteration_time
     text = io.StringIO()
-    print_job(stopped, Console(file=text, width=120))
+    print_document(run_document(stopped), Console(file=text, width=120), verbose=True)
     assert text.getvalue().startswith("CONFIRMED, IDEAL SOFTWARE, NOT PROVEN (gap ")
     assert "another plan may replay up to" in text.getvalue()

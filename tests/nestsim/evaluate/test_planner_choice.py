@@ -35,7 +35,7 @@ def scenario(folder: Path, *search: str, more: str = ""):
 def test_scenarios_know_all_planners_and_no_others():
     definitions = scenario_schema()["$defs"]
     assert definitions["SearchTable"]["properties"]["planner"]["enum"] == [*PLANNERS]
-    assert definitions["McmcTable"]["properties"]["init"]["enum"] == [*STARTS]
+    assert definitions["McmcSpec"]["properties"]["init"]["enum"] == [*STARTS]
 
 
 def test_what_a_scenario_leaves_out_is_as_planners_have_it():

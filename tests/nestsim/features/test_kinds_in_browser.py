@@ -122,7 +122,7 @@ def failing(folder: Path) -> Kind:
     return Kind(
         nestsim.goodput(load_scenario(path).replace(asked)),
         goodput_document,
-        {"causes", "intervals", "tokens"},
+        {"causes", "runs", "intervals", "tokens"},
         ("four blocks", "a100"),
         ("failures", "In a run"),
     )

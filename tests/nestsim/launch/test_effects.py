@@ -12,7 +12,7 @@ from nestsim.launch.formats.deepspeed.script import TABLE as DEEPSPEED
 from nestsim.launch.formats.maxtext import sources as maxtext
 from nestsim.launch.formats.maxtext.reading import read_maxtext
 from nestsim.launch.formats.megatron.options import BY_NAME, TABLE
-from nestsim.launch.formats.megatron.read import read_megatron
+from nestsim.launch.formats.megatron.reading import read_megatron
 from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.reading import read_torchtitan
 from nestsim.launch.read import LaunchSource, OptionEffects

@@ -9,10 +9,9 @@ import numpy as np
 
 import nestsim
 from nestsim.launch.check_launch import group_of, sizes_of
-from nestsim.launch.groups import CHECK, GROUPS, group_files
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource
-from nestsim.launch.registry import READERS, WRITERS
+from nestsim.launch.registry import CHECK, GROUPS, READERS, WRITERS, group_files
 from planner.cost.pricing import device_grid
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 from topologies.arrays import IntArray

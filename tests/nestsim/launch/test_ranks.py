@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nestsim.launch.ranks import nesting, parsed_rank_map, rank_map
+from nestsim.launch.job import nesting, parsed_rank_map, rank_map
 from planner.plans.spec import DEFAULT_ORDER
 from planner.search.placements import Extents, placements
 from topologies.errors import InputError

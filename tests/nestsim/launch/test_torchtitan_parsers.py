@@ -21,8 +21,8 @@ from nestsim.launch.formats.torchtitan.names import (
     OPTIONS,
     REGISTRY,
     TOML,
+    shared_blocks,
 )
-from nestsim.launch.formats.torchtitan.splits import shared_blocks
 from nestsim.launch.formats.torchtitan.writing import write_torchtitan
 from nestsim.launch.job import LaunchJob
 from tests.frameworks.environments import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.launch.formats.torchtitan.splits import (
+from nestsim.launch.formats.torchtitan.names import (
     blocks_of_modules,
     module_names,
     shared_blocks,

@@ -15,8 +15,7 @@ from nestsim.launch.formats.torchtitan.writing import (
     TOML_FILE,
     write_torchtitan,
 )
-from nestsim.launch.job import LaunchFiles, LaunchJob
-from nestsim.launch.ranks import RANK_MAP
+from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchJob
 from nestsim.scenario.load import Scenario
 from planner.plans.spec import PlanSpec
 from tests.nestsim.launch.torchtitan_jobs import (

@@ -8,7 +8,7 @@ with the first and the head with the last. Settings are those of the scenario's 
 from collections.abc import Sequence
 from typing import Any
 
-from planner.frameworks.splits import has_other_ends, is_even
+from planner.frameworks.rules import has_other_ends, is_even
 from planner.plans.spec import DEFAULT_ORDER
 from planner.search.launchable import block_counts, ends_together, rank_order
 from planner.step.plan import Plan

@@ -10,9 +10,8 @@ import pytest
 
 from nestsim.cli import main
 from nestsim.evaluate.job import plan_job, simulate_job
-from nestsim.features.compare.job import digest
 from nestsim.features.sweep.axes import axis
-from nestsim.features.sweep.scenario_task import ScenarioTask
+from nestsim.features.sweep.scenario_task import ScenarioTask, scenario_digest
 from nestsim.scenario import load_scenario
 from nestsim.scenario.load import Scenario
 from topologies.errors import InputError
@@ -182,12 +181,12 @@ def test_a_changed_file_is_another_scenario(tmp_path: Path) -> None:
     path = written(tmp_path)
     scenario = load_scenario(path)
     axes = [axis("training.global_batch_size", [16, 32])]
-    before = digest(scenario), ScenarioTask.of(scenario).facts(axes)["files"]
+    before = scenario_digest(scenario), ScenarioTask.of(scenario).facts(axes)["files"]
     file = tmp_path / "llama.py"
     assert scenario.files()[1:] == (file,)
     file.write_text(file.read_text() + "# another one\n")
     scenario = load_scenario(path)
-    after = digest(scenario), ScenarioTask.of(scenario).facts(axes)["files"]
+    after = scenario_digest(scenario), ScenarioTask.of(scenario).facts(axes)["files"]
     assert before[0] != after[0]
     assert before[1] != after[1]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from nestsim.scenario.plan import PlanTable
+from nestsim.scenario.defaults import checked_plan
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
@@ -41,7 +41,7 @@ def written(plan: Plan, workload: Workload) -> dict[str, Any]:
 
 def read(table: dict[str, Any], workload: Workload, preset: str = "ideal") -> Plan:
     """Read a table as a scenario does, under the defaults of a preset."""
-    spec = PlanTable.model_validate(table).build(PRESETS[preset])
+    spec = checked_plan(table, PRESETS[preset])
     return build_plan(NETWORK, workload, spec)
 
 
@@ -191,9 +191,9 @@ def test_ends_that_are_apart_cannot_be_written() -> None:
 def test_a_v_has_two_chunks_where_no_number_is_given(
     schedule: str | None, chunks: int
 ) -> None:
-    table = PlanTable(micro_batch_size=1, schedule=schedule)
-    assert table.build().virtual_pipeline_model_parallel_size == chunks
-    given = PlanTable(
-        micro_batch_size=1, schedule=schedule, virtual_pipeline_model_parallel_size=3
-    )
-    assert given.build().virtual_pipeline_model_parallel_size == 3
+    table = {"micro_batch_size": 1}
+    if schedule is not None:
+        table["schedule"] = schedule
+    assert checked_plan(table).virtual_pipeline_model_parallel_size == chunks
+    table["virtual_pipeline_model_parallel_size"] = 3
+    assert checked_plan(table).virtual_pipeline_model_parallel_size == 3

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from nestsim.cli import main
-from nestsim.scenario.accepted import accepted
-from nestsim.scenario.base import Table
+from nestsim.scenario.base import settings
+from nestsim.scenario.errors import locate
 from nestsim.scenario.table import ScenarioTable
+from tests.nestsim.scenario.table_classes import table_classes
 from tests.nestsim.scenario.test_scenario import MINIMAL
 
 WRONG_INPUT = 2
@@ -177,18 +178,15 @@ def test_a_search_of_which_nothing_can_be_replayed_is_not_begun(
 def test_what_a_setting_accepts_is_said_as_it_is_checked(
     path: tuple[str | int, ...], words: str
 ) -> None:
-    assert accepted(ScenarioTable, path).startswith(words)
-
-
-def _settings(table: type[Table]) -> list[tuple[type[Table], str]]:
-    found = [(table, field.alias or name) for name, field in table.model_fields.items()]
-    for inner in table.__subclasses__():
-        found += _settings(inner)
-    return found
+    assert locate(ScenarioTable, path).expected.startswith(words)
 
 
 def test_every_setting_says_what_it_accepts() -> None:
     begins = ("a ", "one of ", "true or false", '"')
-    words = {one: accepted(one[0], (one[1],)) for one in _settings(Table)}
+    words = {
+        (table, name): locate(table, (name,)).expected
+        for table in table_classes()
+        for name in settings(table)
+    }
     assert len(words) > 400
-    assert [one for one, text in words.items() if not text.startswith(begins)] == []
+    assert [place for place, text in words.items() if not text.startswith(begins)] == []

@@ -16,9 +16,8 @@ from estimators.user_files import (
 from nestsim.cli import main
 from nestsim.evaluate.evaluator import build_job
 from nestsim.evaluate.job import simulate_job
-from nestsim.features.compare.job import digest
 from nestsim.features.sweep.axes import axis
-from nestsim.features.sweep.scenario_task import ScenarioTask
+from nestsim.features.sweep.scenario_task import ScenarioTask, scenario_digest
 from nestsim.scenario import load_scenario
 from topologies.errors import InputError
 
@@ -141,10 +140,10 @@ def test_nothing_is_kept_that_was_made_with_other_constants(write: Any) -> None:
     path = write()
     scenario = load_scenario(path)
     axes = [axis("training.global_batch_size", [16, 32])]
-    before = ScenarioTask.of(scenario).facts(axes), digest(scenario)
+    before = ScenarioTask.of(scenario).facts(axes), scenario_digest(scenario)
     assert scenario.files()[1:] == (path.parent / "own" / "mine.toml",)
     changed = load_scenario(write(MINE.replace("0.3,", "0.31,")))
-    after = ScenarioTask.of(changed).facts(axes), digest(changed)
+    after = ScenarioTask.of(changed).facts(axes), scenario_digest(changed)
     assert before[0]["files"] != after[0]["files"]
     assert before[0]["scenario"] == after[0]["scenario"]
     assert before[1] != after[1]

@@ -12,8 +12,7 @@ from nestsim.cli import main
 from nestsim.evaluate.cluster import cluster_network
 from nestsim.evaluate.evaluator import build_job
 from nestsim.evaluate.job import simulate_job
-from nestsim.features.compare.job import digest
-from nestsim.features.sweep.scenario_task import ScenarioTask
+from nestsim.features.sweep.scenario_task import ScenarioTask, scenario_digest
 from nestsim.scenario import load_scenario
 from nestsim.scenario.load import Scenario
 from topologies.errors import InputError
@@ -240,7 +239,7 @@ def test_nothing_is_kept_that_was_made_with_other_links(write: Any) -> None:
     before = load_scenario(write())
     facts = ScenarioTask.of(before).facts([])["files"]
     after = load_scenario(write(LINKS.replace("launch = 9e-6", "launch = 8e-6")))
-    assert digest(before) != digest(after)
+    assert scenario_digest(before) != scenario_digest(after)
     assert ScenarioTask.of(after).facts([])["files"] != facts
 
 

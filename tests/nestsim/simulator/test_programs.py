@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.build import build_model
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.programs import Mark, Part, marked
-from nestsim.simulator.system import CLOSES, NONE, OPENS, Step, Steps
+from nestsim.simulator.system import (
+    CLOSES,
+    NONE,
+    OPENS,
+    SPAN_KINDS,
+    TRANSFER_KINDS,
+    Step,
+    Steps,
+)
 from nestsim.simulator.work import (
     Bucket,
     LayerTraffic,

@@ -16,8 +16,8 @@ from planner.frameworks.rules import (
     INTERLEAVED,
     ROUNDS,
     RULES,
+    SPLIT_CHECKS,
 )
-from planner.frameworks.splits import SPLIT_CHECKS
 from planner.search.launchable import block_counts, broken_rules, rank_order
 from planner.search.launchable_sizes import LaunchFacts
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage

@@ -7,6 +7,11 @@ the scheduler hands its points to others. One that it gives up, after its settin
 ``distributed.scheduler.allowed-failures``, is tried once more with nothing beside it,
 as it may only have been waiting where another one killed.
 
+A worker answers for a sweep only if it computes what this machine would compute: with
+the same nestsim, file by file, and the same numerical libraries. It looks at that
+before it unpacks the task. Files that points read come along: a worker needs no folder
+in common with this machine.
+
 References
 ----------
 .. [1] "Scheduling State" and "Resilience", documentation of distributed,
@@ -15,23 +20,37 @@ References
 
 import asyncio
 import functools
+import hashlib
 import itertools
 import logging
 import operator
 import pickle
+import platform
 import queue
+import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from nestsim.features.sweep.executors.parcel import OtherSoftware, Parcel, software
-from nestsim.features.sweep.executors.protocol import DIED, Evaluate, Job, PointAnswer
+from nestsim.features.sweep.executors.protocol import (
+    DIED,
+    Evaluate,
+    FileReader,
+    Job,
+    PointAnswer,
+    raised_after,
+)
 from topologies.errors import InputError
+from topologies.input_file import carried_files, files_to_carry
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -43,7 +62,8 @@ _CLOSE_WITHIN = 5.0
 """Until a connection is given up that does not close [s]."""
 
 _LOOK_AGAIN = 1.0
-"""Between two looks at which workers there are [s]."""
+"""Between two looks at which workers there are, or whether anybody still waits for an
+answer [s]."""
 
 _LEAST_AHEAD = 128
 """Points that are handed out whatever the number of workers: adaptive clusters start
@@ -56,6 +76,111 @@ _UNDER_WAY = {"pending", "lost"}
 """Statuses of a point whose worker died with the answer: another one is at it again."""
 
 _EXAMPLE = "tcp://host:8786"
+
+
+PACKAGES = ("nestsim", "planner", "estimators", "topologies")
+"""What every worker must have installed, file by file the same."""
+
+_LIBRARIES = ("numba", "numpy", "scipy")
+"""What computes numbers."""
+
+_SOURCES = (".py", ".toml", ".csv")
+"""Files that results depend on."""
+
+
+@cache
+def software() -> Mapping[str, str]:
+    """Return what results depend on, by name."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {
+        "Python": python,
+        "nestsim": f"{version('nestsim')} ({_sources_digest()[:8]})",
+        **{name: version(name) for name in _LIBRARIES},
+    }
+
+
+def _sources_digest() -> str:
+    """Return a hash of all our files: one version may be installed of two states."""
+    digest = hashlib.sha256()
+    for package in PACKAGES:
+        (folder,) = map(Path, import_module(package).__path__)
+        for file in sorted(folder.rglob("*")):
+            if file.suffix in _SOURCES:
+                content = file.read_bytes()
+                name = f"{package}/{file.relative_to(folder).as_posix()}"
+                digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+class OtherSoftware(NamedTuple):
+    """The answer of a worker that would compute something else."""
+
+    worker: str
+    """Address of the worker."""
+
+    found: Mapping[str, str]
+    """What it has, by name."""
+
+
+class Parcel(NamedTuple):
+    """Evaluates points on a worker."""
+
+    software: Mapping[str, str]
+    """What a worker must have."""
+
+    content: bytes
+    """What evaluates a point, and the files that points read; pickled."""
+
+    @classmethod
+    def of(cls, evaluate: Evaluate, jobs: Sequence[Job]) -> "Parcel":
+        """Pack what evaluates some points."""
+        import cloudpickle
+
+        task = evaluate.task
+        points = [point for _, point in jobs]
+        read = task.files(points) if isinstance(task, FileReader) else ()
+        return cls(software(), cloudpickle.dumps((evaluate, files_to_carry(read))))
+
+    def __call__(self, job: bytes) -> "PointAnswer | OtherSoftware | None":
+        """Return the answer of a pickled job; None if nobody waits for it any more."""
+        import distributed
+
+        worker = distributed.get_worker()
+        if software() != self.software:
+            return OtherSoftware(worker.address, software())
+        key = worker.get_current_task()
+
+        def is_forgotten() -> bool:
+            task = worker.state.tasks.get(key)
+            return task is None or task.state == "cancelled"
+
+        with _ONE_POINT:
+            if is_forgotten():
+                return None
+            evaluate, files = _unpacked(self.content)
+            try:
+                with (
+                    raised_after(_LOOK_AGAIN, _ForgottenError, is_forgotten),
+                    carried_files(files),
+                ):
+                    return evaluate(*pickle.loads(job))
+            except _ForgottenError:
+                return None
+
+
+_ONE_POINT = threading.Lock()
+"""A worker evaluates one point at a time, whatever its threads."""
+
+
+class _ForgottenError(Exception):
+    """Nobody waits for the point any more."""
+
+
+@lru_cache(maxsize=1)
+def _unpacked(content: bytes) -> tuple[Evaluate, Mapping[str, Any]]:
+    """Return a parcel's content, once in a process: its caches serve all points."""
+    evaluate, files = pickle.loads(content)
+    return evaluate, files
 
 
 class DaskWorkers:

@@ -6,12 +6,16 @@ die, which is none: its points go to others. Only a point that takes its worker 
 whenever it is tried has failed, for the reason `DIED`.
 """
 
+import ctypes
+import signal
+import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from nestsim.features.sweep.executors.alarm import TimeIsUpError, alarm
 from nestsim.running.store import Point, PointFailedError, PointTask, Row
 from topologies.errors import InputError
 from topologies.units import format_duration
@@ -111,3 +115,89 @@ class FileReader(Protocol):
     def files(self, points: Sequence[Point]) -> Iterable[Path]:
         """Return the files that points read, each at least once."""
         ...
+
+
+class TimeIsUpError(Exception):
+    """The time limit has passed."""
+
+
+def _ring(_: int, __: FrameType | None) -> None:
+    raise TimeIsUpError
+
+
+@contextmanager
+def alarm(seconds: float | None) -> Iterator[None]:
+    """Raise `TimeIsUpError` in this thread when the time is up.
+
+    Parameters
+    ----------
+    seconds
+        The limit [s]; None for none.
+
+    Raises
+    ------
+    InputError
+        If this system has no such alarm.
+    """
+    if seconds is None:
+        yield
+        return
+    if threading.current_thread() is not threading.main_thread():
+        with raised_after(seconds, TimeIsUpError):
+            yield
+        return
+    if not hasattr(signal, "setitimer"):
+        raise InputError(
+            "this system cannot limit the time of a point",
+            where="sweep.time_limit",
+            expected="no limit",
+        )
+    before = signal.signal(signal.SIGALRM, _ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def raised_after(
+    seconds: float,
+    error: type[Exception],
+    is_due: Callable[[], bool] = lambda: True,
+) -> Iterator[None]:
+    """Raise an exception in this thread after some time, unless the block has ended.
+
+    Parameters
+    ----------
+    seconds
+        How long until then [s].
+    error
+        What is raised.
+    is_due
+        Asked then, and again after as long while it says no.
+    """
+    thread, lock, ended = threading.get_ident(), threading.Lock(), threading.Event()
+
+    def wait() -> None:
+        while not ended.wait(seconds):
+            with lock:
+                if ended.is_set() or not is_due():
+                    continue
+                _raise_in(thread, error)
+                return
+
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        with lock:  # from here on nobody raises it, and what is pending is taken back
+            _raise_in(thread, None)
+
+
+def _raise_in(thread: int, error: type[Exception] | None) -> None:
+    """Raise an exception in another thread at its next step of Python; None: do not."""
+    raised = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)

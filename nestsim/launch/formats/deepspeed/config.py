@@ -30,7 +30,8 @@ TRAINER_DECIDES = "auto"
 """What the Hugging Face trainer puts its own value in place of."""
 
 _OPTIONS = TABLE.options
-_PREFETCH = "zero_optimization.stage3_prefetch_bucket_size"
+PREFETCH = "zero_optimization.stage3_prefetch_bucket_size"
+"""Weights that are gathered ahead."""
 
 _SECTIONS = (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"))
 """Tables that turn a number format on, and the format."""
@@ -40,6 +41,8 @@ _SECTIONS = (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"))
 class ConfigFacts:
     """What a DeepSpeed JSON says, under the names of a scenario."""
 
+    root: Value = field(default_factory=lambda: Value({}))
+    """The JSON."""
     train_batch: int | None = None
     """``train_batch_size``."""
     micro_batch: int | None = None
@@ -87,69 +90,60 @@ class ConfigFacts:
     def kept(self) -> dict[str, Any]:
         """Return the keys that no setting holds, with their values."""
         held = self.ticked - {*self.ignored, *self.replaced, *TABLE.finer}
-        return {name: one for name, one in self.leaves.items() if name not in held}
+        return {name: value for name, value in self.leaves.items() if name not in held}
+
+    def value(self, name: str, default: Any = None) -> Value:
+        """Return the value of a key, and tick it off; the default if it is not there.
+
+        Raises
+        ------
+        InputError
+            If what it should stand in is no table.
+        """
+        *tables, key = name.split(".")
+        table = self.root
+        self.ticked.add(name)
+        for part in tables:
+            table = table.get(part, None)
+            self.ticked.add(table.where)  # which may be empty
+            if table.raw is None:
+                return Value(default, name)
+        return table.get(key, default)
+
+    def size(self, name: str) -> int | None:
+        """Return a number of things; None where nobody says it, or the trainer will."""
+        value = self.value(name)
+        if value.raw == TRAINER_DECIDES:
+            self.automatic.append(name)
+        if value.raw in (TRAINER_DECIDES, None):
+            return None
+        return value.whole(least=1, most=MOST)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return yes or no; what the trainer decides is the default."""
+        value = self.value(name, default)
+        return default if value.raw in (TRAINER_DECIDES, None) else value.flag()
+
+    def meaning(self, name: str, default: Any = None) -> Any:
+        """Return what the word behind a key stands for."""
+        value, known = self.value(name, default), _OPTIONS[name].words
+        if value.text().lower() not in known:
+            raise value.error("is not one of the known values", ", ".join(known))
+        return known[value.text().lower()]
+
+    def replace(self, name: str, sentence: str) -> None:
+        """Note what is taken in place of a key."""
+        self.replaced.append(name)
+        self.assumptions.append(sentence)
 
 
-def zero_json(
-    stage: int,
-    *,
-    overlaps: bool,
-    prefetches: bool,
-    optimizer_on_host: float,
-    weights_on_host: float,
-    second_copies: int,
-) -> dict[str, Any]:
-    """Return the table ``zero_optimization``."""
-    table: dict[str, Any] = {"stage": stage}
-    if stage == 0:
-        return table
-    table |= {"overlap_comm": overlaps, **option_table("deepspeed").facts["zero"]}
-    if stage == 3:
-        ahead = _OPTIONS[_PREFETCH].default if prefetches else 0
-        table["stage3_prefetch_bucket_size"] = ahead
-        if second_copies > 1:
-            table["zero_hpz_partition_size"] = second_copies
-    if optimizer_on_host:
-        table["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-        if stage == 3:
-            table["offload_optimizer"]["ratio"] = optimizer_on_host
-    if weights_on_host and stage == 3:
-        table["offload_param"] = {"device": "cpu", "pin_memory": True}
-    return table
-
-
-class _Ticked(dict[str, Any]):
-    """A table that tells which of its keys are read."""
-
-    ticked: set[str]
-    outer: str
-
-    @classmethod
-    def of(cls, raw: object, outer: str, facts: ConfigFacts) -> Any:
-        """Return a value whose tables tell what is read."""
-        if not isinstance(raw, dict):
-            return raw
-        table = cls()
-        table.ticked, table.outer = facts.ticked, outer
-        for key, value in raw.items():
-            name = f"{outer}.{key}" if outer else str(key)
-            if not isinstance(value, dict) or not value:
-                facts.leaves[name] = value
-            table[key] = cls.of(value, name, facts)
-        return table
-
-    def _tick(self, key: str) -> None:
-        self.ticked.add(f"{self.outer}.{key}" if self.outer else key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return a value, and tick its key off."""
-        self._tick(key)
-        return super().get(key, default)
-
-    def __getitem__(self, key: str) -> Any:
-        """Return a value, and tick its key off."""
-        self._tick(key)
-        return super().__getitem__(key)
+def _leaves(table: Any, outer: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a table of tables, empty ones among them."""
+    for key, value in table.items() if isinstance(table, dict) else ():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{outer}{key}.")
+        else:
+            yield f"{outer}{key}", value
 
 
 def read_config(raw: object) -> ConfigFacts:
@@ -161,23 +155,21 @@ def read_config(raw: object) -> ConfigFacts:
         If a value is of another type, or changes a step in a way that plans here do not
         have. ``where`` is the key.
     """
-    facts = ConfigFacts()
-    config = Value(_Ticked.of(raw, "", facts))
-    _sort_keys(config, "", facts)
-    facts.train_batch = _size(config, "train_batch_size", facts)
-    facts.micro_batch = _size(config, "train_micro_batch_size_per_gpu", facts)
-    facts.accumulation = _size(config, "gradient_accumulation_steps", facts)
-    _read_precision(config, facts)
-    if "zero_optimization" in config.table():
-        _read_zero(config["zero_optimization"], facts)
-    _read_optimizer(config, facts)
-    _read_checkpointing(config, facts)
-    _read_sizes(config, facts)
+    facts = ConfigFacts(root=Value(raw), leaves=dict(_leaves(raw)))
+    _sort_keys(facts.root, "", facts)
+    facts.train_batch = facts.size("train_batch_size")
+    facts.micro_batch = facts.size("train_micro_batch_size_per_gpu")
+    facts.accumulation = facts.size("gradient_accumulation_steps")
+    _read_precision(facts)
+    if "zero_optimization" in facts.root.table():
+        _read_zero(facts)
+    _read_optimizer(facts)
+    _read_checkpointing(facts)
+    _read_sizes(facts)
     for name, value in facts.leaves.items():
         usual, taken = TABLE.assumed.get(name, (value, ""))
         if value not in (usual, TRAINER_DECIDES, None):
-            facts.replaced.append(name)
-            facts.assumptions.append(f"{name}: {taken}")
+            facts.replace(name, f"{name}: {taken}")
     return facts
 
 
@@ -217,178 +209,126 @@ def _sort_keys(table: Value, outer: str, facts: ConfigFacts) -> None:
         )
 
 
-def _size(table: Value, name: str, facts: ConfigFacts) -> int | None:
-    value = table.get(name, None)
-    if value.raw is None:
-        return None
-    if value.raw == TRAINER_DECIDES:
-        facts.automatic.append(value.where)
-        return None
-    return value.whole(least=1, most=MOST)
-
-
-def _flag(table: Value, name: str, default: bool) -> bool:
-    """Return yes or no; what the trainer decides is the default."""
-    value = table.get(name, default)
-    return default if value.raw in (TRAINER_DECIDES, None) else value.flag()
-
-
-def _tables(table: Value, name: str) -> Iterator[Value]:
-    """Yield the inner table of a name, if there is one."""
-    value = table.get(name, None)
-    if value.raw is not None:
-        value.table()
-        yield value
-
-
-def _read_precision(config: Value, facts: ConfigFacts) -> None:
+def _read_precision(facts: ConfigFacts) -> None:
     enabled = [
-        precision
-        for name, precision in _SECTIONS
-        for table in _tables(config, name)
-        if _is_on(table, precision, facts)
+        precision for name, precision in _SECTIONS if _is_on(name, precision, facts)
     ]
     if len(enabled) > 1:
         raise InputError(
             "is on beside another one", where=enabled[1], expected="bf16 or fp16"
         )
     left_open = any(key.endswith(".enabled") for key in facts.automatic)
-    for table in _tables(config, "torch_autocast"):
-        if _flag(table, "enabled", default=False):
-            facts.training["weights_in_fp32"] = True
-            enabled = ["bf16"]
+    if facts.flag("torch_autocast.enabled"):
+        facts.training["weights_in_fp32"] = True
+        enabled = ["bf16"]
     if not enabled and left_open:
         enabled = ["bf16"]
         facts.assumptions.append(
             "The trainer is started with bf16: the JSON leaves it to the trainer."
         )
     facts.training["precision"] = enabled[0] if enabled else "fp32"
-    for table in _tables(config, "data_types"):
-        summed = table.get("grad_accum_dtype", None)
-        if summed.raw is not None:
-            facts.training["gradient_precision"] = _known(
-                summed, "data_types.grad_accum_dtype"
-            )
-    wire = config.get("communication_data_type", None)
-    if wire.raw is not None:
-        facts.training["reduce_precision"] = _known(wire, "communication_data_type")
+    for name in ("data_types.grad_accum_dtype", "communication_data_type"):
+        if facts.value(name).raw is not None:
+            facts.training[_OPTIONS[name].key] = facts.meaning(name)
 
 
-def _is_on(table: Value, precision: str, facts: ConfigFacts) -> bool:
+def _is_on(section: str, precision: str, facts: ConfigFacts) -> bool:
     """Return whether a number format is on; note it if that is left to the trainer."""
-    enabled = table.get("enabled", False)
+    enabled = facts.value(f"{section}.enabled", False)
     if enabled.raw == TRAINER_DECIDES:
         facts.automatic.append(enabled.where)
         return False
-    name = f"{precision}_master_weights_and_grads"
-    if _flag(table, name, default=False):
-        raise table[name].error(
+    name = f"{section}.{precision}_master_weights_and_grads"
+    if facts.flag(name):
+        raise facts.value(name).error(
             "keeps the master copy in 16 bits", "a master copy in fp32"
         )
     return enabled.flag()
 
 
-def _known(value: Value, name: str) -> Any:
-    """Return what a word stands for as the value of a key."""
-    text, known = value.text().lower(), _OPTIONS[name].words
-    if text not in known:
-        raise value.error("is not one of the known values", ", ".join(known))
-    return known[text]
+_ZERO = "zero_optimization."
 
 
-def _read_zero(zero: Value, facts: ConfigFacts) -> None:
+def _read_zero(facts: ConfigFacts) -> None:
+    zero = facts.value("zero_optimization")
     if isinstance(zero.raw, bool):  # the oldest form
         facts.zero_stage = int(zero.raw)
         return
-    _sort_keys(zero, "zero_optimization.", facts)
-    stage = zero.get("stage", 0).whole(least=0, most=3)
+    _sort_keys(zero, _ZERO, facts)
+    stage = facts.value(f"{_ZERO}stage", 0).whole(least=0, most=3)
     facts.zero_stage = stage
-    overlaps = stage > 0 and _flag(zero, "overlap_comm", default=stage == 3)
-    ahead = zero.get("stage3_prefetch_bucket_size", _OPTIONS[_PREFETCH].default)
+    overlaps = stage > 0 and facts.flag(f"{_ZERO}overlap_comm", default=stage == 3)
+    ahead = facts.value(PREFETCH, _OPTIONS[PREFETCH].default)
     fetches = ahead.raw == TRAINER_DECIDES or ahead.number() > 0
     facts.software["overlap_grad_reduce"] = overlaps
     facts.software["overlap_param_gather"] = stage == 3 and fetches
-    _read_offload(zero, facts)
-    _read_groups(zero, facts)
-
-
-def _read_groups(zero: Value, facts: ConfigFacts) -> None:
-    """Read who shares the shards, and what is sent in fewer bits."""
-    group = zero.get("mics_shard_size", -1)
+    _read_offload(facts, "offload_optimizer", "cpu_offload", "offload_optimizer")
+    _read_offload(facts, "offload_param", "cpu_offload_param", "offload_weights")
+    group = facts.value(f"{_ZERO}mics_shard_size", -1)
     if group.raw != -1:
         facts.plan["sharding_group_size"] = group.whole(least=1, most=MOST)
-    copies = zero.get("zero_hpz_partition_size", 1).whole(least=0, most=MOST)
-    if copies > 1:
-        facts.plan["zero_hpz_partition_size"] = copies
+    copies = facts.value(f"{_ZERO}zero_hpz_partition_size", 1)
+    if copies.whole(least=0, most=MOST) > 1:
+        facts.plan["zero_hpz_partition_size"] = copies.whole(least=0, most=MOST)
     for name in ("zero_quantized_weights", "zero_quantized_gradients"):
-        if _flag(zero, name, default=False):
-            facts.replaced.append(f"{zero.where}.{name}")
-            facts.assumptions.append(
-                f"What {name} sends in 8 or 4 bits is counted in 16 bits."
-            )
+        if facts.flag(f"{_ZERO}{name}"):
+            taken = f"What {name} sends in 8 or 4 bits is counted in 16 bits."
+            facts.replace(f"{_ZERO}{name}", taken)
 
 
-def _read_offload(zero: Value, facts: ConfigFacts) -> None:
-    for name, old, setting in (
-        ("offload_optimizer", "cpu_offload", "offload_optimizer"),
-        ("offload_param", "cpu_offload_param", "offload_weights"),
-    ):
-        part = 1.0 if _flag(zero, old, default=False) else 0.0
-        for table in _tables(zero, name):
-            device = table.get("device", "none").text()
-            if device not in {"none", "cpu", "nvme"}:
-                raise table["device"].error(
-                    "is not one of the known values", "none, cpu, nvme"
-                )
-            if device == "nvme":
-                facts.replaced.append(f"{table.where}.device")
-                facts.assumptions.append(
-                    f"What {name} keeps on NVMe is kept in the host's memory."
-                )
-            part = 0.0 if device == "none" else table.get("ratio", 1.0).number()
+def _read_offload(facts: ConfigFacts, name: str, old: str, setting: str) -> None:
+    """Read what the host keeps, as new and old releases say it."""
+    part = float(facts.flag(f"{_ZERO}{old}"))
+    if facts.value(f"{_ZERO}{name}").raw is not None:
+        device = facts.value(f"{_ZERO}{name}.device", "none")
+        if device.text() not in {"none", "cpu", "nvme"}:
+            raise device.error("is not one of the known values", "none, cpu, nvme")
+        if device.raw == "nvme":
+            taken = f"What {name} keeps on NVMe is kept in the host's memory."
+            facts.replace(device.where, taken)
+        part = 0.0
+        if device.raw != "none":
+            ratio = facts.value(f"{_ZERO}{name}.ratio", 1.0)
+            part = ratio.number()
             if part > 1.0:
-                raise table["ratio"].error("is no fraction", "0 to 1")
-        if part:
-            facts.plan[setting] = part
+                raise ratio.error("is no fraction", "0 to 1")
+    if part:
+        facts.plan[setting] = part
 
 
-def _read_optimizer(config: Value, facts: ConfigFacts) -> None:
-    for table in _tables(config, "optimizer"):
-        kind = table.get("type", _OPTIONS["optimizer.type"].default)
-        facts.training["optimizer"] = _known(kind, "optimizer.type")
-        if "params" in table.table():
-            facts.ignored.append(f"{table.where}.params")
+def _read_optimizer(facts: ConfigFacts) -> None:
+    kind = "optimizer.type"
+    if facts.value("optimizer").raw is None:
+        return
+    known = facts.meaning(kind, _OPTIONS[kind].default)
+    facts.training["optimizer"] = known
+    if "params" in facts.value("optimizer").table():
+        facts.ignored.append("optimizer.params")
 
 
-def _read_checkpointing(config: Value, facts: ConfigFacts) -> None:
+def _read_checkpointing(facts: ConfigFacts) -> None:
     """Read where recomputed activations stay; that they are is said elsewhere."""
-    for table in _tables(config, "activation_checkpointing"):
-        if _flag(table, "partition_activations", default=False):
-            facts.replaced.append(f"{table.where}.partition_activations")
-            facts.assumptions.append(
-                "Saved activations are not shared among tensor-parallel ranks as "
-                "partition_activations has it."
-            )
-        if _flag(table, "cpu_checkpointing", default=False):
-            facts.plan["offload_activations"] = 1.0
+    outer = "activation_checkpointing."
+    if facts.flag(f"{outer}partition_activations"):
+        facts.replace(
+            f"{outer}partition_activations",
+            "Saved activations are not shared among tensor-parallel ranks as "
+            "partition_activations has it.",
+        )
+    if facts.flag(f"{outer}cpu_checkpointing"):
+        facts.plan["offload_activations"] = 1.0
 
 
-def _read_sizes(config: Value, facts: ConfigFacts) -> None:
-    size = _size(config, "sequence_parallel_size", facts)
-    if size is not None:
-        facts.sizes["context_parallel_size"] = size
-    for table in _tables(config, "tensor_parallel"):
-        tensor = table.get("autotp_size", 0).whole(least=0, most=MOST)
-        if tensor > 0:
-            facts.sizes["tensor_model_parallel_size"] = tensor
-    for table in _tables(config, "pipeline"):
-        stages = table.get("stages", TRAINER_DECIDES)
-        if stages.raw != TRAINER_DECIDES:
-            facts.sizes["pipeline_model_parallel_size"] = stages.whole(
-                least=1, most=MOST
-            )
-    for table in _tables(config, "expert_parallel"):
-        if _flag(table, "enabled", default=False):
-            facts.sizes["expert_model_parallel_size"] = table.get(
-                "autoep_size", 1
-            ).whole(least=1, most=MOST)
+def _read_sizes(facts: ConfigFacts) -> None:
+    tensor = facts.value("tensor_parallel.autotp_size", 0)
+    stages = facts.value("pipeline.stages", TRAINER_DECIDES)
+    sizes = {
+        "context_parallel_size": facts.size("sequence_parallel_size"),
+        "tensor_model_parallel_size": tensor.whole(least=0, most=MOST),
+    }
+    if stages.raw != TRAINER_DECIDES:
+        sizes["pipeline_model_parallel_size"] = stages.whole(least=1, most=MOST)
+    if facts.flag("expert_parallel.enabled"):
+        experts = facts.value("expert_parallel.autoep_size", 1)
+        sizes["expert_model_parallel_size"] = experts.whole(least=1, most=MOST)
+    facts.sizes = {name: size for name, size in sizes.items() if size}

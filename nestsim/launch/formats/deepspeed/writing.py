@@ -5,12 +5,16 @@ model-parallel ones innermost, pipeline stages outermost (``deepspeed/runtime/pi
 topology.py``); with Ulysses the ranks that share a sequence stand between
 (Megatron-DeepSpeed, ``megatron/core/parallel_state.py``). Where the plan asks for other
 devices, a rank map tells each process its rank.
+
+What a plan says and a launch does not is found by reading the launch back.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import Any, TypeVar
 
-from estimators.training import TrainingSpec
+from estimators.layers.saved_activations import ATTENTION_CORE
 from nestsim.document.dumps import dump_json
 from nestsim.launch.carried import (
     OptionGroup,
@@ -23,20 +27,18 @@ from nestsim.launch.carried import (
     with_imported,
     words_of_option,
 )
-from nestsim.launch.formats.deepspeed.architecture import model_words
-from nestsim.launch.formats.deepspeed.config import TABLE as KEYS
 from nestsim.launch.formats.deepspeed.config import (
+    PREFETCH,
     TRAINER_DECIDES,
     VERSION,
     is_key,
-    zero_json,
 )
-from nestsim.launch.formats.deepspeed.differences import differences
-from nestsim.launch.formats.deepspeed.script import FORMAT, TABLE, Words, read_options
-from nestsim.launch.formats.deepspeed.tables import (
+from nestsim.launch.formats.deepspeed.config import TABLE as KEYS
+from nestsim.launch.formats.deepspeed.reading import (
     ALGORITHMS,
     JSON,
     METHODS,
+    PRESET,
     SIZES,
     TRAINER,
     DeepSpeedLaunch,
@@ -44,13 +46,122 @@ from nestsim.launch.formats.deepspeed.tables import (
     launch_tables,
     shared_blocks,
 )
-from nestsim.launch.formats.usual import strongest
-from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
-from nestsim.launch.ranks import RANK_MAP, rank_map
+from nestsim.launch.formats.deepspeed.script import (
+    FORMAT,
+    TABLE,
+    Words,
+    built_model,
+    model_words,
+    read_options,
+)
+from nestsim.launch.formats.usual import expert_group_gaps, strongest
+from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchGap, LaunchJob, rank_map
+from nestsim.launch.read import Settings
 from nestsim.launch.training import CHECK_COMMAND, check_text
+from nestsim.scenario.defaults import checked_plan, checked_training
+from nestsim.scenario.software import SoftwareTable
+from planner.frameworks.framework import PRESETS
 from planner.plans.checks import AUTO
 from planner.plans.spec import DEFAULT_ORDER, PlanSpec
 from planner.search.placements import name_parts
+from planner.step.execution import Execution
+from topologies.errors import InputError
+
+_MODEL_REASON = "Megatron-DeepSpeed's pretrain_gpt.py has no option for it"
+_OTHER_REASON = "DeepSpeed has no setting for it"
+
+_TRAINING: Sequence[str] = TABLE.facts["compared_training"].split()
+_EXECUTION: Sequence[str] = TABLE.facts["compared_software"].split()
+
+_GPTS = frozenset({"gpt", "llama", "mixtral"})
+"""Families that are the same modules under the same settings."""
+
+
+def differences(job: LaunchJob, read: LaunchTables) -> tuple[LaunchGap, ...]:
+    """Return each setting of a job that its launch, read back, does not give again.
+
+    Parameters
+    ----------
+    job
+        What was to be written.
+    read
+        What the written launch says.
+    """
+    return (
+        *_plan_gaps(job, read),
+        *expert_group_gaps(job, "DeepSpeed"),
+        *_model_gaps(job, read),
+        *_training_gaps(job, read),
+        *_software_gaps(job, read),
+    )
+
+
+def _gap(
+    setting: str, wanted: object, has: object, otherwise: str = _OTHER_REASON
+) -> LaunchGap:
+    reason = TABLE.gaps.get(setting, otherwise)
+    value = list(wanted) if isinstance(wanted, tuple) else wanted
+    instead = list(has) if isinstance(has, tuple) else has
+    if has in (None, "", ()):
+        instead = "none"
+    return LaunchGap(setting, value, f"{reason}; the launch has {instead}.")
+
+
+def _plan_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
+    launched = checked_plan(read.tables["plan"], PRESETS[PRESET])
+    for field in fields(launched):
+        name = field.name
+        wanted, has = getattr(job.settings, name), getattr(launched, name)
+        if name == "placement" and name_parts(job.plan.placement)[1]:
+            yield LaunchGap(name, wanted, TABLE.gaps["placement: of nodes"])
+        elif wanted != has:
+            yield _gap(name, wanted, has)
+
+
+def _model_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
+    wanted = job.model
+    if wanted.family not in _GPTS:
+        yield LaunchGap("model.family", wanted.family, TABLE.gaps["model.family"])
+        return
+    try:
+        launched = built_model(read.tables["model"], Path())
+    except InputError as error:
+        yield LaunchGap("model", wanted.family, f"{error}.")
+        return
+    names = [field.name for field in fields(wanted) if field.name != "family"]
+    yield from _differing("model", wanted, launched, names, _MODEL_REASON)
+
+
+def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
+    try:
+        launched = checked_training(read.tables["training"], PRESETS[PRESET])
+    except InputError as error:
+        yield LaunchGap("training", str(read.tables["training"]), f"{error}.")
+        return
+    yield from _differing("training", job.training, launched, _TRAINING)
+
+
+def _software_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
+    launched = SoftwareTable.model_validate(read.tables["software"]).build_execution({})
+    yield from _differing("software", job.workload.execution, launched, _EXECUTION)
+    modules = tuple(job.workload.software.recompute_modules)
+    if modules != tuple(ATTENTION_CORE):
+        yield _gap("software.recompute_modules", modules, tuple(ATTENTION_CORE))
+
+
+def _differing(
+    table: str,
+    wanted: object,
+    launched: object,
+    names: Iterable[str],
+    otherwise: str = _OTHER_REASON,
+) -> Iterator[LaunchGap]:
+    """Yield the fields in which what was read is not what was to be written."""
+    for name in names:
+        value, has = getattr(wanted, name), getattr(launched, name)
+        if value != has:
+            yield _gap(f"{table}.{name}", value, has, otherwise)
+
 
 T = TypeVar("T", str, int, float)
 
@@ -86,7 +197,7 @@ def write_deepspeed(job: LaunchJob) -> LaunchFiles:
 
     words = joined(groups)
     back, keys, changes = of_import(
-        job, words, config, lambda *both: read(*both).by_name()
+        job, words, config, lambda *both: read(*both).tables
     )
     groups = with_imported(groups, back, name="SCRIPT", file="script")
     config = merged(config, keys)
@@ -113,7 +224,7 @@ def _notes(words: Words, in_order: bool) -> tuple[str, ...]:
         f"Written for DeepSpeed {VERSION}. Paths of Megatron-DeepSpeed, data and "
         "checkpoints, hosts, the tokenizer and learning rates are yours to put in, "
         "where nothing that was imported says them.",
-        *taken_outside(word for one in words.values() for word in one),
+        *taken_outside(word for values in words.values() for word in values),
     ]
     if {"pp-partition-method", "embed-layernorm", "position-embedding-type"} & {*words}:
         notes.append(
@@ -143,24 +254,16 @@ def _zero_stage(plan: PlanSpec) -> int:
     return min(stage, 1) if plan.pipeline_model_parallel_size > 1 else stage
 
 
-def _config(job: LaunchJob) -> dict[str, Any]:
+def _config(job: LaunchJob) -> Settings:
     """Return the JSON."""
-    plan, training, execution = job.settings, job.training, job.workload.execution
-    parallel, steps = job.plan.parallel, job.plan.num_microbatches
-    micro = plan.micro_batch_size
-    config: dict[str, Any] = {
-        "train_batch_size": micro * steps * parallel.data_parallel_size,
+    plan, training, dp = job.settings, job.training, job.plan.parallel.sizes().dp
+    micro, steps = plan.micro_batch_size, job.plan.num_microbatches
+    config: Settings = {
+        "train_batch_size": micro * steps * dp,
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": steps,
         **({} if carried_options(job, FORMAT) else TABLE.facts["fillers"]),
-        "zero_optimization": zero_json(
-            _zero_stage(plan),
-            overlaps=execution.overlap_grad_reduce,
-            prefetches=execution.overlap_param_gather,
-            optimizer_on_host=_most(plan.offload_optimizer),
-            weights_on_host=_most(plan.offload_weights),
-            second_copies=_most(plan.zero_hpz_partition_size),
-        ),
+        "zero_optimization": _zero_table(plan, job.workload.execution),
     }
     if training.precision != "fp32":
         config[training.precision] = {"enabled": True}
@@ -181,6 +284,27 @@ def _config(job: LaunchJob) -> dict[str, Any]:
     return config
 
 
+def _zero_table(plan: PlanSpec, execution: Execution) -> Settings:
+    """Return the table ``zero_optimization``."""
+    stage = _zero_stage(plan)
+    if stage == 0:
+        return {"stage": stage}
+    table: Settings = {"stage": stage, "overlap_comm": execution.overlap_grad_reduce}
+    table |= TABLE.facts["zero"]
+    copies, part = _most(plan.zero_hpz_partition_size), _most(plan.offload_optimizer)
+    if stage == 3:
+        ahead = KEYS.options[PREFETCH].default if execution.overlap_param_gather else 0
+        table["stage3_prefetch_bucket_size"] = ahead
+        if copies > 1:
+            table["zero_hpz_partition_size"] = copies
+    if part:
+        ratio = {"ratio": part} if stage == 3 else {}
+        table["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **ratio}
+    if _most(plan.offload_weights) and stage == 3:
+        table["offload_param"] = {"device": "cpu", "pin_memory": True}
+    return table
+
+
 def _environment(job: LaunchJob) -> dict[str, str]:
     """Return the environment variables that the plan asks for."""
     variables = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
@@ -193,17 +317,13 @@ def _environment(job: LaunchJob) -> dict[str, str]:
 def _groups(job: LaunchJob) -> tuple[OptionGroup, ...]:
     """Return the options of the script, group by group."""
     plan = job.settings
-    groups = (
-        ("MODEL", "The model.", model_words(job.model)),
-        ("PARALLEL", "How ranks share the work.", _parallel(job)),
-        ("BATCH", "The batch, as in the JSON.", _batch(job)),
-        ("PRECISION", "Number formats, as in the JSON.", _formats(job.training)),
-        ("RECOMPUTE", "What is computed again.", _recompute(plan)),
-        ("ZERO", "ZeRO and the host, as in the JSON.", _zero(plan)),
-    )
-    return tuple(
-        OptionGroup(name=name, comment=comment, options=options)
-        for name, comment, options in groups
+    return (
+        OptionGroup("MODEL", "The model.", model_words(job.model)),
+        OptionGroup("PARALLEL", "How ranks share the work.", _parallel(job)),
+        OptionGroup("BATCH", "The batch, as in the JSON.", _batch(job)),
+        OptionGroup("PRECISION", "Number formats, as in the JSON.", _formats(job)),
+        OptionGroup("RECOMPUTE", "What is computed again.", _recompute(plan)),
+        OptionGroup("ZERO", "ZeRO and the host, as in the JSON.", _zero(plan)),
     )
 
 
@@ -260,7 +380,8 @@ def _batch(job: LaunchJob) -> Words:
     return words
 
 
-def _formats(training: TrainingSpec) -> Words:
+def _formats(job: LaunchJob) -> Words:
+    training = job.training
     words = TABLE.saying("training.precision", training.precision)
     if training.matmul_precision == "fp8":
         words |= TABLE.saying("training.matmul_precision", "fp8")
@@ -299,7 +420,7 @@ def of_import(
     words: Words,
     config: Mapping[str, Any],
     reads: Callable[[Words, Mapping[str, Any]], Any],
-) -> tuple[dict[str, tuple[str, ...]], dict[str, Any], list[LaunchGap]]:
+) -> tuple[dict[str, tuple[str, ...]], Settings, list[LaunchGap]]:
     """Return the options and the keys that come back, and what is changed of them.
 
     Parameters
@@ -313,24 +434,24 @@ def of_import(
     reads
         What a script and a JSON are read as.
     """
-    own: dict[str, Any] = {**words}
-    own |= {f"{JSON}{name}": one for name, one in leaves(config)}
+    written: Settings = {**words}
+    written |= {f"{JSON}{name}": value for name, value in leaves(config)}
     carried = {
-        name: one if name.startswith((JSON, TRAINER)) else words_of_option(one)
-        for name, one in (carried_options(job, FORMAT) or {}).items()
+        name: value if name.startswith((JSON, TRAINER)) else words_of_option(value)
+        for name, value in (carried_options(job, FORMAT) or {}).items()
     }
     back, gaps = brought_back(
-        own,
+        written,
         carried,
         reads=lambda options: reads(*_parted(options)),
-        matter=own.keys() | TABLE.finer | {f"{JSON}{name}" for name in KEYS.finer},
-        refusal=lambda name: _refusal(name, carried[name], own),
+        matter=written.keys() | TABLE.finer | {f"{JSON}{name}" for name in KEYS.finer},
+        refusal=lambda name: _refusal(name, carried[name], written),
         shown=_shown,
     )
     return *_parted(back), gaps
 
 
-def _refusal(name: str, value: Any, own: Mapping[str, Any]) -> str:
+def _refusal(name: str, value: Any, written: Mapping[str, Any]) -> str:
     """Return why an option cannot come back; empty if it may."""
     if name.startswith(TRAINER):
         return "Megatron-DeepSpeed, whose launch this is, has options of its own."
@@ -340,14 +461,14 @@ def _refusal(name: str, value: Any, own: Mapping[str, Any]) -> str:
         return "DeepSpeed has no such key, or Megatron-DeepSpeed no such option."
     other = next(
         (
-            one
-            for one in own
-            if one.startswith(f"{name}.") or name.startswith(f"{one}.")
+            option
+            for option in written
+            if option.startswith(f"{name}.") or name.startswith(f"{option}.")
         ),
         name,
     )
-    if other != name or (name in _OF_THE_PLAN and name in own):
-        label, now = _shown(other, own[other])
+    if other != name or (name in _OF_THE_PLAN and name in written):
+        label, now = _shown(other, written[other])
         return f"The plan asks for another value: {label} is {now}."
     return ""
 
@@ -366,10 +487,12 @@ def _shown(name: str, value: Any) -> tuple[str, Any]:
     return f"--{name.removeprefix(TRAINER)}", value
 
 
-def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parted(options: Mapping[str, Any]) -> tuple[Settings, Settings]:
     """Return the options of the script and the JSON of options of both."""
-    words = {name: one for name, one in options.items() if not name.startswith(JSON)}
-    config: dict[str, Any] = {}
+    words = {
+        name: value for name, value in options.items() if not name.startswith(JSON)
+    }
+    config: Settings = {}
     for name, value in options.items():
         if name.startswith(JSON):
             table = config
@@ -382,7 +505,7 @@ def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     return words, config
 
 
-def merged(config: Mapping[str, Any], back: Mapping[str, Any]) -> dict[str, Any]:
+def merged(config: Mapping[str, Any], back: Mapping[str, Any]) -> Settings:
     """Return a JSON with others in it."""
     whole = dict(config)
     for key, value in back.items():

@@ -4,27 +4,13 @@ import math
 from typing import Any
 
 from estimators.models.library import load_model
-from nestsim.launch.carried import launch_table
-from nestsim.launch.formats.given import TableOptions
-from nestsim.launch.formats.maxtext.mesh import AxisMesh
-from nestsim.launch.formats.maxtext.sources import (
-    AXES,
-    BUILT,
-    FORMAT,
-    MODELS,
-    OTHER_AXES,
-    REMAT_TENSORS,
-    TABLE,
-    blocks_of_layer,
-    is_maxtext,
-    read_settings,
-)
-from nestsim.launch.read import DEFAULT_NODE, ImportedJob, LaunchSource
+from nestsim.launch.carried import TableOptions, launch_table
+from nestsim.launch.formats.maxtext import sources as maxtext
+from nestsim.launch.formats.usual import left_over
+from nestsim.launch.read import DEFAULT_NODE, ImportedJob, LaunchSource, Settings
 from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import DIMENSIONS
-from topologies.errors import InputError
-
-__all__ = ["is_maxtext", "read_maxtext"]
+from topologies.input_file import Value
 
 _ENDS_ON_STAGES = (
     "The embedding and the head are on the first and the last stage; MaxText has them "
@@ -40,17 +26,16 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
     InputError
         If it is neither, or says what no scenario can.
     """
-    settings = read_settings(source)
-    assumed = list(settings.assumptions)
+    settings = maxtext.read_settings(source)
     model, num_layers = _model(source, settings)
-    mesh = _mesh(settings, source.num_devices, assumed)
+    mesh = _mesh(settings, source.num_devices)
     plan = {
-        **_sizes(settings, mesh, assumed),
-        **_pipeline(settings, mesh, num_layers, assumed),
-        **_sharding(settings, mesh, assumed),
-        **_recompute(settings, assumed),
+        **_sizes(settings, mesh),
+        **_pipeline(settings, mesh, num_layers),
+        **_sharding(settings, mesh),
+        **_recompute(settings),
     }
-    batch, micro_batch = _batches(settings, mesh, assumed)
+    batch, micro_batch = _batches(settings, mesh)
     is_gpu = settings.choice("hardware").startswith("gpu")
     tables = {
         "model": model,
@@ -58,14 +43,16 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
         "software": {"preset": "maxtext", **_software(settings)},
         "plan": {"micro_batch_size": micro_batch, **plan},
     }
-    kept = {name: one for name, one in settings.kept().items() if name != BUILT}
-    tables |= launch_table(FORMAT, kept, assumed)
+    kept = {
+        name: value for name, value in settings.kept().items() if name != maxtext.BUILT
+    }
+    tables |= launch_table(maxtext.FORMAT, kept, settings.assumptions)
     return ImportedJob(
         name=f"{source.path.stem} (MaxText)",
         tables=tables,
         num_devices=mesh.num_devices,
         devices_per_node=math.prod(mesh.inside.values()) if is_gpu else None,
-        assumptions=tuple(assumed),
+        assumptions=tuple(settings.assumptions),
         options=settings.effects,
     )
 
@@ -73,11 +60,11 @@ def read_maxtext(source: LaunchSource) -> ImportedJob:
 def _model(source: LaunchSource, settings: TableOptions) -> tuple[Any, int]:
     """Return the table [model], and how many layers MaxText counts in it."""
     length = settings.whole("max_target_length")
-    shared: dict[str, Any] = {"sequence_length": length}
+    shared: Settings = {"sequence_length": length}
     if settings.choice("attention") == "dot_product":
         shared["attention"] = "plain"
     name = settings.value("model_name").text()
-    size = blocks_of_layer(name)
+    size = maxtext.blocks_of_layer(name)
     given = source.model_spec(length)
     if given is not None:
         table = source.model_table() or {}
@@ -85,19 +72,19 @@ def _model(source: LaunchSource, settings: TableOptions) -> tuple[Any, int]:
     if name == "default":
         sizes = _sized_model(settings)
         return {**sizes, **shared}, sizes["num_layers"]
-    if name not in MODELS:
+    if name not in maxtext.MODELS:
         raise settings.value("model_name").error(
             "is no model that is known",
             "a name of MaxText's, or --model NAME or CONFIG.JSON beside it",
         )
-    spec = load_model(MODELS[name], sequence_length=length)
+    spec = load_model(maxtext.MODELS[name], sequence_length=length)
     depths = settings.whole("mtp_num_layers", least=0)
     if spec.mtp_num_layers != depths:
         shared["mtp_num_layers"] = depths
-    return {"name": MODELS[name], **shared}, spec.num_layers // size
+    return {"name": maxtext.MODELS[name], **shared}, spec.num_layers // size
 
 
-def _sized_model(settings: TableOptions) -> dict[str, Any]:
+def _sized_model(settings: TableOptions) -> Settings:
     """Return a Llama of the sizes that are given, times the global scale.
 
     Doubling the scale doubles in turn heads and feed-forward width, hidden size, and
@@ -130,45 +117,40 @@ def _sized_model(settings: TableOptions) -> dict[str, Any]:
 _WIDE = ("num_attention_heads", "num_query_groups", "ffn_hidden_size")
 
 
-def _mesh(
-    settings: TableOptions, num_devices: int | None, assumed: list[str]
-) -> AxisMesh:
+def _mesh(settings: TableOptions, num_devices: int | None) -> maxtext.AxisMesh:
     """Return the sizes of all axes, those that are left open filled in."""
     inside, among = (
         {
             axis: settings.whole(f"{kind}_{axis}_parallelism", least=-1)
-            for axis in (*AXES, *OTHER_AXES)
+            for axis in (*maxtext.AXES, *maxtext.OTHER_AXES)
         }
         for kind in ("ici", "dcn")
     )
     for sizes, kind in ((inside, "ici"), (among, "dcn")):
         if 0 in sizes.values() or list(sizes.values()).count(-1) > 1:
-            raise InputError(
+            raise Value(
+                {axis: size for axis, size in sizes.items() if size != 1},
+                f"{kind}_.._parallelism",
+            ).error(
                 "sizes of axes are numbers from 1 on, one of them -1 for what is left",
-                where=f"{kind}_.._parallelism",
-                got={axis: size for axis, size in sizes.items() if size != 1},
-                expected="one -1 at most",
+                "one -1 at most",
             )
-    slices = _num_slices(settings, num_devices, inside, among, assumed)
+    slices = _num_slices(settings, num_devices, inside, among)
     per_slice = _slice_size(settings)
     if per_slice is None and num_devices is not None:
         per_slice = num_devices // slices
     _fill(among, slices, "dcn")
     _fill(inside, per_slice, "ici")
-    mesh = AxisMesh(inside, among)
+    mesh = maxtext.AxisMesh(inside, among)
     if num_devices not in (None, mesh.num_devices):
-        raise InputError(
+        raise Value(f"{mesh.num_devices}, {num_devices} devices").error(
             "the axes do not make the number of devices",
-            got=f"{mesh.num_devices}, {num_devices} devices",
-            expected=f"--num-devices {mesh.num_devices}, or none",
+            f"--num-devices {mesh.num_devices}, or none",
         )
-    for axis in OTHER_AXES:
+    for axis in maxtext.OTHER_AXES:
         if mesh.size(axis) > 1:
-            raise InputError(
-                "is an axis that no plan has",
-                where=f"ici_{axis}_parallelism",
-                got=mesh.size(axis),
-                expected="1",
+            raise Value(mesh.size(axis), f"ici_{axis}_parallelism").error(
+                "is an axis that no plan has", "1"
             )
     return mesh
 
@@ -178,7 +160,6 @@ def _num_slices(
     num_devices: int | None,
     inside: dict[str, int],
     among: dict[str, int],
-    assumed: list[str],
 ) -> int:
     """Return how many slices there are: nodes, where the devices are GPUs."""
     given = settings.whole("compile_topology_num_slices", least=-1)
@@ -192,7 +173,7 @@ def _num_slices(
             return max(num_devices // math.prod(inside.values()), 1)
         if settings.choice("hardware").startswith("gpu") and known == 1:
             node = min(DEFAULT_NODE, num_devices)
-            assumed.append(f"A node has {node} devices.")
+            settings.assume(f"A node has {node} devices.")
             return max(num_devices // node, 1)
     return known
 
@@ -203,7 +184,7 @@ def _slice_size(settings: TableOptions) -> int | None:
     if topology.raw == "":
         return None
     generation, _, count = topology.text().partition("-")
-    cores: int | None = TABLE.facts["cores_per_chip"].get(generation)
+    cores: int | None = maxtext.TABLE.facts["cores_per_chip"].get(generation)
     if cores is None or not count.isdecimal() or len(count) > 7:
         raise topology.error(
             "is no slice that is known", "such as v5p-512, v5e-256, v4-128"
@@ -215,42 +196,22 @@ def _fill(sizes: dict[str, int], total: int | None, kind: str) -> None:
     """Put in the size that is left open."""
     known = math.prod(size for size in sizes.values() if size > 0)
     for axis, size in sizes.items():
-        if size > 0:
-            continue
-        name = f"{kind}_{axis}_parallelism"
-        if total is None:
-            raise InputError(
-                "takes all devices that are left, and nothing says how many there are",
-                where=name,
-                got=-1,
-                expected="--num-devices N",
-            )
-        if total % known or not total:
-            raise InputError(
-                "the devices do not split by the other axes",
-                where=name,
-                got=f"{total} devices",
-                expected=f"a multiple of {known}",
-            )
-        sizes[axis] = total // known
-        known = total
+        if size < 1:
+            name = f"{kind}_{axis}_parallelism"
+            sizes[axis] = left_over(total, known, name, "axes")
+            known *= sizes[axis]
     if total not in (None, known):
-        raise InputError(
-            "the axes do not make the number of devices",
-            where=f"{kind}_.._parallelism",
-            got=f"{known}, {total} devices",
-            expected="their product",
+        raise Value(f"{known}, {total} devices", f"{kind}_.._parallelism").error(
+            "the axes do not make the number of devices", "their product"
         )
 
 
-def _sizes(
-    settings: TableOptions, mesh: AxisMesh, assumed: list[str]
-) -> dict[str, Any]:
+def _sizes(settings: TableOptions, mesh: maxtext.AxisMesh) -> Settings:
     """Return sizes and order of ranks."""
     tp = mesh.size("tensor") * mesh.size("tensor_sequence")
     exchanging, ep = mesh.size("context_usp_ulysses"), mesh.size("expert")
     cp = mesh.size("context") * exchanging
-    plan: dict[str, Any] = {
+    plan: Settings = {
         "tensor_model_parallel_size": tp,
         "pipeline_model_parallel_size": mesh.size("pipeline"),
         "data_parallel_size": mesh.size("data") * mesh.size("fsdp") * ep,
@@ -259,17 +220,17 @@ def _sizes(
         "sequence_parallel": mesh.size("tensor_sequence") > 1,
     }
     if mesh.size("tensor") > 1 and mesh.size("tensor_sequence") > 1:
-        assumed.append("All tensor-parallel ranks share sequences, too.")
+        settings.assume("All tensor-parallel ranks share sequences, too.")
     if cp > 1:
         plan |= _context(settings, cp, exchanging)
     factors = list(mesh.factors)
     if ep > 1 and tp * cp > 1:
-        assumed.append(
+        settings.assume(
             "Experts are spread outside of tensor- and context-parallel groups; "
             "MaxText spreads them inside."
         )
         # Behind the innermost dimensions, in front of the replicas.
-        factors = [one for one in factors if one[0] != "ep"]
+        factors = [factor for factor in factors if factor[0] != "ep"]
         place = sum(name in ("tp", "cp") for name, _ in factors)
         factors.insert(place, ("ep", ep))
     names = [name for name, _ in factors]
@@ -283,7 +244,7 @@ def _sizes(
     return {**plan, "placement": " ".join(f"{name}{size}" for name, size in factors)}
 
 
-def _context(settings: TableOptions, cp: int, exchanging: int) -> dict[str, Any]:
+def _context(settings: TableOptions, cp: int, exchanging: int) -> Settings:
     """Return how ranks share a sequence.
 
     Raises
@@ -305,14 +266,12 @@ def _context(settings: TableOptions, cp: int, exchanging: int) -> dict[str, Any]
     return {"cp_comm_type": kind, "hierarchical_context_parallel_sizes": sizes}
 
 
-def _batches(
-    settings: TableOptions, mesh: AxisMesh, assumed: list[str]
-) -> tuple[int, int]:
+def _batches(settings: TableOptions, mesh: maxtext.AxisMesh) -> tuple[int, int]:
     """Return the sequences of an optimizer step and of a microbatch."""
     name = "per_device_batch_size"
-    each = settings.value(name).number()
+    per_device = settings.value(name).number()
     rounds = settings.whole("gradient_accumulation_steps")
-    local = each * mesh.num_devices
+    local = per_device * mesh.num_devices
     pp = mesh.size("pipeline")
     dp = mesh.size("data") * mesh.size("fsdp") * mesh.size("expert")
     parts = dp
@@ -327,7 +286,7 @@ def _batches(
             )
         parts *= count
         if rounds > 1:
-            assumed.append(
+            settings.assume(
                 f"The {rounds} rounds of gradient accumulation go through the "
                 "pipeline without a gap; MaxText empties it after each."
             )
@@ -341,8 +300,8 @@ def _batches(
 
 
 def _pipeline(
-    settings: TableOptions, mesh: AxisMesh, num_layers: int, assumed: list[str]
-) -> dict[str, Any]:
+    settings: TableOptions, mesh: maxtext.AxisMesh, num_layers: int
+) -> Settings:
     """Return how often stages come round again."""
     pp = mesh.size("pipeline")
     if pp == 1:
@@ -352,32 +311,31 @@ def _pipeline(
         raise settings.value("pipeline_parallel_layers").error(
             "leaves blocks outside of the pipeline, which no plan does", "-1"
         )
-    each = settings.whole("num_layers_per_pipeline_stage")
-    repeats, rest = divmod(num_layers, pp * each)
+    per_stage = settings.whole("num_layers_per_pipeline_stage")
+    repeats, rest = divmod(num_layers, pp * per_stage)
     given = settings.whole("num_pipeline_repeats", least=-1)
     if rest or given not in (-1, repeats):
-        raise InputError(
+        raise Value(
+            f"{pp} stages, {per_stage} layers each, {given} repeats",
+            "num_layers_per_pipeline_stage",
+        ).error(
             "stages, repeats and layers of a stage do not make the model's blocks",
-            where="num_layers_per_pipeline_stage",
-            got=f"{pp} stages, {each} layers each, {given} repeats",
-            expected=f"a product of {num_layers}",
+            f"a product of {num_layers}",
         )
-    assumed.append(_ENDS_ON_STAGES)
+    settings.assume(_ENDS_ON_STAGES)
     return {"virtual_pipeline_model_parallel_size": repeats}
 
 
-def _sharding(
-    settings: TableOptions, mesh: AxisMesh, assumed: list[str]
-) -> dict[str, Any]:
+def _sharding(settings: TableOptions, mesh: maxtext.AxisMesh) -> Settings:
     """Return what is sharded: weights over fsdp, context and expert axes."""
     shared = ("fsdp", "context", "context_usp_ulysses", "expert")
     group = math.prod(mesh.size(axis) for axis in shared)
     if group == 1:
         return {"zero_stage": int(settings.flag("shard_optimizer_over_data"))}
-    plan: dict[str, Any] = {"zero_stage": 3}
+    plan: Settings = {"zero_stage": 3}
     if mesh.size("pipeline") > 1 and settings.flag("pipeline_fsdp_ag_once"):
         plan["zero_stage"] = 2
-        assumed.append(
+        settings.assume(
             "Weights that are gathered once before the pipeline are ZeRO-2's."
         )
     if mesh.size("data") > 1:
@@ -385,11 +343,11 @@ def _sharding(
     return plan
 
 
-def _recompute(settings: TableOptions, assumed: list[str]) -> dict[str, Any]:
+def _recompute(settings: TableOptions) -> Settings:
     """Return what is computed again, and what the host keeps."""
     policy = settings.value("remat_policy")
     name = policy.text()
-    plan: dict[str, Any] = {}
+    plan: Settings = {}
     for option, part in (
         ("optimizer_memory_host_offload", "optimizer"),
         ("parameter_memory_host_offload", "weights"),
@@ -399,9 +357,9 @@ def _recompute(settings: TableOptions, assumed: list[str]) -> dict[str, Any]:
     if name == "full":
         return {**plan, "recompute": "full"}
     if name == "custom":
-        return {**plan, **_custom(settings, assumed)}
+        return {**plan, **_custom(settings)}
     if name == "minimal_offloaded":
-        assumed.append("The host keeps all that is kept of a block.")
+        settings.assume("The host keeps all that is kept of a block.")
         return {**plan, "recompute": "selective", "offload_activations": 1.0}
     policies = FRAMEWORKS["maxtext"].remat_policies
     if name not in policies:
@@ -411,23 +369,23 @@ def _recompute(settings: TableOptions, assumed: list[str]) -> dict[str, Any]:
         )
     nearest = policies[name]
     if name != "minimal":
-        assumed.append(f"Recompute: {nearest.note}.")
+        settings.assume(f"Recompute: {nearest.note}.")
     return {**plan, "recompute": nearest.mode}
 
 
-def _custom(settings: TableOptions, assumed: list[str]) -> dict[str, Any]:
+def _custom(settings: TableOptions) -> Settings:
     """Return what a policy of single results comes to."""
-    whats = {settings.choice(name) for name in REMAT_TENSORS}
+    whats = {settings.choice(name) for name in maxtext.REMAT_TENSORS}
     offloads = settings.value("decoder_layer_input").text() == "offload"
-    plan: dict[str, Any] = {"offload_activations": 1.0} if offloads else {}
+    plan: Settings = {"offload_activations": 1.0} if offloads else {}
     if whats == {"device"}:
         return {**plan, "recompute": "none"}
     if whats != {"remat"}:
-        assumed.append("Recompute: custom as full recompute.")
+        settings.assume("Recompute: custom as full recompute.")
     return {**plan, "recompute": "full"}
 
 
-def _training(settings: TableOptions) -> dict[str, Any]:
+def _training(settings: TableOptions) -> Settings:
     """Return the settings of [training] but for the batch."""
     table = settings.settings("training")
     if not table["weights_in_fp32"]:
@@ -439,7 +397,7 @@ def _training(settings: TableOptions) -> dict[str, Any]:
     return table
 
 
-def _software(settings: TableOptions) -> dict[str, Any]:
+def _software(settings: TableOptions) -> Settings:
     """Return the settings of [software] beside the preset."""
     if settings.choice("attention") == "cudnn_flash_te":
         return {"attention_kernel": "fused"}

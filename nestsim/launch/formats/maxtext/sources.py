@@ -1,23 +1,132 @@
-"""What a configuration of MaxText says: options by name.
+"""What a configuration of MaxText says: options by name, and the mesh of its axes.
 
 A YAML file with the files that it builds on, or a script that starts
 ``MaxText.train`` with ``name=value`` words.
+
+The mesh has axes inside a slice and among slices, and a slice is what fast links join:
+a slice of TPUs, or the GPUs of a node. ``ici_..`` are the sizes of axes inside,
+``dcn_..`` among slices, which are outside of them; each in the order data, fsdp,
+context, tensor, expert, the last innermost, with the stages of a pipeline outermost
+[1]_. Of the ranks that share a sequence those that exchange heads are inside the rings
+(``context_usp_ulysses``, 0.2.5).
+
+References
+----------
+.. [1] AI-Hypercomputer/maxtext, ``MaxText/pyconfig.py`` at 0045bf83:
+   ``create_parallelisms_list``, ``pipeline_first_axis``;
+   ``jax.experimental.mesh_utils.create_hybrid_device_mesh``.
 """
 
+import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nestsim.launch.carried import with_variables
-from nestsim.launch.formats.given import TableOptions
-from nestsim.launch.read import LaunchSource
+from nestsim.launch.carried import TableOptions, with_variables
+from nestsim.launch.read import LaunchSource, Settings
 from nestsim.launch.shell.marks import known_word
 from nestsim.launch.training import find_training
 from nestsim.scenario.errors import nearest
 from planner.frameworks.options import option_table
 from topologies.errors import InputError
 from topologies.input_file import Value, parse_yaml, read_text
+
+_INNER_FIRST = (
+    ("expert", "ep"),
+    ("tensor_sequence", "tp"),
+    ("tensor", "tp"),
+    ("context_usp_ulysses", "cp"),
+    ("context", "cp"),
+    ("fsdp", "dp"),
+    ("data", "dp"),
+    ("pipeline", "pp"),
+)
+"""Axis -> dimension of ours; ``dp`` are the replicas of each expert."""
+
+_FACTOR = re.compile(r"([a-z]+)(\d+)")
+
+Factors = tuple[tuple[str, int], ...]
+"""Dimensions and sizes, innermost first, as placements nest them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisMesh:
+    """Sizes of all axes."""
+
+    inside: Mapping[str, int]
+    """Axis -> size inside a slice; those that are missing have 1."""
+
+    among: Mapping[str, int]
+    """Axis -> size among slices; those that are missing have 1."""
+
+    def size(self, axis: str) -> int:
+        """Return the size of an axis."""
+        return self.inside.get(axis, 1) * self.among.get(axis, 1)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the mesh."""
+        return math.prod(self.inside.values()) * math.prod(self.among.values())
+
+    @property
+    def factors(self) -> Factors:
+        """How its ranks nest the dimensions."""
+        factors = [
+            (dimension, sizes.get(axis, 1))
+            for sizes in (self.inside, self.among)
+            for axis, dimension in _INNER_FIRST
+        ]
+        return merged(factors)
+
+
+def merged(factors: list[tuple[str, int]]) -> Factors:
+    """Join neighbours of one dimension, and leave out those of size 1."""
+    joined: list[tuple[str, int]] = []
+    for dimension, size in factors:
+        if size == 1:
+            continue
+        if joined and joined[-1][0] == dimension:
+            joined[-1] = (dimension, joined[-1][1] * size)
+        else:
+            joined.append((dimension, size))
+    return tuple(joined)
+
+
+def placed_factors(placement: str) -> Factors:
+    """Return the factors of a placement's name."""
+    return merged([(name, int(size)) for name, size in _FACTOR.findall(placement)])
+
+
+def mesh_of(factors: Factors, axes: Mapping[str, int], per_slice: int) -> AxisMesh:
+    """Return the mesh whose slices are filled with the innermost factors.
+
+    Parameters
+    ----------
+    factors
+        How ranks shall nest the dimensions.
+    axes
+        Size of each axis.
+    per_slice
+        Devices of a slice.
+    """
+    inside: dict[str, int] = {}
+    among: dict[str, int] = {}
+    left, room = dict(axes), per_slice
+    for dimension, whole in factors:
+        size = whole
+        for axis, of in _INNER_FIRST:
+            if of != dimension:
+                continue
+            part = math.gcd(size, left.get(axis, 1))
+            fitting = math.gcd(part, room)
+            inside[axis] = inside.get(axis, 1) * fitting
+            among[axis] = among.get(axis, 1) * (part // fitting)
+            left[axis] = left.get(axis, 1) // part
+            size, room = size // part, room // fitting
+    return AxisMesh(inside, among)
+
 
 _START = re.compile(r"\bpython3?\b.*MaxText[./]", re.IGNORECASE)
 _TRAINS = re.compile(r"(?:\S*/)?MaxText[./]\S*(?:train|\$)\S*", re.IGNORECASE)
@@ -55,7 +164,9 @@ among slices (``dcn_..``)."""
 OTHER_AXES: tuple[str, ...] = tuple(TABLE.facts["other_axes"])
 """Axes that no plan has."""
 
-REMAT_TENSORS = tuple(name for name, one in OPTIONS.items() if one.default == "remat")
+REMAT_TENSORS = tuple(
+    name for name, option in OPTIONS.items() if option.default == "remat"
+)
 """Results of a block that ``remat_policy: custom`` tells apart."""
 
 MODELS: Mapping[str, str] = TABLE.facts["models"]
@@ -98,7 +209,7 @@ def read_settings(source: LaunchSource) -> TableOptions:
     else:
         given = _document(source.text, source.path.parent, _MOST_PARENTS)
     values: dict[str, Value] = {}
-    ignored: dict[str, Any] = {}
+    ignored: Settings = {}
     replaced: set[str] = set()
     for name, raw in given.items():
         if name in OPTIONS:
@@ -124,11 +235,11 @@ def read_settings(source: LaunchSource) -> TableOptions:
         values=values,
         ignored=ignored,
         replaced=replaced,
-        assumptions=tuple(assumed),
+        assumptions=assumed,
     )
 
 
-def _document(text: str, folder: Path, parents: int) -> dict[str, Any]:
+def _document(text: str, folder: Path, parents: int) -> Settings:
     """Return what a YAML file and those that it builds on say, itself last."""
     document = parse_yaml(text, expected=_EXPECTED)
     if not isinstance(document, dict) or not all(isinstance(k, str) for k in document):
@@ -147,9 +258,9 @@ def _document(text: str, folder: Path, parents: int) -> dict[str, Any]:
     return _document(inner, (folder / parent).parent, parents - 1) | document
 
 
-def _printed(text: str) -> dict[str, Any]:
+def _printed(text: str) -> Settings:
     """Return what a log printed, which is all options there are, the first time."""
-    given: dict[str, Any] = {}
+    given: Settings = {}
     for name, value in _PRINTED.findall(text):
         if name in given:
             break
@@ -160,7 +271,7 @@ def _printed(text: str) -> dict[str, Any]:
     return {name: given[name] for name in given if name in {*OPTIONS, *TABLE.assumed}}
 
 
-def _command(source: LaunchSource, assumed: list[str]) -> dict[str, Any]:
+def _command(source: LaunchSource, assumed: list[str]) -> Settings:
     """Return what a script's command sets."""
     start = find_training(source, lambda words: any(map(_TRAINS.fullmatch, words)))
     if start is None:
@@ -169,11 +280,11 @@ def _command(source: LaunchSource, assumed: list[str]) -> dict[str, Any]:
             expected="python3 -m maxtext.trainers.pre_train.train base.yml name=value",
         )
     assumed += start.assumptions
-    given: dict[str, Any] = {}
+    given: Settings = {}
     for word in start.words:
-        found = _WORD.fullmatch(word)
-        if found:
-            name, value = found[1], found[2]
+        pair = _WORD.fullmatch(word)
+        if pair:
+            name, value = pair[1], pair[2]
             given[name] = (
                 known_word(value, name)
                 if name in OPTIONS

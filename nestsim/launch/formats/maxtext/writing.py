@@ -1,7 +1,10 @@
-"""Plans as configurations of MaxText: a YAML file on ``base.yml``, and its start."""
+"""Plans as configurations of MaxText: a YAML file on ``base.yml``, and its start.
+
+What a plan, its training and its software say and MaxText has no words for is a gap.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,23 +19,117 @@ from nestsim.launch.carried import (
     variables_of,
     with_imported,
 )
-from nestsim.launch.formats.maxtext.gaps import find_gaps
-from nestsim.launch.formats.maxtext.mesh import AxisMesh, mesh_of, placed_factors
+from nestsim.launch.formats.maxtext import sources as maxtext
 from nestsim.launch.formats.maxtext.reading import read_maxtext
-from nestsim.launch.formats.maxtext.sources import (
-    BUILT,
-    FORMAT,
-    MODELS,
-    OPTIONS,
-    REMAT_TENSORS,
-    TABLE,
-    VERSION,
-    blocks_of_layer,
+from nestsim.launch.formats.usual import (
+    is_llama,
+    is_published,
+    order_cases,
+    sizes_in_words,
+    stated_gaps,
+    training_gaps,
+    written_plain,
 )
-from nestsim.launch.formats.usual import is_published, written_plain
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
-from nestsim.launch.read import LaunchSource
+from nestsim.launch.read import LaunchSource, Settings
+from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import is_tpu
+from planner.search.placements import name_parts
+from planner.step.plan import Offload
+
+
+def find_gaps(
+    job: LaunchJob, mesh: maxtext.AxisMesh, name: str | None
+) -> Iterator[LaunchGap]:
+    """Yield what cannot be expressed.
+
+    Parameters
+    ----------
+    job
+        The job.
+    mesh
+        The mesh that is written for it.
+    name
+        MaxText's name of its model, None if it has none.
+    """
+    optimizer = job.training.optimizer
+    known = {*maxtext.OPTIONS["opt_type"].words.values(), "adam-bf16"}
+    usual = {
+        "optimizer": optimizer if optimizer in known else "adam",
+        "weights_in_fp32": optimizer != "adam-bf16",
+    }
+    products = maxtext.OPTIONS["quantization"].words.values()
+    yield from training_gaps(job, "MaxText", products, usual)
+    nesting, nodes = name_parts(job.plan.placement)
+    blocks, size = job.blocks_by_virtual_stage(), maxtext.blocks_of_layer(name)
+    is_usual = not nodes and mesh.factors == maxtext.placed_factors(nesting)
+    cases = {
+        "model": name is None and not is_llama(job.model, tied=True),
+        "pipeline_model_parallel_size": any(count % size for count in blocks),
+        **_plan_cases(job),
+        **_offload_cases(job),
+        **_sharding_cases(job),
+        **order_cases(job, is_usual=is_usual),
+    }
+    values = {
+        "model": job.model.family,
+        "sizes": sizes_in_words(job.model),
+        "num_microbatches": job.plan.num_microbatches,
+        "num_stages": len(job.plan.stages),
+        "blocks_of_layer": size,
+        "blocks_of_stage": blocks[0],
+    }
+    yield from stated_gaps(job, maxtext.TABLE, cases, values)
+
+
+def _plan_cases(job: LaunchJob) -> dict[str, bool]:
+    plan, parallel = job.plan, job.plan.parallel
+    count, pp = plan.num_microbatches, len(plan.stages)
+    rules = FRAMEWORKS["maxtext"].rules
+    known = rules.schedules
+    ways = rules.on(job.workload.accelerator.name).context_parallel
+    return {
+        "training.matmul_precision: in rounds": pp == 1 < count
+        and job.training.matmul_precision == "fp8",
+        "num_microbatches: not of the stages": pp > 1 and count % pp > 0,
+        "schedule": pp > 1 and plan.schedule not in known,
+        "overlap_moe_expert_parallel_comm": plan.overlap_moe_expert_parallel_comm,
+        "cp_comm_type": parallel.context_parallel_size > 1
+        and parallel.cp_comm_type not in ways,
+    }
+
+
+def _offload_cases(job: LaunchJob) -> dict[str, bool]:
+    kept = {"weights", "optimizer"}
+    if job.settings.recompute == "full":
+        kept.add("activations")
+    values = {
+        part: getattr(job.settings, f"offload_{part}") for part in Offload._fields
+    }
+    return {
+        f"offload_{part}": value != 0.0 and not (value == 1.0 and part in kept)
+        for part, value in values.items()
+    }
+
+
+def _sharding_cases(job: LaunchJob) -> dict[str, bool]:
+    """Return which ZeRO stages and groups cannot be had; the first one is said."""
+    parallel, stage = job.plan.parallel, job.plan.stages[0]
+    cp, dp = parallel.context_parallel_size, parallel.data_parallel_size
+    ep, zero = parallel.placed_expert_size, stage.zero_stage
+    group = stage.sharding_group_size
+    if isinstance(job.settings.zero_stage, tuple):
+        return {}
+    cases: Settings = {
+        "zero_stage: alone": zero and dp * cp == 1,
+        "zero_stage: in groups": zero == 1 and cp * ep == 1 and group < dp,
+        "zero_stage: low": zero < 2 and cp * ep > 1,
+        "zero_stage: 2": zero == 2 and len(job.plan.stages) == 1,
+        "zero_stage: in groups of one": zero > 1 and group == 1,
+    }
+    first = next((name for name, holds in cases.items() if holds), "")
+    return {first: True, "sharding_group_size": zero > 1 and group % (cp * ep) > 0}
+
 
 YAML_FILE = "maxtext.yml"
 """What people look at."""
@@ -50,31 +147,27 @@ _YOURS = {"run_name": "${RUN_NAME}", "base_output_directory": "${OUTPUT_PATH}"}
 def write_maxtext(job: LaunchJob) -> LaunchFiles:
     """Write a plan for MaxText."""
     mesh = _mesh(job)
-    groups = [
-        OptionGroup(comment=comment, options=options)
-        for comment, options in (
-            ("The model.", _model_options(job) | _attention(job)),
-            (
-                "Sequences of a step; a device's part may be less than one.",
-                _batches(job),
-            ),
-            ("Number formats and optimizer.", _training(job)),
-            (
-                "Axes inside a slice, which on GPUs is a node (ici), and among slices "
-                "(dcn).",
-                _axes(job, mesh),
-            ),
-            (
-                "The pipeline; stages come round again after each chunk.",
-                _pipeline(job),
-            ),
-            ("What is computed again, and what the host keeps.", _recompute(job)),
-        )
-    ]
+    model = _model_options(job) | _attention(job)
+    places = (
+        "Axes inside a slice, which on GPUs is a node (ici), and among slices (dcn)."
+    )
+    named = {
+        "The model.": model,
+        "Sequences of a step; a device's part may be less than one.": _batches(job),
+        "Number formats and optimizer.": _training(job),
+        places: _axes(job, mesh),
+        "The pipeline; stages come round again after each chunk.": _pipeline(job),
+        "What is computed again, and what the host keeps.": _recompute(job),
+    }
+    groups = [OptionGroup("", comment, options) for comment, options in named.items()]
     gaps = [*find_gaps(job, mesh, model_name(job.model))]
     back, changes = _of_import(job, joined(groups))
-    command = _YOURS | {name: one for name, one in back.items() if _in_command(one)}
-    command = {name: one for name, one in command.items() if back.get(name, one) == one}
+    command = _YOURS | {
+        name: value for name, value in back.items() if _in_command(value)
+    }
+    command = {
+        name: value for name, value in command.items() if back.get(name, value) == value
+    }
     *groups, rest = with_imported(groups, back, name="", file="configuration")
     in_file = {name: v for name, v in rest.options.items() if not _in_command(v)}
     groups.append(replace(rest, options=in_file))
@@ -82,7 +175,10 @@ def write_maxtext(job: LaunchJob) -> LaunchFiles:
     return LaunchFiles(
         files={YAML_FILE: _yaml(job, groups), SCRIPT_FILE: _script(job, command)},
         gaps=tuple(gaps),
-        notes=tuple(note.format(release=VERSION) for note in TABLE.facts["notes"]),
+        notes=tuple(
+            note.format(release=maxtext.VERSION)
+            for note in maxtext.TABLE.facts["notes"]
+        ),
     )
 
 
@@ -90,7 +186,7 @@ def _is_tpu(job: LaunchJob) -> bool:
     return is_tpu(job.workload.accelerator.name)
 
 
-def _mesh(job: LaunchJob) -> AxisMesh:
+def _mesh(job: LaunchJob) -> maxtext.AxisMesh:
     """Return the mesh that comes nearest to the plan's placement."""
     plan, stage = job.plan, job.plan.stages[0]
     parallel = plan.parallel
@@ -112,10 +208,10 @@ def _mesh(job: LaunchJob) -> AxisMesh:
         "pipeline": parallel.pipeline_model_parallel_size,
     }
     per_slice = job.network.num_devices if _is_tpu(job) else job.devices_per_node
-    return mesh_of(placed_factors(plan.placement), axes, per_slice)
+    return maxtext.mesh_of(maxtext.placed_factors(plan.placement), axes, per_slice)
 
 
-def _model_options(job: LaunchJob) -> dict[str, Any]:
+def _model_options(job: LaunchJob) -> Settings:
     """Return the name of the model, or its sizes."""
     spec = job.model
     shared = {"max_target_length": spec.sequence_length}
@@ -126,7 +222,7 @@ def _model_options(job: LaunchJob) -> dict[str, Any]:
     return {
         "model_name": "default",
         "decoder_block": "llama2",
-        **written_plain(job, TABLE, "model"),
+        **written_plain(job, maxtext.TABLE, "model"),
         **shared,
     }
 
@@ -161,13 +257,13 @@ def _context_kernel(job: LaunchJob) -> dict[str, bool]:
 
 def model_name(spec: TransformerSpec) -> str | None:
     """Return MaxText's name of a model, None if it has none."""
-    for name, ours in MODELS.items():
+    for name, ours in maxtext.MODELS.items():
         if is_published(spec, ours):
             return name
     return None
 
 
-def _batches(job: LaunchJob) -> dict[str, Any]:
+def _batches(job: LaunchJob) -> Settings:
     """Return what a device takes, and how often before an optimizer step."""
     plan = job.plan
     parallel, pp = plan.parallel, len(plan.stages)
@@ -179,49 +275,45 @@ def _batches(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def _training(job: LaunchJob) -> dict[str, Any]:
+def _training(job: LaunchJob) -> Settings:
     """Return number formats and optimizer."""
     narrow = job.training.optimizer == "adam-bf16"
     return {
-        **written_plain(job, TABLE, "training"),
+        **written_plain(job, maxtext.TABLE, "training"),
         "weight_dtype": "bfloat16" if narrow else "float32",
     }
 
 
-def _axes(job: LaunchJob, mesh: AxisMesh) -> dict[str, Any]:
+def _axes(job: LaunchJob, mesh: maxtext.AxisMesh) -> Settings:
     """Return the sizes of axes; those with a default of their own always."""
     always = {"ici_fsdp_parallelism": 1, "dcn_data_parallelism": 1}
-    found = {
+    axes = {
         f"{kind}_{axis}_parallelism": size
         for kind, sizes in (("ici", mesh.inside), ("dcn", mesh.among))
         for axis, size in sizes.items()
         if size > 1
     }
     parallel, stage = job.plan.parallel, job.plan.stages[0]
-    named: dict[str, Any] = {
-        "hardware": "tpu" if _is_tpu(job) else "gpu",
-        **always,
-        **found,
-    }
+    named: Settings = {"hardware": "tpu" if _is_tpu(job) else "gpu", **always, **axes}
     if parallel.context_parallel_size > 1:
         strategy = "context_parallel_strategy"
-        named[strategy] = OPTIONS[strategy].word(parallel.cp_comm_type)
+        named[strategy] = maxtext.OPTIONS[strategy].word(parallel.cp_comm_type)
         named |= _context_kernel(job)
     if stage.zero_stage == 1:
         named["shard_optimizer_over_data"] = True
     return named
 
 
-def _pipeline(job: LaunchJob) -> dict[str, Any]:
+def _pipeline(job: LaunchJob) -> Settings:
     """Return the options of the pipeline."""
     plan = job.plan
     pp, chunks = len(plan.stages), plan.virtual_pipeline_model_parallel_size
     if pp == 1:
         return {}
-    layers = job.num_blocks // blocks_of_layer(model_name(job.model))
-    each, rest = divmod(layers, pp * chunks)
-    named: dict[str, Any] = {
-        "num_layers_per_pipeline_stage": max(each, 1),
+    layers = job.num_blocks // maxtext.blocks_of_layer(model_name(job.model))
+    per_stage, rest = divmod(layers, pp * chunks)
+    named: Settings = {
+        "num_layers_per_pipeline_stage": max(per_stage, 1),
         "num_pipeline_repeats": chunks,
         "num_pipeline_microbatches": plan.num_microbatches,
         "scan_layers": False,
@@ -233,14 +325,14 @@ def _pipeline(job: LaunchJob) -> dict[str, Any]:
     return named
 
 
-def _recompute(job: LaunchJob) -> dict[str, Any]:
+def _recompute(job: LaunchJob) -> Settings:
     """Return what is computed again, and what the host keeps."""
     modes = {stage.recompute for stage in job.plan.stages}
     offload = job.plan.stages[0].offload
     kept = offload.activations == 1.0 and modes == {"full"}
     if modes == {"none"}:
-        named: dict[str, Any] = {"remat_policy": "custom"}
-        named |= dict.fromkeys(REMAT_TENSORS, "device")
+        named: Settings = {"remat_policy": "custom"}
+        named |= dict.fromkeys(maxtext.REMAT_TENSORS, "device")
     elif kept:
         named = {"remat_policy": "custom", "decoder_layer_input": "offload"}
     else:
@@ -256,7 +348,7 @@ def _recompute(job: LaunchJob) -> dict[str, Any]:
 def _yaml(job: LaunchJob, groups: Sequence[OptionGroup]) -> str:
     """Return the options as YAML, with a word on each group."""
     lines = [
-        f"# {job.scenario.name}: MaxText, {VERSION}.".replace("\n", " "),
+        f"# {job.scenario.name}: MaxText, {maxtext.VERSION}.".replace("\n", " "),
         'base_config: "base.yml"',
     ]
     for group in groups:
@@ -278,7 +370,7 @@ def _script(job: LaunchJob, command: Mapping[str, str]) -> str:
     """
     taken = variables_of(list(command.values()))
     words = [f"{name}={quoted(value)}" for name, value in command.items()]
-    templates = TABLE.facts["templates"]
+    templates = maxtext.TABLE.facts["templates"]
     text: str = templates["script"]
     return text.format(
         title=job.scenario.name.replace("\n", " "),
@@ -290,7 +382,7 @@ def _script(job: LaunchJob, command: Mapping[str, str]) -> str:
 
 def _of_import(
     job: LaunchJob, values: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[LaunchGap]]:
+) -> tuple[Settings, list[LaunchGap]]:
     """Return what of an imported configuration comes back, and what is changed of it.
 
     Parameters
@@ -302,15 +394,19 @@ def _of_import(
     """
     return brought_back(
         values,
-        carried_options(job, FORMAT) or {},
+        carried_options(job, maxtext.FORMAT) or {},
         reads=lambda options: _read(job, options),
-        matter=OPTIONS.keys() | values.keys(),
+        matter=maxtext.OPTIONS.keys() | values.keys(),
         refusal=_unknown,
     )
 
 
 def _unknown(name: str) -> str:
-    known = name in OPTIONS or name in TABLE.assumed or name in TABLE.silent - {BUILT}
+    known = (
+        name in maxtext.OPTIONS
+        or name in maxtext.TABLE.assumed
+        or name in maxtext.TABLE.silent - {maxtext.BUILT}
+    )
     return "" if known else "MaxText has no such option."
 
 
@@ -331,5 +427,5 @@ def _read(job: LaunchJob, values: Mapping[str, Any]) -> Any:
     read = read_maxtext(
         LaunchSource(path=Path("read.yml"), text=text, num_devices=count)
     )
-    tables = {name: one for name, one in read.tables.items() if name != "launch"}
+    tables = {name: table for name, table in read.tables.items() if name != "launch"}
     return tables, read.num_devices, read.devices_per_node

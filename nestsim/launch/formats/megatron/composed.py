@@ -1,6 +1,6 @@
 """Options of Megatron-LM read into the tables of a scenario.
 
-Single options are read by `options.TABLES`; here is what takes several. Defaults are
+Single options are read by `options.TABLE`; here is what takes several. Defaults are
 Megatron-LM's (`options`), and no assumptions; what is one is noted with the options.
 """
 
@@ -10,20 +10,22 @@ from typing import Any
 
 from estimators.layers.saved_activations import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.models.limits import MAX_LAYERS
+from estimators.training import TrainingSpec
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.options import GivenOptions
-from nestsim.launch.formats.megatron.patterns import (
+from nestsim.launch.formats.megatron.options import (
+    GivenOptions,
     hybrid_letters,
     read_layout,
     read_list,
     write_list,
 )
 from nestsim.launch.formats.usual import decoder_family, gated_width
-from nestsim.scenario.base import Table
+from nestsim.launch.read import Settings
+from nestsim.scenario.base import AnyTable, settings
 from nestsim.scenario.model import SpelledOutModel
-from nestsim.scenario.search import TrainingTable
 from planner.frameworks.framework import PRESETS
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 _LEGACY = ("DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
 _MOST_LETTERS = 100
@@ -56,7 +58,7 @@ class Launched:
     """Settings of [model] that no option stands for."""
 
 
-def read_model(given: GivenOptions, launched: Launched) -> dict[str, Any]:
+def read_model(given: GivenOptions, launched: Launched) -> Settings:
     """Return the table ``model`` alone.
 
     Raises
@@ -68,7 +70,7 @@ def read_model(given: GivenOptions, launched: Launched) -> dict[str, Any]:
     return _said({**model, **launched.model}, SpelledOutModel)
 
 
-def read_tables(given: GivenOptions, launched: Launched) -> dict[str, dict[str, Any]]:
+def read_tables(given: GivenOptions, launched: Launched) -> dict[str, Settings]:
     """Return the tables ``model``, ``training``, ``software`` and ``plan``.
 
     Raises
@@ -80,20 +82,21 @@ def read_tables(given: GivenOptions, launched: Launched) -> dict[str, dict[str, 
     model = read_model(given, launched)
     return {
         "model": model,
-        "training": _said(_training(given, launched), TrainingTable),
+        "training": _said(_training(given, launched), TrainingSpec),
         "software": _software(given, preset),
         "plan": _plan(given, launched, model),
     }
 
 
-def _said(table: Mapping[str, Any], form: type[Table]) -> dict[str, Any]:
+def _said(table: Mapping[str, Any], form: AnyTable) -> Settings:
     """Return a table without what the scenario has where it is silent."""
+    known = settings(form)
     return {
         name: value
         for name, value in table.items()
-        if name not in form.model_fields
-        or form.model_fields[name].is_required()
-        or form.model_fields[name].default != value
+        if name not in known
+        or known[name].is_required()
+        or known[name].default != value
     }
 
 
@@ -109,14 +112,14 @@ def _preset(given: GivenOptions, launched: Launched) -> str:
     return "megatron-core"
 
 
-def _model(given: GivenOptions, launched: Launched, preset: str) -> dict[str, Any]:
+def _model(given: GivenOptions, launched: Launched, preset: str) -> Settings:
     families = {script: family for family, script in known.SCRIPTS.items()}
     special = families.get(launched.script)
     if special == "t5":
         return _encoder_decoder(given, launched, preset)
     if special == "vit":
         return _vision(given, preset)
-    model: dict[str, Any] = given.part("architecture")
+    model: Settings = given.part("architecture")
     _need(model, "num-layers", "hidden-size", "num-attention-heads", "seq-length")
     model["vocab_size"] = read_vocabulary(given, launched)
     model |= _activation(given, model)
@@ -145,7 +148,7 @@ def _need(table: Mapping[str, Any], *options: str) -> None:
                 expected="a model of Megatron-LM, or --model NAME or CONFIG.JSON",
             )
         if int(size) < 1:
-            raise InputError("must be at least 1", where=where, got=size, expected="1")
+            raise Value(size, where).error("must be at least 1", "1")
 
 
 def read_vocabulary(given: GivenOptions, launched: Launched) -> int:
@@ -163,7 +166,7 @@ def read_vocabulary(given: GivenOptions, launched: Launched) -> int:
         given.given_words("tokenizer-name-or-path") or ("",),
         given.given_words("tokenizer-type") or ("",),
     )
-    for name in (one for values in names for one in values[:1]):
+    for name in (word for values in names for word in values[:1]):
         if name in TOKENIZERS:
             given.assume(f"The tokenizer {name} has {TOKENIZERS[name]:,} entries.")
             return TOKENIZERS[name]
@@ -179,35 +182,35 @@ def _makes_up_tokens(given: GivenOptions) -> bool:
     return given.values.get("tokenizer-type") == ("NullTokenizer",)
 
 
-def _activation(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
+def _activation(given: GivenOptions, model: Mapping[str, Any]) -> Settings:
     if given.any_of("quick-geglu"):
         given.assume("--quick-geglu: The nonlinearity is a GELU.")
         return {"gated_linear_unit": True, "activation_func": "gelu"}
     if given.flag("swiglu"):
-        found: dict[str, Any] = {"gated_linear_unit": True}
+        table: Settings = {"gated_linear_unit": True}
         if "ffn_hidden_size" not in model:
-            found["ffn_hidden_size"] = gated_width(model["hidden_size"])
-        return found
+            table["ffn_hidden_size"] = gated_width(model["hidden_size"])
+        return table
     if given.flag("squared-relu"):
         return {"gated_linear_unit": False, "activation_func": "squared_relu"}
     return {"gated_linear_unit": False}
 
 
-def _positions(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
+def _positions(given: GivenOptions, model: Mapping[str, Any]) -> Settings:
     kind = model["position_embedding_type"]
     if given.any_of("use-rotary-position-embeddings"):
         kind = "rope"
     return {"position_embedding_type": kind}
 
 
-def _groups(given: GivenOptions) -> dict[str, Any]:
+def _groups(given: GivenOptions) -> Settings:
     groups = given.whole("num-query-groups")
     if not given.flag("group-query-attention"):
         return {}
     return {"num_query_groups": groups or 1}
 
 
-def _windows(given: GivenOptions) -> dict[str, Any]:
+def _windows(given: GivenOptions) -> Settings:
     word = given.word("window-size")
     if not word:
         return {}
@@ -217,35 +220,33 @@ def _windows(given: GivenOptions) -> dict[str, Any]:
     if not freq:
         return {"window_size": size}
     where = "--window-attn-skip-freq"
-    found = read_list(freq, where)
-    if isinstance(found, list):
-        full = [index for index, mark in enumerate(found, start=1) if not mark]
+    marks = read_list(freq, where)
+    if isinstance(marks, list):
+        full = [index for index, mark in enumerate(marks, start=1) if not mark]
         every = full[0] if full else 0
-        rest = [n for n in range(1, len(found) + 1) if every and n % every == 0]
+        rest = [n for n in range(1, len(marks) + 1) if every and n % every == 0]
         if full != rest:
-            raise InputError(
+            raise Value(freq, where).error(
                 "has no regular windows",
-                where=where,
-                got=freq,
-                expected="a block without a window after each of N - 1 with one",
+                "a block without a window after each of N - 1 with one",
             )
-        found = every
-    return {"window_size": size, "window_attn_skip_freq": found}
+        marks = every
+    return {"window_size": size, "window_attn_skip_freq": marks}
 
 
-def _experts(given: GivenOptions) -> dict[str, Any]:
+def _experts(given: GivenOptions) -> Settings:
     if not given.whole("num-experts"):
         return {}
-    found: dict[str, Any] = given.part("experts")
+    table: Settings = given.part("experts")
     freq = given.word("moe-layer-freq")
     if freq:
         marks = read_list(freq, "--moe-layer-freq")
         short = write_list(marks) if isinstance(marks, list) else ""
-        found["moe_layer_freq"] = short if 0 < len(short) < _MOST_LETTERS else marks
-    return found
+        table["moe_layer_freq"] = short if 0 < len(short) < _MOST_LETTERS else marks
+    return table
 
 
-def _latent(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
+def _latent(given: GivenOptions, model: Mapping[str, Any]) -> Settings:
     if not given.flag("multi-latent-attention"):
         return {}
     if model.get("qk_layernorm"):
@@ -253,27 +254,24 @@ def _latent(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
     return {**given.part("latent"), "qk_layernorm": False}
 
 
-def _mamba(given: GivenOptions, num_layers: int) -> dict[str, Any]:
-    found: dict[str, Any] = given.part("mamba")
+def _mamba(given: GivenOptions, num_layers: int) -> Settings:
+    table: Settings = given.part("mamba")
     pattern = given.word("hybrid-override-pattern")
     shares = [
         given.real(f"hybrid-{name}-ratio") or 0.0 for name in ("attention", "mlp")
     ]
     if min(shares) < 0.0 or not shares[0] + shares[1] <= 1.0:
-        raise InputError(
-            "are no shares of the blocks",
-            where="--hybrid-attention-ratio",
-            got=f"{shares[0]} and {shares[1]}",
-            expected="numbers of at least 0, together at most 1",
+        raise Value(f"{shares[0]} and {shares[1]}", "--hybrid-attention-ratio").error(
+            "are no shares of the blocks", "numbers of at least 0, together at most 1"
         )
     if not pattern and any(shares) and num_layers <= MAX_LAYERS:
         pattern = hybrid_letters(num_layers, *shares)
     if pattern:
-        found["hybrid_override_pattern"] = pattern
+        table["hybrid_override_pattern"] = pattern
     if not given.any_of("squared-relu", "swiglu"):
         # The family's published models have another one.
-        found["activation_func"] = "gelu"
-    return found
+        table["activation_func"] = "gelu"
+    return table
 
 
 def _attention(given: GivenOptions, preset: str) -> str:
@@ -285,16 +283,14 @@ def _attention(given: GivenOptions, preset: str) -> str:
     return "flash" if named or flash or preset in _FLASH_ANYWAY else "plain"
 
 
-def _bert(given: GivenOptions, model: dict[str, Any]) -> dict[str, Any]:
+def _bert(given: GivenOptions, model: Settings) -> Settings:
     if given.any_of("bert-no-binary-head"):
         given.assume("BERT has its head for the next sentence.")
     left_out = ("mtp_num_layers", "embedding_layernorm", "softmax_type")
-    return {name: one for name, one in model.items() if name not in left_out}
+    return {name: value for name, value in model.items() if name not in left_out}
 
 
-def _encoder_decoder(
-    given: GivenOptions, launched: Launched, preset: str
-) -> dict[str, Any]:
+def _encoder_decoder(given: GivenOptions, launched: Launched, preset: str) -> Settings:
     model = given.part("architecture")
     sizes = ("encoder-num-layers", "hidden-size", "num-attention-heads", "seq-length")
     _need(model, *sizes)
@@ -319,7 +315,7 @@ def _encoder_decoder(
     return {name: value for name, value in table.items() if value is not None}
 
 
-def _vision(given: GivenOptions, preset: str) -> dict[str, Any]:
+def _vision(given: GivenOptions, preset: str) -> Settings:
     model = given.part("architecture")
     _need(model, "num-layers", "hidden-size", "num-attention-heads")
     sizes = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
@@ -335,8 +331,8 @@ def _vision(given: GivenOptions, preset: str) -> dict[str, Any]:
     }
 
 
-def _training(given: GivenOptions, launched: Launched) -> dict[str, Any]:
-    training: dict[str, Any] = given.part("training")
+def _training(given: GivenOptions, launched: Launched) -> Settings:
+    training: Settings = given.part("training")
     if "global_batch_size" not in training:
         # validate_args: one microbatch on each replica.
         sizes = given.part("parallel")
@@ -358,7 +354,7 @@ def _training(given: GivenOptions, launched: Launched) -> dict[str, Any]:
     return training | ({"matmul_precision": narrow} if narrow else {})
 
 
-def _gradients(given: GivenOptions, precision: str) -> dict[str, Any]:
+def _gradients(given: GivenOptions, precision: str) -> Settings:
     """Return the format of gradients; validate_args has fp32 with bf16."""
     if precision == "fp32":
         return {"gradient_precision": "fp32"}
@@ -376,8 +372,8 @@ def _narrow(given: GivenOptions) -> str:
     return str(given.meaning("fp8-recipe", "fp8"))
 
 
-def _software(given: GivenOptions, preset: str) -> dict[str, Any]:
-    software: dict[str, Any] = {"preset": preset, **given.part("overlaps")}
+def _software(given: GivenOptions, preset: str) -> Settings:
+    software: Settings = {"preset": preset, **given.part("overlaps")}
     backend = given.word("attention-backend", "auto")
     if backend in ("flash", "fused"):
         software["attention_kernel"] = backend
@@ -427,7 +423,7 @@ def _dispatcher(given: GivenOptions, preset: str) -> dict[str, str]:
     return {"moe_token_dispatcher_type": taken}
 
 
-def _recomputed_modules(given: GivenOptions) -> dict[str, Any]:
+def _recomputed_modules(given: GivenOptions) -> Settings:
     """Return what selective recompute runs again, if not the core of attention."""
     modules = given.words("recompute-modules")
     if given.word("recompute-granularity") != "selective" or not modules:
@@ -435,8 +431,12 @@ def _recomputed_modules(given: GivenOptions) -> dict[str, Any]:
     others = [name for name in modules if name not in RECOMPUTE_MODULES]
     if others:
         given.assume(f"Recompute of {', '.join(others)} is left out.")
-    found = [name for name in modules if name in RECOMPUTE_MODULES]
-    return {"recompute_modules": found} if found != list(ATTENTION_CORE) else {}
+    known_modules = [name for name in modules if name in RECOMPUTE_MODULES]
+    return (
+        {"recompute_modules": known_modules}
+        if known_modules != list(ATTENTION_CORE)
+        else {}
+    )
 
 
 def _replicas(sizes: Mapping[str, object], num_devices: int | None) -> int | None:
@@ -452,8 +452,8 @@ def _replicas(sizes: Mapping[str, object], num_devices: int | None) -> int | Non
 
 def _plan(
     given: GivenOptions, launched: Launched, model: Mapping[str, Any]
-) -> dict[str, Any]:
-    plan: dict[str, Any] = given.part("parallel")
+) -> Settings:
+    plan: Settings = given.part("parallel")
     _need(plan, "micro-batch-size")
     for name in plan:
         if name.endswith("parallel_size"):
@@ -485,7 +485,7 @@ def _splits_experts(plan: Mapping[str, Any]) -> bool:
     return bool(plan.get("expert_tensor_parallel_size", tp) != tp)
 
 
-def _context(given: GivenOptions, plan: Mapping[str, Any]) -> dict[str, Any]:
+def _context(given: GivenOptions, plan: Mapping[str, Any]) -> Settings:
     if plan["context_parallel_size"] == 1:
         return {}
     words = known.TABLE.options["cp-comm-type"].words
@@ -493,23 +493,20 @@ def _context(given: GivenOptions, plan: Mapping[str, Any]) -> dict[str, Any]:
     if "ds-sequence-parallel-size" in given:
         kinds = {"a2a"}
     if len(kinds) > 1:
-        raise InputError(
-            "differs from block to block",
-            where="--cp-comm-type",
-            got=" ".join(given.words("cp-comm-type")),
-            expected="one way for all blocks",
+        raise Value(" ".join(given.words("cp-comm-type")), "--cp-comm-type").error(
+            "differs from block to block", "one way for all blocks"
         )
-    found: dict[str, Any] = {"cp_comm_type": next(iter(kinds), "p2p")}
+    table: Settings = {"cp_comm_type": next(iter(kinds), "p2p")}
     where = "hierarchical-context-parallel-sizes"
     sizes = [given.whole_number(where, word) for word in given.words(where)]
-    if sizes and found["cp_comm_type"] == "a2a+p2p":
-        found["hierarchical_context_parallel_sizes"] = sizes
-    return found
+    if sizes and table["cp_comm_type"] == "a2a+p2p":
+        table["hierarchical_context_parallel_sizes"] = sizes
+    return table
 
 
 def _split(
     given: GivenOptions, plan: Mapping[str, Any], model: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> Settings:
     """Return the chunks of stages, and blocks that are given one by one."""
     layout = given.word("pipeline-model-parallel-layout")
     stages = plan["pipeline_model_parallel_size"]
@@ -530,21 +527,19 @@ def _split(
         ]
         layers = _num_blocks(model) + len(ends)
         if layers % (stages * in_chunk):
-            raise InputError(
+            raise Value(in_chunk, "--num-layers-per-virtual-pipeline-stage").error(
                 "does not divide the blocks of a stage",
-                where="--num-layers-per-virtual-pipeline-stage",
-                got=in_chunk,
-                expected=f"a divisor of {layers} layers over {stages} stages",
+                f"a divisor of {layers} layers over {stages} stages",
             )
         chunks = layers // (stages * in_chunk)
-    found: dict[str, Any] = {}
+    table: Settings = {}
     if chunks is not None and chunks > 1:
-        found["virtual_pipeline_model_parallel_size"] = chunks
+        table["virtual_pipeline_model_parallel_size"] = chunks
     if "embedding" in given.word("pp-partition-method"):
         # "type:transformer|embedding": the ends of the chain count as a block each.
-        found["account_for_embedding_in_pipeline_split"] = True
-        found["account_for_loss_in_pipeline_split"] = True
-    return found
+        table["account_for_embedding_in_pipeline_split"] = True
+        table["account_for_loss_in_pipeline_split"] = True
+    return table
 
 
 def _num_blocks(model: Mapping[str, Any]) -> int:
@@ -556,7 +551,7 @@ def _num_blocks(model: Mapping[str, Any]) -> int:
 
 def _recompute(
     given: GivenOptions, plan: Mapping[str, Any], model: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> Settings:
     granularity, method = _granularity(given)
     if granularity == "selective":
         modules = given.words("recompute-modules") or ATTENTION_CORE
@@ -600,7 +595,7 @@ def _granularity(given: GivenOptions) -> tuple[str, str]:
     return "full" if method or given.any_of(*older) else "none", method
 
 
-def _sharding(given: GivenOptions, ranks: int | None) -> dict[str, Any]:
+def _sharding(given: GivenOptions, ranks: int | None) -> Settings:
     stage = int(given.flag("use-distributed-optimizer"))
     if given.any_of("use-megatron-fsdp", "use-custom-fsdp"):
         stage = given.meaning("data-parallel-sharding-strategy", 0)
@@ -613,26 +608,24 @@ def _sharding(given: GivenOptions, ranks: int | None) -> dict[str, Any]:
             stage = 1
     if given.word("optimizer") == "dist_muon":
         stage = 1
-    found: dict[str, Any] = {"zero_stage": stage}
+    table: Settings = {"zero_stage": stage}
     instances = given.whole("num-distributed-optimizer-instances") or 1
     if instances > 1 and stage and ranks:
         if ranks % instances:
-            raise InputError(
+            raise Value(instances, "--num-distributed-optimizer-instances").error(
                 "does not divide the data- and context-parallel ranks",
-                where="--num-distributed-optimizer-instances",
-                got=instances,
-                expected=f"a divisor of {ranks}",
+                f"a divisor of {ranks}",
             )
-        found["sharding_group_size"] = ranks // instances
-    return found
+        table["sharding_group_size"] = ranks // instances
+    return table
 
 
-def _offload(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _offload(given: GivenOptions, model: Mapping[str, Any]) -> Settings:
+    table: Settings = {}
     if given.flag("optimizer-cpu-offload"):
         part = given.real("optimizer-offload-fraction")
-        found["offload_optimizer"] = 1.0 if part is None else part
+        table["offload_optimizer"] = 1.0 if part is None else part
     layers = given.whole("cpu-offloading-num-layers")
     if layers:
-        found["offload_activations"] = layers / _num_blocks(model)
-    return found
+        table["offload_activations"] = layers / _num_blocks(model)
+    return table

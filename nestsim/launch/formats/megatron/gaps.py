@@ -24,9 +24,8 @@ from nestsim.launch.formats.megatron.settings import (
 )
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
+from nestsim.scenario.defaults import checked_plan, checked_training
 from nestsim.scenario.model import WHICH_MODEL, AnyModel
-from nestsim.scenario.plan import PlanTable
-from nestsim.scenario.search import TrainingTable
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import outline_plan
 from planner.search.launchable import broken_rules
@@ -77,23 +76,29 @@ def find_gaps(job: LaunchJob, values: Mapping[str, Values]) -> tuple[LaunchGap, 
         # What tokenizers have that are not known here.
         vocab_size=job.model.vocab_size,
     )
-    found: list[LaunchGap] = []
+    gaps: list[LaunchGap] = []
     try:
         tables = read_tables(GivenOptions(values=values), launched)
     except InputError as error:
-        return (LaunchGap(setting=error.where, value=error.got, reason=error.problem),)
-    found += model_gaps(job.model, tables["model"])
-    found += _training_gaps(job, tables)
-    found += _plan_gaps(job, tables)
-    found += _overlap_gaps(job, tables["software"])
-    found += _saving_gaps(job)
+        return (LaunchGap(error.where, error.got, error.problem),)
+    gaps += model_gaps(job.model, tables["model"])
+    gaps += _training_gaps(job, tables)
+    gaps += _plan_gaps(job, tables)
+    gaps += _overlap_gaps(job, tables["software"])
+    gaps += _saving_gaps(job)
     if job.scenario.software_preset != "megatron-lm":
-        found += expert_group_gaps(job, "Megatron Core")
-    found += _orders(job)
-    found += _refusals(job)
-    found += _padded(job, values)
-    found += _biased_experts(job)
-    return tuple(found)
+        gaps += expert_group_gaps(job, "Megatron Core")
+    gaps += _orders(job)
+    gaps += _refusals(job)
+    gaps += _padded(job, values)
+    gaps += _biased_experts(job)
+    return tuple(gaps)
+
+
+def _gap(name: str, value: object, **words: object) -> LaunchGap:
+    """Return what cannot be said, for the reason that the table has."""
+    reason = REASONS[name.rpartition(".")[2]].format(**words)
+    return LaunchGap(name.partition(":")[0], value, reason)
 
 
 def _biased_experts(job: LaunchJob) -> Iterator[LaunchGap]:
@@ -101,12 +106,7 @@ def _biased_experts(job: LaunchJob) -> Iterator[LaunchGap]:
     plan = job.settings
     etp = plan.expert_tensor_parallel_size or plan.tensor_model_parallel_size
     if job.model.num_moe_experts and job.model.add_bias_linear and etp > 1:
-        yield LaunchGap(
-            setting="expert_tensor_parallel_size",
-            value=etp,
-            reason="Megatron-LM would refuse it: experts with biases are whole on "
-            "their ranks (megatron/core/transformer/transformer_config.py).",
-        )
+        yield _gap("expert_tensor_parallel_size: biases", etp)
 
 
 def _padded(job: LaunchJob, values: Mapping[str, Values]) -> Iterator[LaunchGap]:
@@ -116,12 +116,7 @@ def _padded(job: LaunchJob, values: Mapping[str, Values]) -> Iterator[LaunchGap]
     """
     size, tp = job.model.vocab_size, job.settings.tensor_model_parallel_size
     if values.get("make-vocab-size-divisible-by") == ("1",) and size % tp:
-        yield LaunchGap(
-            setting="vocab_size",
-            value=size,
-            reason=f"{REASONS['vocab_size']} It has {-(-size // tp) * tp:,} entries, a "
-            "multiple of the tensor-parallel size.",
-        )
+        yield _gap("vocab_size: padded", size, entries=-(-size // tp) * tp)
 
 
 def model_gaps(model: TransformerSpec, table: Mapping[str, Any]) -> Iterator[LaunchGap]:
@@ -135,36 +130,25 @@ def model_gaps(model: TransformerSpec, table: Mapping[str, Any]) -> Iterator[Lau
         The table that its options are read into.
     """
     if model.family == MODULE_FAMILY:
-        yield LaunchGap(
-            setting="model.family",
-            value=model.family,
-            reason="A module of your own is none of Megatron-LM's models: its sizes "
-            "are those of the nearest decoder.",
-        )
+        yield _gap("model.family: module", model.family)
         return
     try:
         read: TransformerSpec = _MODEL.validate_python(dict(table)).build(Path())
     except InputError as error:
-        yield LaunchGap(
-            setting=error.where or "model",
-            value=getattr(model, error.where, model.family),
-            reason=f"Megatron-LM's options make no such model here: {error.problem}.",
-        )
+        reason = f"Megatron-LM's options make no such model here: {error.problem}."
+        value = getattr(model, error.where, model.family)
+        yield LaunchGap(error.where or "model", value, reason)
         return
     if model.has_decoder:
-        yield LaunchGap(
-            setting="activation_func",
-            value=model.nonlinearity,
-            reason="Megatron-LM's T5 has a GELU, or a SwiGLU where it is gated.",
-        )
+        yield _gap("activation_func: T5", model.nonlinearity)
     yield from _differing("activation_func", model.nonlinearity, read.nonlinearity)
     left_out = {*_ALL_DECODERS, "activation_func"}
     if model.position_embedding_type != "learned":
         left_out.add("max_position_embeddings")
-    for one in fields(TransformerSpec):
-        if one.name not in left_out:
+    for field in fields(TransformerSpec):
+        if field.name not in left_out:
             yield from _differing(
-                one.name, getattr(model, one.name), getattr(read, one.name)
+                field.name, getattr(model, field.name), getattr(read, field.name)
             )
 
 
@@ -173,7 +157,7 @@ def _differing(name: str, asked: object, launched: object) -> Iterator[LaunchGap
     if asked == launched:
         return
     default = f"Megatron-LM has no option for it: the launch has {_short(launched)}."
-    yield LaunchGap(setting=name, value=asked, reason=REASONS.get(name, default))
+    yield LaunchGap(name, asked, REASONS.get(name, default))
 
 
 def _short(value: object) -> str:
@@ -185,20 +169,23 @@ def _short(value: object) -> str:
 
 def _training_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]:
     preset = PRESETS[tables["software"]["preset"]]
-    read = TrainingTable.model_validate(tables["training"]).build(preset)
-    for one in fields(type(job.training)):
-        asked = getattr(job.training, one.name)
-        if one.name == "keep_fp8_transpose_cache" and not job.training.fp8_param_gather:
+    read = checked_training(tables["training"], preset)
+    for field in fields(type(job.training)):
+        asked = getattr(job.training, field.name)
+        if (
+            field.name == "keep_fp8_transpose_cache"
+            and not job.training.fp8_param_gather
+        ):
             continue
-        if one.name not in _OF_THE_FRAMEWORK:
-            yield from _differing(one.name, asked, getattr(read, one.name))
+        if field.name not in _OF_THE_FRAMEWORK:
+            yield from _differing(field.name, asked, getattr(read, field.name))
 
 
 def _plan_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]:
     preset = PRESETS[tables["software"]["preset"]]
     plan = job.plan
     try:
-        spec = PlanTable.model_validate(tables["plan"]).build(preset)
+        spec = checked_plan(tables["plan"], preset)
         read = outline_plan(job.workload, spec, job.network.num_devices)
     except InputError as error:
         yield from _impossible(job, error)
@@ -214,21 +201,12 @@ def _impossible(job: LaunchJob, error: InputError) -> Iterator[LaunchGap]:
     """Yield why the options make no plan that Megatron-LM would run."""
     asked = job.settings
     if asked.schedule is not None:
-        yield LaunchGap(
-            setting="schedule", value=asked.schedule, reason=REASONS["schedule"]
-        )
+        yield _gap("schedule", asked.schedule)
     if asked.num_microbatches is not None:
-        yield LaunchGap(
-            setting="num_microbatches",
-            value=asked.num_microbatches,
-            reason=REASONS["num_microbatches"],
-        )
+        yield _gap("num_microbatches", asked.num_microbatches)
         return
-    yield LaunchGap(
-        setting=error.where or "plan",
-        value=error.got,
-        reason=f"Megatron-LM would refuse it: {error.problem}; {error.expected}.",
-    )
+    reason = f"Megatron-LM would refuse it: {error.problem}; {error.expected}."
+    yield LaunchGap(error.where or "plan", error.got, reason)
 
 
 def _stage_gaps(plan: Plan, read: Plan) -> Iterator[LaunchGap]:
@@ -238,7 +216,7 @@ def _stage_gaps(plan: Plan, read: Plan) -> Iterator[LaunchGap]:
         for name, value in _savings(stage).items():
             columns.setdefault(name, []).append((value, _savings(other)[name]))
     for name, pairs in columns.items():
-        asked = [one for one, _ in pairs]
+        asked = [value for value, _ in pairs]
         if asked != [other for _, other in pairs]:
             alike = asked[0] if len(set(map(str, asked))) == 1 else asked
             yield from _differing(name, alike, [other for _, other in pairs])
@@ -275,31 +253,15 @@ def _overlap_gaps(job: LaunchJob, software: Mapping[str, Any]) -> Iterator[Launc
 def _saving_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     """Yield what saves memory and no option of a command line asks for."""
     if job.workload.software.activation_func_fp8_input_store:
-        yield LaunchGap(
-            setting="activation_func_fp8_input_store",
-            value=True,
-            reason="TransformerConfig has it; Megatron-LM's command line leaves it out "
-            "(megatron/training/arguments.py).",
-        )
+        yield _gap("activation_func_fp8_input_store", True)
     if job.workload.execution.frees_gradients:
-        yield LaunchGap(
-            setting="frees_gradients",
-            value=True,
-            reason="Megatron-LM's buffers of gradients are there for the whole step.",
-        )
+        yield _gap("frees_gradients", True)
 
 
 def _orders(job: LaunchJob) -> Iterator[LaunchGap]:
     """Yield a placement that is no order of ranks that Megatron-LM has."""
     if rank_order(job) is None:
-        yield LaunchGap(
-            setting="placement",
-            value=job.plan.placement,
-            reason="Megatron-LM numbers ranks as tp-cp-ep-dp-pp, or as "
-            "tp-cp-ep-pp-dp where experts have as many replicas as the rest; "
-            "rank_map.csv says on which device each rank runs, and the script starts "
-            "them there one by one.",
-        )
+        yield _gap("placement", job.plan.placement)
 
 
 def _refusals(job: LaunchJob) -> Iterator[LaunchGap]:
@@ -310,9 +272,6 @@ def _refusals(job: LaunchJob) -> Iterator[LaunchGap]:
     rules = launch_rules(job)
     for broken in broken_rules(job.plan, rules, facts):
         if broken.rule in _REFUSED_AT_START:
-            yield LaunchGap(
-                setting=broken.rule,
-                value=broken.found,
-                reason=f"{rules.framework} would refuse it: it takes {broken.expected} "
-                f"({broken.source}).",
-            )
+            taken = f"it takes {broken.expected} ({broken.source})."
+            reason = f"{rules.framework} would refuse it: {taken}"
+            yield LaunchGap(broken.rule, broken.found, reason)

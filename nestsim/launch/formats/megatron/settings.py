@@ -1,24 +1,24 @@
 """A job as options of Megatron-LM, in groups that a person can read.
 
-What an option says beside its setting in `options.TABLES` is written from there; here
+What an option says beside its setting in `options.TABLE` is written from there; here
 is what takes several options: norms of experts, layouts, recompute, sharding, number
 formats. What Megatron-LM has no option for is left to `gaps`, which reads the options
 back and tells what is missing.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from estimators.layers.saved_activations import ATTENTION_CORE
+from estimators.models.library import HYBRID_KINDS
 from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
-from estimators.models.words import HYBRID_KINDS
-from nestsim.launch.carried import OptionGroup
+from nestsim.launch.carried import OptionGroup, words_of_option
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.patterns import write_layout, write_list
+from nestsim.launch.formats.megatron.options import write_layout, write_list
 from nestsim.launch.formats.usual import strongest
 from nestsim.launch.job import LaunchJob
 from planner.frameworks.framework import FRAMEWORKS
-from planner.frameworks.rules import LaunchRules
-from planner.frameworks.splits import LAYOUT, counted_ends, has_other_ends
+from planner.frameworks.rules import LAYOUT, LaunchRules, counted_ends, has_other_ends
 from planner.step.instructions import round_length
 
 Values = tuple[str, ...]
@@ -27,6 +27,10 @@ Values = tuple[str, ...]
 Options = dict[str, Values]
 """Options without their dashes, in order."""
 
+Raw = dict[str, Any]
+"""The same with what they say: a number, a word, several, or nothing but that they are
+given (True)."""
+
 _NARROW: Mapping[str, Mapping[str, str]] = known.TABLE.facts["narrow"]
 """Format of products with weights -> its options."""
 
@@ -34,6 +38,7 @@ _NARROW: Mapping[str, Mapping[str, str]] = known.TABLE.facts["narrow"]
 def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:
     """Return the options of a job, group by group, those without any left out."""
     model = job.model
+    memory = _recompute(job) | _sharding(job) | _offload(job)
     groups = (
         ("MODEL_ARGS", "The architecture.", _architecture(model) | _layers(job)),
         ("MOE_ARGS", "Mixture of experts.", _experts(model) | _dispatch(job)),
@@ -42,11 +47,11 @@ def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:
         ("PARALLEL_ARGS", "How ranks share the work.", _parallel(job)),
         ("BATCH_ARGS", "Batch and optimizer.", _training(job)),
         ("PRECISION_ARGS", "Number formats.", _precision(job)),
-        ("MEMORY_ARGS", "What saves memory.", _memory(job)),
+        ("MEMORY_ARGS", "What saves memory.", memory),
         ("OVERLAP_ARGS", "What is hidden behind compute.", _overlaps(job)),
     )
     return tuple(
-        OptionGroup(name=name, comment=comment, options=options)
+        OptionGroup(name, comment, _worded(options))
         for name, comment, options in groups
         if options
     )
@@ -54,13 +59,12 @@ def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:
 
 def model_options(model: TransformerSpec) -> Options:
     """Return the options of an architecture alone."""
-    return {
-        **_architecture(model),
-        **_experts(model),
-        **_latent(model),
-        **_mamba(model),
-        "vocab-size": (str(model.vocab_size),),
-    }
+    options = _architecture(model) | _experts(model) | _latent(model) | _mamba(model)
+    return _worded({**options, "vocab-size": model.vocab_size})
+
+
+def _worded(options: Raw) -> Options:
+    return {name: words_of_option(value) for name, value in options.items()}
 
 
 def script_of(model: TransformerSpec) -> str:
@@ -89,30 +93,30 @@ def rank_order(job: LaunchJob) -> str | None:
     return None
 
 
-def _written(part: str, source: object) -> Iterator[tuple[str, Values]]:
+def _written(part: str, source: object) -> Iterator[tuple[str, Any]]:
     """Yield the options of a part whose setting is not Megatron-LM's default."""
     for option in known.TABLE.part(part):
         value = getattr(source, option.key, None)
         if value is not None and (option.always or value != option.usual):
             words = option.written(value)
             if words is not None:
-                yield option.name, words
+                yield option.name, list(words) or True
 
 
-def _architecture(model: TransformerSpec) -> Options:
+def _architecture(model: TransformerSpec) -> Raw:
     options = dict(_written("architecture", model))
     if model.family == "t5":
         del options["num-layers"], options["seq-length"]
         options |= _encoder_decoder(model)
     if model.family == "vit":
         options |= {
-            "num-classes": (str(model.vocab_size),),
-            "img-h": (str(model.image_size),),
-            "img-w": (str(model.image_size),),
-            "patch-dim": (str(model.patch_size),),
+            "num-classes": model.vocab_size,
+            "img-h": model.image_size,
+            "img-w": model.image_size,
+            "patch-dim": model.patch_size,
         }
     if model.family == "bert" and not model.bert_binary_head:
-        options["bert-no-binary-head"] = ()
+        options["bert-no-binary-head"] = True
     # Options of Megatron-DeepSpeed, which Megatron-LM would refuse.
     options.pop("embed-layernorm", None)
     if model.position_embedding_type == "alibi":
@@ -123,54 +127,54 @@ def _architecture(model: TransformerSpec) -> Options:
     )
     groups = model.num_query_groups
     if groups != model.num_attention_heads and not model.kv_lora_rank:
-        options |= {"group-query-attention": (), "num-query-groups": (str(groups),)}
+        options |= {"group-query-attention": True, "num-query-groups": groups}
     options |= _windows(model)
     if model.attention_implementation == "plain":
-        options["attention-backend"] = ("unfused",)
+        options["attention-backend"] = "unfused"
     return options
 
 
-def _layers(job: LaunchJob) -> Options:
+def _layers(job: LaunchJob) -> Raw:
     """Return whose layers run: Megatron-LM's own, those of its papers, if asked for."""
-    own = job.scenario.software_preset == "megatron-lm"
-    return {"transformer-impl": ("local",)} if own else {}
+    is_older = job.scenario.software_preset == "megatron-lm"
+    return {"transformer-impl": "local"} if is_older else {}
 
 
-def _encoder_decoder(model: TransformerSpec) -> Options:
+def _encoder_decoder(model: TransformerSpec) -> Raw:
     encoder = model.block_pattern.index(FIRST_DECODER_BLOCK)
     return {
-        "encoder-num-layers": (str(encoder),),
-        "decoder-num-layers": (str(model.num_layers - encoder),),
-        "encoder-seq-length": (str(model.sequence_length),),
-        "decoder-seq-length": (str(model.decoder_sequence_length),),
+        "encoder-num-layers": encoder,
+        "decoder-num-layers": model.num_layers - encoder,
+        "encoder-seq-length": model.sequence_length,
+        "decoder-seq-length": model.decoder_sequence_length,
     }
 
 
-def _activation(model: TransformerSpec) -> Options:
+def _activation(model: TransformerSpec) -> Raw:
     """Return the nonlinearity; of gated ones Megatron-LM has SwiGLU alone."""
     if model.gated_linear_unit:
-        return {"swiglu": ()}
+        return {"swiglu": True}
     if model.nonlinearity == "squared_relu":
-        return {"squared-relu": ()}
+        return {"squared-relu": True}
     return {}
 
 
-def _windows(model: TransformerSpec) -> Options:
+def _windows(model: TransformerSpec) -> Raw:
     if not model.window_size:
         return {}
     kinds = model.block_pattern or (model.last_block_kind,) * model.num_layers
     marks = [int("window" in kind.split("+")) for kind in kinds]
-    options: Options = {"window-size": (f"{model.window_size - 1},0",)}
+    options: Raw = {"window-size": (f"{model.window_size - 1},0",)}
     full = [index for index, mark in enumerate(marks, start=1) if not mark]
     if full:
         every = full[0]
         regular = [index for index in range(1, len(marks) + 1) if index % every == 0]
         freq = str(every) if full == regular else write_list(marks)
-        options["window-attn-skip-freq"] = (freq,)
+        options["window-attn-skip-freq"] = freq
     return options
 
 
-def _experts(model: TransformerSpec) -> Options:
+def _experts(model: TransformerSpec) -> Raw:
     if not model.num_moe_experts:
         return {}
     options = dict(_written("experts", model))
@@ -180,74 +184,74 @@ def _experts(model: TransformerSpec) -> Options:
     return options
 
 
-def _dispatch(job: LaunchJob) -> Options:
+def _dispatch(job: LaunchJob) -> Raw:
     """Return how tokens travel to experts, and what balances them."""
     if not job.model.num_moe_experts:
         return {}
-    sent: Options = {"moe-token-dispatcher-type": ("alltoall",)}
+    sent: Raw = {"moe-token-dispatcher-type": "alltoall"}
     if job.workload.software.ranks_per_node:
         # DeepEP sends a token once to each node that has experts for it.
         sent = {
-            "moe-token-dispatcher-type": ("flex",),
-            "moe-flex-dispatcher-backend": ("deepep",),
+            "moe-token-dispatcher-type": "flex",
+            "moe-flex-dispatcher-backend": "deepep",
         }
     launch = job.scenario.launch
     if launch is not None and launch.format == known.FORMAT:
         # The rest is what scripts say for themselves, or leave to Megatron-LM.
         return sent if job.plan.parallel.expert_model_parallel_size > 1 else {}
-    options: Options = {
-        "moe-router-load-balancing-type": ("aux_loss",),
-        "moe-aux-loss-coeff": ("1e-3",),
+    options: Raw = {
+        "moe-router-load-balancing-type": "aux_loss",
+        "moe-aux-loss-coeff": "1e-3",
         "moe-token-dispatcher-type": sent.pop("moe-token-dispatcher-type"),
     }
     if job.training.precision == "bf16":
-        options["moe-grouped-gemm"] = ()
+        options["moe-grouped-gemm"] = True
     if sent:
-        options |= {**sent, "moe-router-dtype": ("fp32",)}
+        options |= {**sent, "moe-router-dtype": "fp32"}
     return options
 
 
-def _latent(model: TransformerSpec) -> Options:
+def _latent(model: TransformerSpec) -> Raw:
     if not model.kv_lora_rank:
         return {}
-    options: Options = {"multi-latent-attention": (), "qk-layernorm": ()}
+    options: Raw = {"multi-latent-attention": True, "qk-layernorm": True}
     for option in known.TABLE.part("latent"):
         if value := getattr(model, option.key):
-            options[option.name] = (str(value),)
+            options[option.name] = value
     return options
 
 
-def _mamba(model: TransformerSpec) -> Options:
+def _mamba(model: TransformerSpec) -> Raw:
     if not model.has_mamba:
         return {}
     letters = {kind: letter for letter, kind in HYBRID_KINDS.items()}
     kinds = "".join(letters.get(kind, "?") for kind in model.block_pattern)
     spec = tuple(known.TABLE.facts["mamba_spec"])
-    options: Options = {"spec": spec, "is-hybrid-model": ()}
+    options: Raw = {"spec": spec, "is-hybrid-model": True}
     if "?" not in kinds:
-        options["hybrid-override-pattern"] = (kinds,)
+        options["hybrid-override-pattern"] = kinds
     return options | dict(_written("mamba", model))
 
 
-def _parallel(job: LaunchJob) -> Options:
+def _parallel(job: LaunchJob) -> Raw:
     plan = job.settings
     options = dict(_written("parallel", plan))
     if plan.context_parallel_size > 1:
         options["cp-comm-type"] = (plan.cp_comm_type,)
     if plan.hierarchical_context_parallel_sizes:
         sizes = plan.hierarchical_context_parallel_sizes
-        options["hierarchical-context-parallel-sizes"] = tuple(map(str, sizes))
+        options["hierarchical-context-parallel-sizes"] = sizes
     if job.model.num_moe_experts and (
         plan.expert_model_parallel_size > 1 or plan.expert_tensor_parallel_size
     ):
         tp = plan.expert_tensor_parallel_size or plan.tensor_model_parallel_size
-        options["expert-tensor-parallel-size"] = (str(tp),)
+        options["expert-tensor-parallel-size"] = tp
     if rank_order(job) == known.PP_INSIDE_ORDER:
-        options["use-tp-pp-dp-mapping"] = ()
+        options["use-tp-pp-dp-mapping"] = True
     v, pp = job.plan.virtual_pipeline_model_parallel_size, len(job.plan.stages)
     length = round_length(pp, job.plan.num_microbatches)
     if v > 1 and length != pp:
-        options["microbatch-group-size-per-virtual-pipeline-stage"] = (str(length),)
+        options["microbatch-group-size-per-virtual-pipeline-stage"] = length
     return options | _layout(job)
 
 
@@ -260,7 +264,7 @@ def launch_rules(job: LaunchJob) -> LaunchRules:
     return FRAMEWORKS["megatron-core"].rules
 
 
-def _layout(job: LaunchJob) -> Options:
+def _layout(job: LaunchJob) -> Raw:
     """Return how blocks are shared out: evenly, by the ends, or by a layout.
 
     A release without layouts may count the ends of the chain as blocks.
@@ -268,9 +272,9 @@ def _layout(job: LaunchJob) -> Options:
     plan, pp = job.settings, len(job.plan.stages)
     v = plan.virtual_pipeline_model_parallel_size
     blocks = job.blocks_by_virtual_stage()
-    chunks: Options = {}
+    chunks: Raw = {}
     if v > 1:
-        chunks = {"num-virtual-stages-per-pipeline-rank": (str(v),)}
+        chunks = {"num-virtual-stages-per-pipeline-rank": v}
     if len(set(blocks)) == 1:
         return chunks
     if job.model.has_mamba or job.model.has_decoder:
@@ -281,7 +285,7 @@ def _layout(job: LaunchJob) -> Options:
         # Of two stages the first one says it; with both, 0.12 divides by the rest.
         middle = blocks[1]
         return chunks | {
-            name: (str(v * count),)
+            name: v * count
             for name, count in (
                 ("decoder-first-pipeline-num-layers", blocks[0]),
                 ("decoder-last-pipeline-num-layers", blocks[-1]),
@@ -289,7 +293,7 @@ def _layout(job: LaunchJob) -> Options:
             if count != middle
         }
     if not has_layouts and (ends := counted_ends(blocks)):
-        names: Options = {f"account-for-{end}-in-pipeline-split": () for end in ends}
+        names: Raw = {f"account-for-{end}-in-pipeline-split": True for end in ends}
         return chunks | names
     return {
         "pipeline-model-parallel-layout": (
@@ -298,43 +302,39 @@ def _layout(job: LaunchJob) -> Options:
     }
 
 
-def _training(job: LaunchJob) -> Options:
+def _training(job: LaunchJob) -> Raw:
     options = dict(_written("training", job.training))
     states = ("main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
     if any(name in options for name in states):
-        options["use-precision-aware-optimizer"] = ()
+        options["use-precision-aware-optimizer"] = True
     if job.training.optimizer == "muon" and max(job.settings.zero_stage_by_stage()):
         # Muon with its states spread over ranks, layer by layer.
-        options["optimizer"] = ("dist_muon",)
+        options["optimizer"] = "dist_muon"
     return options
 
 
-def _precision(job: LaunchJob) -> Options:
+def _precision(job: LaunchJob) -> Raw:
     training = job.training
-    options: Options = {}
+    options: Raw = {}
     if training.precision != "fp32":
-        options[training.precision] = ()
+        options[training.precision] = True
     wide = training.gradient_precision == "fp32"
     if training.precision == "bf16" and not wide:
-        options["grad-reduce-in-bf16"] = ()
+        options["grad-reduce-in-bf16"] = True
     elif training.precision != "fp32" and wide:
-        options["accumulate-allreduce-grads-in-fp32"] = ()
+        options["accumulate-allreduce-grads-in-fp32"] = True
     for name, value in _NARROW.get(training.matmul_precision, {}).items():
-        options[name] = (value,)
+        options[name] = value
     return options
 
 
-def _memory(job: LaunchJob) -> Options:
-    return _recompute(job) | _sharding(job) | _offload(job)
-
-
-def _recompute(job: LaunchJob) -> Options:
+def _recompute(job: LaunchJob) -> Raw:
     plan = job.settings
     mode = strongest(plan.recompute_by_stage())
     if mode == "none":
         return {}
     if mode == "selective":
-        options: Options = {"recompute-granularity": ("selective",)}
+        options: Raw = {"recompute-granularity": "selective"}
         modules = job.workload.software.recompute_modules
         if modules != ATTENTION_CORE:
             options["recompute-modules"] = tuple(modules)
@@ -346,54 +346,54 @@ def _recompute(job: LaunchJob) -> Options:
     elif counts:
         method, count = "block", max(counts)
     return {
-        "recompute-granularity": ("full",),
-        "recompute-method": (method,),
-        "recompute-num-layers": (str(count),),
+        "recompute-granularity": "full",
+        "recompute-method": method,
+        "recompute-num-layers": count,
     }
 
 
-def _sharding(job: LaunchJob) -> Options:
+def _sharding(job: LaunchJob) -> Raw:
     plan = job.settings
     stage = max(plan.zero_stage_by_stage())
     if stage == 0 or job.training.optimizer == "muon":
         return {}
-    options: Options = {"use-distributed-optimizer": ()}
+    options: Raw = {"use-distributed-optimizer": True}
     if stage > 1:
         strategy = known.TABLE.options["data-parallel-sharding-strategy"]
         options |= {
-            "use-megatron-fsdp": (),
+            "use-megatron-fsdp": True,
             strategy.name: (strategy.word(stage),),
-            "no-gradient-accumulation-fusion": (),
-            "ckpt-format": ("fsdp_dtensor",),
+            "no-gradient-accumulation-fusion": True,
+            "ckpt-format": "fsdp_dtensor",
         }
         if job.training.fp8_param_gather and job.training.keep_fp8_transpose_cache:
-            options["keep-fp8-transpose-cache"] = ()
+            options["keep-fp8-transpose-cache"] = True
     ranks = job.plan.parallel.data_parallel_size * plan.context_parallel_size
     group = min(plan.sharding_group_by_stage(ranks))
     if group < ranks:
-        options["num-distributed-optimizer-instances"] = (str(ranks // group),)
+        options["num-distributed-optimizer-instances"] = ranks // group
     return options
 
 
-def _offload(job: LaunchJob) -> Options:
+def _offload(job: LaunchJob) -> Raw:
     kept = job.settings.offload_by_stage()
-    options: Options = {}
-    if part := max(one.optimizer for one in kept):
+    options: Raw = {}
+    if part := max(stage.optimizer for stage in kept):
         options |= {
-            "optimizer-cpu-offload": (),
-            "optimizer-offload-fraction": (f"{part!r}",),
-            "use-precision-aware-optimizer": (),
+            "optimizer-cpu-offload": True,
+            "optimizer-offload-fraction": part,
+            "use-precision-aware-optimizer": True,
         }
         if job.workload.execution.cpu_adam:
-            options["overlap-cpu-optimizer-d2h-h2d"] = ()
-    layers = max(one.activations for one in kept) * job.num_blocks
+            options["overlap-cpu-optimizer-d2h-h2d"] = True
+    layers = max(stage.activations for stage in kept) * job.num_blocks
     alone = len(kept) == 1 and job.settings.recompute == "none"
     if 0 < layers < job.num_blocks and layers == int(layers) and alone:
-        options["cpu-offloading-num-layers"] = (str(int(layers)),)
+        options["cpu-offloading-num-layers"] = int(layers)
     return options
 
 
-def _overlaps(job: LaunchJob) -> Options:
+def _overlaps(job: LaunchJob) -> Raw:
     execution, plan = job.workload.execution, job.settings
     options = dict(_written("overlaps", execution))
     if plan.virtual_pipeline_model_parallel_size == 1:
@@ -404,9 +404,9 @@ def _overlaps(job: LaunchJob) -> Options:
         options.pop("overlap-param-gather", None)
     if job.workload.software.cuda_graphs:
         options |= {
-            "cuda-graph-impl": ("local",),
-            "cuda-graph-scope": ("full_iteration",),
-            "no-check-for-nan-in-loss-and-grad": (),
-            "te-rng-tracker": (),
+            "cuda-graph-impl": "local",
+            "cuda-graph-scope": "full_iteration",
+            "no-check-for-nan-in-loss-and-grad": True,
+            "te-rng-tracker": True,
         }
     return options

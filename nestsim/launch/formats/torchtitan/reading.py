@@ -11,21 +11,7 @@ from typing import Any, NamedTuple
 
 from estimators.models.library import load_model
 from nestsim.launch.carried import launch_table
-from nestsim.launch.formats.torchtitan.names import (
-    COMMAND_FORMAT,
-    CONVERTERS,
-    DEBUG_MODEL,
-    EVERY_NTH,
-    OPTIONS,
-    REGISTRY,
-    SCHEDULE,
-    TABLE,
-    TOML_FORMAT,
-    function_model,
-    library_name,
-    split_function,
-)
-from nestsim.launch.formats.torchtitan.snippets import flavor_table
+from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.sources import (
     TitanOptions,
     is_command,
@@ -33,17 +19,11 @@ from nestsim.launch.formats.torchtitan.sources import (
     read_command,
     read_toml,
 )
-from nestsim.launch.formats.torchtitan.splits import (
-    DEFAULT_CHUNKS,
-    blocks_again,
-    blocks_of_modules,
-    blocks_of_points,
-    num_virtual_stages,
-    shared_blocks,
-)
-from nestsim.launch.read import ImportedJob, LaunchSource
+from nestsim.launch.formats.usual import left_over
+from nestsim.launch.read import ImportedJob, LaunchSource, Settings
 from planner.step.schedules import find_schedule
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 
 def is_torchtitan(source: LaunchSource) -> bool:
@@ -60,27 +40,28 @@ def read_torchtitan(source: LaunchSource) -> ImportedJob:
         If it is neither, or says what no scenario can.
     """
     options = read_command(source) if is_command(source) else read_toml(source)
-    assumed = list(options.assumptions)
     model, num_layers = _model(source, options)
     sizes = TitanDegrees.of(options, source.num_devices)
-    tables = {"model": model, **tables_of(options, sizes, num_layers, assumed)}
+    tables = {"model": model, **tables_of(options, sizes, num_layers)}
     kept = options.kept()
     tables |= launch_table(
-        COMMAND_FORMAT if options.is_command else TOML_FORMAT, kept, assumed
+        titan.COMMAND_FORMAT if options.is_command else titan.TOML_FORMAT,
+        kept,
+        options.assumptions,
     )
     return ImportedJob(
         name=f"{source.path.stem} (torchtitan)",
         tables=tables,
         num_devices=sizes.num_devices,
         devices_per_node=options.devices_per_node,
-        assumptions=tuple(assumed),
+        assumptions=tuple(options.assumptions),
         options=options.effects,
     )
 
 
 def tables_of(
-    options: TitanOptions, sizes: "TitanDegrees", num_layers: int, assumed: list[str]
-) -> dict[str, dict[str, Any]]:
+    options: TitanOptions, sizes: "TitanDegrees", num_layers: int
+) -> dict[str, Settings]:
     """Return the tables but for the model.
 
     Parameters
@@ -91,25 +72,23 @@ def tables_of(
         Their degrees.
     num_layers
         Blocks of the model.
-    assumed
-        Sentences on what is assumed, to which more are added.
     """
     batch = _batch(options, sizes)
     plan = {
         **_parallel_sizes(options, sizes),
-        "micro_batch_size": _micro_batch(options, sizes, assumed),
+        "micro_batch_size": _micro_batch(options, sizes),
         **_pipeline(options, sizes.pp, num_layers),
         **_sharding(options, sizes),
     }
-    plan |= _recompute(options, plan, sizes.pp, num_layers, assumed)
+    plan |= _recompute(options, plan, sizes.pp, num_layers)
     if options.flag("training.enable_cpu_offload"):
         for part in ("weights", "gradients", "optimizer"):
             plan[f"offload_{part}"] = 1.0
-    training = {"global_batch_size": batch, **_training(options, assumed)}
-    _assume_others(options, training, assumed)
+    training = {"global_batch_size": batch, **_training(options)}
+    _assume_others(options, training)
     return {
         "training": training,
-        "software": {"preset": "torchtitan", **_software(options, plan, assumed)},
+        "software": {"preset": "torchtitan", **_software(options, plan)},
         "plan": plan,
     }
 
@@ -118,22 +97,19 @@ _OF_CONVERTERS = ("quantize.", "float8.", "mx.")
 """Beginnings of options without effect where nothing is converted."""
 
 
-def _assume_others(
-    options: TitanOptions, training: Mapping[str, Any], assumed: list[str]
-) -> None:
+def _assume_others(options: TitanOptions, training: Mapping[str, Any]) -> None:
     """Note what is taken instead of options that no setting stands for."""
     narrow = "matmul_precision" in training
     for name, value in options.ignored.items():
         if name.startswith(_OF_CONVERTERS) and not narrow:
             continue
-        usual, taken = TABLE.assumed.get(name.replace("-", "_"), (value, ""))
+        usual, taken = titan.TABLE.assumed.get(name.replace("-", "_"), (value, ""))
         if value != usual:
-            options.replaced.add(name)
-            assumed.append(f"{name}: {taken}")
+            options.assume(f"{name}: {taken}", name)
 
 
 class TitanDegrees(NamedTuple):
-    """TitanDegrees of all dimensions."""
+    """Degrees of all dimensions."""
 
     tp: int
     cp: int
@@ -165,27 +141,13 @@ class TitanDegrees(NamedTuple):
             raise options.value(name).error("is no size", "a size, or -1")
         if shard > 0:
             if devices not in (None, others * shard):
-                raise InputError(
+                raise Value(f"{others * shard}, {devices} devices").error(
                     "the degrees do not make the number of devices",
-                    got=f"{others * shard}, {devices} devices",
-                    expected=f"--num-devices {others * shard}, or none",
+                    f"--num-devices {others * shard}, or none",
                 )
-            return cls(tp, cp, pp, replicate, shard)
-        if devices is None:
-            raise InputError(
-                "takes all devices that are left, and nothing says how many there are",
-                where=name,
-                got=-1,
-                expected="--num-devices N",
-            )
-        if devices % others:
-            raise InputError(
-                "the devices do not split by the other degrees",
-                where=name,
-                got=f"{devices} devices",
-                expected=f"a multiple of {others}",
-            )
-        return cls(tp, cp, pp, replicate, devices // others)
+        else:
+            shard = left_over(devices, others, name, "degrees")
+        return cls(tp, cp, pp, replicate, shard)
 
     @property
     def num_devices(self) -> int:
@@ -198,7 +160,7 @@ class TitanDegrees(NamedTuple):
         return self.replicate * self.shard
 
 
-def _model(source: LaunchSource, options: TitanOptions) -> tuple[dict[str, Any], int]:
+def _model(source: LaunchSource, options: TitanOptions) -> tuple[Settings, int]:
     """Return the table [model], and how many blocks the model has."""
     length = options.whole("training.seq_len")
     given = source.model_spec(length)
@@ -206,15 +168,15 @@ def _model(source: LaunchSource, options: TitanOptions) -> tuple[dict[str, Any],
         table = source.model_table() or {}
         return {**table, "sequence_length": length}, given.num_layers
     name, written = _model_name(options)
-    sizes = DEBUG_MODEL if name == "debugmodel" else flavor_table(written)
+    sizes = titan.DEBUG_MODEL if name == "debugmodel" else titan.flavor_table(written)
     if sizes is not None:
         return {**sizes, "sequence_length": length}, sizes["num_layers"]
     if name is None:
-        raise InputError(
+        raise Value(
+            written, "--config" if options.is_command else "model.flavor"
+        ).error(
             "is a flavor of torchtitan that is not known",
-            where="--config" if options.is_command else "model.flavor",
-            got=written,
-            expected="a published flavor, or --model NAME or CONFIG.JSON beside it",
+            "a published flavor, or --model NAME or CONFIG.JSON beside it",
         )
     spec = load_model(name, sequence_length=length)
     table = {"name": name, "sequence_length": length}
@@ -231,13 +193,13 @@ def _model_name(options: TitanOptions) -> tuple[str | None, str]:
         if (model, flavor.partition("_")[0]) == ("llama3", "debugmodel"):
             return "debugmodel", flavor
         written = flavor if model == "llama3" else f"{model} {flavor}"
-        return library_name(model, flavor), written
+        return titan.library_name(model, flavor), written
     function = options.function
-    if function in REGISTRY:
-        return REGISTRY[function][0], function
+    if function in titan.REGISTRY:
+        return titan.REGISTRY[function][0], function
     if function == "llama3_debugmodel":
         return "debugmodel", function
-    return function_model(function), function
+    return titan.function_model(function), function
 
 
 def _batch(options: TitanOptions, sizes: TitanDegrees) -> int:
@@ -256,7 +218,7 @@ def _batch(options: TitanOptions, sizes: TitanDegrees) -> int:
     return batch
 
 
-def _micro_batch(options: TitanOptions, sizes: TitanDegrees, assumed: list[str]) -> int:
+def _micro_batch(options: TitanOptions, sizes: TitanDegrees) -> int:
     """Return the sequences of a microbatch."""
     local = options.whole("training.local_batch_size")
     if sizes.pp == 1:
@@ -269,16 +231,16 @@ def _micro_batch(options: TitanOptions, sizes: TitanDegrees, assumed: list[str])
         )
     rounds = _batch(options, sizes) // (local * sizes.dp)
     if rounds > 1:
-        assumed.append(
+        options.assume(
             f"The {rounds} rounds of gradient accumulation go through the pipeline "
             "without a gap; torchtitan empties it after each."
         )
     return size
 
 
-def _parallel_sizes(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any]:
+def _parallel_sizes(options: TitanOptions, sizes: TitanDegrees) -> Settings:
     """Return the sizes of [plan]."""
-    plan: dict[str, Any] = {
+    plan: Settings = {
         "tensor_model_parallel_size": sizes.tp,
         "pipeline_model_parallel_size": sizes.pp,
         "data_parallel_size": sizes.dp,
@@ -299,7 +261,7 @@ def _parallel_sizes(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any
     if (
         ep > 1
         and sizes.pp > 1
-        and options.value(SCHEDULE).raw == "DualPipeV"
+        and options.value(titan.SCHEDULE).raw == "DualPipeV"
         and not options.is_command
         and options.flag("parallelism.pipeline_parallel_expert_parallel_overlap")
     ):
@@ -326,7 +288,7 @@ def _experts(options: TitanOptions, sizes: TitanDegrees, ep: int) -> dict[str, i
     return {**spread, "expert_tensor_parallel_size": 1} if etp != sizes.tp else spread
 
 
-def _sharding(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any]:
+def _sharding(options: TitanOptions, sizes: TitanDegrees) -> Settings:
     """Return what is sharded, over how many ranks (FSDP2, HSDP, DDP)."""
     stage = options.meaning("parallelism.fsdp_reshard_after_forward")
     ranks = sizes.shard * sizes.cp
@@ -334,28 +296,28 @@ def _sharding(options: TitanOptions, sizes: TitanDegrees) -> dict[str, Any]:
         # Nobody shares anything; the files that we write say what the plan calls it.
         return {"zero_stage": stage}
     # The default keeps gathered weights over a microbatch's passes in a pipeline.
-    plan: dict[str, Any] = {"zero_stage": stage or (2 if sizes.pp > 1 else 3)}
+    plan: Settings = {"zero_stage": stage or (2 if sizes.pp > 1 else 3)}
     if sizes.replicate > 1:
         plan["sharding_group_size"] = ranks
     return plan
 
 
-def _pipeline(options: TitanOptions, pp: int, num_layers: int) -> dict[str, Any]:
+def _pipeline(options: TitanOptions, pp: int, num_layers: int) -> Settings:
     """Return schedule, chunks and layout."""
     if pp == 1:
         return {}
-    csv = options.value(f"{SCHEDULE}_csv")
+    csv = options.value(f"{titan.SCHEDULE}_csv")
     if csv.raw not in ("", None):
         raise InputError(
             "is a schedule in a file of its own, which is not read",
             where=csv.where,
-            expected=f"a name in {SCHEDULE}",
+            expected=f"a name in {titan.SCHEDULE}",
         )
-    written, names = options.value(SCHEDULE), OPTIONS[SCHEDULE].words
+    written, names = options.value(titan.SCHEDULE), titan.OPTIONS[titan.SCHEDULE].words
     by_lower = {name.lower(): ours for name, ours in names.items()}
     text = written.text()
     if text.lower() not in by_lower:
-        others = ", ".join(TABLE.facts["other_schedules"])
+        others = ", ".join(titan.TABLE.facts["other_schedules"])
         raise written.error(
             "is no schedule that is simulated",
             f"{', '.join(names)} (torch has {others}, too)",
@@ -364,14 +326,14 @@ def _pipeline(options: TitanOptions, pp: int, num_layers: int) -> dict[str, Any]
     single = schedule in ("1f1b", "gpipe")
     blocks = _blocks(options, pp, num_layers, single=single)
     chunks, rest = divmod(len(blocks), pp)
-    if rest or (chunks != 1 if single else chunks < DEFAULT_CHUNKS):
-        raise InputError(
+    if rest or (chunks != 1 if single else chunks < titan.DEFAULT_CHUNKS):
+        raise Value(
+            f"{len(blocks)} virtual stages, {pp} stages, {text}", titan.SCHEDULE
+        ).error(
             "the virtual stages do not go with pipeline and schedule",
-            where=SCHEDULE,
-            got=f"{len(blocks)} virtual stages, {pp} stages, {text}",
-            expected="one for each stage" if single else "two or more for each stage",
+            "one for each stage" if single else "two or more for each stage",
         )
-    plan: dict[str, Any] = {"virtual_pipeline_model_parallel_size": chunks}
+    plan: Settings = {"virtual_pipeline_model_parallel_size": chunks}
     usual = "1f1b" if chunks == 1 else "interleaved-1f1b"
     if schedule != usual:
         plan["schedule"] = schedule
@@ -391,22 +353,24 @@ def _blocks(
             [str(name.raw) for name in part.array()]
             for part in listed.array(most=100_000)
         ]
-        return _located(listed.where, lambda: blocks_of_modules(parts, num_layers))
+        return _located(
+            listed.where, lambda: titan.blocks_of_modules(parts, num_layers)
+        )
     points = options.value("parallelism.pipeline_parallel_split_points")
     if points.raw:
         names = [str(name.raw) for name in points.array()]
-        return _located(points.where, lambda: blocks_of_points(names, num_layers))
+        return _located(points.where, lambda: titan.blocks_of_points(names, num_layers))
     first, last = (
         options.whole(f"parallelism.pipeline_parallel_{end}_stage_less_layers", least=0)
         for end in ("first", "last")
     )
     name = "parallelism.pipeline_parallel_layers_per_stage"
-    number = pp * (1 if single else DEFAULT_CHUNKS)
+    number = pp * (1 if single else titan.DEFAULT_CHUNKS)
     if options.value(name).raw is not None:
         per_stage = options.whole(name)
-        number = num_virtual_stages(num_layers, per_stage, first=first, last=last)
+        number = titan.num_virtual_stages(num_layers, per_stage, first=first, last=last)
     return _located(
-        name, lambda: shared_blocks(num_layers, number, first=first, last=last)
+        name, lambda: titan.shared_blocks(num_layers, number, first=first, last=last)
     )
 
 
@@ -419,12 +383,8 @@ def _located(where: str, blocks: Callable[[], Sequence[int]]) -> tuple[int, ...]
 
 
 def _recompute(
-    options: TitanOptions,
-    plan: dict[str, Any],
-    pp: int,
-    num_layers: int,
-    assumed: list[str],
-) -> dict[str, Any]:
+    options: TitanOptions, plan: Settings, pp: int, num_layers: int
+) -> Settings:
     """Return what is computed again."""
     mode = options.choice("activation_checkpoint.mode")
     if mode == "memory_budget":
@@ -443,16 +403,16 @@ def _recompute(
     if int(every) == 1:
         return {"recompute": "full"}
     chunks = pp * plan.get("virtual_pipeline_model_parallel_size", 1)
-    count = blocks_again(num_layers, chunks, int(every))
-    assumed.append(
+    count = titan.blocks_again(num_layers, chunks, int(every))
+    options.assume(
         f"Of each chunk's blocks the first {count} are computed again; torchtitan "
-        f"computes every {every}th block again (selective_ac_option)."
+        f"computes every {every}th block again (selective_ac_option).",
+        *titan.EVERY_NTH,
     )
-    options.replaced.update(EVERY_NTH)
     return {"recompute": "full", "recompute_num_layers": count}
 
 
-def _training(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
+def _training(options: TitanOptions) -> Settings:
     """Return the settings of [training] but for the batch."""
     table = {**options.settings("training"), "gradient_precision": "fp32"}
     if options.choice("training.dtype") == "bfloat16":
@@ -463,8 +423,9 @@ def _training(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
             "gradient_precision": "bf16",
         }
     if options.choice("optimizer.name") == "Adam":
-        assumed.append("Adam and AdamW take the same time and memory.")
-        options.replaced.add("optimizer.name")
+        options.assume(
+            "Adam and AdamW take the same time and memory.", "optimizer.name"
+        )
     options.choice("training.mixed_precision_reduce")
     precision = _converted(options)
     if precision:
@@ -476,31 +437,31 @@ def _training(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
 
 def _converted(options: TitanOptions) -> str:
     """Return the number format of products with weights, ``""`` for the usual one."""
-    if options.function is not None and options.function not in REGISTRY:
-        return split_function(options.function)[1]
-    grouped = TABLE.facts["grouped_converters"]
+    if options.function is not None and options.function not in titan.REGISTRY:
+        return titan.split_function(options.function)[1]
+    grouped = titan.TABLE.facts["grouped_converters"]
     names = options.texts("model.converters")
-    if not set(names) <= {*CONVERTERS, *grouped}:
+    if not set(names) <= {*titan.CONVERTERS, *grouped}:
         raise options.value("model.converters").error(
             "is no way to change the model that is known",
-            f"some of {', '.join((*CONVERTERS, *grouped))}",
+            f"some of {', '.join((*titan.CONVERTERS, *grouped))}",
         )
-    return next((CONVERTERS[name] for name in names if name in CONVERTERS), "")
+    return next(
+        (titan.CONVERTERS[name] for name in names if name in titan.CONVERTERS), ""
+    )
 
 
-def _software(
-    options: TitanOptions, plan: dict[str, Any], assumed: list[str]
-) -> dict[str, Any]:
+def _software(options: TitanOptions, plan: Settings) -> Settings:
     """Return the settings of [software] beside the preset."""
-    table: dict[str, Any] = {}
+    table: Settings = {}
     if options.flag("parallelism.enable_async_tensor_parallel"):
         table["tp_comm_overlap"] = True
     if options.is_command and not options.flag("training.disable_cuda_graphs"):
         table["cuda_graphs"] = True
     compiled = options.flag("compile.enable")
     if compiled and "model" in options.texts("compile.components"):
-        assumed.append("Kernels are those of PyTorch without torch.compile.")
-        options.replaced.update({"compile.enable", "compile.components"})
+        kernels = "Kernels are those of PyTorch without torch.compile."
+        options.assume(kernels, "compile.enable", "compile.components")
     backend = "parallelism.expert_parallel_comm_backend"
     groups = plan.get("expert_model_parallel_size", 1)
     if groups > 1 and options.choice(backend) != "standard":

@@ -10,16 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nestsim.launch.carried import leaves, stored_words
-from nestsim.launch.formats.given import TableOptions
-from nestsim.launch.formats.torchtitan.names import (
-    OPTIONS,
-    REGISTRY,
-    TABLE,
-    command_names,
-    is_silent,
-    toml_names,
-)
+from nestsim.launch.carried import TableOptions, leaves, stored_words
+from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.shell.marks import known_word
 from nestsim.launch.training import find_training
@@ -43,7 +35,7 @@ _RANK = re.compile(r"^\[\w+\]: ?", re.MULTILINE)
 """What torchrun puts before each line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TitanOptions(TableOptions):
     """What a configuration says; the defaults are a registered function's."""
 
@@ -65,7 +57,7 @@ class TitanOptions(TableOptions):
         """Return a list of texts, which older files write as one with commas."""
         value = self.value(name)
         if isinstance(value.raw, str):
-            value = Value([one for one in value.raw.split(",") if one], value.where)
+            value = Value([part for part in value.raw.split(",") if part], value.where)
         return value.each(Value.text, most=100_000)
 
 
@@ -78,8 +70,8 @@ def is_toml(source: LaunchSource) -> bool:
     except InputError:
         return False
     tables = {name for name, value in document.items() if isinstance(value, dict)}
-    own = {"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "job"}
-    return "training" in tables and bool(own & tables) and "cluster" not in tables
+    typical = {"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "job"}
+    return "training" in tables and bool(typical & tables) and "cluster" not in tables
 
 
 def _document(text: str) -> dict[str, Any]:
@@ -109,7 +101,7 @@ def read_toml(source: LaunchSource) -> TitanOptions:
         If it is none, or a file has an option that is not known and may matter.
     """
     is_toml_file = not (PRINTS in source.text or source.text.lstrip().startswith("{"))
-    known = toml_names()
+    known = titan.toml_names()
     values: dict[str, Value] = {}
     ignored: dict[str, Any] = {}
     for name, value in leaves(_document(source.text), known):
@@ -121,32 +113,28 @@ def read_toml(source: LaunchSource) -> TitanOptions:
             if is_toml_file:
                 _check_ignored(name, list(known))
             ignored[name] = value
-    unknown = [name for name in ignored if ignored[name] and not is_silent(name)]
+    unknown = [name for name in ignored if ignored[name] and not titan.is_silent(name)]
     note = f"Nothing here stands for {', '.join(unknown)}: taken to change nothing."
-    notes = (note,) if unknown else ()
     return TitanOptions(
-        table=TABLE,
+        table=titan.TABLE,
         values=values,
         ignored=ignored,
         replaced=set(unknown),
-        assumptions=notes,
+        assumptions=[note] if unknown else [],
     )
 
 
 def _put(values: dict[str, Value], name: str, value: Value) -> None:
     if name in values:
-        raise InputError(
-            f"is set as {values[name].where}, too",
-            where=value.where,
-            got=value.raw,
-            expected="one of the two names",
+        raise Value(value.raw, value.where).error(
+            f"is set as {values[name].where}, too", "one of the two names"
         )
     values[name] = value
 
 
 def _check_ignored(name: str, known: list[str]) -> None:
     """Refuse an option that is not known and may matter."""
-    if is_silent(name):
+    if titan.is_silent(name):
         return
     raise InputError(
         "is no option of torchtitan that is known",
@@ -170,7 +158,7 @@ def read_command(source: LaunchSource) -> TitanOptions:
             "starts nothing that is known",
             expected="torchrun .. -m torchtitan.train --module ..",
         )
-    known = {_plain(name): ours for ours, name in command_names().items()}
+    known = {_plain(name): ours for ours, name in titan.command_names().items()}
     values: dict[str, Value] = {}
     ignored: dict[str, Any] = {}
     named: list[str] = []
@@ -195,7 +183,7 @@ def read_command(source: LaunchSource) -> TitanOptions:
         )
     function = known_word(function, "--config")
     return TitanOptions(
-        table=TABLE,
+        table=titan.TABLE,
         dashes="--",
         values=values,
         ignored=ignored,
@@ -203,8 +191,8 @@ def read_command(source: LaunchSource) -> TitanOptions:
         function=function,
         num_devices=start.num_devices,
         devices_per_node=start.devices_per_node,
-        assumptions=start.assumptions,
-        defaults=REGISTRY[function][1] if function in REGISTRY else {},
+        assumptions=[*start.assumptions],
+        defaults=titan.REGISTRY[function][1] if function in titan.REGISTRY else {},
     )
 
 
@@ -253,7 +241,7 @@ def _plain(name: str) -> str:
 
 def _typed(name: str, text: str, where: str) -> Value:
     """Return the value of a word as the option has it."""
-    default = OPTIONS[name].default
+    default = titan.OPTIONS[name].default
     if isinstance(default, bool):
         raw: Any = {"": True, "true": True, "false": False}.get(text.lower(), text)
     elif name == "parallelism.module_fqns_per_model_part":

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nestsim.launch.formats.trainers.renaming import Unread
-from nestsim.launch.formats.trainers.trees import MOST_BYTES
+from nestsim.launch.formats.trainers.renaming import MOST_BYTES, Unread
 from topologies.errors import InputError
 from topologies.input_file import read_text
 

@@ -5,8 +5,8 @@ import numpy as np
 from estimators.constants import load_constants
 from nestsim.features.calibration.observations import Residuals, read_observations
 from nestsim.features.calibration.parameters import parse_fit_spec
+from nestsim.features.validation.case import read_case
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.plan import read_case
 from tests.nestsim.features.validation.validation_rows import gpt
 
 MATMUL = "accelerator.a100.matmul"

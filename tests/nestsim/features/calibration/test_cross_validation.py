@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from nestsim.document.markdown import markdown
 from nestsim.features.calibration.bands import (
     COUNTED,
     coverage_by,
@@ -19,6 +20,7 @@ from nestsim.features.calibration.cross_validation import (
     refit_without,
     source_folds,
 )
+from nestsim.features.calibration.document import calibration_document
 from nestsim.features.calibration.fit import fit
 from tests.nestsim.features.calibration.rows import (
     GAP,
@@ -162,3 +164,15 @@ def test_entries_hold_the_spread_over_folds_and_their_sources(calibration):
     assert "other" in entry.source
     tpu = calibration.entries("today")["accelerator.tpu-v4.matmul"]
     assert tpu.source.startswith("no row tells it")
+
+
+def test_a_refit_says_errors_constants_and_coverage(calibration):
+    text = markdown(calibration_document(calibration))
+    errors, constants, covered, classes = text.split("\n## ")[1:5]
+    assert "| own | " in errors
+    assert "| all that are fitted to | " in errors
+    value = calibration.entries("today")[MATMUL].value
+    assert f"| {value:.4g} |" in constants
+    assert "| all folds | " in covered
+    assert "| cluster megatron-lm |" in classes
+    assert "A source left out is " in text

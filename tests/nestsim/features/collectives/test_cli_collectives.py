@@ -353,6 +353,7 @@ def test_words_of_the_picture_do_not_run_into_each_other(tmp_path: Path) -> None
     assert not drawn.overlapping
     assert {"1 KiB", "1 GiB"} <= set(drawn.words)
     assert {"alone", "together", "busy", "bus bandwidth [GB/s]"} <= set(drawn.words)
+    assert any(word.startswith("Cheapest: ") for word in drawn.words)
     axes = drawn.figure.axes[0]
     gaps = {b / a for a, b in itertools.pairwise(axes.get_xticks())}
     assert len(gaps) == 1

@@ -18,9 +18,12 @@ from estimators.collectives.cost import ALGORITHMS, collective_rates
 from estimators.collectives.phases import RING_OPERATIONS
 from nestsim.cli import main
 from nestsim.evaluate.evaluator import build_job
-from nestsim.lowering.groups import collective_lockstep_phases, find_lockstep_groups
+from nestsim.lowering.collectives import (
+    collective_lockstep_phases,
+    collective_phases,
+    find_lockstep_groups,
+)
 from nestsim.lowering.lower import lower_plan
-from nestsim.lowering.step_end import collective_phases
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.build import build_model
 from nestsim.simulator.flows import build_flows

@@ -6,9 +6,9 @@ import io
 import pytest
 
 from nestsim.document.terminal import plain_text, print_document
-from nestsim.features.compare.data import comparison_csv, comparison_json
 from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.job import CompareSettings, compare_job
+from nestsim.features.compare.record import comparison_csv, comparison_json
 from nestsim.scenario import load_scenario
 from tests.nestsim.features.compare.small import write
 from topologies.errors import InputError

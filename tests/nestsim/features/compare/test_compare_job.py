@@ -17,12 +17,12 @@ from nestsim.features.compare.job import (
     checked_settings,
     compare_job,
     default_planners,
+    measure,
     scenario_labels,
     store_facts,
 )
-from nestsim.features.compare.measure import measure
-from nestsim.features.compare.record import Comparison, PlannerEntry, ScenarioEntries
-from nestsim.features.compare.words import sentences
+from nestsim.features.compare.record import sentences
+from nestsim.features.compare.results import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.running.store import Store
 from planner.cost.pricing import price_plan
 from planner.rivals import PLANNERS
@@ -119,8 +119,8 @@ def test_a_given_plan_is_replayed_as_simulate_does_it(
 def test_the_fastest_is_fastest_in_the_replay(comparison: Comparison) -> None:
     for group in comparison.groups:
         times = [e.simulated_time for e in group.entries if e.is_valid]
-        assert group.best is not None
-        assert group.best.simulated_time == min(times)
+        assert group.fastest is not None
+        assert group.fastest.simulated_time == min(times)
 
 
 def test_entries_survive_the_store(comparison: Comparison) -> None:
@@ -141,7 +141,7 @@ def test_where_nothing_fits_every_planner_says_why(tmp_path: Path) -> None:
     scenario = load(tmp_path, reserve="79.9 GiB")
     found = compare_job([scenario], CompareSettings(planners=ALL[:5]))
     (group,) = found.groups
-    assert group.best is None
+    assert group.fastest is None
     assert not group.is_confirmed
     for entry in group.entries:
         assert entry.obstacle, entry.planner
@@ -152,7 +152,7 @@ def test_a_plan_that_the_replay_has_no_room_for_is_not_valid(
     comparison: Comparison,
 ) -> None:
     group = comparison.groups[0]
-    best = group.best
+    best = group.fastest
     assert best is not None
     assert best.found is not None
     found = replace(best.found, verdict="infeasible", reason="stage 0 needs too much")
@@ -160,8 +160,8 @@ def test_a_plan_that_the_replay_has_no_room_for_is_not_valid(
     assert not entry.is_valid
     assert "stage 0 needs too much" in entry.obstacle
     other = replace(group, entries=(entry, *group.entries[1:]))
-    assert other.best is not None
-    assert other.best.planner == "mcmc"
+    assert other.fastest is not None
+    assert other.fastest.planner == "mcmc"
 
 
 def test_the_time_limit_ends_searches_with_their_best_so_far(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_limit_of_work_ends_searches_alike_whatever_the_clock(
 def plain(comparison: Comparison) -> list[dict[str, Any]]:
     """Return all rows without what differs from run to run."""
     rows = [entry.to_row() for _, entry in entries(comparison)]
-    return [{**row, "search_time_s": None} for row in rows]
+    return [{**row, "search_time": None} for row in rows]
 
 
 def test_two_workers_find_what_one_finds(tmp_path: Path) -> None:

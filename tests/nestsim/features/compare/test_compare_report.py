@@ -18,28 +18,28 @@ from nestsim.document.paints import PLANNERS
 from nestsim.document.parts import Document
 from nestsim.document.sheet import draw_document
 from nestsim.document.terminal import print_document
-from nestsim.features.compare.data import (
+from nestsim.features.compare.document import comparison_document
+from nestsim.features.compare.job import CompareSettings, compare_job
+from nestsim.features.compare.record import (
     comparison_csv,
     comparison_json,
     comparison_rows,
+    comparison_title,
+    fastest,
     search_times_csv,
+    sentences,
 )
-from nestsim.features.compare.document import comparison_document
-from nestsim.features.compare.job import CompareSettings, compare_job
-from nestsim.features.compare.measure import (
+from nestsim.features.compare.results import (
     OWN_MODEL,
+    BestPlan,
     Cause,
+    Comparison,
+    PlannerEntry,
+    ScenarioEntries,
     belief_gap,
     largest,
     turned_by,
 )
-from nestsim.features.compare.record import (
-    BestPlan,
-    Comparison,
-    PlannerEntry,
-    ScenarioEntries,
-)
-from nestsim.features.compare.words import comparison_title, fastest, sentences
 from planner.cost.objective import COLLECTIVES
 from planner.work import WORK_LIMIT, Spent
 from tests.nestsim.document.pictures import Picture, draw

@@ -11,15 +11,14 @@ from dataclasses import replace
 import pytest
 
 from nestsim.evaluate.evaluator import Evaluator
-from nestsim.features.compare.data import comparison_json
 from nestsim.features.compare.job import (
     SPACES,
     CompareSettings,
     compare_job,
     store_facts,
 )
-from nestsim.features.compare.record import PlannerEntry, ScenarioEntries
-from nestsim.features.compare.words import sentences
+from nestsim.features.compare.record import comparison_json, sentences
+from nestsim.features.compare.results import PlannerEntry, ScenarioEntries
 from nestsim.scenario.load import Scenario
 from tests.nestsim.features.compare.small import load
 from topologies.errors import InputError

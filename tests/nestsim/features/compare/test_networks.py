@@ -13,28 +13,32 @@ from nestsim.cli import main
 from nestsim.cli.console.several import repeated
 from nestsim.document.sheet import draw_document
 from nestsim.features.compare import networks_job as task
-from nestsim.features.compare.networks_data import networks_json, networks_rows
 from nestsim.features.compare.networks_document import networks_document
-from nestsim.features.compare.networks_files import on_network, read_network_files
-from nestsim.features.compare.networks_job import networks_facts, networks_job
-from nestsim.features.compare.networks_record import (
-    ComparedNetwork,
-    NetworkComparison,
-    NetworkEntry,
-    spread,
-    step_parts,
+from nestsim.features.compare.networks_job import (
+    networks_facts,
+    networks_job,
+    on_network,
+    read_network_files,
 )
-from nestsim.features.compare.networks_words import (
+from nestsim.features.compare.networks_record import (
     are_equal,
     decisions,
     equality_sentence,
     fairness,
     network_rate,
+    networks_json,
+    networks_rows,
     networks_title,
     tokens_per_money,
     tokens_per_port,
 )
-from nestsim.features.compare.record import PlannerEntry
+from nestsim.features.compare.networks_results import (
+    ComparedNetwork,
+    NetworkComparison,
+    spread,
+    step_parts,
+)
+from nestsim.features.compare.results import PlannerEntry
 from nestsim.running.store import Store
 from nestsim.scenario import Scenario, load_scenario
 from tests.nestsim.features.compare.small import TEXT, load, write
@@ -117,10 +121,9 @@ def draw_networks(found: NetworkComparison, path: Path) -> None:
     draw_document(networks_document(networks_json(found)), path)
 
 
-def said(entry: NetworkEntry) -> dict[str, Any]:
+def said(entry: PlannerEntry) -> dict[str, Any]:
     """Return what is kept of an entry, but for how long its search took."""
-    row = entry.to_row()
-    return {**row, "entry": {**row["entry"], "search_time_s": None}}
+    return {**entry.to_row(), "search_time": None}
 
 
 @pytest.fixture(scope="module")
@@ -178,21 +181,21 @@ def test_the_parts_of_a_step_add_up_and_devices_work_alike(
     for network in comparison.networks:
         parts = step_parts(network)
         assert parts is not None
-        assert sum(parts) == pytest.approx(network.best.time)
+        assert sum(parts) == pytest.approx(network.best.simulated_time)
     fast = TREE.replace("10 GB/s", "10 TB/s").replace("200 GB/s", "20 TB/s")
     fast = fast.replace("1 us", "0 s").replace("2 us", "0 s").replace("500 ns", "0 s")
     (nothing,) = compared(job, put(tmp_path, fast=fast, tree=TREE)).networks[:1]
     assert nothing.best.load is not None
     assert comparison.base.best.load is not None
     # With next to no time for communication next to none is exposed.
-    assert nothing.best.load.exposed < 0.01 * nothing.best.time
+    assert nothing.best.load.exposed < 0.01 * nothing.best.simulated_time
     assert comparison.base.best.load.exposed > nothing.best.load.exposed
 
 
 def test_rows_read_back_as_they_were(comparison: NetworkComparison) -> None:
     for network in comparison.networks:
         for one in network.entries:
-            read = NetworkEntry.from_row(json.loads(json.dumps(one.to_row())))
+            read = PlannerEntry.from_row(json.loads(json.dumps(one.to_row())))
             assert read.to_row() == one.to_row()
             assert read.tokens_per_second == one.tokens_per_second
 
@@ -278,8 +281,8 @@ def test_every_planner_that_is_named_has_a_row(job: Scenario, tmp_path: Path) ->
     ]
     for network in found.networks:
         nest, manual = network.entries
-        assert nest.time <= manual.time * (1 + 1e-9)
-        assert network.best.time == nest.time
+        assert nest.simulated_time <= manual.simulated_time * (1 + 1e-9)
+        assert network.best.simulated_time == nest.simulated_time
 
 
 def test_the_shipped_networks_join_the_devices_of_the_main_scenario() -> None:
@@ -318,12 +321,11 @@ def slower(network: ComparedNetwork, seconds: float) -> ComparedNetwork:
     """Return a network whose plans take longer."""
     entries = []
     for one in network.entries:
-        found = one.entry.found
+        found = one.found
         assert found is not None
         longer = found.simulated.iteration_time + seconds
         simulated = replace(found.simulated, iteration_time=longer)
-        entry = replace(one.entry, found=replace(found, simulated=simulated))
-        entries.append(replace(one, entry=entry))
+        entries.append(replace(one, found=replace(found, simulated=simulated)))
     return replace(network, entries=tuple(entries))
 
 
@@ -331,10 +333,10 @@ def test_a_lead_below_half_a_percent_is_a_tie_everywhere_and_has_no_cause(
     comparison: NetworkComparison,
 ) -> None:
     first, second, torus = comparison.networks
-    time = first.best.time
+    time = first.best.simulated_time
     for lead, is_tie in ((0.0, True), (2.5e-6, True), (0.004, True), (0.006, False)):
         behind = slower(second, lead if lead < 1e-3 else lead * time)
-        last = slower(torus, max(0.0, 1.5 * time - torus.best.time))
+        last = slower(torus, max(0.0, 1.5 * time - torus.best.simulated_time))
         found = replace(comparison, networks=(behind, first, last))
         both = "leaves and tree"
         title, (line, *others) = networks_title(found), decisions(found)
@@ -383,8 +385,7 @@ def test_the_first_network_with_a_plan_is_what_others_are_measured_by(
     lost = replace(
         tree,
         entries=tuple(
-            NetworkEntry.of(PlannerEntry(planner="nest", why_not="No."), None, math.nan)
-            for _ in tree.entries
+            PlannerEntry(planner="nest", why_not="No.") for _ in tree.entries
         ),
     )
     left = replace(comparison, networks=(lost, torus))

@@ -3,7 +3,7 @@
 import heapq
 from itertools import count
 
-from nestsim.features.goodput.kernels.run import (
+from nestsim.features.goodput.kernels import (
     COPYING,
     DETECTING,
     HANGS,

@@ -13,8 +13,12 @@ from nestsim.features.goodput.closed_form import (
     spares_for,
     young_interval,
 )
-from nestsim.features.goodput.failures import FailureKind
-from nestsim.features.goodput.simulate import GoodputRuns, RecoveryHabits, run_seeds
+from nestsim.features.goodput.simulate import (
+    FailureKind,
+    GoodputRuns,
+    RecoveryHabits,
+    run_seeds,
+)
 
 HOUR = 3600.0
 DAY = 24 * HOUR

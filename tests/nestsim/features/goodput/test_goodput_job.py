@@ -10,10 +10,11 @@ import pytest
 
 import nestsim
 from nestsim.cli import main
+from nestsim.document.figures import BarGroups
 from nestsim.document.wording import amount, long_time
 from nestsim.features.goodput.results import GoodputFindings
+from nestsim.scenario.goodput import PUBLISHED
 from nestsim.scenario.load import Scenario, load_scenario
-from nestsim.scenario.operations.published_failures import PUBLISHED
 from tests.nestsim.features.compare.small import write
 from topologies.errors import InputError
 
@@ -313,6 +314,15 @@ def test_the_document_has_the_closed_form_of_each_interval_with_a_name(
         for interval in (run.young, run.daly, run.best, run.habits.interval):
             expected = f"{100 * run.cycle.goodput(interval):.2f} %"
             assert f"{long_time(interval)}, {expected}" in figure.note
+        (ranges,) = (one for one in report.document().figures if one.name == "runs")
+        assert isinstance(ranges.drawing, BarGroups)
+        bars = {bar.name: bar for bar in ranges.drawing.bars}
+        shares = {**run.shares(), "in all": run.effective_time}
+        for name, bar in bars.items():
+            share, whole = shares[name], name == "in all"
+            low, high = (share.p95, share.p5) if whole else (share.p5, share.p95)
+            ends = [100 * (1 - one) if whole else 100 * one for one in (low, high)]
+            assert bar.whisker == pytest.approx(tuple(ends))
 
 
 def test_shares_sum_to_one(llama: Scenario) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.features.goodput.kernels.run import (
+from nestsim.features.goodput.kernels import (
     HANGS,
     NUM_COUNTS,
     NUM_STATES,

@@ -67,7 +67,7 @@ def test_the_text_has_every_job_and_what_was_tried(report: TenancyReport) -> Non
         )
     assert 'Where "third" hurts least' in text
     assert "all that differ" in text
-    assert "Slow-down over the ECMP seeds 0, 1; lines: the largest." in text
+    assert "Slow-down over the ECMP seeds 0, 1: thin lines from the least" in text
     assert "100 us" in text
     assert " -> spine 0 " in text
 
@@ -127,6 +127,11 @@ def test_the_figure_can_be_read_and_shows_the_numbers(
     widths = [bar.get_width() for bar in left.patches]  # type: ignore[attr-defined]
     longer = [100 * (one.slowdown - 1) for one in result.outcomes]
     assert widths == pytest.approx(longer)
+    lines = [sorted({*line.get_xdata()}) for line in left.lines]
+    for outcome in result.outcomes:
+        low, middle, high = (100 * (one - 1) for one in outcome.seed_range)
+        assert [middle] in [pytest.approx(line) for line in lines]
+        assert sorted({low, high}) in [pytest.approx(line) for line in lines]
     shown = [one.get_text() for one in right.texts]
     columns = [[*level.busiest, level.total] for level in result.levels]
     rows = zip(*columns, strict=True)

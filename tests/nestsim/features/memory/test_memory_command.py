@@ -14,9 +14,9 @@ from nestsim.document.sheet import draw_document
 from nestsim.evaluate.evaluator import build_workload
 from nestsim.features.memory.document import memory_document
 from nestsim.features.memory.job import memory_job
+from nestsim.features.validation.case import read_case
 from nestsim.features.validation.measured import measured_memory, published_measurements
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.plan import read_case
 from nestsim.scenario import load_scenario
 from planner.memory.account import MemoryJob, MemoryLimits
 from planner.step.memory import memory_of_stage

@@ -14,14 +14,14 @@ from nestsim.features.calibration.parameters import load_fit_spec
 from nestsim.features.profile.constants import (
     FITTED,
     NARROWER,
-    NOT_TOLD,
     calibrate_runs,
     constant_name,
     run_parameters,
 )
+from nestsim.features.profile.document import NOT_TOLD
+from nestsim.features.validation.case import read_case
+from nestsim.features.validation.columns import Measurements, read_measurements
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import Measurements, read_measurements
-from nestsim.features.validation.rows.plan import read_case
 from tests.nestsim.features.validation.validation_rows import (
     GPT,
     MEMORY,

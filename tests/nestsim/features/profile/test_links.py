@@ -12,7 +12,9 @@ from estimators.collectives.transports import find_transport
 from estimators.operators.profile import OperatorTiming
 from estimators.user_files import LinkPoint, LinkSweep, read_user_links
 from nestsim.cli import main
-from nestsim.features.profile.links import Stated, fit_links, print_links
+from nestsim.document.terminal import print_document
+from nestsim.features.profile.document import links_document
+from nestsim.features.profile.links import Stated, fit_links
 
 SIZES = [4**k for k in range(5, 15)]
 WRONG_INPUT = 2
@@ -279,9 +281,10 @@ def test_the_report_has_every_point_and_what_to_state():
     law = INSIDE | SENT | {"per_doubling": 25e-6}
     sweep = sweep_of([(2, 1), (4, 1), (8, 2)], law, num_skipped=3)
     text = io.StringIO()
-    print_links(fitted(sweep, Stated(node=BANDWIDTH)), Console(file=text, width=120))
+    document = links_document(fitted(sweep, Stated(node=BANDWIDTH)))
+    print_document(document, Console(file=text, width=120))
     printed = text.getvalue()
-    assert "a CPU; gloo of torch 2.9; 8 ranks on 2 nodes; 2026-01-31" in printed
+    assert "a CPU; gloo of torch 2.9; 8 ranks on 2 nodes  2026-01-31" in printed
     assert "3 points left out" in printed
     assert printed.count("\nall-reduce ") == 3 * len(SIZES)
     inside, between = printed.split("Between nodes")

@@ -10,7 +10,7 @@ import nestsim
 from nestsim.document.terminal import plain_text
 from nestsim.evaluate.cost import RunCost, cluster_cost
 from nestsim.features.run.cost import cost_cells, cost_json, cost_rows, cost_sentences
-from nestsim.scenario.hardware.cost import YEAR, CostSpec, LinkPrice, SwitchPrice
+from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
 from tests.nestsim.evaluate.test_cluster_cost import BOUGHT, changed
 from tests.topologies.test_parts import GBIT, rail
 from topologies.builders import build_network
@@ -81,7 +81,7 @@ def test_what_is_left_out_is_said():
     spec = CostSpec(
         currency="USD",
         device=1.0,
-        years=YEAR,
+        years=1.0,
         device_power=700.0,
         links=(LinkPrice(bandwidth=400 * GBIT, levels=("spine",), cable=9.0),),
     )

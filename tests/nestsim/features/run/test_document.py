@@ -1,16 +1,17 @@
 """The text report at several widths: complete, without colour codes, as approved."""
 
 import io
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
+from nestsim.document.parts import Document
+from nestsim.document.terminal import MORE, print_document
 from nestsim.evaluate.uncertainty import Band
-from nestsim.features.run.document import print_job, print_plans
-from nestsim.features.topology.document import print_topology
+from nestsim.features.run.document import plan_document, run_document
+from nestsim.features.topology.document import topology_document
 from planner.work import TIME_LIMIT, WORK_LIMIT, Spent
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
@@ -31,11 +32,25 @@ DEEP = (replace(SIXTEEN_STAGES[0], m=16, t=4),)
 MANY_CHUNKS = (replace(INTERLEAVED[0], v=8),)
 
 
-def shown(write: Callable[[Console], None], width: int = 100) -> str:
-    """Return what a pipe of this width gets, without the padding of lines."""
+def shown(document: Document, width: int = 100, *, verbose: bool = True) -> str:
+    """Return what a pipe of this width gets."""
     buffer = io.StringIO()
-    write(Console(file=buffer, width=width, color_system=None, force_terminal=False))
+    console = Console(file=buffer, width=width, color_system=None, force_terminal=False)
+    print_document(document, console, verbose=verbose)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+
+
+def test_a_user_reads_forty_lines_and_what_else_there_is() -> None:
+    document = run_document(make_job(*FOUR_STAGES))
+    text = shown(document, 120, verbose=False)
+    assert len(text.splitlines()) <= 48
+    details = [section.title for section in document.sections if section.detail]
+    assert MORE in text
+    assert all(title.lower() in " ".join(text.split()) for title in details)
+    assert all(title not in text for title in details)
+    whole = shown(document, 120)
+    assert MORE not in whole
+    assert all(title in whole for title in details)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -43,11 +58,11 @@ def test_a_confirmed_job_reads_as_approved(
     snapshot: SnapshotAssertion, width: int
 ) -> None:
     result = make_job(*FOUR_STAGES)
-    assert shown(lambda console: print_job(result, console), width) == snapshot
+    assert shown(run_document(result), width) == snapshot
 
 
 def test_the_chunks_of_a_stage_read_as_approved(snapshot: SnapshotAssertion) -> None:
-    text = shown(lambda console: print_job(make_job(*INTERLEAVED), console), 120)
+    text = shown(run_document(make_job(*INTERLEAVED)), 120)
     shows = ("schedule   ", "Stage ", "block", "vpp2")
     rows = (line for line in text.splitlines() if any(word in line for word in shows))
     assert "\n".join(rows) == snapshot
@@ -55,26 +70,26 @@ def test_the_chunks_of_a_stage_read_as_approved(snapshot: SnapshotAssertion) -> 
 
 def test_plans_read_as_approved(snapshot: SnapshotAssertion) -> None:
     result = plans_of(make_job(*FOUR_STAGES))
-    assert shown(lambda console: print_plans(result, console)) == snapshot
+    assert shown(plan_document(result)) == snapshot
 
 
 def test_a_network_reads_as_approved(snapshot: SnapshotAssertion) -> None:
     accelerator = load_accelerator("h100-sxm")
     network = cluster(64)
-    text = shown(lambda console: print_topology(network, accelerator, console))
+    text = shown(topology_document(network, accelerator))
     assert text == snapshot
 
 
 def test_nothing_fits_reads_as_approved(snapshot: SnapshotAssertion) -> None:
-    assert shown(lambda console: print_job(nothing_fits(), console)) == snapshot
+    assert shown(run_document(nothing_fits())) == snapshot
     empty = replace(plans_of(make_job(*FOUR_STAGES)), candidates=(), shortfall="why")
-    assert "why" in shown(lambda console: print_plans(empty, console))
+    assert "why" in shown(plan_document(empty))
 
 
 def test_a_search_stopped_without_a_plan_reads_as_approved(
     snapshot: SnapshotAssertion,
 ) -> None:
-    text = shown(lambda console: print_job(nothing_found_yet(), console))
+    text = shown(run_document(nothing_found_yet()))
     assert text == snapshot
     assert "NO PLAN" not in text
 
@@ -90,8 +105,8 @@ def test_a_stopped_search_says_how_to_go_on_and_whether_it_repeats() -> None:
         result = replace(job, spent=spent, covers_space=not spent.is_stopped)
         plans = replace(plans_of(job), spent=spent)
         texts = (
-            shown(lambda console, one=result: print_job(one, console)),
-            shown(lambda console, one=plans: print_plans(one, console)),
+            shown(run_document(result)),
+            shown(plan_document(plans)),
         )
         for text in texts:
             said = " ".join(text.split())
@@ -102,7 +117,7 @@ def test_a_stopped_search_says_how_to_go_on_and_whether_it_repeats() -> None:
 
 def test_nothing_is_said_to_fit_only_where_that_is_proven() -> None:
     result = replace(nothing_fits(), covers_space=False)
-    text = shown(lambda console: print_job(result, console))
+    text = shown(run_document(result))
     assert text.startswith("NO PLAN FOUND")
 
 
@@ -113,9 +128,9 @@ def test_nothing_is_cut_off_and_no_line_is_too_long(
 ) -> None:
     result = make_job(*shapes)
     for text in (
-        shown(lambda console: print_job(result, console), width),
-        shown(lambda console: print_plans(plans_of(result), console), width),
-        shown(lambda console: print_topology(result.network, None, console), width),
+        shown(run_document(result), width),
+        shown(plan_document(plans_of(result)), width),
+        shown(topology_document(result.network), width),
     ):
         assert "\x1b" not in text
         assert "…" not in text
@@ -125,7 +140,7 @@ def test_nothing_is_cut_off_and_no_line_is_too_long(
 @pytest.mark.parametrize("width", [80, 120])
 def test_every_number_of_the_candidates_stands_whole(width: int) -> None:
     result = make_job(*MIXED)
-    text = shown(lambda console: print_job(result, console), width)
+    text = shown(run_document(result), width)
     for candidate in result.candidates:
         assert f"{1e3 * candidate.simulated.iteration_time:.4g} ms" in text
         assert f"{1e3 * candidate.planned.iteration_time:.4g} ms" in text
@@ -134,24 +149,24 @@ def test_every_number_of_the_candidates_stands_whole(width: int) -> None:
 
 def test_the_verdict_is_said_in_words() -> None:
     confirmed, refused = make_job(*FOUR_STAGES), make_job(*ONE_STAGE)
-    assert shown(lambda c: print_job(confirmed, c)).startswith("CONFIRMED")
-    text = shown(lambda c: print_job(refused, c))
+    assert shown(run_document(confirmed)).startswith("CONFIRMED")
+    text = shown(run_document(refused))
     assert text.startswith("NOT CONFIRMED (infeasible)")
-    assert "No replayed plan was confirmed" in text
+    assert "The replay confirms no plan" in text
 
 
 def test_brackets_in_names_are_not_markup() -> None:
     result = make_job(*FOUR_STAGES, name="run [bold red] [/] [64 x h100]")
-    text = shown(lambda console: print_job(result, console), 120)
+    text = shown(run_document(result), 120)
     assert "run [bold red] [/] [64 x h100]" in text
 
 
 def test_only_software_that_was_measured_has_a_band() -> None:
     job = make_job(*FOUR_STAGES)
     said = "8 of 10 jobs like this one"
-    assert said not in shown(lambda console: print_job(job, console))
+    assert said not in shown(run_document(job))
     with_band = replace(job, band=Band(0.5, 2.0))
-    assert said in shown(lambda console: print_job(with_band, console))
+    assert said in shown(run_document(with_band))
 
 
 def test_a_model_without_a_causal_mask_has_one_mfu() -> None:
@@ -159,7 +174,7 @@ def test_a_model_without_a_causal_mask_has_one_mfu() -> None:
     (first, *others) = result.candidates
     one = replace(first, simulated=replace(first.simulated, mfu_causal=0.25, mfu=0.25))
     text = shown(
-        lambda console: print_job(replace(result, candidates=(one, *others)), console),
+        run_document(replace(result, candidates=(one, *others))),
         120,
     )
     assert "MFU 25.0 %, " in text

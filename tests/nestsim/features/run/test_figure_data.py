@@ -1,6 +1,5 @@
 """What the figures of memory, links and the gap draw."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -9,19 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.evaluate.verdict import Gap
+from nestsim.features.run.causes import gap_causes, gap_title, planned_causes
 from nestsim.features.run.figures import (
     fullest_stage,
-    gap_steps,
-    gap_title,
     level_rows,
     link_rows,
     links_title,
     memory_parts,
     memory_steps,
     memory_title,
-    waterfall,
 )
-from nestsim.simulator.outcome import MemoryTimeline
+from nestsim.simulator.system import MemoryTimeline
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     ONE_STAGE,
@@ -127,26 +124,22 @@ def test_the_links_title_names_the_hottest_link() -> None:
     assert hottest in title
 
 
-def test_the_waterfall_ends_at_the_planned_time() -> None:
-    steps = waterfall(CANDIDATE)
-    assert steps[0].start == 0.0
-    for before, after in itertools.pairwise(steps):
-        assert after.start == pytest.approx(before.start + before.length)
-    end = steps[-1].start + steps[-1].length
-    assert end == pytest.approx(CANDIDATE.priced.iteration_time, rel=1e-9)
-    assert all(step.length for step in steps)
+def test_causes_add_up_to_the_planned_time() -> None:
+    causes = planned_causes(CANDIDATE)
+    planned = CANDIDATE.priced.iteration_time
+    assert sum(causes.values()) == pytest.approx(planned, rel=1e-9)
+    assert all(causes.values())
 
 
 def test_planned_time_without_a_cause_is_shown_as_other() -> None:
     terms = {"compute": 0.9 * CANDIDATE.priced.iteration_time}
     candidate = replace(CANDIDATE, priced=replace(CANDIDATE.priced, terms=terms))
-    assert [step.name for step in waterfall(candidate)] == ["compute", "other"]
+    assert list(planned_causes(candidate)) == ["compute", "other"]
 
 
-def test_the_gap_ends_at_simulated_minus_planned() -> None:
-    last = gap_steps(CANDIDATE)[-1]
+def test_causes_of_the_gap_add_up_to_simulated_minus_planned() -> None:
     total = CANDIDATE.replay.iteration_time - CANDIDATE.priced.iteration_time
-    assert last.start + last.length == pytest.approx(total, rel=1e-9)
+    assert sum(gap_causes(CANDIDATE).values()) == pytest.approx(total, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -184,4 +177,4 @@ def test_causes_that_are_rounding_are_left_out() -> None:
     planned = CANDIDATE.planned.iteration_time
     gap = Gap(total=1e-13, terms={"schedule": 1e-12 * planned, "contention": -1e-14})
     candidate = replace(CANDIDATE, verdict=replace(CANDIDATE.verdict, gap=gap))
-    assert gap_steps(candidate) == ()
+    assert gap_causes(candidate) == {}

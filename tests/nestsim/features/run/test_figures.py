@@ -6,15 +6,13 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
+from nestsim.document.parts import Document
+from nestsim.document.sheet import draw_document, has_picture
 from nestsim.evaluate.results import JobResult
+from nestsim.features.run.document import run_document
+from nestsim.features.run.files import PICTURES
 from nestsim.features.run.record import reported_candidate
-from nestsim.features.run.timeline import (
-    _shades,
-    draw_gap,
-    draw_links,
-    draw_memory,
-    draw_timeline,
-)
+from nestsim.features.run.timeline_picture import _shades, draw_timeline
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     INTERLEAVED,
@@ -23,14 +21,6 @@ from tests.nestsim.features.run.examples import (
     make_job,
 )
 
-FIGURES: dict[str, Callable[[JobResult, Path], None]] = {
-    "timeline": lambda job, path: draw_timeline(best_of(job), path),
-    "memory": lambda job, path: draw_memory(
-        best_of(job), job.device_memory, job.usable_memory, path
-    ),
-    "links": lambda job, path: draw_links(best_of(job), job.network, path),
-    "gap": lambda job, path: draw_gap(best_of(job), job.candidates, path),
-}
 FOUR = make_job(*FOUR_STAGES)
 JOBS = {
     "four stages": FOUR,
@@ -43,14 +33,38 @@ JOBS = {
 }
 
 
+DOCUMENTS = {id(job): run_document(job) for job in JOBS.values()}
+
+
+def part_of(job: JobResult, name: str) -> Document:
+    """Return what a picture of a run shows."""
+    document = DOCUMENTS.get(id(job)) or run_document(job)
+    return document.with_figures(*PICTURES[name])
+
+
+def drawing(name: str) -> Callable[[JobResult, Path], None]:
+    return lambda job, path: draw_document(part_of(job, name), path)
+
+
+FIGURES: dict[str, Callable[[JobResult, Path], None]] = {
+    "timeline": lambda job, path: draw_timeline(best_of(job), path),
+    **{name: drawing(name) for name in PICTURES},
+}
+DRAWN = [
+    pytest.param(name, job, id=f"{name} of {title}")
+    for name in FIGURES
+    for title, job in JOBS.items()
+    if name == "timeline" or has_picture(part_of(job, name))
+]
+
+
 def best_of(job: JobResult):  # type: ignore[no-untyped-def]
     best = reported_candidate(job)
     assert best is not None
     return best
 
 
-@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS.keys())
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(("name", "job"), DRAWN)
 def test_figures_are_drawn_and_small(name: str, job: JobResult, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.png"
     FIGURES[name](job, path)
@@ -84,8 +98,8 @@ def test_chunks_have_shades_of_one_colour_the_last_one_that_colour(
 def test_drawing_leaves_the_users_settings_alone(tmp_path: Path) -> None:
     with mpl.rc_context({"lines.linewidth": 7.0, "font.size": 31.0}):
         before = dict(mpl.rcParams)
-        draw_gap(best_of(FOUR), FOUR.candidates, tmp_path / "odd.png")
+        FIGURES["gap"](FOUR, tmp_path / "odd.png")
         assert dict(mpl.rcParams) == before
-    draw_gap(best_of(FOUR), FOUR.candidates, tmp_path / "plain.png")
+    FIGURES["gap"](FOUR, tmp_path / "plain.png")
     odd, plain = ((tmp_path / f"{n}.png").read_bytes() for n in ("odd", "plain"))
     assert odd == plain

@@ -9,13 +9,14 @@ import pytest
 
 from nestsim.document.dumps import dump_json
 from nestsim.document.folder import claimed_folder
+from nestsim.features.run.document import run_document
 from nestsim.features.run.figures import hottest_link_use
-from nestsim.features.run.record import FILES as NAMES
+from nestsim.features.run.files import FILES as NAMES
+from nestsim.features.run.files import run_writers
 from nestsim.features.run.record import (
-    job_json,
     reported_candidate,
     result_facts,
-    result_writers,
+    result_json,
 )
 from planner.step.plan import Plan
 from tests.nestsim.features.run.examples import (
@@ -44,7 +45,7 @@ FILES = {
 def write_results(result, scenario, directory, *, force=False, progress=None):
     """Write a folder of results as the commands do; return it, links resolved."""
     with claimed_folder(directory, NAMES, force=force) as folder:
-        writers = result_writers(result, scenario)
+        writers = run_writers(result, scenario, run_document(result))
         folder.write(writers, result_facts(result, scenario), progress=progress)
     return folder.path
 
@@ -97,7 +98,7 @@ def test_the_manifest_has_the_hash_of_every_file(written: Path) -> None:
 
 
 def test_the_files_agree_with_the_result(written: Path) -> None:
-    assert (written / "result.json").read_text() == dump_json(job_json(JOB))
+    assert (written / "result.json").read_text() == dump_json(result_json(JOB))
     chosen = JOB.candidates[JOB.chosen or 0]
     plan = Plan.from_json(json.loads((written / "plan.json").read_text()))
     assert plan == chosen.priced.plan
@@ -150,7 +151,8 @@ def test_force_writes_beside_foreign_files_and_keeps_them(tmp_path: Path) -> Non
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "mine.png").write_bytes(b"mine")
     write_results(SMALL, SCENARIO, tmp_path, force=True)
-    assert set(files_of(tmp_path)) == FILES | {"thesis.tex", "figures/mine.png"}
+    small = FILES - {"figures/links.png"}  # nothing was sent
+    assert set(files_of(tmp_path)) == small | {"thesis.tex", "figures/mine.png"}
     # Notes beside earlier results are kept too; what is out of date goes.
     write_results(nothing_fits(), SCENARIO, tmp_path)
     left = set(files_of(tmp_path))
@@ -198,7 +200,8 @@ def test_progress_names_every_file(tmp_path: Path) -> None:
         progress=lambda doing, share: told.append((doing, share)),
     )
     assert {doing.removeprefix("report: ") for doing, _ in told} == FILES - {
-        "manifest.json"
+        "manifest.json",
+        "figures/links.png",  # nothing was sent
     }
     shares = [share for _, share in told if share is not None]
     assert shares == sorted(shares)

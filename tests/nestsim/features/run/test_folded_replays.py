@@ -11,8 +11,6 @@ from nestsim.features.run.figures import (
     level_rows,
     link_rows,
     links_title,
-    timeline_bars,
-    timeline_windows,
 )
 from nestsim.features.run.statistics import (
     bubble_fraction,
@@ -20,8 +18,9 @@ from nestsim.features.run.statistics import (
     level_uses,
     stage_breakdowns,
 )
-from nestsim.simulator.outcome import Replay
+from nestsim.features.run.timeline import timeline_bars, timeline_windows
 from nestsim.simulator.replay import replay
+from nestsim.simulator.system import Replay
 from nestsim.simulator.trace import write_chrome_trace
 from nestsim.simulator.work import PipelineWork
 from tests.nestsim.simulator.cases import contended_step, pipeline, replay_all

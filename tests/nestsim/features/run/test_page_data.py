@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.document.figures import axis_ends
+from nestsim.document.figures import StackedBar, StackPart, Stacks, axis_ends
 from nestsim.document.paints import DASHES, PAINTS
 from nestsim.document.parts import Cell
+from nestsim.features.run.causes import plans_figure
 from nestsim.features.run.devices import (
     Boxes,
     Workers,
@@ -18,17 +19,16 @@ from nestsim.features.run.devices import (
     boxes_of,
     working_blocks,
 )
-from nestsim.features.run.document import result_page
-from nestsim.features.run.figures import (
+from nestsim.features.run.document import run_document
+from nestsim.features.run.record import candidate_rows
+from nestsim.features.run.timeline import (
     BAR_KINDS,
+    MIXED,
     Bars,
-    WaterfallStep,
     Window,
-    candidates_table,
-    waterfall_ends,
+    joined_bars,
+    shown_stages,
 )
-from nestsim.features.run.record import job_json
-from nestsim.features.run.timeline import MIXED, joined_bars, shown_stages
 from tests.nestsim.features.run.examples import FOUR_STAGES, make_job
 
 JOB = make_job(*FOUR_STAGES)
@@ -126,8 +126,7 @@ def test_each_device_is_drawn_once_where_it_is() -> None:
 
 
 def test_the_table_of_candidates_has_their_times_and_marks_the_reported_one() -> None:
-    rows = job_json(JOB)["candidates"]
-    table = candidates_table(rows, BEST.rank)
+    table = plans_figure(candidate_rows(JOB), BEST.rank).table
     assert table.sortable
     assert table.shown == (JOB.chosen or 0)
     column = table.columns.index("Simulated")
@@ -139,8 +138,8 @@ def test_the_table_of_candidates_has_their_times_and_marks_the_reported_one() ->
 
 
 def test_no_two_entries_of_a_legend_differ_by_colour_alone() -> None:
-    for figure in result_page(JOB, job_json(JOB)["candidates"]).figures:
-        for one, other in itertools.combinations(figure.legend, 2):
+    for figure in run_document(JOB).figures:
+        for one, other in itertools.combinations(figure.entries, 2):
             if one.line:
                 count = len(DASHES)
                 assert (
@@ -170,7 +169,7 @@ def test_every_part_of_memory_has_a_paint_of_its_own() -> None:
 def test_what_was_not_confirmed_is_bad_news_in_words_too() -> None:
     slower = replace(BEST.verdict, kind="slower")
     candidate = replace(BEST, verdict=slower)
-    page = result_page(replace(JOB, candidates=(candidate,), chosen=None))
+    page = run_document(replace(JOB, candidates=(candidate,), chosen=None))
     assert page.headline.tone == "bad"
     assert page.headline.verdict.startswith("NOT CONFIRMED")
 
@@ -200,5 +199,7 @@ def test_no_axis_blows_up_a_difference_that_means_nothing() -> None:
         assert last - first >= 0.00999 * max(abs(low), abs(high))
     assert axis_ends(2.0, 3.0) == (2.0, 3.0)
     for sign in (1.0, -1.0):
-        low, high = waterfall_ends([WaterfallStep("gap", 0.0, sign * 7e-4)], 1.0)
+        part = StackPart("gap", sign * 7e-4, "longer", "")
+        bars = (StackedBar("gap", (part,), ""),)
+        low, high = Stacks(bars=bars, across="", whole=1.0).reach
         assert (low, high) == ((0.0, 0.01) if sign > 0 else (-0.01, 0.0))

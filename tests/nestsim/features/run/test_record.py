@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from nestsim.document.dumps import dump_json
 from nestsim.evaluate.uncertainty import Band
 from nestsim.features.run.record import (
-    job_json,
     optimality_gap,
     plan_json,
     reported_candidate,
+    result_json,
 )
 from nestsim.features.run.statistics import CAUSES
 from nestsim.features.topology.document import topology_json
@@ -84,7 +84,7 @@ def test_long_lists_are_filled_line_by_line() -> None:
 
 
 def test_a_run_has_the_keys_of_the_design() -> None:
-    report = job_json(make_job(*FOUR_STAGES))
+    report = result_json(make_job(*FOUR_STAGES))
     assert report.keys() >= DESIGN_KEYS
     assert report["planned"].keys() >= THROUGHPUT_KEYS
     assert report["simulated"].keys() >= THROUGHPUT_KEYS | {
@@ -113,7 +113,7 @@ def test_a_run_has_the_keys_of_the_design() -> None:
 
 def test_the_reported_plan_reads_back() -> None:
     result = make_job(*FOUR_STAGES)
-    text = dump_json(job_json(result))
+    text = dump_json(result_json(result))
     chosen = reported_candidate(result)
     assert chosen is not None
     assert Plan.from_json(json.loads(text)["plan"]) == chosen.priced.plan
@@ -121,19 +121,19 @@ def test_the_reported_plan_reads_back() -> None:
 
 def test_the_same_result_gives_the_same_bytes() -> None:
     make = make_job.__wrapped__
-    first, second = (dump_json(job_json(make(*FOUR_STAGES))) for _ in range(2))
+    first, second = (dump_json(result_json(make(*FOUR_STAGES))) for _ in range(2))
     assert first == second
 
 
 def test_candidates_stand_in_the_order_of_the_replay() -> None:
     result = make_job(*FOUR_STAGES)
-    rows = job_json(result)["candidates"]
+    rows = result_json(result)["candidates"]
     assert [row["planner_rank"] for row in rows] == [c.rank for c in result.candidates]
     assert [row["verdict"] for row in rows][-1] == "infeasible"
 
 
 def test_candidates_that_differ_in_their_chunks_only_are_told_apart() -> None:
-    report = job_json(make_job(*INTERLEAVED))
+    report = result_json(make_job(*INTERLEAVED))
     key = "virtual_pipeline_model_parallel_size"
     assert [row[key] for row in report["candidates"]] == [2, 1]
     assert report["plan"][key] == 2
@@ -142,7 +142,7 @@ def test_candidates_that_differ_in_their_chunks_only_are_told_apart() -> None:
 
 def test_without_a_confirmed_plan_the_best_one_is_reported_as_what_it_is() -> None:
     result = make_job(*ONE_STAGE)
-    report = job_json(result)
+    report = result_json(result)
     assert result.chosen is None
     assert report["verdict"] == "infeasible"
     assert report["confirmed"] is False
@@ -150,7 +150,7 @@ def test_without_a_confirmed_plan_the_best_one_is_reported_as_what_it_is() -> No
 
 
 def test_nothing_fits_is_a_result_with_a_reason() -> None:
-    report = json.loads(dump_json(job_json(nothing_fits())))
+    report = json.loads(dump_json(result_json(nothing_fits())))
     assert report.keys() >= DESIGN_KEYS
     assert report["verdict"] == "infeasible"
     assert "92.1 GiB" in report["reason"]
@@ -160,14 +160,14 @@ def test_nothing_fits_is_a_result_with_a_reason() -> None:
 
 
 def test_a_stopped_search_is_not_called_infeasible() -> None:
-    report = json.loads(dump_json(job_json(nothing_found_yet())))
+    report = json.loads(dump_json(result_json(nothing_found_yet())))
     assert report["verdict"] == "stopped"
     assert report["lower_bound_s"] == 0.5
     search = report["search"]
     assert (search["stopped_by"], search["reproducible"]) == ("work limit", True)
     assert (search["work"], search["time_limit_s"]) == (250_000_000, None)
     unproven = replace(nothing_fits(), covers_space=False)
-    assert job_json(unproven)["verdict"] == "not found"
+    assert result_json(unproven)["verdict"] == "not found"
 
 
 def test_the_optimality_gap_is_relative_to_the_bound() -> None:
@@ -198,8 +198,8 @@ def test_a_topology_has_its_tiers_and_no_infinity() -> None:
 
 def test_a_band_stands_on_both_sides_of_what_was_simulated() -> None:
     job = make_job(*FOUR_STAGES)
-    assert job_json(job)["uncertainty"] is None
-    report = job_json(replace(job, band=Band(0.8, 1.25)))
+    assert result_json(job)["uncertainty"] is None
+    report = result_json(replace(job, band=Band(0.8, 1.25)))
     simulated, found = report["simulated"], report["uncertainty"]
     time, rate = simulated["iteration_time_s"], simulated["tokens_per_s"]
     assert found["share"] == 0.8

@@ -10,8 +10,7 @@ import pytest
 
 from nestsim.document.html import page_html
 from nestsim.document.parts import Document, Snippet
-from nestsim.features.run.document import result_page
-from nestsim.features.run.record import job_json
+from nestsim.features.run.document import launch_section, run_document
 from tests.nestsim.features.conftest import DARK, DESKTOP, PHONE, Opened
 from tests.nestsim.features.run.examples import FOUR_STAGES, make_job, nothing_fits
 
@@ -25,8 +24,7 @@ SNIPPET = Snippet(name="run.sh", text='torchrun "$HOST" \\\n  --nproc_per_node 8
 
 def page_of(result: Any, **changes: Any) -> Document:
     named = replace(result, **changes)
-    rows = job_json(named)["candidates"] if named.candidates else ()
-    return result_page(named, rows, [SNIPPET])
+    return run_document(named).with_section(launch_section([SNIPPET]))
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 import numpy as np
 
 from nestsim.document.wording import time_unit
-from nestsim.features.run.figures import (
+from nestsim.features.run.timeline import (
     BAR_KINDS,
     timeline_bars,
     timeline_title,
     timeline_windows,
 )
-from nestsim.simulator.outcome import TRANSFER_KINDS
+from nestsim.simulator.system import TRANSFER_KINDS
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     INTERLEAVED,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nestsim.scenario.load import Scenario, load_scenario
-from nestsim.scenario.settings import StressSpec
+from nestsim.scenario.stress import StressSpec
 
 TEXT = """
 name = "small"

@@ -14,7 +14,7 @@ from nestsim.features.stress.conditions import (
 )
 from nestsim.features.stress.job import stress_job
 from nestsim.scenario.load import load_scenario
-from nestsim.scenario.settings import BackgroundSpec, ConditionSpec
+from nestsim.scenario.stress import BackgroundSpec, ConditionSpec
 from tests.nestsim.features.stress.clusters import TEXT, small
 from topologies.degrade import Degradation, SlowLinks
 from topologies.errors import InputError
@@ -58,7 +58,7 @@ def test_a_condition_adds_to_what_the_scenario_says(tmp_path: Path) -> None:
     scenario = small(tmp_path, more)
     slow = Degradation(slow_links=(SlowLinks(links="level leaf", factor=3.0),))
     condition = ConditionSpec(
-        name="worse", degradation=slow, oversubscription={"leaf": 4.0}, ecmp_seed=7
+        name="worse", degraded=slow, oversubscription={"leaf": 4.0}, ecmp_seed=7
     )
     links = cluster_network(apply_condition(scenario, condition)).links
     built = cluster_network(small(tmp_path)).links

@@ -10,9 +10,9 @@ from nestsim.document.parts import Document
 from nestsim.document.sheet import draw_document
 from nestsim.document.terminal import plain_text, print_document
 from nestsim.features.stress.conditions import AS_BUILT
-from nestsim.features.stress.data import stress_json, stress_rows
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
+from nestsim.features.stress.record import stress_json, stress_rows
 from nestsim.scenario import load_scenario
 from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.stress.clusters import TEXT

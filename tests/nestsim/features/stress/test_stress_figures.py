@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from nestsim.document.paints import PLANNERS
 from nestsim.document.sheet import draw_document
-from nestsim.features.stress.crossed import hottest_bars, share_to_keep
-from nestsim.features.stress.data import stress_json
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
-from nestsim.features.stress.results import StressResult
+from nestsim.features.stress.record import stress_json
+from nestsim.features.stress.results import StressResult, hottest_bars, share_to_keep
 from tests.nestsim.document.pictures import Picture, draw
 from tests.nestsim.features.stress.clusters import small
 
@@ -100,6 +100,16 @@ def test_one_scale_holds_for_the_maps_of_all_planners(
     assert max(shares) == 100.0
     assert len(shares) == 12
     assert any("share of the highest" in word for word in drawn.words)
+
+
+def test_a_planner_has_its_colour_in_every_figure(
+    result: StressResult, tmp_path: Path
+) -> None:
+    drawn = picture(result, "throughput", tmp_path)
+    colours = [PLANNERS[planner] for planner in result.planners for _ in range(2)]
+    for axes in drawn.figure.axes:
+        lines = [line for line in axes.lines if line.get_linestyle() != ":"]
+        assert [line.get_color() for line in lines[: len(colours)]] == colours
 
 
 def test_the_share_to_keep_is_a_line_with_a_name(

@@ -15,19 +15,17 @@ from nestsim.document.sheet import has_picture
 from nestsim.document.terminal import print_document
 from nestsim.features.stress import job as tasks
 from nestsim.features.stress.conditions import AS_BUILT
-from nestsim.features.stress.crossed import hottest_bars, regret_matrix
-from nestsim.features.stress.data import stress_json
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.evaluator import (
     ALIKE,
     evaluator_of,
     plan_key,
-    scenario_digest,
 )
 from nestsim.features.stress.job import STORE_NAMES, stress_job
-from nestsim.features.stress.results import StressResult
+from nestsim.features.stress.record import plan_names, stress_json
+from nestsim.features.stress.results import StressResult, hottest_bars, regret_matrix
 from nestsim.features.stress.thresholds import CROSSOVER_TOLERANCE
-from nestsim.features.stress.words import plan_names
+from nestsim.features.sweep.scenario_task import scenario_digest
 from planner.step.plan import Plan
 from tests.nestsim.features.stress.clusters import small
 from topologies.errors import InputError

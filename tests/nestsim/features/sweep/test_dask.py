@@ -12,8 +12,7 @@ import pytest
 from distributed import Client
 
 from nestsim.features.sweep.executors import dask
-from nestsim.features.sweep.executors.dask import DaskWorkers
-from nestsim.features.sweep.executors.parcel import PACKAGES
+from nestsim.features.sweep.executors.dask import PACKAGES, DaskWorkers
 from nestsim.features.sweep.executors.protocol import DIED, Evaluate
 from nestsim.features.sweep.job import csv_text
 from nestsim.features.sweep.runner import run_sweep

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from nestsim.features.sweep.executors import protocol
-from nestsim.features.sweep.executors.alarm import TimeIsUpError
-from nestsim.features.sweep.executors.protocol import DIED, OUT_OF_MEMORY, Evaluate
+from nestsim.features.sweep.executors.protocol import (
+    DIED,
+    OUT_OF_MEMORY,
+    Evaluate,
+    TimeIsUpError,
+)
 from nestsim.features.sweep.job import csv_text, write_parquet
 from nestsim.features.sweep.runner import run_sweep
 from nestsim.running.store import Store

@@ -10,8 +10,7 @@ import pytest
 import nestsim
 from nestsim.face.sweep import SweepReport
 from nestsim.features.sweep.axes import Axis
-from nestsim.features.sweep.job import ScenarioSweepResult, csv_text
-from nestsim.features.sweep.ranking import front_of
+from nestsim.features.sweep.job import ScenarioSweepResult, csv_text, front_of
 from nestsim.features.sweep.record import sweep_json
 from nestsim.running.store import Outcome
 from tests.nestsim.document.pictures import draw

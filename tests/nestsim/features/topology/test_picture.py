@@ -7,8 +7,8 @@ import matplotlib.image
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from nestsim.document.terminal import plain_text
-from nestsim.features.topology.document import print_topology
+from nestsim.document.terminal import plain_text, print_document
+from nestsim.features.topology.document import topology_document
 from nestsim.features.topology.picture import draw_topology
 from tests.topologies.strategies import degraded, networks
 from topologies import SpineLeafSpec, build_network
@@ -63,6 +63,6 @@ def test_a_picture_says_what_the_links_carry(tmp_path):
 def test_ideal_trunks_and_ratios_of_switches_alone_are_told():
     for trunk in ("ideal", "ecmp"):
         network = build_network(replace(CLUSTER, trunk=trunk))
-        words = plain_text(partial(print_topology, network, None))
+        words = plain_text(partial(print_document, topology_document(network)))
         assert ("flows never collide" in words) == (trunk == "ideal")
         assert words.count(": 1") == words.count("2 : 1") == 1

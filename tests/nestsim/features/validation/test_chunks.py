@@ -10,8 +10,8 @@ adapter of 200 Gb/s for each device.
 import numpy as np
 import pytest
 
+from nestsim.features.validation.case import read_case
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.plan import read_case
 from tests.nestsim.features.validation.validation_rows import gpt
 
 # Blocks, heads, hidden size, stages, sequences of a microbatch.

@@ -6,8 +6,8 @@ import pytest
 
 import nestsim.face.validation
 from nestsim.cli import main
-from nestsim.features.validation.report import NUMBERS
-from nestsim.features.validation.rows.columns import Measurements
+from nestsim.features.validation.columns import Measurements
+from nestsim.features.validation.document import NUMBERS
 from tests.nestsim.features.validation.validation_rows import (
     GPT,
     gpt,
@@ -52,20 +52,27 @@ def test_json_without_a_file_is_one_object_with_both(small, capsys):
     assert set(report["by_source"]) == {"own", "other"}
 
 
+def source_table(text):
+    """Return the cells of the table of sources of a report in Markdown."""
+    after = text.split("## By source")[1].split("##")[0].strip().split("\n\n")
+    lines = next(part for part in after if part.startswith("|")).split("\n")
+    return [line.strip("| ").split(" | ") for line in lines]
+
+
 def test_markdown_has_a_line_for_every_source_and_writes_nothing(
     small, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     assert main(["validate", "--markdown"]) == 0
     assert not list(tmp_path.iterdir())
-    time, sizes = capsys.readouterr().out.strip("\n").split("\n\n")
-    lines = [line.strip("| ").split(" | ") for line in time.split("\n")]
+    time, sizes = capsys.readouterr().out.split("# Predicted memory is")
+    lines = source_table(time)
     assert lines[0] == ["Time of a step", *NUMBERS]
     assert [line[0] for line in lines[2:]] == ["own", "other", "all"]
     assert lines[3][1:] == ["0", "1", "-", "-", "-", "-", "-", "0"]
     assert lines[4][1:3] == ["1", "1"]
     assert lines[4][3:] == lines[2][3:]
-    assert sizes.startswith("| Memory of a device | Rows |")
+    assert source_table(sizes)[0] == ["Memory of a device", *NUMBERS]
 
 
 def test_markdown_says_what_json_says(tmp_path, capsys):
@@ -74,8 +81,7 @@ def test_markdown_says_what_json_says(tmp_path, capsys):
     assert main(["validate", str(file), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert main(["validate", str(file), "--markdown"]) == 0
-    last = capsys.readouterr().out.strip().split("\n")[-1]
-    cells = last.strip("| ").split(" | ")
+    cells = source_table(capsys.readouterr().out)[-1]
     assert cells[:3] == ["all", str(report["scored"]), str(report["refused"])]
     assert cells[3] == f"{100 * report['mape']:.1f} %"
     assert cells[6] == f"{100 * report['max_ape']:.1f} %"

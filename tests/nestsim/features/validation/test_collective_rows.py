@@ -11,27 +11,26 @@ from rich.console import Console
 
 from estimators.collectives.transports import transports
 from nestsim.cli import main
+from nestsim.document.sheet import draw_document
+from nestsim.document.terminal import print_document
 from nestsim.features.calibration.__main__ import main as refit
-from nestsim.features.calibration.report import print_transports
+from nestsim.features.calibration.document import transports_document
 from nestsim.features.calibration.transports import fit_transports
-from nestsim.features.validation.collective_report import (
-    collectives_csv,
-    collectives_json,
-    draw_collectives,
-)
 from nestsim.features.validation.collective_rows import (
     ARRIVAL_TIMES,
     HOST_TIMES,
     predicted_time,
     read_collective,
 )
-from nestsim.features.validation.collective_runner import validate_collectives
-from nestsim.features.validation.rows.columns import (
+from nestsim.features.validation.columns import (
     Measurements,
     Row,
     RowRefusedError,
     read_measurements,
 )
+from nestsim.features.validation.document import validation_document
+from nestsim.features.validation.record import predictions_csv, validation_json
+from nestsim.features.validation.runner import validate
 from tests.estimators.oracles import collective_time
 from tests.nestsim.document.pictures import draw
 from topologies.errors import InputError
@@ -246,13 +245,11 @@ def test_the_headline_weighs_curves_alike_whatever_their_points():
     rows += [row(row_id="c", source_key="c", time_us=exact)]
     rows += [row(row_id="d", accelerator="unspecified")]
     file = Measurements(name="own.csv", kind="collectives", rows=tuple(rows))
-    report = collectives_json(validate_collectives(file))["collectives"]
+    report = validation_json(validate(file))["collectives"]
     assert (report["rows"], report["scored"], report["refused"]) == (12, 11, 1)
     assert report["median_of_curves"] == pytest.approx(0, abs=1e-9)
     assert report["median_ape"] == pytest.approx(0.5)
-    lines = list(
-        csv.DictReader(io.StringIO(collectives_csv(validate_collectives(file))))
-    )
+    lines = list(csv.DictReader(io.StringIO(predictions_csv(validate(file)))))
     assert [line["status"] for line in lines] == ["scored"] * 11 + ["refused"]
 
 
@@ -272,7 +269,8 @@ def test_the_command_writes_table_json_and_picture(tmp_path, capsys):
     assert "in the median of 1 curve" in capsys.readouterr().out
     written = json.loads((folder / "validation.json").read_text(encoding="utf-8"))
     assert written["collectives"]["scored"] == 3
-    assert main(["validate", str(file), "--markdown"]) == WRONG_INPUT
+    assert main(["validate", str(file), "--markdown"]) == 0
+    assert "| own: all\\_reduce, 8 ranks |" in capsys.readouterr().out
 
 
 def test_a_file_without_the_columns_of_collectives_names_them(tmp_path):
@@ -307,7 +305,7 @@ def test_a_fit_finds_the_constants_that_made_the_times():
     )
     assert ramp.low <= ramp.high
     printed = io.StringIO()
-    print_transports(fit, Console(file=printed, width=100))
+    print_document(transports_document(fit), Console(file=printed, width=100))
     assert f"{ramp.value:.4g}" in printed.getvalue()
     assert "all other sources" in printed.getvalue()
 
@@ -329,7 +327,7 @@ def test_a_refit_to_rows_of_collectives_fits_interconnects(
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="no ../shared measurements here")
 def test_published_curves_are_within_the_stated_errors():
-    result = validate_collectives(read_measurements(PUBLISHED))
+    result = validate(read_measurements(PUBLISHED))
     assert result.median_of_curves() <= 0.07
     assert result.errors_by_family()["h100"].median_ape <= 0.12
     codes = {one.code for one in result.refused}
@@ -337,7 +335,7 @@ def test_published_curves_are_within_the_stated_errors():
     assert len(result.scored) == 536
 
 
-def test_the_picture_has_a_colour_for_each_number_of_ranks(tmp_path):
+def test_the_picture_has_a_colour_for_each_number_of_ranks_beside_each_other(tmp_path):
     curves = [("all_reduce", (4, 8)), ("all_gather", (8, 16))]
     rows = tuple(
         row(
@@ -351,16 +349,12 @@ def test_the_picture_has_a_colour_for_each_number_of_ranks(tmp_path):
         for size in (2**10, 2**20, 2**30)
     )
     file = Measurements(name="own.csv", kind="collectives", rows=rows)
-    result = validate_collectives(file)
-    drawn = draw(lambda path: draw_collectives(result, path), tmp_path)
+    result = validate(file)
+    drawn = draw(
+        lambda path: draw_document(validation_document(result), path), tmp_path
+    )
     assert not drawn.cut_off
     assert not drawn.overlapping
-    found = {}
-    for axes in drawn.figure.axes:
-        for line in axes.lines:
-            if line.get_label().endswith("ranks"):
-                found.setdefault(line.get_label(), set()).add(line.get_color())
-    assert all(len(colours) == 1 for colours in found.values())
-    assert sorted(found) == ["16 ranks", "4 ranks", "8 ranks"]
-    assert len(set.union(*found.values())) == len(found)
-    assert {"1 KiB", "1 MiB", "1 GiB"} <= set(drawn.words)
+    lines = [[line.get_color() for line in axes.lines] for axes in drawn.figure.axes]
+    assert [len(set(colours)) for colours in lines] == [2, 2]
+    assert {"4 ranks", "8 ranks", "16 ranks"} <= set(drawn.words)

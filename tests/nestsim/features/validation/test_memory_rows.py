@@ -7,13 +7,12 @@ import pytest
 
 from estimators.layers.work import Degrees
 from estimators.software import IDEAL
+from nestsim.features.validation.case import read_case, read_stage
+from nestsim.features.validation.columns import Measurements, RowRefusedError
 from nestsim.features.validation.measured import counted, published_measurements
-from nestsim.features.validation.memory_rows import score_memory
 from nestsim.features.validation.predict import CLEARLY, Predictor
-from nestsim.features.validation.rows.columns import Measurements, RowRefusedError
-from nestsim.features.validation.rows.plan import read_case
-from nestsim.features.validation.rows.stages import read_stage, with_notes_of_run
-from nestsim.features.validation.runner import validate
+from nestsim.features.validation.runner import score_memory, validate
+from nestsim.features.validation.stages import with_notes_of_run
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.step.memory import BlockStage, block_stage_memory
@@ -38,10 +37,15 @@ def staged(notes, where="stage 0", **changed):
     return memory(notes=notes, where=where, **cells)
 
 
+def only_stage(row):
+    (sized,) = read_stage(row).stages
+    return sized
+
+
 def test_stages_of_mist_are_read_from_notes():
-    case = read_stage(staged(MIST))
-    assert case.degrees == Degrees(micro_batch_size=1)
-    assert case.stage == BlockStage(
+    degrees, _, blocks = only_stage(staged(MIST))
+    assert degrees == Degrees(micro_batch_size=1)
+    assert blocks == BlockStage(
         num_blocks=5,
         num_weights=5,
         recomputed=2,
@@ -51,7 +55,7 @@ def test_stages_of_mist_are_read_from_notes():
         group_size=2,
         offload=Offload(optimizer=0.25),
     )
-    last = read_stage(staged(MIST, "stage 1")).stage
+    last = only_stage(staged(MIST, "stage 1")).blocks
     assert (last.num_blocks, last.zero_stage, last.in_flight) == (3, 0, 1)
     assert last.ends == (9, 10)
 
@@ -59,16 +63,16 @@ def test_stages_of_mist_are_read_from_notes():
 def test_stages_of_aceso_are_cut_between_operators():
     """Embedding, 4 layers and the norm of the fifth; the rest, final norm and head."""
     first, last = (
-        read_stage(staged(ACESO, f"stage {n}", tp="1/2", dp="1")) for n in (0, 1)
+        only_stage(staged(ACESO, f"stage {n}", tp="1/2", dp="1")) for n in (0, 1)
     )
-    assert first.stage.num_blocks == pytest.approx(4 + 1 / 13)
-    assert first.stage.num_weights == pytest.approx(4)
-    assert first.stage.recomputed == pytest.approx(first.stage.num_blocks)
-    assert last.stage.num_weights == pytest.approx(4)
+    assert first.blocks.num_blocks == pytest.approx(4 + 1 / 13)
+    assert first.blocks.num_weights == pytest.approx(4)
+    assert first.blocks.recomputed == pytest.approx(first.blocks.num_blocks)
+    assert last.blocks.num_weights == pytest.approx(4)
     assert last.degrees.tp == 2
-    total = first.stage.num_blocks + last.stage.num_blocks
+    total = first.blocks.num_blocks + last.blocks.num_blocks
     assert total == pytest.approx(8)
-    assert (first.stage.ends, last.stage.ends) == ((0,), (9, 10))
+    assert (first.blocks.ends, last.blocks.ends) == ((0,), (9, 10))
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from nestsim.features.validation.case import read_case
+from nestsim.features.validation.columns import RowRefusedError, read_measurements
+from nestsim.features.validation.document import NUMBERS
 from nestsim.features.validation.measured import TABLES, published_measurements
-from nestsim.features.validation.report import NUMBERS
-from nestsim.features.validation.rows.columns import RowRefusedError, read_measurements
-from nestsim.features.validation.rows.plan import read_case
 
 ROOT = Path(__file__).parents[4]
 

@@ -8,18 +8,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from nestsim.document.sheet import draw_document
+from nestsim.document.terminal import print_document
 from nestsim.evaluate.uncertainty import Band, Setting, load_uncertainty
-from nestsim.features.validation.figure import draw_validation, headline, within
+from nestsim.features.validation.case import read_case
+from nestsim.features.validation.columns import Measurements
+from nestsim.features.validation.document import validation_document
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.report import (
-    predictions_csv,
-    print_validation,
-    validation_json,
-    validation_markdown,
-)
-from nestsim.features.validation.rows.columns import Measurements
-from nestsim.features.validation.rows.plan import read_case
-from nestsim.features.validation.runner import RowResult, ValidationResult, validate
+from nestsim.features.validation.record import predictions_csv, validation_json
+from nestsim.features.validation.results import RowResult, ValidationResult
+from nestsim.features.validation.runner import validate
 from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.validation.validation_rows import gpt
 
@@ -78,25 +76,31 @@ def test_the_table_has_one_line_for_each_row_with_all_digits():
 
 def test_text_names_sources_accelerators_and_what_was_refused():
     console = Console(file=io.StringIO(), width=120)
-    print_validation(RESULT, console)
+    print_document(validation_document(RESULT), console)
     text = console.file.getvalue()
     for words in ("own", "other", "H100-80GB-SXM", "23.3 %", "fine-tuning", "100.0 %"):
         assert words in text
 
 
 def test_the_picture_says_how_many_rows_lie_within_its_bands(tmp_path):
-    assert within(RESULT, 0.1) == pytest.approx(1 / 3)
-    assert within(RESULT, 0.25) == pytest.approx(2 / 3)
+    assert RESULT.share_within(0.1) == pytest.approx(1 / 3)
+    assert RESULT.share_within(0.25) == pytest.approx(2 / 3)
     said = "Predicted step times are 23.3 % off on average, 20.0 % in the median"
-    assert headline(RESULT) == said
-    drawn = draw(lambda path: draw_validation(RESULT, path), tmp_path)
-    assert {"within 10 %", "within 25 %"} <= set(drawn.words)
+    assert validation_document(RESULT).headline.verdict == said
+    drawn = draw(
+        lambda path: draw_document(validation_document(RESULT), path), tmp_path
+    )
+    shown = " ".join(drawn.words)
+    assert "within 10 % 33.3 %" in shown
+    assert "within 25 % 66.7 %" in shown
     assert not drawn.cut_off
     assert not drawn.overlapping
 
 
 def test_times_on_logarithmic_axes_are_plain_numbers(tmp_path):
-    drawn = draw(lambda path: draw_validation(RESULT, path), tmp_path)
+    drawn = draw(
+        lambda path: draw_document(validation_document(RESULT), path), tmp_path
+    )
     assert {"1", "2", "5"} <= set(drawn.words)
     assert not [word for word in drawn.words if "$" in word]
 
@@ -143,13 +147,13 @@ def test_runs_are_held_against_the_judgement_of_memory():
     assert [line["fits"] for line in lines] == fits
     assert lines[1]["peak_memory_share"] == "1.25"
     console = Console(record=True, width=200, file=io.StringIO())
-    print_validation(result, console)
+    print_document(validation_document(result), console)
     text = console.export_text()
     assert "Of 3 runs that happened, 2 (66.7 %) are judged not to fit" in text
     assert "1 of 2" in text
-    table = validation_markdown([result]).splitlines()
-    heading = [cell.strip() for cell in table[0].split("|")]
-    counts = [line.split("|")[heading.index("Too large")].strip() for line in table[2:]]
+    table = validation_document(result).figures[0].table
+    place = table.columns.index("Too large")
+    counts = [row[place].text for row in table.rows]
     assert counts == ["1", "1", "2"]
 
 
@@ -184,7 +188,7 @@ def test_bands_are_written_beside_predictions_and_counted():
     assert [float(end) for end in ends[0]] == pytest.approx([0.945, 1.155])
     assert ends[2] == ("", "")
     console = Console(record=True, width=200, file=io.StringIO())
-    print_validation(result, console)
+    print_document(validation_document(result), console)
     assert "50.0 % of the measured times lie in the 80 % band" in console.export_text()
 
 

@@ -5,13 +5,10 @@ from dataclasses import replace
 import pytest
 
 from estimators.models.library import load_model
+from nestsim.features.validation.case import read_case
+from nestsim.features.validation.columns import REFUSALS, RowRefusedError
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import (
-    REFUSALS,
-    RowRefusedError,
-    find_preset,
-)
-from nestsim.features.validation.rows.plan import read_case
+from nestsim.features.validation.reading import find_preset
 from planner.frameworks.framework import PRESETS
 from planner.plans.spec import PlanSpec
 from tests.nestsim.features.validation.validation_rows import GPT, gpt
@@ -222,6 +219,7 @@ def test_hosts_of_a_slice_have_an_adapter_each():
     case = read_case(
         gpt(
             accelerator="TPU v5e",
+            precision="bf16",
             intra_node_link="TPU ICI torus",
             inter_node_net="DCN between slices",
             devices_per_node="4",
@@ -463,6 +461,7 @@ def test_newer_and_cut_down_devices_are_known(written, name, each):
 
 def test_a_torus_without_stated_slices_has_as_many_pods_as_it_needs():
     tpu = {"accelerator": "TPU v6e (Trillium)", "intra_node_link": ""}
+    tpu["precision"] = "bf16"
     case = read_case(gpt(num_devices="512", dp="128", inter_node_net="ICI; DCN", **tpu))
     assert [level.fan_out for level in case.network.levels] == [256, 2]
     assert "2 slices of a pod each" in case.assumed

@@ -2,9 +2,9 @@
 
 import pytest
 
+from nestsim.features.validation.case import read_case
+from nestsim.features.validation.columns import RowRefusedError
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import RowRefusedError
-from nestsim.features.validation.rows.plan import read_case
 from tests.nestsim.features.validation.validation_rows import gpt
 
 PREDICTOR = Predictor()

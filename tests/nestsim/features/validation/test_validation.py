@@ -5,16 +5,17 @@ from pathlib import Path
 import pytest
 
 from nestsim.evaluate.job import simulate_job
-from nestsim.features.validation.measured import GIB, measured_time
-from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.rows.columns import (
+from nestsim.features.validation.case import read_case
+from nestsim.features.validation.columns import (
     Measurements,
     RowRefusedError,
     read_measurements,
 )
-from nestsim.features.validation.rows.plan import read_case
+from nestsim.features.validation.measured import GIB, measured_time
+from nestsim.features.validation.predict import Predictor
 from nestsim.features.validation.runner import validate
 from nestsim.scenario import load_scenario
+from nestsim.scenario.editing import toml_text
 from tests.nestsim.features.validation.validation_rows import (
     GPT,
     MEMORY,
@@ -76,8 +77,12 @@ def test_a_row_is_predicted_as_simulate_predicts_the_same_scenario(tmp_path):
     file = tmp_path / "row.toml"
     file.write_text(SCENARIO, encoding="utf-8")
     candidate = simulate_job(load_scenario(file)).candidate
-    said = Predictor().predict(read_case(gpt()), memory=True)
+    case = read_case(gpt())
+    said = Predictor().predict(case, memory=True)
     assert said.iteration_time == candidate.simulated.iteration_time
+    file.write_text(toml_text({"name": "the row", **case.tables}), encoding="utf-8")
+    of_tables = simulate_job(load_scenario(file)).candidate
+    assert of_tables.simulated.iteration_time == said.iteration_time
     assert said.planned_time == candidate.planned.iteration_time
     peaks = tuple(stage.peak for stage in said.memory)
     assert peaks == tuple(timeline.peak for timeline in candidate.replay.memory)

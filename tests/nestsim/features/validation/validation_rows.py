@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from nestsim.features.validation.rows.columns import Row
+from nestsim.features.validation.columns import Row
 
 GPT = {
     "row_id": "one",

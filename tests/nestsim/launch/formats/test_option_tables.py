@@ -5,17 +5,17 @@ from dataclasses import fields
 import pytest
 
 from estimators.models.spec import TransformerSpec
+from estimators.training import TrainingSpec
 from nestsim.scenario import model
-from nestsim.scenario.base import Table
-from nestsim.scenario.plan import PlanTable
-from nestsim.scenario.search import TrainingTable
+from nestsim.scenario.base import Table, settings
 from nestsim.scenario.software import SoftwareTable
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import option_table
+from planner.plans.spec import PlanSpec
 
 SETTINGS = {
-    "plan": set(PlanTable.model_fields),
-    "training": set(TrainingTable.model_fields),
+    "plan": set(settings(PlanSpec)),
+    "training": set(settings(TrainingSpec)),
     "software": set(SoftwareTable.model_fields),
     "model": {field.name for field in fields(TransformerSpec)}
     | {

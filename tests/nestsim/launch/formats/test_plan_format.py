@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.launch.registry import write_plan
-from nestsim.scenario.plan import PlanTable
+from nestsim.scenario.defaults import checked_plan
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import build_plan
 from planner.plans.written import read_plan
@@ -21,7 +21,7 @@ def test_a_plan_that_is_written_is_read_as_it_was(preset, tmp_path_factory, data
     job = data.draw(jobs(), label="job")
     files = write_plan(job).files
     table = parse_toml(str(files["plan.toml"]).encode())["plan"]
-    spec = PlanTable.model_validate(table).build(PRESETS[preset])
+    spec = checked_plan(table, PRESETS[preset])
     assert spec == job.settings
     assert build_plan(job.network, job.workload, spec) == job.plan
     path = tmp_path_factory.mktemp("plan") / "plan.json"

@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
-from nestsim.launch.formats.megatron.bridge import (
+from nestsim.launch.formats.megatron.options import TABLE
+from nestsim.launch.formats.megatron.reading import read_megatron
+from nestsim.launch.formats.megatron.writing import (
     RECIPE,
+    SCRIPT,
     write_megatron_bridge,
 )
-from nestsim.launch.formats.megatron.options import TABLE
-from nestsim.launch.formats.megatron.read import read_megatron
-from nestsim.launch.formats.megatron.write import SCRIPT
-from nestsim.launch.job import LaunchJob
-from nestsim.launch.ranks import RANK_MAP
+from nestsim.launch.job import RANK_MAP, LaunchJob
 from nestsim.launch.read import LaunchSource
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 from topologies.errors import InputError

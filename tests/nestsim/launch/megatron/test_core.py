@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from estimators.grouping import Grouping
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.patterns import (
+from nestsim.launch.formats.megatron.options import (
     hybrid_letters,
     read_layout,
     read_list,

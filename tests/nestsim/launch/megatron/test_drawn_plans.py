@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nestsim.evaluate.job import plan_job
-from nestsim.launch.formats.megatron.read import read_megatron
-from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
+from nestsim.launch.formats.megatron.reading import read_megatron
+from nestsim.launch.formats.megatron.writing import SCRIPT, write_megatron
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource
 from nestsim.scenario.load import Scenario

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from nestsim.launch.formats.megatron.settings import job_options
-from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
-from nestsim.launch.job import LaunchJob
-from nestsim.launch.ranks import RANK_MAP
+from nestsim.launch.formats.megatron.writing import SCRIPT, write_megatron
+from nestsim.launch.job import RANK_MAP, LaunchJob
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no Bash")

@@ -11,7 +11,7 @@ import pytest
 
 from nestsim.evaluate.evaluator import build_job
 from nestsim.launch.formats.deepspeed.reading import read_deepspeed
-from nestsim.launch.formats.megatron.read import read_megatron
+from nestsim.launch.formats.megatron.reading import read_megatron
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import find_reader
 from planner.plans.build import outline_plan

@@ -11,11 +11,10 @@ from estimators.models.library import load_model, model_names
 from nestsim.launch.formats.megatron.composed import Launched, read_model
 from nestsim.launch.formats.megatron.gaps import model_gaps
 from nestsim.launch.formats.megatron.options import GivenOptions
-from nestsim.launch.formats.megatron.read import read_megatron
+from nestsim.launch.formats.megatron.reading import read_megatron
 from nestsim.launch.formats.megatron.settings import model_options, script_of
-from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
-from nestsim.launch.job import LaunchFiles, LaunchJob
-from nestsim.launch.ranks import RANK_MAP
+from nestsim.launch.formats.megatron.writing import SCRIPT, write_megatron
+from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.scenario.load import Scenario
 from planner.plans.spec import PlanSpec

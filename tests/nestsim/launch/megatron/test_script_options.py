@@ -9,8 +9,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from nestsim.launch.formats.megatron import options as known
-from nestsim.launch.formats.megatron.read import find_command, read_megatron
-from nestsim.launch.formats.megatron.write import SCRIPT, write_megatron
+from nestsim.launch.formats.megatron.reading import find_command, read_megatron
+from nestsim.launch.formats.megatron.writing import SCRIPT, write_megatron
 from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import LaunchSource, imported_scenario
 from nestsim.scenario.load import Scenario

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.launch.formats.megatron.read import read_megatron
+from nestsim.launch.formats.megatron.reading import read_megatron
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.shell.follow import follow_script
 from nestsim.launch.training import find_training

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.launch.formats.megatron.options import TABLE
-from nestsim.launch.formats.megatron.read import read_megatron
+from nestsim.launch.formats.megatron.reading import read_megatron
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.shell.follow import follow_script
 from nestsim.launch.shell.marks import first_unknown

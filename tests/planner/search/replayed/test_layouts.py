@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.frameworks.framework import FRAMEWORKS
-from planner.frameworks.splits import (
+from planner.frameworks.rules import (
     ACCOUNTED,
     BALANCED,
     EARLY,

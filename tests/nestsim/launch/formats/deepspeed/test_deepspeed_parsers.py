@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 
 from nestsim.launch.formats.deepspeed.config import TABLE, is_key
-from nestsim.launch.formats.deepspeed.tables import METHODS, shared_blocks
+from nestsim.launch.formats.deepspeed.reading import METHODS, shared_blocks
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from planner.plans.spec import DEFAULT_ORDER, PlanSpec
 from tests.nestsim.launch.jobs import jobs, planned, small_job

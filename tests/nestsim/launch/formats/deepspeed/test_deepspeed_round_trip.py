@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, event, given, settings
 
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.job import LaunchJob
+from nestsim.scenario.defaults import checked_plan
 from nestsim.scenario.load import load_scenario
-from nestsim.scenario.plan import PlanTable
 from planner.frameworks.framework import PRESETS
 from planner.plans.spec import PlanSpec
 from tests.nestsim.ideal import SCENARIOS
@@ -43,7 +43,7 @@ def test_what_is_written_comes_back_or_is_a_gap(job, tmp_path_factory):
     """No setting of a plan is dropped silently, whichever it is."""
     files = write_deepspeed(job)
     read = read_back(files, tmp_path_factory.mktemp("launch"))
-    found = PlanTable.model_validate(read.tables["plan"]).build(PRESETS["deepspeed"])
+    found = checked_plan(read.tables["plan"], PRESETS["deepspeed"])
     said = {gap.setting for gap in files.gaps}
     for field in fields(PlanSpec):
         wanted, has = getattr(job.settings, field.name), getattr(found, field.name)

@@ -1,1 +1,0 @@
-"""Numba kernels of the failures: arrays in, arrays out."""

@@ -1,0 +1,523 @@
+"""A stress test as sentences, and as plain data: JSON and CSV."""
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from nestsim.document.folder import PAGE
+from nestsim.document.wording import (
+    UNREPEATABLE,
+    hourly,
+    offload_label,
+    percent,
+    plan_label,
+    plural,
+    signed_percent,
+)
+from nestsim.features.run.cost import cost_sentences
+from nestsim.features.stress.conditions import AS_BUILT
+from nestsim.features.stress.results import (
+    hottest_bars,
+    hottest_title,
+    matrix_names,
+    matrix_title,
+    regret_matrix,
+    share_to_keep,
+    shown_conditions,
+    throughput_map,
+)
+from nestsim.features.topology.document import degraded_json
+from topologies.arrays import FloatArray
+from topologies.units import format_bandwidth
+
+if TYPE_CHECKING:
+    from nestsim.features.stress.evaluator import ConditionResult
+    from nestsim.features.stress.results import (
+        InverseAnswer,
+        PlanChange,
+        RobustChoice,
+        StressResult,
+    )
+    from nestsim.scenario.stress import ConditionSpec
+
+FILES = (
+    *("stress.json", "stress.csv", "matrix.csv"),
+    *(f"{name}.png" for name in ("throughput", "map", "matrix", "pareto", "links")),
+    PAGE,
+)
+"""What is written, beside the stores of finished points."""
+
+
+def stress_json(result: "StressResult") -> dict[str, Any]:
+    """Return everything under stable keys, in SI units."""
+    names = plan_names(result)
+    return {
+        "headline": headline(result),
+        "scenario": result.scenario_name,
+        "planners": list(result.planners),
+        "objective": result.objective,
+        "built_oversubscription": dict(result.built),
+        "oversubscription": {k: list(v) for k, v in result.axes.items()},
+        "conditions": [
+            _condition_json(one, result.network.num_devices)
+            for one in result.conditions
+        ],
+        "plans": {
+            key: {"name": names[key], **plan.to_json()}
+            for key, plan in result.plans.items()
+        },
+        "made": {
+            planner: {name: result.made.get((planner, name)) for name in result.names}
+            for planner in result.planners
+        },
+        "cells": {
+            name: {key: _cell_json(result, cell) for key, cell in cells.items()}
+            for name, cells in result.cells.items()
+        },
+        "rows": stress_rows(result),
+        "shown": list(shown_conditions(result)),
+        "lines": {level: list(result.line(level)) for level in result.axes},
+        "map": _map_json(result),
+        "crossed": _crossed_json(result),
+        "busiest_links": _links_json(result),
+        "changes": [
+            {
+                "planner": one.planner,
+                "level": one.level,
+                **one.change.to_json(),
+                "in_words": change_in_words(one),
+            }
+            for one in result.changes
+        ],
+        "inverse": _inverse_json(result),
+        "robust": _robust_json(result),
+        "why_not": [
+            {"planner": planner, "condition": name, "reason": reason}
+            for (planner, name), reason in result.why_not.items()
+        ],
+        **_costs_json(result),
+        "failed": dict(result.failed),
+        "stopped": [list(one) for one in sorted(result.stopped)],
+        "problems": problems_in_words(result),
+        "reproducible": result.is_reproducible,
+    }
+
+
+def _map_json(result: "StressResult") -> dict[str, Any] | None:
+    """Return throughput over two levels' ratios; None if fewer vary."""
+    if len(result.axes) < 2:
+        return None
+    rows, columns = list(result.axes)[-2:]
+    return {
+        "rows": rows,
+        "columns": columns,
+        "tokens_per_s": {
+            planner: _numbers(throughput_map(result, planner))
+            for planner in result.planners
+        },
+    }
+
+
+def _crossed_json(result: "StressResult") -> dict[str, Any]:
+    """Return what plans cost where they were not made for: rows made for, run at."""
+    return {
+        "in_words": matrix_title(result),
+        "conditions": list(matrix_names(result)),
+        "regret": {
+            planner: _numbers(regret_matrix(result, planner).regret)
+            for planner in result.planners
+        },
+    }
+
+
+def _links_json(result: "StressResult") -> dict[str, Any]:
+    """Return the links that the first planner's healthy plan keeps busiest."""
+    bars = hottest_bars(result)
+    return {
+        "in_words": hottest_title(bars),
+        "links": [bar._asdict() for bar in bars],
+    }
+
+
+def _numbers(values: FloatArray) -> list[list[float | None]]:
+    """Return rows with None for what is no number."""
+    return [
+        [None if math.isnan(value) else value for value in row]
+        for row in values.tolist()
+    ]
+
+
+def _costs_json(result: "StressResult") -> dict[str, Any]:
+    """Return what each condition's cluster costs; nothing without prices."""
+    if not result.costs:
+        return {}
+    front = result.front()
+    costs = {
+        name: {
+            "cost_per_s": cost.rate,
+            "saved_share": result.saved(name),
+            "capital": cost.capital,
+            "power_w": cost.power,
+            "network_cost_per_s": cost.network_rate,
+            "network_capital": cost.network_capital,
+            "network_power_w": cost.network_power,
+        }
+        for name, cost in result.costs.items()
+    }
+    return {
+        "cost": {
+            "currency": result.currency or None,
+            "conditions": costs,
+            "pareto": [
+                {"planner": planner, "condition": name}
+                for planner in result.planners
+                for name in result.names
+                if (planner, name) in front
+            ],
+            "assumptions": list(cost_sentences(result.costs[AS_BUILT])),
+        }
+    }
+
+
+def _condition_json(condition: "ConditionSpec", num_devices: int) -> dict[str, Any]:
+    return {
+        "name": condition.name,
+        "oversubscription": dict(condition.oversubscription),
+        "degraded": degraded_json(condition.degraded, num_devices),
+        "background": [
+            {
+                "links": traffic.links,
+                "rate_bytes_per_s": traffic.rate,
+                "share": traffic.share,
+            }
+            for traffic in condition.background
+        ],
+        "ecmp_seed": condition.ecmp_seed,
+    }
+
+
+def _cell_json(result: "StressResult", cell: "ConditionResult") -> dict[str, Any]:
+    return {
+        "planned_iteration_time_s": cell.planned,
+        "simulated_iteration_time_s": cell.simulated,
+        "simulated_tokens_per_s": result.throughput(cell),
+        "busiest_stage": cell.stage,
+        "hottest_links": [links._asdict() for links in cell.hottest],
+        "causes_s": cell.causes,
+    }
+
+
+def _inverse_json(result: "StressResult") -> dict[str, Any] | None:
+    if result.asked is None:
+        return None
+    to_keep = share_to_keep(result)
+    return {
+        **result.asked._asdict(),
+        "to_keep": None
+        if to_keep is None
+        else {"tokens_per_s": to_keep[0], "in_words": to_keep[1]},
+        "answers": [
+            {
+                "plan": answer.policy,
+                "kept": answer.kept,
+                "lost": answer.lost,
+                "kept_bytes_per_s": answer.bandwidths[0],
+                "lost_bytes_per_s": answer.bandwidths[1],
+                "is_monotone": answer.is_monotone,
+                "tried": [list(pair) for pair in answer.tried],
+                "in_words": answer_in_words(result, answer),
+                **_saved_json(answer),
+            }
+            for answer in result.answers
+        ],
+    }
+
+
+def _saved_json(answer: "InverseAnswer") -> dict[str, Any]:
+    """Return what the network costs at 1:1 and where the share is still kept."""
+    if answer.costs is None:
+        return {}
+    before, after = answer.costs
+    return {
+        "full_cost_per_s": before.rate,
+        "kept_cost_per_s": after.rate,
+        "full_network_cost_per_s": before.network_rate,
+        "kept_network_cost_per_s": after.network_rate,
+    }
+
+
+def _robust_json(result: "StressResult") -> dict[str, Any] | None:
+    choices = result.robust()
+    if choices is None:
+        return None
+
+    words = robust_in_words(result, plan_names(result))
+
+    def plain(choice: "RobustChoice", in_words: str) -> dict[str, Any]:
+        return {
+            "plan": list(result.plans)[choice.plan],
+            "worst_regret": choice.worst,
+            "worst_condition": result.run_names[choice.worst_condition],
+            "mean_regret": choice.mean,
+            "in_words": in_words,
+        }
+
+    names = ("least_worst", "least_mean")
+    return {
+        name: plain(choice, said)
+        for name, choice, said in zip(names, choices, words, strict=True)
+    }
+
+
+def stress_rows(result: "StressResult") -> list[dict[str, Any]]:
+    """Return one row for each planner and condition, in SI units."""
+    return [
+        _row(result, planner, name)
+        for planner in result.planners
+        for name in result.names
+    ]
+
+
+def _row(result: "StressResult", planner: str, name: str) -> dict[str, Any]:
+    kept = result.cell(planner, AS_BUILT, name)
+    fresh = result.cell(planner, name, name)
+    condition = result.conditions[result.names.index(name)]
+    ratios = {**result.built, **condition.oversubscription}
+    row: dict[str, Any] = {"planner": planner, "condition": name}
+    row |= {f"oversubscription_{level}": ratio for level, ratio in ratios.items()}
+    for whose, cell, made_for in (
+        ("kept", kept, AS_BUILT),
+        ("remade", fresh, name),
+    ):
+        link = cell.hottest[0] if cell is not None and cell.hottest else None
+        row |= {
+            f"{whose}_plan": result.made.get((planner, made_for)),
+            f"{whose}_planned_iteration_time_s": cell and cell.planned,
+            f"{whose}_simulated_iteration_time_s": cell and cell.simulated,
+            f"{whose}_simulated_tokens_per_s": cell and result.throughput(cell),
+            f"{whose}_limiting_term": cell and result.term(planner, made_for, name),
+            f"{whose}_busiest_stage": None if cell is None else cell.stage,
+            f"{whose}_hottest_link": link and link.name,
+            f"{whose}_hottest_link_level": link and link.level,
+            f"{whose}_hottest_link_share": link and link.share,
+        }
+    row["planned_regret"] = result.regret(planner, name, planned=True)
+    row["simulated_regret"] = result.regret(planner, name)
+    row |= _price_cells(result, planner, name)
+    row["reason"] = result.why_not.get((planner, name)) or result.failed.get(name)
+    return row
+
+
+def _price_cells(result: "StressResult", planner: str, name: str) -> dict[str, Any]:
+    """Return the cells of a row on what a plan costs; none without prices."""
+    if name not in result.costs:
+        return {}
+    made = {
+        "kept": result.cost_of(name, result.cell(planner, AS_BUILT, name)),
+        "remade": result.cost_of(name, result.cell(planner, name, name)),
+    }
+    cost = result.costs[name]
+    return {
+        "currency": result.currency or None,
+        "cost_per_s": cost.rate,
+        "saved_share": result.saved(name),
+        "network_cost_per_s": cost.network_rate,
+        "power_w": cost.power,
+        **{
+            f"{whose}_tokens_per_currency": run and run.tokens_per_money
+            for whose, run in made.items()
+        },
+        "pareto": (planner, name) in result.front(),
+    }
+
+
+def matrix_rows(result: "StressResult") -> list[dict[str, Any]]:
+    """Return one row for each planner, condition planned for and condition run at."""
+    rows = []
+    for planner in result.planners:
+        for planned_for in result.names:
+            for run_at in result.run_names:
+                cell = result.cell(planner, planned_for, run_at)
+                if cell is not None:
+                    rows.append(
+                        {
+                            "planner": planner,
+                            "planned_for": planned_for,
+                            "run_at": run_at,
+                            "plan": result.made[planner, planned_for],
+                            "planned_iteration_time_s": cell.planned,
+                            "simulated_iteration_time_s": cell.simulated,
+                            "simulated_tokens_per_s": result.throughput(cell),
+                        }
+                    )
+    return rows
+
+
+def plan_names(result: "StressResult") -> dict[str, str]:
+    """Return a short name for each plan, no two alike, by key."""
+    names = {
+        key: f"{plan_label(plan)} ({plan.placement})"
+        for key, plan in result.plans.items()
+    }
+    for detail in ("gradient_algorithm", "tensor_algorithm"):
+        count = Counter(names.values())
+        names = {
+            key: f"{name} {getattr(result.plans[key], detail)}"
+            if count[name] > 1
+            else name
+            for key, name in names.items()
+        }
+    count = Counter(names.values())
+    seen: Counter[str] = Counter()
+    for key, name in names.items():
+        if count[name] > 1:
+            seen[name] += 1
+            names[key] = f"{name} #{seen[name]}"
+    return names
+
+
+def headline(result: "StressResult") -> str:
+    """Say what keeping the healthy plan costs at worst, and what the network costs."""
+    planner = result.planners[0]
+    base = result.cell(planner, AS_BUILT, AS_BUILT)
+    if base is None:
+        return f"{planner} finds no plan for the network as built"
+    costs = {
+        name: base.simulated / cell.simulated
+        for name in result.run_names
+        if (cell := result.cell(planner, AS_BUILT, name)) is not None
+    }
+    worst = min(costs, key=lambda name: costs[name])
+    return (
+        f"Kept, {planner}'s plan reaches {percent(costs[worst])} of its throughput "
+        f"under {worst}, the worst of {plural(len(costs), 'condition')}"
+    )
+
+
+def change_in_words(plan_change: "PlanChange") -> str:
+    """Say between which ratios a planner's plan changes, and to what."""
+    from planner.step.plan import Plan
+
+    change = plan_change.change
+    before, after = (Plan.from_json(data) for data in (change.before, change.after))
+    labels = [f"{plan_label(plan)} ({plan.placement})" for plan in (before, after)]
+    if labels[0] == labels[1]:
+        labels = [
+            f"{label}, {detail}"
+            for label, detail in zip(labels, _differences(before, after), strict=True)
+        ]
+    gain = signed_percent(-change.gain)
+    simulated = signed_percent(-change.simulated_gain)
+    return (
+        f"{plan_change.planner}, {plan_change.level} between {change.low:.4g}:1 and "
+        f"{change.high:.4g}:1: from {labels[0]} to {labels[1]} "
+        f"(time there: planned {gain}, simulated {simulated})"
+    )
+
+
+def _differences(before: Any, after: Any) -> tuple[str, str]:
+    """Return how two plans of the same degrees differ."""
+    for name in ("gradient_algorithm", "tensor_algorithm"):
+        first, second = getattr(before, name), getattr(after, name)
+        if first != second:
+            words = name.replace("_algorithm", " collectives by")
+            return f"{words} {first}", f"{words} {second}"
+    pairs = zip(before.stages, after.stages, strict=True)
+    stage = next(index for index, (a, b) in enumerate(pairs) if a != b)
+    return tuple(
+        f"stage {stage}: layers {plan.stages[stage].layers}, recompute "
+        f"{plan.stages[stage].recompute}, "
+        f"shards of {plan.stages[stage].sharding_group_size} "
+        f"{offload_label(plan.stages[stage].offload)}".rstrip()
+        for plan in (before, after)
+    )  # type: ignore[return-value]
+
+
+def answer_in_words(result: "StressResult", answer: "InverseAnswer") -> str:
+    """Say how far a level can be worsened."""
+    asked = result.asked
+    assert asked is not None
+    share = percent(asked.keep)
+    plan = "the plan kept" if answer.policy == "kept" else "plans re-made"
+    by = asked.quantity == "oversubscription"
+
+    def end(worsening: float, bandwidth: float | None) -> str:
+        left = format_bandwidth(bandwidth or 0.0)
+        if by:
+            return f"{worsening:.4g}:1 ({left} from each block)"
+        return f"{left} a link (a factor of {worsening:.4g})"
+
+    what = f"the {'highest oversubscription' if by else 'lowest bandwidth'}"
+    begin = f"With {plan}, {what} of level {asked.level} that keeps {share} is "
+    low, high = answer.bandwidths
+    if answer.kept is None:
+        text = f"With {plan}, no {asked.quantity} of level {asked.level} keeps {share}"
+    elif answer.lost is None:
+        text = f"{begin}beyond {end(answer.kept, low)}, the worst that was tried"
+    else:
+        text = f"{begin}between {end(answer.kept, low)} and {end(answer.lost, high)}"
+    if not answer.is_monotone:
+        text += (
+            "; throughput does not fall all the way there, so this is one crossing of "
+            "perhaps several"
+        )
+    return f"{text}. {_saved_in_words(answer)}".rstrip()
+
+
+def _saved_in_words(answer: "InverseAnswer") -> str:
+    """Say what the network saves that keeps the share; empty without prices."""
+    if answer.costs is None or answer.kept is None:
+        return ""
+    before, after = answer.costs
+    if not before.rate or not after.rate:
+        return ""
+    code, left = before.currency, after.rate / before.rate
+    text = (
+        f"Against 1:1 it saves {percent(1 - left)} of the cost of the cluster, "
+        f"{hourly(before.rate - after.rate, code)} of {hourly(before.rate, code)}"
+    )
+    if before.network_rate and after.network_rate is not None:
+        share = 1.0 - after.network_rate / before.network_rate
+        text += f", and {percent(share)} of that of its network"
+    gained = dict(answer.tried)[answer.kept] / left - 1.0
+    return f"{text}; tokens for a {code}: {signed_percent(gained)}."
+
+
+def robust_in_words(result: "StressResult", names: dict[str, str]) -> tuple[str, ...]:
+    """Name the plans with the least worst and the least mean regret."""
+    choices = result.robust()
+    if choices is None:
+        return ("There is no plan",)
+
+    def sentence(what: str, choice: "RobustChoice") -> str:
+        key = list(result.plans)[choice.plan]
+        origin = next(
+            f"{planner}'s for {name}"
+            for (planner, name), made in result.made.items()
+            if made == key
+        )
+        return (
+            f"Least {what} regret: {names[key]}, {origin}: at worst "
+            f"{percent(choice.worst)} slower than the best plan "
+            f"({result.run_names[choice.worst_condition]}), "
+            f"{percent(choice.mean)} on average"
+        )
+
+    return sentence("worst-case", choices[0]), sentence("mean", choices[1])
+
+
+def problems_in_words(result: "StressResult") -> list[str]:
+    """Say what has no results, and which results may be better."""
+    lines = [
+        f"{planner}, {name}: {why}" for (planner, name), why in result.why_not.items()
+    ]
+    lines += [f"{name}: {why}" for name, why in result.failed.items()]
+    if result.stopped:
+        count = plural(len(result.stopped), "search")
+        lines.append(
+            f"{count} stopped by search.work_limit or search.time_limit: plans are the "
+            "best found so far"
+        )
+    if not result.is_reproducible:
+        lines.append(UNREPEATABLE)
+    return lines

@@ -1,1 +1,0 @@
-"""MLCommons Chakra execution traces: what each rank does, as a graph for simulators."""

@@ -1,1 +1,0 @@
-"""Architectures that are spelled out with settings of their own."""

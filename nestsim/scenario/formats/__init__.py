@@ -1,1 +1,0 @@
-"""Configurations of other programs, as the tables of a scenario."""

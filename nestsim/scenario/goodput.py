@@ -1,0 +1,359 @@
+"""The table [goodput]: how parts of a cluster fail, and what a job does about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from topologies.errors import InputError
+from topologies.settings import (
+    Bandwidth,
+    Duration,
+    Examples,
+    NameChoice,
+    Quantity,
+    Seed,
+    Size,
+    Spec,
+)
+
+DAY = 86400.0
+"""Length of a day [s]."""
+
+COMPONENTS = ("device", "node", "switch", "link", "fabric", "job", "software")
+"""What fails: an accelerator, the rest of its node, a switch, a cable outside of nodes,
+the fabric's share of one device, what stops the job whatever its size, and the
+software's share of one device."""
+
+PARTS_OF_FABRIC = frozenset({"switch", "link"})
+"""Components that a published fabric contains: told apart, they are in place of it."""
+
+BREAKS_NODE = frozenset({"device", "node"})
+"""Components whose failure takes a node out until it is repaired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFailures:
+    """Interruptions of one cluster over a while."""
+
+    source: str
+    """Where they were published."""
+
+    num_devices: int
+    """Devices of the cluster."""
+
+    devices_per_node: int
+    """Devices of one of its nodes."""
+
+    time: float
+    """How long they were counted [s]."""
+
+    causes: Mapping[str, Mapping[str, float]]
+    """Component -> cause as it is called there -> interruptions."""
+
+    planned: float = 0.0
+    """Planned interruptions in that time."""
+
+    hangs: float = 0.0
+    """Interruptions that were noticed by a time limit alone."""
+
+    @property
+    def unexpected(self) -> float:
+        """All interruptions but planned ones."""
+        return sum(sum(counts.values()) for counts in self.causes.values())
+
+    @property
+    def hang_share(self) -> float:
+        """Share of the unexpected ones that a time limit noticed."""
+        return self.hangs / self.unexpected
+
+    def rates(self) -> dict[str, float]:
+        """Return how often one of each component fails [1/s]."""
+        numbers = {
+            "device": self.num_devices,
+            "node": self.num_devices // self.devices_per_node,
+            "fabric": self.num_devices,
+            "software": self.num_devices,
+        }
+        return {
+            name: sum(counts.values()) / (numbers[name] * self.time)
+            for name, counts in self.causes.items()
+        }
+
+
+PUBLISHED: Mapping[str, PublishedFailures] = MappingProxyType(
+    {
+        "llama3": PublishedFailures(
+            source='Grattafiori et al., "The Llama 3 Herd of Models", 2024, section '
+            "3.3.4 and table 5",
+            num_devices=16384,
+            devices_per_node=8,
+            time=54 * DAY,
+            causes={
+                "device": {
+                    "faulty GPU": 148,
+                    "GPU HBM3 memory": 72,
+                    "GPU SRAM memory": 19,
+                    "GPU system processor": 17,
+                    "silent data corruption": 6,
+                    "GPU thermal interface and sensor": 6,
+                },
+                "node": {
+                    "host maintenance": 32,
+                    "NIC": 7,
+                    "SSD": 3,
+                    "power supply": 3,
+                    "server chassis": 2,
+                    "IO expansion board": 2,
+                    "CPU": 2,
+                    "system memory": 2,
+                },
+                "fabric": {"network switch or cable": 35},
+                "software": {
+                    "software bug": 54,
+                    "NCCL watchdog timeouts": 7,
+                    "dependency": 2,
+                },
+            },
+            planned=47,
+            hangs=7,
+        ),
+        # 6.50 failures for 1,000 node-days: 1.8 h between failures of 16,384 devices.
+        "meta-rsc1": PublishedFailures(
+            source='Kokolis et al., "Revisiting Reliability in Large-Scale Machine '
+            'Learning Research Clusters", HPCA 2025, cluster RSC-1',
+            num_devices=8000,
+            devices_per_node=8,
+            time=DAY,
+            causes={"node": {"failures": 6.50}},
+        ),
+    }
+)
+"""Name of a publication, as `goodput.failures` takes it -> what it counted."""
+
+
+NO_PUBLICATION = "none"
+"""In place of a publication: what is not given does not fail."""
+
+ELASTIC = ("off", "smaller-batch", "same-batch")
+"""What a job does with fewer nodes than it needs: wait, or go on without replicas, the
+batch being smaller or the others doing more."""
+
+MOST_SEEDS, MOST_SPARES = 100_000, 1_000_000
+"""Runs, and spare nodes, that a scenario may ask for."""
+
+Period = Annotated[float, Quantity("lifetime", ("365 d", "12 h"))]
+"""More than 0, and as long as years [s]."""
+
+Seconds = Annotated[float, Quantity("duration", ("60 s", "0 s"), may_be_zero=True)]
+"""0 or more [s]."""
+
+STORAGE_PER_DEVICE = 2e12 / 16384
+"""What a storage writes and reads for each device where nobody says: Llama 3's, 2 TB/s
+for 16,384 devices (Grattafiori et al., "The Llama 3 Herd of Models", 2024, section
+3.3.1) [byte/s]."""
+
+LEAST_INTERVAL = 300.0
+"""Training between two checkpoints where nobody says, at least; an assumption: what one
+job writes each few seconds is taken from all others' storage [s]."""
+
+DIAGNOSIS = 300.0
+"""Time to find what failed where nobody says, an assumption [s]."""
+
+NODE_BANDWIDTH = 25e9 / 8
+"""Of a node's storage adapter where nobody says: 25 Gbit/s, an assumption [byte/s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRate(Spec):
+    """How often one of a kind of components fails: by one of two settings."""
+
+    mtbf: Annotated[Period | None, Examples("3300 d")] = None
+    """Mean time between failures of one such component [s]."""
+
+    per_thousand_days: Annotated[
+        Annotated[float, Ge(0), Le(1e6)] | None, Examples(0.3)
+    ] = None
+    """Failures of 1,000 such components in a day, in place of `mtbf`."""
+
+    shape: Annotated[float, Ge(0.2), Le(10), Examples(0.8)] = 1.0
+    """Shape of the Weibull distribution of times between failures: 1 for a constant
+    rate, less where new components fail more often, more where old ones do. All are new
+    at the beginning."""
+
+    def __post_init__(self) -> None:
+        if (self.mtbf is None) == (self.per_thousand_days is None):
+            is_none = self.mtbf is None
+            raise InputError(
+                "says how often by none or both of its settings",
+                where="mtbf",
+                got="none" if is_none else "mtbf and per_thousand_days",
+                expected='either mtbf = "3300 d" or per_thousand_days = 0.3',
+            )
+
+    @property
+    def rate(self) -> float:
+        """How often it fails on average [1/s]."""
+        if self.mtbf is not None:
+            return 1.0 / self.mtbf
+        assert self.per_thousand_days is not None
+        return self.per_thousand_days / (1000.0 * DAY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRates(Spec):
+    """Rates of components, in place of the published ones."""
+
+    device: Annotated[FailureRate | None, Examples({"mtbf": "3300 d"})] = None
+    """Rate of one device; its node is out until it is repaired."""
+
+    node: Annotated[FailureRate | None, Examples({"per_thousand_days": 0.5})] = None
+    """Rate of what else is in one node; it is out until it is repaired."""
+
+    switch: Annotated[FailureRate | None, Examples({"mtbf": "20000 d"})] = None
+    """Rate of one switch outside nodes; the job restarts around it."""
+
+    link: Annotated[FailureRate | None, Examples({"mtbf": "50000 d"})] = None
+    """Rate of one cable outside nodes; the job restarts around it."""
+
+    fabric: Annotated[FailureRate | None, Examples({"mtbf": "25000 d"})] = None
+    """Rate of one device's share of switches, cables and adapters, where they are not
+    told apart; the job restarts around them. The published one does not count beside
+    `switch` or `link`."""
+
+    job: Annotated[FailureRate | None, Examples({"mtbf": "1 d"})] = None
+    """Rate of what stops the job whatever its size; it restarts on the same nodes."""
+
+    software: Annotated[FailureRate | None, Examples({"mtbf": "14000 d"})] = None
+    """Rate of one device's share of what software does; the job restarts on the same
+    nodes. Jobs on more devices fail more often."""
+
+    def given(self) -> dict[str, FailureRate]:
+        """Return the rates that are given."""
+        rates = {name: getattr(self, name) for name in COMPONENTS}
+        return {name: rate for name, rate in rates.items() if rate is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec(Spec):
+    """What checkpoints are, how often they are written, and how fast."""
+
+    interval: Annotated[Period | None, Examples("30 min")] = None
+    """Training between the beginnings of two checkpoints. Left out, the best one by the
+    closed form that is no shorter than `least_interval` [s]."""
+
+    least_interval: Annotated[Seconds, Examples("1 min", default="5 min")] = (
+        LEAST_INTERVAL
+    )
+    """Least training between two checkpoints where `interval` is left out. The closed
+    form would often have one after a few seconds, whatever the storage is asked to
+    write in a day [s]."""
+
+    asynchronous: bool = True
+    """Whether training goes on while a checkpoint is written, and only waits for the
+    copy into the memory of the hosts. The next one does not begin before it counts."""
+
+    size: Annotated[Size | None, Examples("5.7 TB")] = None
+    """Size of a checkpoint. Left out, the model's weights and optimizer states
+    [byte]."""
+
+    write_bandwidth: Annotated[Bandwidth | None, Examples("2 TB/s")] = None
+    """What the storage writes, all nodes together. Left out, what Llama 3's 2 TB/s
+    for 16,384 devices are for these [byte/s]."""
+
+    read_bandwidth: Annotated[Bandwidth | None, Examples("2 TB/s")] = None
+    """What the storage reads, all nodes together. Left out, as for `write_bandwidth`
+    [byte/s]."""
+
+    node_bandwidth: Annotated[Bandwidth, Examples("25 Gbit/s", default=None)] = (
+        NODE_BANDWIDTH
+    )
+    """What one node sends to the storage, or takes from it. Left out, 25 Gbit/s
+    [byte/s]."""
+
+    host_bandwidth: Annotated[Bandwidth | None, Examples("50 GB/s")] = None
+    """What one device sends to the memory of its host. Left out, as [cluster.host]
+    says [byte/s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceSpec(Spec):
+    """Stops that are planned: the job saves a checkpoint before them."""
+
+    every: Annotated[Period, Examples("27 h")]
+    """Time from one planned stop to the next [s]."""
+
+    time: Annotated[Seconds, Examples(default="0 s")] = 0.0
+    """Length of a stop, without the restart behind it [s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputSpec(Spec):
+    """What `nestsim goodput` asks: how parts fail, and what the job does about it."""
+
+    failures: Annotated[
+        Annotated[str, NameChoice((*PUBLISHED, NO_PUBLICATION))], Examples("meta-rsc1")
+    ] = "llama3"
+    """Publication whose rates hold for components that `rates` does not name: "llama3"
+    (54 days on 16,384 H100), "meta-rsc1" (a research cluster of A100), or "none"."""
+
+    rates: Annotated[
+        FailureRates, Examples({"device": {"mtbf": "3300 d"}}, default=None)
+    ] = field(default_factory=FailureRates)
+    """Rates of components, in place of published ones."""
+
+    duration: Annotated[Period, Examples(default="365 d")] = 365.0 * DAY
+    """How long the job runs [s]."""
+
+    seeds: Annotated[int, Ge(1), Le(MOST_SEEDS), Examples(1000)] = 200
+    """Runs with random failures, each of them with a seed of its own."""
+
+    seed: Seed = 0
+    """Seed of the first run; the next one has the next."""
+
+    step_time: Annotated[Duration | None, Examples("6.6 s")] = None
+    """Time of a step when nothing fails. Left out, that of the plan in [plan] in the
+    replay, or of the plan that `nestsim run` finds [s]."""
+
+    checkpoint: Annotated[CheckpointSpec, Examples(default={})] = field(
+        default_factory=CheckpointSpec
+    )
+    """What checkpoints are, how often they are written, and how fast."""
+
+    detection_time: Annotated[Seconds, Examples(default="60 s")] = 60.0
+    """Time from a failure until the job is stopped [s]."""
+
+    diagnosis_time: Annotated[Seconds, Examples(default="5 min")] = DIAGNOSIS
+    """Time from there until it is known what failed, and what to leave out [s]."""
+
+    hang_share: Annotated[Annotated[float, Ge(0), Le(1)] | None, Examples(0.02)] = None
+    """Share of the failures that make the job hang until `hang_timeout`. Left out, as
+    published, and 0 where nothing is."""
+
+    hang_timeout: Annotated[Seconds, Examples(default="600 s")] = 600.0
+    """Time from such a failure until the job is stopped; by default PyTorch's time
+    limit for NCCL's operations [s]."""
+
+    restart_time: Annotated[Seconds, Examples(default="300 s")] = 300.0
+    """Time from the diagnosis, or from the end of a planned stop, until training goes
+    on, if there are enough nodes: rescheduling, start. Reading the checkpoint comes on
+    top [s]."""
+
+    repair_time: Annotated[Period, Examples(default="24 h")] = DAY
+    """Time until a broken node can be used again, as a spare one [s]."""
+
+    spares: Annotated[Annotated[int, Ge(0), Le(MOST_SPARES)] | None, Examples(16)] = (
+        None
+    )
+    """Spare nodes beside those of the job. Left out, there is always one."""
+
+    elastic: Annotated[str, NameChoice(ELASTIC)] = "off"
+    """What a job does that has too few nodes: "off" waits for a repair; otherwise it
+    goes on without the replicas that lack nodes, with a "smaller-batch", or with the
+    "same-batch" by more microbatches of the others. They come back at the next restart,
+    or at a checkpoint if that is worth a restart."""
+
+    maintenance: Annotated[MaintenanceSpec | None, Examples({"every": "27 h"})] = None
+    """Planned stops. Left out, none."""

@@ -1,1 +1,0 @@
-"""The tables about clusters in operation: jitter, failures, several jobs."""

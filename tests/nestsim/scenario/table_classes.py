@@ -1,0 +1,22 @@
+"""Every class that a table of a scenario is read into."""
+
+import sys
+
+from nestsim.scenario.base import AnyTable, Table
+from topologies.settings import Spec
+
+
+def table_classes() -> set[AnyTable]:
+    """Return the tables of which no other is a subclass."""
+    seen: set[AnyTable] = set()
+    waiting: list[AnyTable] = [Table, Spec]
+    bases: set[AnyTable] = {Table, Spec}
+    while waiting:
+        base = waiting.pop()
+        for child in base.__subclasses__():
+            # A dataclass with slots is made twice; its module has the second one.
+            if getattr(sys.modules[child.__module__], child.__name__, None) is child:
+                bases.add(base)
+                seen.add(child)
+                waiting.append(child)
+    return seen - bases
