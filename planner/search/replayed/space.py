@@ -80,7 +80,7 @@ def block_counts(
     num_blocks, p, v
         Blocks, stages, chunks of each.
     splits
-        What the framework has, keys of `planner.frameworks.splits.SPLIT_CHECKS`.
+        What the framework has, keys of `planner.frameworks.rules.SPLIT_CHECKS`.
     empty_ends
         Whether, with several chunks, the first one may hold the embedding alone and the
         last one the head.
