@@ -11,6 +11,7 @@ from rich.console import Console
 
 import nestsim
 from nestsim.cli import main
+from nestsim.document.terminal import print_document
 from nestsim.evaluate.cluster import device_fleet
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import explain_job, simulate_job
@@ -18,7 +19,7 @@ from nestsim.evaluate.results import found_values
 from nestsim.features.goodput.job import goodput_job
 from nestsim.features.memory.job import memory_job
 from nestsim.features.run.assumptions import assumptions_json, assumptions_rows
-from nestsim.features.run.explain import explain_json, print_explanation
+from nestsim.features.run.explain import explain_document, explain_json
 from nestsim.features.run.figures import memory_title
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.explain.request import Request
@@ -283,7 +284,8 @@ def test_an_explanation_shows_no_times_that_are_rounding_alone(tight):
     rounded = replace(winner, terms={**winner.terms, "bubble": -3.5e-18})
     explanation = replace(result.explanation, winner=rounded)
     console = Console(file=StringIO(), width=120)
-    print_explanation(replace(result, explanation=explanation), console)
+    document = explain_document(replace(result, explanation=explanation))
+    print_document(document, console, verbose=True)
     assert "e-09 ns" not in console.file.getvalue()
 
 
