@@ -5,7 +5,7 @@ A refit varies them by dotted names such as ``"accelerator.a100.matmul"``.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -148,9 +148,11 @@ class Constants:
     values: Mapping[str, float]
     """Dotted name of a constant -> its value."""
 
-    _names: dict[tuple[str, str, str], dict[str, str]] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    names: frozenset[str] = field(init=False, repr=False)
+    """Dotted names of all constants."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", frozenset(self.values))
 
     def accelerator(self, name: str, software: str = "") -> AcceleratorConstants:
         """Return those of an accelerator of the catalogue.
@@ -185,26 +187,32 @@ class Constants:
     def _section(
         self, kind: type[_Section], group: str, name: str, software: str = ""
     ) -> _Section:
-        asked = (group, name, software)
-        # Trying prefixes takes longer than all else in a large search; values are read
-        # each time, by which a fit notes what a prediction depends on.
-        if asked not in self._names:
-            self._names[asked] = {
-                constant.name: self._longest(group, name, constant.name, software)
-                for constant in fields(kind)
-            }
-        names = self._names[asked]
+        # Values are read each time: so a fit notes what a prediction depends on.
+        constants = tuple(constant.name for constant in fields(kind))
+        names = _longest_names(self.names, constants, group, name, software)
         return kind(**{constant: self.values[full] for constant, full in names.items()})
 
-    def _longest(self, group: str, name: str, constant: str, software: str) -> str:
-        """Return the dotted name of the longest prefix that has the constant."""
-        endings = [f"-with-{prefix}" for prefix in _prefixes(software)]
-        for prefix in _prefixes(name):
-            for ending in (*endings, ""):
-                found = f"{group}.{prefix}{ending}.{constant}"
-                if found in self.values:
-                    return found
-        return f"{group}.default.{constant}"
+
+@lru_cache(maxsize=4096)
+def _longest_names(
+    known: frozenset[str],
+    constants: tuple[str, ...],
+    group: str,
+    name: str,
+    software: str,
+) -> Mapping[str, str]:
+    """Return constant -> the dotted name of the longest prefix that has it.
+
+    Trying prefixes takes longer than all else in a large search.
+    """
+    endings = [*(f"-with-{prefix}" for prefix in _prefixes(software)), ""]
+    starts = [f"{prefix}{end}" for prefix in _prefixes(name) for end in endings]
+    names = {}
+    for constant in constants:
+        tried = (f"{group}.{start}.{constant}" for start in [*starts, "default"])
+        default = f"{group}.default.{constant}"
+        names[constant] = next((full for full in tried if full in known), default)
+    return MappingProxyType(names)
 
 
 def _prefixes(name: str) -> list[str]:

@@ -42,7 +42,7 @@ References
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from estimators.collectives.transports import (
@@ -86,10 +86,6 @@ class Platform:
 
     profile: Profile | None = None
     """Measured operator times, which are taken instead of the accelerator's rates."""
-
-    _times: dict[tuple[TrainingSpec, TransformerSpec], OperatorTimes] = field(
-        default_factory=dict, init=False, repr=False
-    )
 
     @cached_property
     def software_constants(self) -> SoftwareConstants:
@@ -157,18 +153,18 @@ class Platform:
             If the accelerator has no rate for the job's precision, or the profile
             lacks that precision or one of the model's operations.
         """
-        if (training, spec) not in self._times:
-            self._times[training, spec] = self._made_times(training, spec)
-        return self._times[training, spec]
+        return _operator_times(self, training, spec)
 
-    def _made_times(
-        self, training: TrainingSpec, spec: TransformerSpec
-    ) -> OperatorTimes:
-        if self.profile is not None:
-            return ProfiledTimes.of(self.profile, training.precision, spec)
-        return OperatorModel.of(
-            self.accelerator, training, self.software, self.constants
-        )
+
+@lru_cache(maxsize=256)
+def _operator_times(
+    platform: Platform, training: TrainingSpec, spec: TransformerSpec
+) -> OperatorTimes:
+    if platform.profile is not None:
+        return ProfiledTimes.of(platform.profile, training.precision, spec)
+    return OperatorModel.of(
+        platform.accelerator, training, platform.software, platform.constants
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

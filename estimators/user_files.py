@@ -50,7 +50,7 @@ from estimators.constants import (
     load_constants,
 )
 from estimators.operators.profile import OperatorTiming
-from topologies.errors import MIN_EFFICIENCY, InputError, Problems
+from topologies.errors import MIN_EFFICIENCY, InputError, Problems, located
 from topologies.input_file import Value, parse_toml, read_file
 
 MAX_FILE = 1_000_000
@@ -82,7 +82,7 @@ def read_table(
         with the file and the setting.
     """
     expected = f"a TOML file that {writer} wrote"
-    try:
+    with located(str(path), ": "):
         text = read_file(path, expected=expected, most_bytes=MAX_FILE)
         document = parse_toml(text)
         if document.get("format") != format_name:
@@ -93,8 +93,6 @@ def read_table(
                 expected=f'"{format_name}", which {writer} writes',
             )
         return build(Value(document))
-    except InputError as error:
-        raise error.at(str(path), ": ") from None
 
 
 def number_in(value: Value, least: float, most: float) -> float:

@@ -120,8 +120,13 @@ def load_accelerator(name: str) -> Accelerator:
             expected="one of " + ", ".join(names),
             hint=f'did you mean "{close[0]}"?' if close else "",
         )
-    values = tomli.loads((_CATALOG / f"{name}{_SUFFIX}").read_text(encoding="utf-8"))
-    return _from_table(name, values)
+    return _from_table(name, _catalog_table(name))
+
+
+@cache
+def _catalog_table(name: str) -> dict[str, Any]:
+    """Return an accelerator's table, which nobody changes."""
+    return tomli.loads((_CATALOG / f"{name}{_SUFFIX}").read_text(encoding="utf-8"))
 
 
 def _from_table(name: str, values: Mapping[str, Any]) -> Accelerator:
@@ -201,51 +206,10 @@ HOST_LINKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
 """Name of a host link -> bandwidth to the device and to the host, per direction
 [2]_, [3]_ [byte/s]."""
 
-_USUAL: Mapping[str, tuple[str, int, float]] = MappingProxyType(
-    {
-        "v100": ("pcie3", 1, 64e9),  # DGX-1: 512 GB for 8
-        "v100-16gb": ("pcie3", 1, 64e9),
-        "a100-40gb": ("pcie4", 1, 128e9),  # DGX A100 320GB: 1 TB for 8
-        "a100-80gb": ("pcie4", 1, 250e9),  # DGX A100 640GB: 2 TB for 8
-        "a10g": ("pcie4", 1, 96e9),  # g5.48xlarge: 768 GiB for 8
-        "l4": ("pcie4", 1, 48e9),  # g2-standard-96: 384 GB for 8
-        "h100-sxm": ("pcie5", 1, 250e9),  # DGX H100: 2 TB for 8
-        "h200": ("pcie5", 1, 250e9),
-        "h20": ("pcie5", 1, 250e9),  # the HGX board of the H100
-        "h800": ("pcie5", 1, 250e9),
-        "a800": ("pcie4", 1, 250e9),  # the HGX board of the A100
-        # Superchips of one GPU and one Grace with 480 GB [3]_.
-        "gh200-96gb": ("nvlink-c2c", 1, 480e9),
-        "gh200-144gb": ("nvlink-c2c", 1, 480e9),
-        "l40s": ("pcie4", 1, 192e9),  # g6e.48xlarge: 1,536 GiB for 8
-        "b200": ("pcie5", 1, 250e9),
-        "b300": ("pcie6", 1, 250e9),
-        # Superchips: two GPUs and one Grace with 480 GB [4]_.
-        "gb200": ("nvlink-c2c", 2, 240e9),
-        "gb300": ("nvlink-c2c", 2, 240e9),
-        # Frontier: 512 GB for 8 dies, on links of 36 GB/s, which a PCIe 4.0 is next to.
-        "mi250x": ("pcie4", 1, 64e9),
-        "mi300x": ("pcie5", 1, 248e9),  # ND MI300X v5: 1,850 GiB for 8
-        "mi325x": ("pcie5", 1, 248e9),  # the board of the MI300X
-        "mi355x": ("pcie5", 1, 375e9),  # AMD's systems in MLPerf 6.0: 3 TB for 8
-        "gaudi2": ("pcie4", 1, 128e9),  # Intel's systems in MLPerf 4.0: 1 TB for 8
-        "gaudi3": ("pcie5", 1, 240e9),  # gx3d-160x1792x8gaudi3: 1,792 GiB for 8
-        "trainium1": ("pcie4", 1, 34e9),  # trn1.32xlarge: 512 GiB for 16
-        "trainium2": ("pcie5", 1, 137e9),  # trn2.48xlarge: 2 TiB for 16
-        "ascend-910b": ("pcie4", 1, 64e9),  # Atlas 800T A2: 512 GB for 8 at least
-        "tpu-v3": ("pcie3", 1, 85e9),  # v3-8: 340 GB for 4 chips
-        "tpu-v4": ("pcie3", 1, 100e9),  # v4-8: 400 GB for 4 chips
-        "tpu-v5e": ("pcie3", 1, 48e9),  # ct5lp-hightpu-8t: 384 GB for 8
-        "tpu-v5p": ("pcie4", 1, 112e9),  # ct5p-hightpu-4t: 448 GB for 4
-        "tpu-v6e": ("pcie4", 1, 180e9),  # ct6e-standard-8t: 1,440 GB for 8
-        "tpu-v7": ("pcie5", 1, 240e9),  # tpu7x-standard-4t: 960 GB for 4
-    }
+_UNKNOWN: Mapping[str, Any] = MappingProxyType(
+    {"link": "pcie4", "devices_per_link": 1, "memory": "64 GB"}
 )
-"""Accelerator -> its host link, devices that share one, and memory of the host for each
-device [byte], in the servers or cloud machines named, by their makers' data sheets."""
-
-_UNKNOWN = ("pcie4", 1, 64e9)
-"""What is taken for accelerators that are not in the catalogue."""
+"""What is taken for accelerators of which the catalogue names no host."""
 
 
 def usual_host(accelerator: str, link: str | None = None) -> Host:
@@ -258,11 +222,11 @@ def usual_host(accelerator: str, link: str | None = None) -> Host:
     link
         A name of `HOST_LINKS` in place of the usual one.
     """
-    usual, shared, memory = _USUAL.get(accelerator, _UNKNOWN)
-    rates = HOST_LINKS[link or usual]
+    known = accelerator in accelerator_names()
+    table = _catalog_table(accelerator) if known else {}
+    host = table.get("host", _UNKNOWN)
     return Host(
-        to_device=rates["to_device"],
-        to_host=rates["to_host"],
-        devices_per_link=shared,
-        memory=memory,
+        **HOST_LINKS[link or host["link"]],
+        devices_per_link=host["devices_per_link"],
+        memory=parse_quantity(host["memory"], "size"),
     )

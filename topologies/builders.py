@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from topologies.arrays import IntArray
-from topologies.errors import InputError
+from topologies.errors import InputError, short_repr
 from topologies.fabrics.custom import build_custom
 from topologies.fabrics.tori import TorusRouting, build_torus
 from topologies.fabrics.trees import (
@@ -31,7 +31,6 @@ from topologies.fabrics.trees import (
     build_spine_leaf,
 )
 from topologies.network import Network
-from topologies.short_repr import short_repr
 from topologies.specs import DevicesSpec, NetworkSpec
 
 BUILDERS: Mapping[str, Callable[[Any], Network]] = MappingProxyType(

@@ -29,14 +29,13 @@ Devices that cannot reach each other any more are refused, by name.
 import difflib
 import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.fabrics.routing import shortest_paths
 from topologies.network import Links, Network
 from topologies.specs import MAX_SLOWDOWN
@@ -402,7 +401,7 @@ def slowdowns(degradation: Degradation, num_devices: int, *key: int) -> FloatArr
                 f"{0.5 / num_devices:.3g}; or device = 5 in its place",
             )
         factors[devices] *= slow.factor
-        with _located(f"slow_devices[{index}]"):
+        with located(f"slow_devices[{index}]"):
             _check_product(factors[devices].max(initial=1.0))
     return factors
 
@@ -421,10 +420,10 @@ def _check_product(product: float) -> None:
 def _link_factors(network: Network, degradation: Degradation) -> FloatArray:
     factor = np.ones(len(network.links))
     for index, slow in enumerate(degradation.slow_links):
-        with _located(f"slow_links[{index}].links"):
+        with located(f"slow_links[{index}].links"):
             chosen = select_links(network, slow.links)
         factor[chosen] *= slow.factor
-        with _located(f"slow_links[{index}]"):
+        with located(f"slow_links[{index}]"):
             _check_product(factor[chosen].max())
     return factor
 
@@ -433,22 +432,14 @@ def _removed_links(network: Network, degradation: Degradation) -> BoolArray:
     links = network.links
     removed = np.zeros(len(links), dtype=np.bool_)
     for index, selector in enumerate(degradation.removed_links):
-        with _located(f"removed_links[{index}]"):
+        with located(f"removed_links[{index}]"):
             removed |= select_links(network, selector)
     for index, selector in enumerate(degradation.removed_switches):
-        with _located(f"removed_switches[{index}]"):
+        with located(f"removed_switches[{index}]"):
             switches = select_switches(network, selector)
             removed |= np.isin(links.source, switches)
             removed |= np.isin(links.target, switches)
     return removed
-
-
-@contextmanager
-def _located(where: str) -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        raise error.at(where) from None
 
 
 _MOST_NAMED = 8

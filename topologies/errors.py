@@ -4,15 +4,25 @@ Checks of single values that many records make raise it.
 
 What a message quotes is bounded and escaped here, in one place: a value of a megabyte
 or an escape sequence in a name never reaches a terminal or a report.
+
+A short `repr` for records that hold a lot: what is inside is counted, not written.
+
+The `repr` of a dataclass writes everything that hangs below it, which for a result is
+hundreds of thousands of characters. Records that people look at in a console set
+``__repr__ = short_repr`` instead.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import fields, is_dataclass
 from datetime import date, time
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+
+import numpy as np
 
 MOST_LISTED = 20
 """Most mistakes of one input that are listed; the others are counted."""
@@ -195,6 +205,15 @@ class _Noted:
 
 
 @contextmanager
+def located(where: str, separator: str = ".") -> Iterator[None]:
+    """Prefix the location of an `InputError` that is raised meanwhile."""
+    try:
+        yield
+    except InputError as error:
+        raise error.at(where, separator) from None
+
+
+@contextmanager
 def naming(file: Path | None) -> Iterator[None]:
     """Prefix the location of an `InputError` with the file that it is in, if any."""
     try:
@@ -334,3 +353,81 @@ def check_choice(where: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         expected = " or ".join(f'"{choice}"' for choice in choices)
         raise InputError("unknown choice", where=where, got=value, expected=expected)
+
+
+MOST = 1_500
+"""Characters of a record's `repr`."""
+
+_MOST_VALUE = 80
+"""Characters of one value's."""
+
+_MOST_ENTRIES = 25
+"""Of a list that is written out, if it is as short as that."""
+
+_DEEPEST_RECORD = 2
+"""Records and lists inside each other that are looked into."""
+
+
+def short_repr(record: Any) -> str:
+    """Return the class of a dataclass's record and its fields, each in a few words.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Many:
+    ...     name: str
+    ...     times: list[int]
+    ...     __repr__ = short_repr
+    >>> Many("steps", list(range(1000)))
+    Many(name='steps', times=<list of 1,000>)
+    """
+    text = _record(record, _DEEPEST_RECORD)
+    return text if len(text) <= MOST else f"{text[:MOST]}..)"
+
+
+def shortened(value: object, depth: int = _DEEPEST_RECORD) -> str:
+    """Return what a value is in at most a line; what is deeper inside is counted."""
+    kind = type(value).__name__
+    if isinstance(value, np.ndarray):
+        shape = " x ".join(str(length) for length in value.shape) or "1"
+        return f"<array of {shape}, {value.dtype}>"
+    if isinstance(value, str | bytes):
+        return shown(value, _MOST_VALUE)
+    count, text = "", ""
+    if isinstance(value, Mapping | Sequence | Set) and not isinstance(value, range):
+        count = f" of {len(value):,}"
+        if depth and len(value) <= _MOST_ENTRIES:
+            text = _entries(value, depth - 1)
+    elif is_dataclass(value):
+        text = _record(value, depth - 1) if depth else ""
+    else:
+        text = repr(value)
+    return text if 0 < len(text) <= _MOST_VALUE else f"<{kind}{count}>"
+
+
+def _record(record: Any, depth: int) -> str:
+    parts = [
+        f"{one.name}={shortened(getattr(record, one.name), depth)}"
+        for one in fields(record)
+    ]
+    return f"{type(record).__name__}({', '.join(parts)})"
+
+
+def _entries(value: Any, depth: int) -> str:
+    """Return the `repr` of a few values, each of them shortened."""
+    if isinstance(value, Mapping):
+        items = (
+            f"{shortened(key, depth)}: {shortened(one, depth)}"
+            for key, one in value.items()
+        )
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        pairs = zip(value._fields, value, strict=True)
+        items = (f"{name}={shortened(one, depth)}" for name, one in pairs)
+        return f"{type(value).__name__}({', '.join(items)})"
+    items = (shortened(one, depth) for one in value)
+    if isinstance(value, tuple):
+        return f"({', '.join(items)}{',' if len(value) == 1 else ''})"
+    opening, closing = ("{", "}") if isinstance(value, Set) else ("[", "]")
+    return f"{opening}{', '.join(items)}{closing}"

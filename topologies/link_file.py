@@ -13,13 +13,12 @@ The file is TOML::
 """
 
 import difflib
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from topologies.errors import InputError, Problems
+from topologies.errors import InputError, Problems, located
 from topologies.input_file import parse_toml, read_file
 from topologies.units import parse_quantity
 
@@ -34,8 +33,6 @@ MAX_FILE = 2_000_000
 
 MAX_NAME = 100
 """Characters of a vertex's name, which reports and figures write out."""
-
-T = TypeVar("T")
 
 _NEEDED_EXAMPLES = MappingProxyType(
     {
@@ -87,11 +84,9 @@ def read_link_file(path: Path) -> LinkList:
         If it cannot be read, is not TOML, or a setting is wrong; with file and
         setting.
     """
-    try:
+    with located(str(path), ": "):
         table = parse_toml(_content(path))
         return _LinkFile(table).read()
-    except InputError as error:
-        raise error.at(str(path), ": ") from None
 
 
 def link_file_bytes(path: Path) -> bytes:
@@ -102,10 +97,8 @@ def link_file_bytes(path: Path) -> bytes:
     InputError
         If it cannot be read, with the file.
     """
-    try:
+    with located(str(path), ": "):
         return _content(path)
-    except InputError as error:
-        raise error.at(str(path), ": ") from None
 
 
 def _content(path: Path) -> bytes:
@@ -240,7 +233,8 @@ class _LinkFile:
         known = (str(text), dimension) if isinstance(text, str) else None
         if known in self.quantities:
             return self.quantities[known]
-        value = _located(key, partial(parse_quantity, text, dimension))
+        with located(key):
+            value = parse_quantity(text, dimension)
         if known:
             self.quantities[known] = value
         return value
@@ -271,13 +265,6 @@ def _check_name(where: str, name: object, expected: str) -> None:
             expected=f"one line of at most {MAX_NAME} readable characters, "
             'e.g. "leaf 0"',
         )
-
-
-def _located(where: str, read: Callable[[], T]) -> T:
-    try:
-        return read()
-    except InputError as error:
-        raise error.at(where) from None
 
 
 def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...]) -> None:

@@ -14,8 +14,7 @@ import numpy as np
 
 from topologies.accelerators import Host
 from topologies.arrays import BoolArray, FloatArray, Int32Array, IntArray
-from topologies.errors import InputError
-from topologies.short_repr import short_repr
+from topologies.errors import InputError, short_repr
 
 Family = Literal["tree", "torus", "custom"]
 """What routes follow: a tree's switches, dimensions, or what is shortest."""

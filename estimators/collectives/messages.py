@@ -364,11 +364,11 @@ def exchange_rates(
     network
         Where the devices are.
     operation
-        One of `estimators.collectives.algorithms.OPERATIONS`.
+        One of `estimators.collectives.cost.OPERATIONS`.
     groups
         Device numbers, shape ``(stages, groups, n)``.
     algorithm
-        One of `estimators.collectives.algorithms.ALGORITHM_NAMES`.
+        One of `estimators.collectives.cost.ALGORITHM_NAMES`.
     together
         Whether the stages, too, communicate at the same time; then the phases of
         one number are.

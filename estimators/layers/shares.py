@@ -188,24 +188,16 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     tp, groups = degrees.tp, spec.num_query_groups
     if tp > 1 and spec.whole_because:
         return f"tensor_model_parallel_size {tp}, but {spec.whole_because}"
-    for name in ("num_attention_heads", *_inner_widths(spec)):
+    # Heads of Mamba-2 are split with their groups, as in Megatron Core's MambaMixer.
+    names = ["num_attention_heads", *_inner_widths(spec)]
+    names += ["moe_shared_expert_intermediate_size"]
+    names += ["mamba_num_groups"] * spec.has_mamba
+    for name in names:
         if getattr(spec, name) % tp:
             return (
                 f"tensor_model_parallel_size {tp} does not divide "
                 f"{name} {getattr(spec, name)}"
             )
-    if spec.moe_shared_expert_intermediate_size % tp:
-        return (
-            f"tensor_model_parallel_size {tp} does not divide "
-            "moe_shared_expert_intermediate_size "
-            f"{spec.moe_shared_expert_intermediate_size}"
-        )
-    if spec.has_mamba and spec.mamba_num_groups % tp:
-        # Heads are split with their groups, as in Megatron Core's MambaMixer.
-        return (
-            f"tensor_model_parallel_size {tp} does not divide "
-            f"mamba_num_groups {spec.mamba_num_groups}"
-        )
     if groups % tp and tp % groups:
         return (
             f"tensor_model_parallel_size {tp} is neither a divisor nor a multiple of "

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, OperatorWork
-from estimators.models import attention, experts, layers
+from estimators.models import attention, layers
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
-from estimators.tracing.recorder import record_layer
+from estimators.tracing.rules import record_layer
 
 DROPOUT = 0.1
 """Probability at which dropout is measured; its time does not depend on it."""
@@ -285,16 +285,16 @@ def _routing(tokens: int, h: int) -> Iterator[OperatorCase]:
     chosen = Given((tokens, TOPK), NUM_EXPERTS)
     yield OperatorCase(
         operation="top-k",
-        part=lambda: experts.TopK(TOPK),
+        part=lambda: layers.TopK(TOPK),
         inputs=(Given((tokens, NUM_EXPERTS)),),
     )
     yield OperatorCase(
         operation="dispatch",
-        part=lambda: experts.TokenDispatch(NUM_EXPERTS),
+        part=lambda: layers.TokenDispatch(NUM_EXPERTS),
         inputs=(Given((tokens, h)), chosen),
     )
     yield OperatorCase(
         operation="combine",
-        part=experts.TokenCombine,
+        part=layers.TokenCombine,
         inputs=(Given((tokens * TOPK, h)), Given((tokens, TOPK)), chosen),
     )

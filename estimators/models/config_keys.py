@@ -12,10 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from estimators.models.library import HYBRID_KINDS
 from estimators.models.limits import MAMBA_SIZES
 from estimators.models.spec import TransformerSpec
-from estimators.models.words import HYBRID_KINDS
-from topologies.errors import InputError, Problems
+from topologies.errors import InputError, Problems, located
 from topologies.input_file import read_json
 
 MAX_FILE = 1_000_000
@@ -118,10 +118,8 @@ class ConfigFile:
                 got=values,
                 expected='an object, e.g. {"hidden_size": 2560, ...}',
             )
-        try:
+        with located(key):
             return ConfigFile(values).read(reader)
-        except InputError as error:
-            raise error.at(key) from None
 
     def find(self, key: str, default: Any = None) -> Any:
         """Return what stands under a key, or the default if there is no such key."""

@@ -1,4 +1,21 @@
-"""The families of models by name, and layers built from a specification.
+"""The families of models by name: decoders, and layers built from a specification.
+
+The blocks of a model: what mixes tokens, and what looks at each by itself.
+
+A kind of block is the name of its mixer and that of its feed-forward layer, joined by
+``"+"``; either may be missing (`TransformerSpec.block_pattern`).
+
+Multi-token prediction: layers that predict tokens further ahead, and their losses.
+
+Layer ``d`` (from 0) stands between the final norm and the head. It joins the hidden
+states of the layer before it with the embedding of the token that comes ``d + 1``
+later, each normalised, projects both to the model's width and passes them through a
+block of its own [1]_. Word embedding and output layer are the model's. Hidden states of
+the model and of each depth leave side by side, and the head finds a loss for each, as
+in Megatron Core's ``MultiTokenPredictionLayer``: the last stage of a pipeline holds a
+copy of the word embedding for them, whose gradients it adds up with the first stage.
+
+The families of models by name, and layers built from a specification.
 
 A family is what its layers are built of. GPT-2, GPT-3, GPT-NeoX (LayerNorm, GELU,
 biases, learned or rotary positions) and Llama 2, Llama 3, Mistral (RMSNorm, SwiGLU,
@@ -6,6 +23,11 @@ rotary positions, grouped heads) consist of the modules of every pre-LN decoder:
 specifications make the difference.
 
 This is the door to torch: import it only where modules are really needed.
+
+References
+----------
+.. [1] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2, equations 21
+   to 25.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,14 +36,13 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # its customary name
 
-from estimators.models.decoder import (
-    FinalNorm,
-    LanguageModelHead,
-    MultiTokenHead,
-    MultiTokenPrediction,
-    WordEmbedding,
-    build_block,
+from estimators.models.attention import (
+    ChunkedSelfAttention,
+    build_attention,
+    build_unturned_attention,
+    build_window_attention,
 )
 from estimators.models.encoders import (
     BertBlock,
@@ -31,6 +52,18 @@ from estimators.models.encoders import (
     VisionEmbedding,
     build_t5_block,
 )
+from estimators.models.layers import (
+    MLP,
+    CrossEntropy,
+    MambaMixer,
+    MoELayer,
+    PositionEmbedding,
+    Scale,
+    SoftCap,
+    VocabParallelEmbedding,
+    VocabParallelLinear,
+    build_norm,
+)
 from estimators.models.limits import NUM_CHANNELS
 from estimators.models.spec import (
     DECODER_BLOCK,
@@ -38,6 +71,258 @@ from estimators.models.spec import (
     FIRST_DECODER_BLOCK,
     TransformerSpec,
 )
+from topologies.errors import InputError
+
+
+class WordEmbedding(nn.Module):
+    """Word embedding, scaled, with positions or normalised where it is; dropout."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        learned = spec.position_embedding_type == "learned"
+        rows, width = spec.max_position_embeddings, spec.hidden_size
+        self.word_embeddings = VocabParallelEmbedding(spec.vocab_size, width)
+        self.scale = Scale(width**0.5) if spec.scale_embeddings else nn.Identity()
+        self.position_embeddings = PositionEmbedding(rows, width) if learned else None
+        self.norm = build_norm(spec) if spec.embedding_layernorm else nn.Identity()
+        self.dropout = nn.Dropout(spec.hidden_dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the first hidden states of token ids (batch, sequence)."""
+        hidden: Tensor = self.scale(self.word_embeddings(tokens))
+        if self.position_embeddings is not None:
+            hidden = self.position_embeddings(hidden)
+        output: Tensor = self.dropout(self.norm(hidden))
+        return output
+
+
+class TransformerBlock(nn.Module):
+    """A block of two branches, each normalised before or behind it, or both.
+
+    Branches follow each other, or read the same hidden states.
+
+    Parameters
+    ----------
+    spec
+        The architecture.
+    mixer
+        Branch that lets tokens see each other, if there is one.
+    mlp
+        Branch that looks at each token by itself, if there is one.
+    """
+
+    def __init__(
+        self, spec: TransformerSpec, mixer: nn.Module | None, mlp: nn.Module | None
+    ) -> None:
+        super().__init__()
+        self.parallel = spec.parallel_residual
+        self.shares_norm = spec.norm_placement == "shared" and mixer is not None
+        self.input_norm = _norm(spec, mixer, "pre", "sandwich", "shared")
+        self.self_attention = mixer
+        self.post_attention_norm = _norm(spec, mixer, "post", "sandwich")
+        self.attention_dropout = nn.Dropout(spec.hidden_dropout)
+        self.pre_mlp_norm = _norm(spec, mlp, "pre", "sandwich")
+        self.mlp = mlp
+        self.post_mlp_norm = _norm(spec, mlp, "post", "sandwich")
+        self.mlp_dropout = nn.Dropout(spec.hidden_dropout)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return hidden states of the same shape."""
+        entering, normed = hidden, hidden
+        if self.self_attention is not None:
+            normed = self.input_norm(entering)
+            branch = self.post_attention_norm(self.self_attention(normed))
+            hidden = entering + self.attention_dropout(branch)
+        if self.mlp is not None:
+            if not self.shares_norm:
+                normed = self.pre_mlp_norm(entering if self.parallel else hidden)
+            branch = self.post_mlp_norm(self.mlp(normed))
+            hidden = hidden + self.mlp_dropout(branch)
+        return hidden
+
+
+def _norm(
+    spec: TransformerSpec, branch: nn.Module | None, *placements: str
+) -> nn.Module:
+    """Return a norm of a branch, or nothing where norms are placed elsewhere."""
+    if branch is None or spec.norm_placement not in placements:
+        return nn.Identity()
+    return build_norm(spec)
+
+
+class FinalNorm(nn.Module):
+    """The norm between the last block and the output layer."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        self.norm = build_norm(spec)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return hidden states of the same shape."""
+        output: Tensor = self.norm(hidden)
+        return output
+
+
+class LanguageModelHead(nn.Module):
+    """Output layer and loss of a decoder."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        self.output_layer = VocabParallelLinear(
+            spec.hidden_size, spec.vocab_size, bias=False
+        )
+        cap = spec.final_logit_softcapping
+        self.soft_cap = SoftCap(cap) if cap else nn.Identity()
+        self.loss = CrossEntropy()
+
+    def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss over all tokens."""
+        logits = self.soft_cap(self.output_layer(hidden))
+        loss: Tensor = self.loss(logits, labels)
+        return loss
+
+
+MIXERS: Mapping[str, Callable[[TransformerSpec], nn.Module]] = MappingProxyType(
+    {
+        "attention": build_attention,
+        "window": build_window_attention,
+        "chunked": ChunkedSelfAttention,
+        "unturned": build_unturned_attention,
+        "mamba": MambaMixer,
+    }
+)
+"""Name of a mixer -> its builder."""
+
+FEED_FORWARDS: Mapping[str, Callable[[TransformerSpec], nn.Module]] = MappingProxyType(
+    {"dense": MLP, "experts": MoELayer}
+)
+"""Name of a feed-forward layer -> its builder."""
+
+
+def build_block(spec: TransformerSpec, kind: str) -> nn.Module:
+    """Return a block of some kind.
+
+    Raises
+    ------
+    InputError
+        If there is no such kind.
+    """
+    parts = kind.split("+")
+    mixers = [MIXERS[part](spec) for part in parts[:1] if part in MIXERS]
+    layers = [FEED_FORWARDS[part](spec) for part in parts[-1:] if part in FEED_FORWARDS]
+    if not len(mixers) + len(layers) == len(parts) > 0:
+        raise InputError(
+            "no such kind of block",
+            where="block_pattern",
+            got=kind,
+            expected=f"{_names(MIXERS)}, {_names(FEED_FORWARDS)}, or one of either "
+            'joined by "+"',
+        )
+    return TransformerBlock(
+        spec, mixers[0] if mixers else None, layers[0] if layers else None
+    )
+
+
+def _names(table: Mapping[str, object]) -> str:
+    return ", ".join(f'"{name}"' for name in table)
+
+
+LOSS_SCALE = 0.1
+"""Weight of the losses of all depths together; Megatron-LM's default of
+``mtp_loss_scaling_factor``."""
+
+
+class LaterTokenEmbedding(VocabParallelEmbedding):
+    """The word embedding, of tokens that come later."""
+
+    def __init__(self, spec: TransformerSpec, depth: int) -> None:
+        super().__init__(spec.vocab_size, spec.hidden_size)
+        self.ahead = depth + 1
+        self.is_held_already = depth > 0 or spec.tie_word_embeddings
+        """Whether another layer of the last stage holds the same weight."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return vectors of the tokens that come `ahead` later."""
+        return super().forward(tokens.roll(-self.ahead, -1))
+
+
+class Concatenation(nn.Module):
+    """Put tensors side by side along one axis."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return both as one tensor."""
+        return torch.cat((first, second), self.axis)
+
+
+class MultiTokenPrediction(nn.Module):
+    """One depth: two norms, a projection, a block, a norm."""
+
+    def __init__(self, spec: TransformerSpec, block: nn.Module, depth: int) -> None:
+        super().__init__()
+        self.num_parts = depth + 1
+        self.embedding = LaterTokenEmbedding(spec, depth)
+        self.enorm = build_norm(spec)
+        self.hnorm = build_norm(spec)
+        self.join = Concatenation(-1)
+        self.eh_proj = nn.Linear(2 * spec.hidden_size, spec.hidden_size, bias=False)
+        self.transformer_layer = block
+        self.final_norm = build_norm(spec)
+        self.append = Concatenation(1)
+
+    def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """Return the hidden states that came, and those of this depth behind them."""
+        last = self.num_parts - 1
+        before = hidden.chunk(self.num_parts, 1)[last] if last else hidden
+        joined = self.join(self.enorm(self.embedding(tokens)), self.hnorm(before))
+        ahead = self.final_norm(self.transformer_layer(self.eh_proj(joined)))
+        output: Tensor = self.append(hidden, ahead)
+        return output
+
+
+class LaterCrossEntropy(nn.Module):
+    """Loss in fp32 over a vocabulary that may be split, of tokens that come later."""
+
+    def __init__(self, ahead: int, scale: float) -> None:
+        super().__init__()
+        self.ahead, self.scale = ahead, scale
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss, scaled."""
+        rows, later = logits.flatten(0, -2).float(), labels.roll(-self.ahead, -1)
+        return F.cross_entropy(rows, later.flatten()) * self.scale
+
+
+class MultiTokenHead(nn.Module):
+    """Output layer of the model and of each depth, one loss after the other."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        self.num_parts = spec.mtp_num_layers + 1
+        self.output_layer = VocabParallelLinear(
+            spec.hidden_size, spec.vocab_size, bias=False
+        )
+        cap = spec.final_logit_softcapping
+        self.soft_cap = SoftCap(cap) if cap else nn.Identity()
+        self.loss = CrossEntropy()
+        scale = LOSS_SCALE / spec.mtp_num_layers
+        self.later_losses = nn.ModuleList(
+            LaterCrossEntropy(ahead, scale) for ahead in range(1, self.num_parts)
+        )
+
+    def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """Return the model's loss and those of all depths."""
+        parts = hidden.chunk(self.num_parts, 1)
+        logits = self.soft_cap(self.output_layer(parts[0]))
+        total: Tensor = self.loss(logits, labels)
+        for place, loss in enumerate(self.later_losses, 1):
+            logits = self.soft_cap(self.output_layer(parts[place]))
+            total = total + loss(logits, labels)
+        return total
+
 
 Builder = Callable[[TransformerSpec], nn.Module]
 

@@ -7,7 +7,7 @@
 ``inside``
     Key of the object that holds all others.
 ``fields``
-    Word of `estimators.models.words` -> the key that says it, keys of which the first
+    Word of `estimators.models.library` -> the key that says it, keys of which the first
     that a file has says it, or a `Lookup`.
 ``require``
     Key -> the values that it may have, if a file has it, or a `Requirement`. Others
@@ -32,10 +32,10 @@ from types import MappingProxyType
 from typing import Any
 
 from estimators.models.config_keys import COMPUTED, ConfigFile, read_config
+from estimators.models.library import build_spec, read_tables, resolve_table
 from estimators.models.limits import MAX_LAYERS
 from estimators.models.spec import TransformerSpec, with_sequence_length
-from estimators.models.words import build_spec, read_tables, resolve_table
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.input_file import file_in
 from topologies.notices import notices
 
@@ -243,7 +243,7 @@ def load_huggingface(
         a key is missing or has an unexpected value. The message names file and key.
     """
     file = file_in(path, "config.json")
-    try:
+    with located(str(file), ": "):
         config = read_config(file)
         model_type = config.value(str, "model_type")
         config.problems.refuse()
@@ -260,8 +260,6 @@ def load_huggingface(
             notices().remark(f"note: {file.name}: {sentence}")
         if sequence_length is not None:
             spec = with_sequence_length(spec, sequence_length)
-    except InputError as error:
-        raise error.at(str(file), separator=": ") from None
     return spec
 
 

@@ -64,7 +64,7 @@ class TransformerSpec:
 
     block_pattern: tuple[str, ...] = ()
     """Kind of each block in turn, where they are not all alike: its mixer and its
-    feed-forward layer, keys of `estimators.models.decoder.MIXERS` and
+    feed-forward layer, keys of `estimators.models.families.MIXERS` and
     `FEED_FORWARDS`, joined by ``"+"``; either may be missing. Those of encoder and
     decoder are `encoder_decoder_pattern`."""
 

@@ -37,7 +37,7 @@ from estimators.layers.work import OperatorWork
 from estimators.models.spec import TransformerSpec
 from estimators.operators.roofline import OperatorTime
 from topologies.arrays import FloatArray
-from topologies.errors import InputError, Problems
+from topologies.errors import InputError, Problems, located
 from topologies.input_file import Value, read_json
 
 FORMAT = "nestsim profile 1"
@@ -250,11 +250,9 @@ def read_profile(file: Path) -> Profile:
         If there is none, or it is damaged.
     """
     expected = "a file that nestsim profile wrote"
-    try:
+    with located(str(file), ": "):
         data = read_json(file, expected=expected, most_bytes=MAX_FILE)
         return Profile.from_json(data)
-    except InputError as error:
-        raise error.at(str(file), ": ") from None
 
 
 def write_profile(profile: Profile, file: Path) -> None:

@@ -23,7 +23,7 @@ from topologies.user_cache import cache_folder, read_sealed, write_sealed
 _MOST_BYTES = 4 * 2**20
 """Longest file that is read as a trace, which takes some kB [byte]."""
 
-_SOURCES = ("tracing/*.py", "models/*.py", "models/architectures/*.py")
+_SOURCES = ("tracing/*.py", "models/*.py")
 
 
 def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> LayerGraph:
@@ -57,7 +57,7 @@ def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
         example_inputs,
         leaving_states,
     )
-    from estimators.tracing.recorder import record_layer
+    from estimators.tracing.rules import record_layer
 
     ids, labels = example_inputs(spec)
     left = leaving_states(spec)

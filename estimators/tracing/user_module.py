@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,12 +70,11 @@ class UserModule:
             no chain of blocks. The message does not name the setting.
         """
         source = read_file(self.file, expected=_EXPECTED, most_bytes=MAX_FILE)
-        content = json.dumps([self.function, self.sequence_length, self.arguments])
-        key = hashlib.sha256(source + content.encode()).hexdigest()
         notices().remark(f"note: runs {self.file.name}, which [model] module names")
-        if key not in _TRACED:
-            _TRACED[key] = self._traced(source)
-        graph, whole = _TRACED[key]
+        arguments = json.dumps(self.arguments)
+        graph, whole = _traced(
+            self.file, self.function, self.sequence_length, arguments, source
+        )
         if whole and not graph.spec.whole_because:
             others = f" and {len(whole) - _MOST_NAMED} more" * (
                 len(whole) > _MOST_NAMED
@@ -91,7 +91,8 @@ class UserModule:
             )
         return TracedModule(graph, hashlib.sha256(source).hexdigest())
 
-    def _traced(self, source: bytes) -> tuple[LayerGraph, tuple[str, ...]]:
+    def trace_source(self, source: bytes) -> tuple[LayerGraph, tuple[str, ...]]:
+        """Return what is traced of the file with this text."""
         from estimators.tracing.module_graph import module_graph, takes_labels
         from estimators.tracing.user_nodes import trace_shapes
 
@@ -168,8 +169,20 @@ _TRACEABLE = (
     "code that torch.fx can trace with tensors that have shapes and no numbers: no "
     "branch on a tensor's numbers, no item(), nothing written into a tensor"
 )
-_TRACED: dict[str, tuple[LayerGraph, tuple[str, ...]]] = {}
-"""Hash of a file's text, function and arguments -> what was traced of it."""
+
+
+@lru_cache(maxsize=16)
+def _traced(
+    file: Path, function: str, sequence_length: int, arguments: str, source: bytes
+) -> tuple[LayerGraph, tuple[str, ...]]:
+    """Return what was traced of a file's text, with arguments as JSON."""
+    module = UserModule(
+        file=file,
+        function=function,
+        sequence_length=sequence_length,
+        arguments=json.loads(arguments),
+    )
+    return module.trace_source(source)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from nestsim.commands.report import ScenarioReport
 from nestsim.running.progress import sentences_of, shown_progress
 from nestsim.scenario.load import Scenario
 from planner.explain.request import Request
-from planner.plans.json_file import read_plan
+from planner.plans.written import read_plan
 from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.errors import InputError, naming

@@ -26,8 +26,7 @@ from nestsim.running.progress import fact_text, html_of, html_table, shown_progr
 from nestsim.scenario.errors import nearest, one_of
 from nestsim.scenario.load import Scenario
 from planner.work import Progress
-from topologies.errors import InputError
-from topologies.short_repr import MOST
+from topologies.errors import MOST, InputError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,11 +1,10 @@
 """Clouds of points over logarithmic axes, lines, and bands around equality."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from nestsim.document.drawing import (
+    TIP,
     Drawing,
     drawing,
+    number_field,
     plain_field,
     records,
     rounded,
@@ -21,17 +20,18 @@ def scatter_drawing(figure: Scatter) -> Drawing:
     """Return the points, with lines and shaded bands below them."""
     across = _axis("x", figure.across, figure.reach)
     down = _axis("y", figure.up, figure.heights)
-    data: dict[str, list[Any]] = {
-        name: [] for name in ("x", "y", "low", "high", "colour", "tip")
-    }
-    for number, cloud in enumerate(figure.clouds):
-        for point in cloud.points:
-            data["x"].append(rounded(point.x))
-            data["y"].append(rounded(point.y))
-            for name, end in (("low", point.low), ("high", point.high)):
-                data[name].append(rounded(point.y if end is None else end))
-            data["colour"].append(line_colour(number))
-            data["tip"].append(point.tip)
+    points = [
+        {
+            "x": rounded(point.x),
+            "y": rounded(point.y),
+            "low": rounded(point.y if point.low is None else point.low),
+            "high": rounded(point.y if point.high is None else point.high),
+            "colour": line_colour(number),
+            "tip": point.tip,
+        }
+        for number, cloud in enumerate(figure.clouds)
+        for point in cloud.points
+    ]
     places, colour = {"x": across, "y": down}, plain_field("colour")
     return drawing(
         *_equality(figure, across, down),
@@ -46,11 +46,8 @@ def scatter_drawing(figure: Scatter) -> Drawing:
         },
         *(
             {
-                "data": _data_of(
-                    {
-                        "x": [rounded(x) for x, _ in cloud.line],
-                        "y": [rounded(y) for _, y in cloud.line],
-                    }
+                "data": records(
+                    [{"x": rounded(x), "y": rounded(y)} for x, y in cloud.line]
                 ),
                 "mark": {
                     "type": "line",
@@ -68,22 +65,21 @@ def scatter_drawing(figure: Scatter) -> Drawing:
             "encoding": {
                 **places,
                 "fill": colour,
-                "tooltip": {"field": "tip", "type": "nominal"},
+                "tooltip": TIP,
             },
         },
         height=_HEIGHT,
-        data=_data_of(data),
+        data=records(points),
     )
 
 
 def _axis(field: str, title: str, ends: tuple[float, float]) -> Drawing:
     domain = [*map(rounded, ends)]
-    return {
-        "field": field,
-        "type": "quantitative",
-        "scale": {"type": "log", "domain": domain, "nice": False, "clamp": True},
-        "axis": {"title": title, "tickCount": 6, "format": "~g", "grid": False},
-    }
+    return number_field(
+        field,
+        scale={"type": "log", "domain": domain, "nice": False, "clamp": True},
+        axis={"title": title, "tickCount": 6, "format": "~g", "grid": False},
+    )
 
 
 def _equality(figure: Scatter, across: Drawing, down: Drawing) -> list[Drawing]:
@@ -93,12 +89,15 @@ def _equality(figure: Scatter, across: Drawing, down: Drawing) -> list[Drawing]:
     ends = figure.reach
     layers: list[Drawing] = []
     for band in (*figure.bands, 0.0):
-        rows = _data_of(
-            {
-                "x": [rounded(end) for end in ends],
-                "y": [rounded(end * (1.0 - band)) for end in ends],
-                "high": [rounded(end * (1.0 + band)) for end in ends],
-            }
+        rows = records(
+            [
+                {
+                    "x": rounded(end),
+                    "y": rounded(end * (1.0 - band)),
+                    "high": rounded(end * (1.0 + band)),
+                }
+                for end in ends
+            ]
         )
         mark: Drawing = {"type": "line", "stroke": "var(--ink)", "strokeWidth": 1}
         shown: Drawing = {"x": across, "y": down}
@@ -109,9 +108,3 @@ def _equality(figure: Scatter, across: Drawing, down: Drawing) -> list[Drawing]:
             {"data": rows, "mark": {**mark, "tooltip": None}, "encoding": shown}
         )
     return layers
-
-
-def _data_of(columns: Mapping[str, Sequence[Any]]) -> Drawing:
-    """Return columns of one length as the data of a drawing."""
-    lines = zip(*columns.values(), strict=True)
-    return records([dict(zip(columns, line, strict=True)) for line in lines])

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from estimators.grouping import PLAIN_GROUPING, Grouping
-from nestsim.simulator.outcome import MOST_SIMPY_EVENTS
+from nestsim.simulator.system import MOST_SIMPY_EVENTS
 from planner.step.plan import Offload, Plan, Stage
 from planner.work import Spent
 from topologies.units import format_duration, format_money, format_size

@@ -17,7 +17,7 @@ from planner.frameworks.framework import PRESETS
 from planner.step.fleet import DeviceKind, Fleet
 from topologies.builders import build_network
 from topologies.degrade import Degradation, degrade, slowdowns
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 
 if TYPE_CHECKING:
     from estimators.software import Software
@@ -40,10 +40,8 @@ def cluster_network(scenario: "Scenario") -> "Network":
     network = _built_network(scenario)
     if scenario.degradation is None:
         return network
-    try:
+    with located(_WHERE):
         return degrade(network, scenario.degradation)
-    except InputError as error:
-        raise error.at(_WHERE) from None
 
 
 def _built_network(scenario: "Scenario") -> "Network":

@@ -27,8 +27,8 @@ from nestsim.scenario.load import Scenario
 from nestsim.scenario.simulation import SimulationSpec
 from nestsim.simulator.jittered import jittered_times
 from nestsim.simulator.noise import Jitter
-from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay, replayed_time
+from nestsim.simulator.system import Replay
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
@@ -41,8 +41,8 @@ from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.search import Replays
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
+from planner.step.memory import stage_rooms
 from planner.step.plan import Plan
-from planner.step.room import stage_rooms
 from planner.work import Progress, Work
 from topologies.arrays import FloatArray
 from topologies.errors import InputError

@@ -26,7 +26,7 @@ from nestsim.evaluate.uncertainty import (
 )
 from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.scenario.load import Scenario
-from nestsim.simulator.outcome import MOST_SIMPY_EVENTS
+from nestsim.simulator.system import MOST_SIMPY_EVENTS
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.explain import explain
@@ -39,11 +39,11 @@ from planner.plans.checks import check_plan
 from planner.rivals.protocol import PlannerOutcome
 from planner.search.thriftiest import fullest_stage
 from planner.step.execution import Workload
+from planner.step.memory import is_within
 from planner.step.plan import Plan
-from planner.step.room import is_within
 from planner.step.schedules import find_schedule
 from planner.work import Progress
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.network import Network
 
 
@@ -383,19 +383,15 @@ def price_table_plan(
             where="plan",
             expected="a table [plan] in the scenario, or --plan PLAN.json",
         )
-    try:
+    with located("plan"):
         return price_plan(
             network, workload, build_plan(network, workload, scenario.plan)
         )
-    except InputError as error:
-        raise error.at("plan") from None
 
 
 def _price_file_plan(
     network: Network, workload: Workload, plan: Plan, source: str
 ) -> PricedPlan:
-    try:
+    with located(source, ": "):
         check_plan(workload, plan, network.num_devices)
         return price_plan(network, workload, with_algorithms(network, workload, plan))
-    except InputError as error:
-        raise error.at(source, ": ") from None

@@ -22,17 +22,17 @@ from nestsim.evaluate.uncertainty import Band, MemoryNeed
 from nestsim.evaluate.verdict import Verdict
 from nestsim.scenario.assertions import Assertion
 from nestsim.scenario.hardware.accelerator import DeviceGroup
-from nestsim.simulator.outcome import Replay
+from nestsim.simulator.system import Replay
 from planner.cost.objective import PricedPlan
 from planner.explain.explain import Explanation
 from planner.search.launchable import BrokenRule
 from planner.step.execution import Execution
+from planner.step.memory import judge_room
 from planner.step.plan import Plan
-from planner.step.room import judge_room
 from planner.work import Spent
 from topologies.accelerators import Accelerator
+from topologies.errors import short_repr
 from topologies.network import Network
-from topologies.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

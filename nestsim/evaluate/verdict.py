@@ -22,12 +22,11 @@ import numpy as np
 from nestsim.evaluate.uncertainty import MemoryBand, MemoryNeed
 from nestsim.simulator.build import Model, build_model
 from nestsim.simulator.flows import Flows
-from nestsim.simulator.outcome import SPAN_KINDS, Replay
 from nestsim.simulator.replay import ReplaySettings, fold_model, run_system
-from nestsim.simulator.system import Incidence, Run
+from nestsim.simulator.system import SPAN_KINDS, Incidence, Replay, Run
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
-from planner.step.room import host_room, host_sentence, is_within, judge_room
+from planner.step.memory import host_room, host_sentence, is_within, judge_room
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Links, Network
 from topologies.units import format_duration, format_size

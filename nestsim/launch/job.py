@@ -46,7 +46,7 @@ _IN_SWITCHES: Mapping[str, str] = MappingProxyType(
         "with its SHARP plug-in and NCCL_COLLNET_ENABLE=1.",
     }
 )
-"""Algorithm of `estimators.collectives.algorithms.IN_NETWORK` -> what a launch needs
+"""Algorithm of `estimators.collectives.cost.IN_NETWORK` -> what a launch needs
 for it (NCCL, "Environment Variables")."""
 
 

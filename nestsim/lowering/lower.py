@@ -23,19 +23,19 @@ import numpy as np
 
 from estimators.layers.work import LayerTable
 from estimators.training import ParameterBytes
-from nestsim.lowering.notes import (
-    execution_notes,
-    left_out_level_notes,
-    mixed_device_notes,
-)
-from nestsim.lowering.passes import Experts, Pass, StagePasses
-from nestsim.lowering.step_end import (
+from nestsim.lowering.collectives import (
     StepCollective,
     StepEnd,
     collective_phases,
     gather_buckets,
     reduce_buckets,
 )
+from nestsim.lowering.notes import (
+    execution_notes,
+    left_out_level_notes,
+    mixed_device_notes,
+)
+from nestsim.lowering.passes import Experts, Pass, StagePasses
 from nestsim.lowering.traffic import Message, StageTraffic
 from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.work import (
@@ -61,6 +61,7 @@ from planner.step import recompute
 from planner.step.execution import Workload
 from planner.step.exposure import PassProgress, bucket_parameters
 from planner.step.fleet import ActorKinds
+from planner.step.instructions import BACKWARD, FORWARD, USUAL_KIND, WEIGHT
 from planner.step.ledger import AFTER_OPTIMIZER, BEFORE_OPTIMIZER, LEDGER
 from planner.step.memory import (
     SECOND_COPY,
@@ -70,14 +71,7 @@ from planner.step.memory import (
 )
 from planner.step.offload import STAGING, is_beside_passes
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import (
-    BACKWARD,
-    FORWARD,
-    SCHEDULES,
-    USUAL_KIND,
-    WEIGHT,
-    find_schedule,
-)
+from planner.step.schedules import SCHEDULES, find_schedule
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 

@@ -27,22 +27,15 @@ from estimators.layers.work import LayerTable
 from nestsim.lowering.traffic import Message, StageTraffic, layer_messages
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move, Moves
-from planner.cost.groups import can_overlap
 from planner.cost.passes import sent_in_pass, stage_transfers
-from planner.cost.rates import PlacementRates
+from planner.cost.rates import PlacementRates, can_overlap
 from planner.step import recompute
 from planner.step.execution import Workload
+from planner.step.instructions import BACKWARD, FORWARD, PAIRED, USUAL_KIND, WEIGHT
 from planner.step.ledger import GRADIENTS, NEARBY, WEIGHTS, Sent, wire_bytes
 from planner.step.offload import TO_DEVICE, TO_HOST, PassTraffic, is_beside_passes
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import (
-    BACKWARD,
-    FORWARD,
-    PAIRED,
-    SCHEDULES,
-    USUAL_KIND,
-    WEIGHT,
-)
+from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from estimators.collectives.algorithms import IN_NETWORK, algorithm_or_ring
 from estimators.layers.work import InLayerTraffic, LayerTable
-from nestsim.lowering.groups import (
+from nestsim.lowering.collectives import (
     LockstepGroups,
     all_to_all_phase,
     collective_lockstep_phases,
@@ -34,11 +34,10 @@ from nestsim.lowering.groups import (
     host_phase,
 )
 from nestsim.simulator.work import LockstepEdgePhase, LockstepRingPhase, LockstepTraffic
-from planner.cost.groups import StageGroups
 from planner.cost.objective import PricedPlan
 from planner.cost.passes import in_layer_rates, neighbours_of, sharding_of
 from planner.cost.pricing import plan_degrees, plan_groups
-from planner.cost.rates import PlacementRates
+from planner.cost.rates import PlacementRates, StageGroups
 from planner.step.execution import Workload
 from planner.step.ledger import (
     ACROSS,
@@ -338,7 +337,7 @@ class GroupTraffic:
     ``"embedding"``."""
 
     operation: str
-    """One of `estimators.collectives.algorithms.OPERATIONS`."""
+    """One of `estimators.collectives.cost.OPERATIONS`."""
 
     groups: IntArray
     """Devices of each group, shape ``(U, G, n)``."""

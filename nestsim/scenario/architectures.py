@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from estimators.models.library import build_spec
 from estimators.models.limits import (
     MAX_DEPTHS,
     MAX_LAYERS,
@@ -13,7 +14,6 @@ from estimators.models.limits import (
     MAX_WIDTH,
 )
 from estimators.models.spec import TransformerSpec
-from estimators.models.words import build_spec
 from nestsim.scenario.base import Table
 
 NumLayers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]

@@ -1,14 +1,12 @@
 """The table [jitter]: what differs from one step to the next."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from nestsim.scenario.base import Table
+from nestsim.scenario.base import BuiltFrom, Table
 from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import (
     DISTRIBUTIONS,
@@ -164,7 +162,7 @@ class JitterTable(Table):
     lognormal one of coefficient of variation 0.02 for each device and step, as GPUs of
     one kind differ (8 % between them; Sinha et al., SC 2022)."""
 
-    links: LinkDelayTable | None = Field(
+    links: Annotated[Delay, BuiltFrom(LinkDelayTable)] | None = Field(
         None, examples=[{"distribution": "exponential", "mean": "5 us"}]
     )
     """Random extra time of every message between stages and in every phase of a
@@ -193,27 +191,18 @@ class JitterTable(Table):
         InputError
             If a distribution cannot vary as it is told to.
         """
-        compute, per, links = None, USUAL.per, None
+        compute, per = None, USUAL.per
         if self.compute is not None:
             per = self.compute.per
-            with _located("compute"):
+            try:
                 compute = self.compute.build()
-        if self.links is not None:
-            with _located("links"):
-                links = self.links.build()
+            except InputError as error:
+                raise error.at("compute") from None
         if self.compute is None and self.links is None and not self.slow:
             compute = USUAL.compute
         return JitterSpec(
-            jitter=Jitter(compute=compute, per=per, links=links, seed=self.seed),
+            jitter=Jitter(compute=compute, per=per, links=self.links, seed=self.seed),
             slow=tuple(SlowShare(one.fraction, one.factor) for one in self.slow),
             runs=self.runs,
             most_replicas=self.most_replicas,
         )
-
-
-@contextmanager
-def _located(where: str) -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        raise error.at(where) from None

@@ -396,12 +396,6 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
     return checked(ScenarioTable, with_defaults(document))
 
 
-def _search(table: ScenarioTable) -> SearchSpec:
-    """Return the space, with the rules of the release that runs the job."""
-    rules = FRAMEWORKS[table.software.preset].rules_of(table.software.release)
-    return table.search.build(table.cluster.memory_reserve, rules)
-
-
 def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     software, folder, problems = table.software, file.parent, Problems()
     with problems.noted("model"):
@@ -430,12 +424,12 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
             _check_one_price(cost, groups)
     with problems.noted():
         execution = software.build_execution(table.simulation.moved)
-    with problems.noted("search"):
-        search = _search(table)
+    with problems.noted("software"):
+        rules = FRAMEWORKS[software.preset].rules_of(software.release)
+        with problems.noted("search"):
+            search = table.search.build(table.cluster.memory_reserve, rules)
     with problems.noted("search"):
         planner_settings = table.search.settings(table.plan)
-    with problems.noted():
-        asked = _asked(table)
     problems.refuse()
     _check_host_update(training, execution, search, table.plan)
     if "preset" not in software.model_fields_set:
@@ -474,23 +468,12 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         planner=table.search.planner,
         planner_settings=planner_settings,
         cost=cost,
-        **asked,
+        sweep=table.sweep,
+        stress=table.stress,
+        goodput=table.goodput,
+        jitter=table.jitter,
+        assertions=table.assertions,
     )
-
-
-def _asked(table: ScenarioTable) -> dict[str, Any]:
-    """Return what the tables say that single commands read."""
-    problems = Problems()
-    with problems.noted("jitter"):
-        jitter = table.jitter.build()
-    problems.refuse()
-    return {
-        "sweep": table.sweep,
-        "stress": table.stress,
-        "goodput": table.goodput,
-        "jitter": jitter,
-        "assertions": table.assertions.build(),
-    }
 
 
 def _check_host_update(

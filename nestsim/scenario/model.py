@@ -9,14 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from estimators.models.huggingface import load_huggingface
-from estimators.models.library import load_model, model_names
+from estimators.models.library import build_spec, load_model, model_names
 from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
 from estimators.models.spec import (
     TransformerSpec,
     with_num_layers,
     without_padding,
 )
-from estimators.models.words import build_spec
 from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.architectures import (
     Architecture,
@@ -34,7 +33,7 @@ from topologies.errors import InputError
 from topologies.settings import Argument, Text
 
 
-class PublishedModel(Table):
+class NamedModel(Table):
     """A model that is known by its name or its file, and what may differ from it."""
 
     sequence_length: SequenceLength | None = Field(None, examples=[4096])
@@ -74,7 +73,7 @@ class PublishedModel(Table):
         return _adapted(spec, self.num_layers, self.mean_sequence_length)
 
 
-class LibraryModel(PublishedModel):
+class LibraryModel(NamedModel):
     """A published model, by name."""
 
     name: Text = Field(
@@ -96,7 +95,7 @@ class LibraryModel(PublishedModel):
         return self.adapted(load_model(self.name, sequence_length=self.sequence_length))
 
 
-class HuggingFaceModel(PublishedModel):
+class HuggingFaceModel(NamedModel):
     """A Hugging Face config.json of a type that is read; errors list these types."""
 
     config: Text = Field(examples=["config.json"])

@@ -102,7 +102,7 @@ class SearchTable(SearchSpec):
                 raise InputError(
                     "is chosen by the search for the fastest replay alone",
                     where=name,
-                    got=given,
+                    got=list(given),
                     expected=f'nothing, or objective = "{OBJECTIVES[0]}"',
                 )
 
@@ -173,7 +173,7 @@ class SearchTable(SearchSpec):
             raise InputError(
                 "no size goes with the schedules",
                 where="virtual_pipeline_model_parallel_sizes",
-                got=given,
+                got=None if given is None else list(given),
                 expected='[1] with "1f1b", "zb-h1" and "zb-h2", [2] with "zb-v" and '
                 '"dualpipe-v", sizes above 1 with "interleaved-1f1b"',
             )

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from estimators.training import TrainingSpec
-from nestsim.scenario.assertions import AssertTable
-from nestsim.scenario.base import Table, filled
+from nestsim.scenario.assertions import Assertion, AssertTable
+from nestsim.scenario.base import BuiltFrom, Table, filled
 from nestsim.scenario.goodput import GoodputSpec
 from nestsim.scenario.hardware.cluster import ClusterTable
 from nestsim.scenario.hardware.cost import CostSpec
-from nestsim.scenario.jitter import JitterTable
+from nestsim.scenario.jitter import JitterSpec, JitterTable
 from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
 from nestsim.scenario.search import SearchTable
 from nestsim.scenario.simulation import SimulationTable
@@ -177,7 +177,7 @@ class ScenarioTable(Table):
     goodput: GoodputSpec = filled(GoodputSpec)
     """What fails, and what the job does about it; only `nestsim goodput` reads it."""
 
-    jitter: JitterTable = filled(JitterTable)
+    jitter: Annotated[JitterSpec, BuiltFrom(JitterTable)] = filled(JitterSpec)
     """What `nestsim jitter` draws at random; other commands do not read it."""
 
     cost: CostSpec | None = Field(None, examples=[{"device_hour": "2.50 USD/h"}])
@@ -195,8 +195,8 @@ class ScenarioTable(Table):
     """How the jobs of `nestsim jobs` are replayed together; other commands do not read
     it."""
 
-    assertions: AssertTable = Field(
-        AssertTable.model_validate({}),
+    assertions: Annotated[tuple[Assertion, ...], BuiltFrom(AssertTable)] = Field(
+        (),
         alias="assert",
         json_schema_extra={"default": {}},
         examples=[{"verdict": "confirmed", "throughput": ">= 1.2e6 tokens/s"}],

@@ -38,8 +38,7 @@ from nestsim.simulator.folding import (
     seams_of,
 )
 from nestsim.simulator.kernels.fluid import spread
-from nestsim.simulator.outcome import TRANSFER_KINDS, LinkUse
-from nestsim.simulator.system import NONE, Incidence, Run
+from nestsim.simulator.system import NONE, TRANSFER_KINDS, Incidence, LinkUse, Run
 from nestsim.simulator.work import (
     Bucket,
     LockstepEdgePhase,
@@ -48,7 +47,8 @@ from nestsim.simulator.work import (
     Phase,
     PipelineWork,
 )
-from planner.step.schedules import VirtualStages, find_schedule
+from planner.step.instructions import VirtualStages
+from planner.step.schedules import find_schedule
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.network import Links, Network
 

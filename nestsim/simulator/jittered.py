@@ -44,7 +44,6 @@ from nestsim.simulator.flows import SIGNAL
 from nestsim.simulator.folding import list_steps, num_posts_of_channels
 from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import COMPUTE_DRAW, LINK_DRAW, Jitter
-from nestsim.simulator.outcome import Replay
 from nestsim.simulator.programs import StageProgram
 from nestsim.simulator.replay import (
     ReplaySettings,
@@ -56,14 +55,15 @@ from nestsim.simulator.replay import (
 from nestsim.simulator.system import (
     CLOSES,
     OPENS,
-    Steps,
+    Replay,
     System,
     num_posts,
     quantise,
     tick_for,
 )
 from nestsim.simulator.work import PipelineWork
-from planner.step.schedules import Instructions, find_schedule
+from planner.step.instructions import Instructions
+from planner.step.schedules import find_schedule
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
@@ -172,7 +172,7 @@ class JitteredModel:
         return replace(
             system,
             programs=tuple(
-                Steps(duration, steps.source, steps.need, steps.target, steps.span)
+                replace(steps, duration=duration)
                 for steps, duration in zip(
                     system.programs,
                     self._by_program(quantise(durations, tick)),

@@ -198,24 +198,16 @@ _LEAST = 2.0**-53
 """Coefficient of variation below which factors are 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """A random factor of mean 1, never negative.
+class _Draws:
+    """What all records of a distribution, a mean and a variation answer."""
 
-    Raises
-    ------
-    InputError
-        If there is no such distribution, or none that varies so much.
-    """
+    __slots__ = ()
 
     distribution: str
-    """A name of `DISTRIBUTIONS`."""
-
+    mean: float
     cv: float
-    """Coefficient of variation, the standard deviation over the mean; with 0 the
-    factor is always 1."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
             names = ", ".join(f'"{name}"' for name in DISTRIBUTIONS)
             raise InputError(
@@ -234,26 +226,21 @@ class Noise:
             )
 
     @property
-    def varies(self) -> bool:
-        """Whether a float64 can tell the factor from 1."""
+    def _scatters(self) -> bool:
+        """Whether a float64 can tell a draw from the mean."""
         return self.cv >= _LEAST
 
     @property
-    def mean(self) -> float:
-        """Mean of the factor."""
-        return 1.0
-
-    @property
     def variance(self) -> float:
-        """Variance of the factor."""
-        return self.cv * self.cv
+        """Variance of a draw, in the square of its unit."""
+        return self.mean * self.mean * (self.cv * self.cv)
 
     def cdf(self, x: FloatArray | float) -> FloatArray:
         """Return the probability that a draw is at most ``x``."""
         values = np.asarray(x, dtype=np.float64)
-        if not self.varies:
-            return np.where(values >= 1.0, 1.0, 0.0)
-        return DISTRIBUTIONS[self.distribution].cdf(self.cv, values)
+        if self.mean == 0.0 or not self._scatters:
+            return np.where(values >= self.mean, 1.0, 0.0)
+        return DISTRIBUTIONS[self.distribution].cdf(self.cv, values / self.mean)
 
     def ppf(self, probability: FloatArray | float) -> FloatArray:
         """Return the value that a draw does not exceed with a probability."""
@@ -265,9 +252,44 @@ class Noise:
         More exact than `ppf` far out in the upper tail.
         """
         tail = np.asarray(probability, dtype=np.float64)
-        if not self.varies:
-            return np.ones_like(tail)
-        return DISTRIBUTIONS[self.distribution].exceeded(self.cv, tail)
+        if not self._scatters:
+            return self.mean * np.ones_like(tail)
+        return self.mean * DISTRIBUTIONS[self.distribution].exceeded(self.cv, tail)
+
+    def draw(self, rng: np.random.Generator, size: int) -> FloatArray:
+        """Return independent draws, shape ``(size,)``."""
+        return self.exceeded(1.0 - rng.random(size))
+
+
+@dataclass(frozen=True, slots=True)
+class Noise(_Draws):
+    """A random factor of mean 1, never negative.
+
+    Raises
+    ------
+    InputError
+        If there is no such distribution, or none that varies so much.
+    """
+
+    distribution: str
+    """A name of `DISTRIBUTIONS`."""
+
+    cv: float
+    """Coefficient of variation, the standard deviation over the mean; with 0 the
+    factor is always 1."""
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    @property
+    def mean(self) -> float:  # type: ignore[override]  # no field of this record
+        """Mean of the factor."""
+        return 1.0
+
+    @property
+    def varies(self) -> bool:
+        """Whether a float64 can tell the factor from 1."""
+        return self._scatters
 
     def slowest(self, uniform: FloatArray, num_draws: int) -> FloatArray:
         """Return the largest of ``num_draws`` draws, for each of some uniform numbers.
@@ -287,14 +309,10 @@ class Noise:
         # 1 - (1 - u)**(1 / t), without cancellation.
         return self.exceeded(-np.expm1(np.log1p(-uniform) / num_draws))
 
-    def draw(self, rng: np.random.Generator, size: int) -> FloatArray:
-        """Return independent draws, shape ``(size,)``."""
-        return self.exceeded(1.0 - rng.random(size))
-
 
 @dataclass(frozen=True, slots=True)
-class Delay:
-    """A random extra time of a message, never negative.
+class Delay(_Draws):
+    """A random extra time of a message, never negative; draws are in seconds.
 
     Raises
     ------
@@ -313,7 +331,7 @@ class Delay:
     messages take `mean` longer."""
 
     def __post_init__(self) -> None:
-        Noise(self.distribution, self.cv)
+        self._check()
         if not 0.0 <= self.mean < math.inf:
             raise InputError(
                 "a delay cannot be negative or endless",
@@ -321,35 +339,6 @@ class Delay:
                 got=self.mean,
                 expected="a time, e.g. 5e-6 for 5 us",
             )
-
-    @property
-    def factor(self) -> Noise:
-        """The delay over its mean."""
-        return Noise(self.distribution, self.cv)
-
-    @property
-    def variance(self) -> float:
-        """Variance of the extra time [s^2]."""
-        return self.mean * self.mean * self.factor.variance
-
-    def cdf(self, x: FloatArray | float) -> FloatArray:
-        """Return the probability that a draw is at most ``x`` [s]."""
-        values = np.asarray(x, dtype=np.float64)
-        if self.mean == 0.0:
-            return np.where(values >= 0.0, 1.0, 0.0)
-        return self.factor.cdf(values / self.mean)
-
-    def ppf(self, probability: FloatArray | float) -> FloatArray:
-        """Return the time that a draw does not exceed with a probability [s]."""
-        return self.mean * self.factor.ppf(probability)
-
-    def exceeded(self, probability: FloatArray | float) -> FloatArray:
-        """Return the time that a draw exceeds with a probability [s]."""
-        return self.mean * self.factor.exceeded(probability)
-
-    def draw(self, rng: np.random.Generator, size: int) -> FloatArray:
-        """Return independent draws, shape ``(size,)`` [s]."""
-        return self.mean * self.factor.draw(rng, size)
 
 
 COMPUTE_DRAW, LINK_DRAW, SLOW_DRAW = 0, 1, 2

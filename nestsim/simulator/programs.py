@@ -33,19 +33,26 @@ from nestsim.simulator.flows import (
     StagePorts,
 )
 from nestsim.simulator.kernels import steps as kernels
-from nestsim.simulator.outcome import SPAN_KINDS
-from nestsim.simulator.system import CLOSES, NONE, OPENS, WHOLE, Step, Steps, quantise
+from nestsim.simulator.system import (
+    CLOSES,
+    NONE,
+    OPENS,
+    SPAN_KINDS,
+    WHOLE,
+    Step,
+    Steps,
+    quantise,
+)
 from nestsim.simulator.work import Moves, PipelineWork
-from planner.step.schedules import (
+from planner.step.instructions import (
     BACKWARD,
     FIRST_FORWARD,
     FORWARD,
     NUM_KINDS,
-    SCHEDULES,
     WEIGHT,
     Instructions,
-    find_schedule,
 )
+from planner.step.schedules import SCHEDULES, find_schedule
 from topologies.arrays import IntArray
 
 RUNNING = -1

@@ -35,22 +35,20 @@ from nestsim.simulator.build import Model, build_model
 from nestsim.simulator.compiled import end_of_compiled_run, simulate_compiled
 from nestsim.simulator.flows import SIGNAL, Traffic
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
-from nestsim.simulator.outcome import (
-    MOST_SIMPY_EVENTS,
-    SPAN_KINDS,
-    MemoryTimeline,
-    Replay,
-    Spans,
-    Transfers,
-)
 from nestsim.simulator.programs import PASS_KINDS, StageProgram
 from nestsim.simulator.simpy_engine import end_of_run, simulate
 from nestsim.simulator.system import (
     CLOSES,
+    MOST_SIMPY_EVENTS,
     OPENS,
+    SPAN_KINDS,
+    MemoryTimeline,
+    Replay,
     Run,
     Skip,
+    Spans,
     System,
+    Transfers,
     is_same_run,
     num_posts,
 )

@@ -249,11 +249,11 @@ def _told_of_ends(system: System, programs: Programs, shape: tuple[int, ...]) ->
     steps = []
     for number, once in enumerate(system.programs):
         if number >= num_programs:
-            steps.append(_one_after_another(begin, once))
+            steps.append(begin.followed_by(once))
             continue
         target = port if told[number] else NONE
         end = Steps.of([Step(0.0, NONE, 0, target, WHOLE)])
-        steps.append(_one_after_another(once, end))
+        steps.append(once.followed_by(end))
     indptr = system.incidence.indptr
     nothing = np.zeros(num_streams)
     return replace(
@@ -278,7 +278,7 @@ def _in_a_row(once: System, stint: Stint) -> System:
     start = quantise(stint.start, once.tick)
     waiting = Steps.of([Step(start, NONE, 0, NONE, 0)] if start > 0.0 else [])
     programs = tuple(
-        _one_after_another(waiting, _repeated(steps, by_actor[k], stint.num_steps))
+        waiting.followed_by(_repeated(steps, by_actor[k], stint.num_steps))
         for steps, k in zip(once.programs, first.tolist(), strict=True)
     )
     return replace(once, programs=programs)
@@ -297,16 +297,6 @@ def _repeated(steps: Steps, brought: IntArray, count: int) -> Steps:
         (steps.need + rounds * more).ravel(),
         np.tile(steps.target, count),
         span.ravel(),
-    )
-
-
-def _one_after_another(first: Steps, second: Steps) -> Steps:
-    return Steps(
-        np.concatenate((first.duration, second.duration)),
-        np.concatenate((first.source, second.source)),
-        np.concatenate((first.need, second.need)),
-        np.concatenate((first.target, second.target)),
-        np.concatenate((first.span, second.span)),
     )
 
 

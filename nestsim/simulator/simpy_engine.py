@@ -18,7 +18,7 @@ from simpy import Environment, Event, Timeout
 from simpy.core import EmptySchedule
 from simpy.events import EventPriority
 
-from nestsim.simulator.fluid import Fluid
+from nestsim.simulator.compiled import Fluid
 from nestsim.simulator.folding import list_steps, num_posts_of_channels
 from nestsim.simulator.steady import Jump, SteadyState, Watch
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Run, Skip, Step, System

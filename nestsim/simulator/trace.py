@@ -33,8 +33,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
-from planner.step.schedules import SCHEDULES, VirtualStages
+from nestsim.simulator.system import SPAN_KINDS, TRANSFER_KINDS, Replay
+from planner.step.instructions import VirtualStages
+from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray, IntArray
 
 _DIRECTIONS = {

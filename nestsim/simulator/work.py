@@ -24,12 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.simulator.system import NONE
-from planner.step.schedules import (
-    FIRST_FORWARD,
-    USUAL_KIND,
-    VirtualStages,
-    find_schedule,
-)
+from planner.step.instructions import FIRST_FORWARD, USUAL_KIND, VirtualStages
+from planner.step.schedules import find_schedule
 from topologies.arrays import FloatArray, IntArray
 
 Ends = tuple[IntArray, IntArray]
@@ -146,7 +142,7 @@ class LockstepTraffic(NamedTuple):
     """Collectives of one kind and size that passes of one stage wait for."""
 
     kind: str
-    """A name of `nestsim.simulator.outcome.TRANSFER_KINDS`."""
+    """A name of `nestsim.simulator.system.TRANSFER_KINDS`."""
 
     lockstep: IntArray
     """Lockstep group of each replica, whose members send together, shape ``(d,)``."""

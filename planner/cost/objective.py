@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from planner.step.offload import NOTHING_SENT, StepTransfers
 from planner.step.plan import Plan
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 HOST = "host"
 """Name of the part of a stage's time in which devices wait for their hosts' launches,

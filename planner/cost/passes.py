@@ -29,6 +29,16 @@ from planner.step.exposure import (
     layer_times,
     pass_times,
 )
+from planner.step.instructions import (
+    BACKWARD,
+    FIRST_FORWARD,
+    FORWARD,
+    PAIRED,
+    PAIRED_BACKWARD,
+    PAIRED_FORWARD,
+    USUAL_KIND,
+    WEIGHT,
+)
 from planner.step.ledger import NEARBY, WEIGHTS, Sent, ledger_of, wire_bytes
 from planner.step.memory import expert_group_size
 from planner.step.offload import (
@@ -38,17 +48,7 @@ from planner.step.offload import (
     pass_transfers,
 )
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import (
-    BACKWARD,
-    FIRST_FORWARD,
-    FORWARD,
-    PAIRED,
-    PAIRED_BACKWARD,
-    PAIRED_FORWARD,
-    SCHEDULES,
-    USUAL_KIND,
-    WEIGHT,
-)
+from planner.step.schedules import SCHEDULES
 from topologies import InputError
 from topologies.arrays import FloatArray
 

@@ -21,9 +21,13 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.layers.work import Degrees, LayerTable
-from planner.cost.groups import StageGroups
 from planner.cost.objective import HIDDEN, PricedPlan, StageCost
-from planner.cost.rates import AlgorithmChoice, PlacementRates, placement_rates
+from planner.cost.rates import (
+    AlgorithmChoice,
+    PlacementRates,
+    StageGroups,
+    placement_rates,
+)
 from planner.cost.stage import StagePrice, stage_price
 from planner.cost.timeline import AlikeReplicas, PlanTimeline, last_pass, step_ends
 from planner.step.execution import Workload

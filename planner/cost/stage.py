@@ -33,7 +33,7 @@ from planner.cost.passes import (
     sharding_of,
 )
 from planner.cost.rates import PlacementRates, ShardingRates
-from planner.step import recompute, schedules
+from planner.step import instructions, recompute
 from planner.step.execution import Execution, Workload
 from planner.step.exposure import (
     PassProgress,
@@ -162,7 +162,7 @@ def stage_price(
                 times.worked
                 for by_kind in passes
                 for kind, times in by_kind.items()
-                if kind not in schedules.USUAL_KIND
+                if kind not in instructions.USUAL_KIND
             )
             plain = sum(_chunk_compute(table, stage, chunk) for chunk in stage.chunks)
             plain += 2.0 * lead * len(stage.chunks)
@@ -207,10 +207,10 @@ def _buckets(
     gathers: tuple[TimedBucket, ...] = ()
     reduces: tuple[TimedBucket, ...] = ()
     if execution.overlap_param_gather:
-        order = prices.progress(passes, schedules.FORWARD)
+        order = prices.progress(passes, instructions.FORWARD)
         gathers = traffic.buckets(order, plan, AFTER_OPTIMIZER)
     if execution.overlap_grad_reduce:
-        kind = schedules.WEIGHT if prices.splits else schedules.BACKWARD
+        kind = instructions.WEIGHT if prices.splits else instructions.BACKWARD
         # The last chunk is the first one through the backward pass.
         order = [*reversed(prices.progress(passes, kind))]
         reduces = traffic.buckets(order, plan, BEFORE_OPTIMIZER)
@@ -263,12 +263,12 @@ def _chunk_times(passes: Mapping[int, PassTimes]) -> ChunkTimes:
     """Return how long the passes of a chunk last [s]."""
     times = {kind: pass_times.whole for kind, pass_times in passes.items()}
     return ChunkTimes(
-        times[schedules.FORWARD],
-        times[schedules.BACKWARD],
-        times.get(schedules.WEIGHT, 0.0),
-        times.get(schedules.PAIRED_FORWARD, 0.0),
-        times.get(schedules.PAIRED_BACKWARD, 0.0),
-        times.get(schedules.FIRST_FORWARD, 0.0),
+        times[instructions.FORWARD],
+        times[instructions.BACKWARD],
+        times.get(instructions.WEIGHT, 0.0),
+        times.get(instructions.PAIRED_FORWARD, 0.0),
+        times.get(instructions.PAIRED_BACKWARD, 0.0),
+        times.get(instructions.FIRST_FORWARD, 0.0),
     )
 
 
@@ -301,8 +301,8 @@ def _exposed_time(
     stage = plan.stages[index]
     host = host_times(workload, table, rates, plan, index)
     again = table.backward_time + recompute.repeated_time(table, stage)
-    forward = np.maximum(host[schedules.FORWARD] - table.forward_time, 0.0)
-    backward = np.maximum(host[schedules.BACKWARD] - again, 0.0)
+    forward = np.maximum(host[instructions.FORWARD] - table.forward_time, 0.0)
+    backward = np.maximum(host[instructions.BACKWARD] - again, 0.0)
     both = forward + backward
     return sum(float(both[first : last + 1].sum()) for first, last in stage.chunks)
 

@@ -27,8 +27,9 @@ from planner.kernels.timeline import (
     instruction_timeline,
 )
 from planner.step.exposure import first_pass_end, gathered_at, reduced_at
+from planner.step.instructions import BACKWARD, FORWARD, WEIGHT, Program
 from planner.step.plan import Plan
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, Program
+from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray, IntArray
 
 

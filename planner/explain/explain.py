@@ -27,11 +27,11 @@ from planner.search.replayed.search import (
 from planner.search.space import SearchSpec
 from planner.search.thriftiest import thriftiest_plan
 from planner.step.execution import Workload
+from planner.step.memory import is_within
 from planner.step.plan import Plan
-from planner.step.room import is_within
 from planner.work import Progress, Spent, Work
 from topologies import Network
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 SAME = 1e-9
 """Times that differ by less than this part count as equal: the sums differ in order."""

@@ -14,14 +14,14 @@ from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from planner.cost.classes import RECOMPUTE_MODES
+from planner.cost.choices import RECOMPUTE_MODES
 from planner.explain.infeasibility import (
     SIZE_SETTINGS,
     changed_spec,
     restricted_settings,
 )
 from planner.frameworks.rules import EVEN, TENSOR
-from planner.search.space import LARGEST_MICRO_BATCH, SearchSpec
+from planner.search.space import LARGEST_MICRO_BATCH, MICRO_BATCHES, SearchSpec
 from planner.step.execution import Workload
 from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
@@ -340,7 +340,7 @@ def exclusions(spec: SearchSpec, request: Request) -> Iterator[str]:
 
 _POWERS_OF_TWO: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
-        "b": tuple(2**k for k in range(LARGEST_MICRO_BATCH.bit_length())),
+        "b": MICRO_BATCHES,
         "cp": tuple(2**k for k in range(LARGEST_SIZE.bit_length())),
     }
 )

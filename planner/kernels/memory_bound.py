@@ -39,19 +39,6 @@ _NUM_BISECTIONS = 24
 _HIGHEST = 1024.0
 """The largest ``mu`` tried, in units of the dearest choice."""
 
-_SHARD_PASS = tables.SHARD_PASS
-_SHARD_ACROSS = tables.SHARD_ACROSS
-_EXPERT_PASS = tables.EXPERT_PASS
-_DENSE_REDUCE = tables.DENSE_REDUCE
-_EXPERT_REDUCE = tables.EXPERT_REDUCE
-_CONTEXT = tables.CONTEXT
-_EXPERT = tables.EXPERT
-_STAGE = tables.STAGE
-_WEIGHTS = tables.WEIGHTS
-_GRADIENTS = tables.GRADIENTS
-_OPTIMIZER = tables.OPTIMIZER
-_ACTIVATIONS = tables.ACTIVATIONS
-
 
 class InnerTerms(NamedTuple):
     """What the bound needs of a chain under one set of inner degrees."""
@@ -143,10 +130,12 @@ def parameter_cost(
     The bytes' share of `planner.kernels.tables.time_and_step_end`. O(1).
     """
     weight, gradient = job.gather_bytes, job.reduce_bytes
-    inside = row[_SHARD_PASS + 4 * option + 1]
-    across = row[_SHARD_ACROSS + 4 * option + 1]
-    shared = dense * inside + expert * row[_EXPERT_PASS + 1]
-    reduced = dense * row[_DENSE_REDUCE + 1] + expert * row[_EXPERT_REDUCE + 1]
+    inside = row[tables.SHARD_PASS + 4 * option + 1]
+    across = row[tables.SHARD_ACROSS + 4 * option + 1]
+    shared = dense * inside + expert * row[tables.EXPERT_PASS + 1]
+    reduced = (
+        dense * row[tables.DENSE_REDUCE + 1] + expert * row[tables.EXPERT_REDUCE + 1]
+    )
     updated = dense + expert
     if sent.shards_optimizer > 0.0:
         updated = dense / group + expert / job.expert_group
@@ -240,7 +229,7 @@ def choice_costs(
             other_updated = other_dense / group + other_expert / job.expert_group
         away = choices.offload[c]
         other_end = others[1]
-        if away[_OPTIMIZER] > 0.0:
+        if away[tables.OPTIMIZER] > 0.0:
             # Less than nothing where the host updates faster than the device.
             step_end += choices.host_step[c] * updated
             other_end += choices.host_step[c] * other_updated
@@ -254,14 +243,14 @@ def choice_costs(
         reduced = sharded if own.shards_gradients > 0.0 else whole
         gathered = sharded if own.shards_weights > 0.0 else whole
         static[c] = (
-            (1.0 - away[_OPTIMIZER]) * job.optimizer_bytes * updated
-            + (1.0 - away[_GRADIENTS]) * job.gradient_bytes * reduced
-            + (1.0 - away[_WEIGHTS]) * job.weight_bytes * gathered
+            (1.0 - away[tables.OPTIMIZER]) * job.optimizer_bytes * updated
+            + (1.0 - away[tables.GRADIENTS]) * job.gradient_bytes * reduced
+            + (1.0 - away[tables.WEIGHTS]) * job.weight_bytes * gathered
         )
         # Where the host keeps everything, what is on the way is more than a byte.
         static[c] = max(static[c], 1.0)
-        saved[c] = (1.0 - away[_ACTIVATIONS]) * inner.saved[mode]
-        if mode == _STAGE:
+        saved[c] = (1.0 - away[tables.ACTIVATIONS]) * inner.saved[mode]
+        if mode == tables.STAGE:
             # The stage's input aside, everything is kept while it is redone.
             once[c] = inner.saved[0]
             saved[c] = 0.0
@@ -331,8 +320,8 @@ def time_bound(
     for i in range(1, rows.shape[0]):
         for k in range(row.shape[0]):
             row[k] = min(row[k], rows[i, k])
-    context = max(row[_CONTEXT + 1] - inner.context_inverse, 0.0)
-    exchange = max(row[_EXPERT + 1] - inner.expert_inverse, 0.0)
+    context = max(row[tables.CONTEXT + 1] - inner.context_inverse, 0.0)
+    exchange = max(row[tables.EXPERT + 1] - inner.expert_inverse, 0.0)
     total = inner.total + inner.context_bytes * context
     total += inner.expert_bytes * exchange
     total += largest_transfers(boundary, inner.boundary_bytes, num_chunks)

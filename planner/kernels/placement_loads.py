@@ -39,15 +39,6 @@ CONTEXT = 5  # a hop of the context-parallel ring
 EXCHANGE = 6  # all-to-all of expert-parallel ranks, per byte held
 NUM_RATES = 7
 
-_CONTEXT = tables.CONTEXT
-_EXPERT = tables.EXPERT
-_DENSE_REDUCE = tables.DENSE_REDUCE
-_EXPERT_REDUCE = tables.EXPERT_REDUCE
-_EXPERT_PASS = tables.EXPERT_PASS
-_SHARD_PASS = tables.SHARD_PASS
-_SHARD_ACROSS = tables.SHARD_ACROSS
-_NUM_FIXED_RATES = tables.NUM_FIXED_RATES
-
 
 class Groups(NamedTuple):
     """Groups of ranks of one kind."""
@@ -419,7 +410,7 @@ def placement_rows(
     O(p rows R).
     """
     p = loads.shape[0]
-    options = (row.shape[0] - _NUM_FIXED_RATES) // 4
+    options = (row.shape[0] - tables.NUM_FIXED_RATES) // 4
     rows = np.empty((p, row.shape[0]))
     signature = np.empty(p, dtype=np.int64)
     num_rows = 0
@@ -428,19 +419,27 @@ def placement_rows(
         for k in range(row.shape[0]):
             one[k] = row[k]
         load = loads[s]
-        one[_DENSE_REDUCE + 1] = max(one[_DENSE_REDUCE + 1], 2.0 * load[PASS])
-        one[_SHARD_PASS + 1] = max(one[_SHARD_PASS + 1], load[PASS])
-        one[_EXPERT_REDUCE + 1] = max(one[_EXPERT_REDUCE + 1], 2.0 * load[EXPERT_PASS])
-        one[_EXPERT_PASS + 1] = max(one[_EXPERT_PASS + 1], load[EXPERT_PASS])
-        one[_CONTEXT + 1] = max(one[_CONTEXT + 1], load[CONTEXT])
-        one[_EXPERT + 1] = max(one[_EXPERT + 1], load[EXCHANGE])
+        one[tables.DENSE_REDUCE + 1] = max(
+            one[tables.DENSE_REDUCE + 1], 2.0 * load[PASS]
+        )
+        one[tables.SHARD_PASS + 1] = max(one[tables.SHARD_PASS + 1], load[PASS])
+        one[tables.EXPERT_REDUCE + 1] = max(
+            one[tables.EXPERT_REDUCE + 1], 2.0 * load[EXPERT_PASS]
+        )
+        one[tables.EXPERT_PASS + 1] = max(
+            one[tables.EXPERT_PASS + 1], load[EXPERT_PASS]
+        )
+        one[tables.CONTEXT + 1] = max(one[tables.CONTEXT + 1], load[CONTEXT])
+        one[tables.EXPERT + 1] = max(one[tables.EXPERT + 1], load[EXCHANGE])
         if options > 1:
             across = 2.0 * group * load[NODE_PASS]
-            one[_SHARD_ACROSS + 5] = max(one[_SHARD_ACROSS + 5], across)
+            one[tables.SHARD_ACROSS + 5] = max(one[tables.SHARD_ACROSS + 5], across)
         if options > 2:
-            one[_SHARD_PASS + 9] = max(one[_SHARD_PASS + 9], 0.5 * load[NODE_GROUPS])
+            one[tables.SHARD_PASS + 9] = max(
+                one[tables.SHARD_PASS + 9], 0.5 * load[NODE_GROUPS]
+            )
             across = 2.0 * load[NODE_MEMBERS]
-            one[_SHARD_ACROSS + 9] = max(one[_SHARD_ACROSS + 9], across)
+            one[tables.SHARD_ACROSS + 9] = max(one[tables.SHARD_ACROSS + 9], across)
         found = -1
         for other in range(num_rows):
             same = True

@@ -65,19 +65,18 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.kernels import tables
-from planner.kernels.replay_memory import behind_repeated, most_memory
-from planner.kernels.replay_terms import PlanChoice, PlanFamily, Variants
+from planner.kernels.replay_memory import (
+    PlanChoice,
+    PlanFamily,
+    Variants,
+    behind_repeated,
+    most_memory,
+)
 from planner.kernels.tables import JobConstants, zero_terms
 from topologies.arrays import FloatMatrix, FloatVector, IntMatrix
 from topologies.compiling import kernel, subkernel, writing_kernel
 
 _SAFE = 1.0 - 1e-12
-_OPTIMIZER = tables.OPTIMIZER
-_DENSE_REDUCE = tables.DENSE_REDUCE
-_EXPERT_REDUCE = tables.EXPERT_REDUCE
-_EXPERT_PASS = tables.EXPERT_PASS
-_SHARD_PASS = tables.SHARD_PASS
-_SHARD_ACROSS = tables.SHARD_ACROSS
 
 
 _ALL = 2**31
@@ -137,17 +136,27 @@ def _reduction(
 ) -> float:
     """Return the gradient collective of some parameters, alone on its links [s]."""
     gradient, sent = job.reduce_bytes, plan.sent
-    inside, across = _SHARD_PASS + 4 * plan.option, _SHARD_ACROSS + 4 * plan.option
+    inside, across = (
+        tables.SHARD_PASS + 4 * plan.option,
+        tables.SHARD_ACROSS + 4 * plan.option,
+    )
     time = 0.0
     if dense > 0.0:
-        whole = rate[_DENSE_REDUCE] + gradient * dense * rate[_DENSE_REDUCE + 1]
+        whole = (
+            rate[tables.DENSE_REDUCE] + gradient * dense * rate[tables.DENSE_REDUCE + 1]
+        )
         once = rate[inside] + gradient * dense * rate[inside + 1]
         part = rate[across] + gradient * dense / plan.group * rate[across + 1]
         time += sent.reduced_whole * whole + sent.reduced_once * once
         time += sent.reduced_across * part
     if expert > 0.0:
-        whole = rate[_EXPERT_REDUCE] + gradient * expert * rate[_EXPERT_REDUCE + 1]
-        once = rate[_EXPERT_PASS] + gradient * expert * rate[_EXPERT_PASS + 1]
+        whole = (
+            rate[tables.EXPERT_REDUCE]
+            + gradient * expert * rate[tables.EXPERT_REDUCE + 1]
+        )
+        once = (
+            rate[tables.EXPERT_PASS] + gradient * expert * rate[tables.EXPERT_PASS + 1]
+        )
         time += sent.reduced_whole * whole + sent.reduced_once * once
     return time
 
@@ -157,13 +166,15 @@ def _gathering(
     rate: FloatVector, plan: PlanChoice, dense: float, expert: float, job: JobConstants
 ) -> float:
     """Return how long the weights of an update take to gather, alone [s]."""
-    inside = _SHARD_PASS + 4 * plan.option
+    inside = tables.SHARD_PASS + 4 * plan.option
     weight = job.gather_bytes
     time: float = 0.0
     if dense > 0.0:
         time += rate[inside] + weight * dense * rate[inside + 1]
     if expert > 0.0:
-        time += rate[_EXPERT_PASS] + weight * expert * rate[_EXPERT_PASS + 1]
+        time += (
+            rate[tables.EXPERT_PASS] + weight * expert * rate[tables.EXPERT_PASS + 1]
+        )
     time *= plan.sent.gathered_once
     return time
 
@@ -197,7 +208,7 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
             by_layer = job.by_layer
             by_layer |= job.gathers_ahead and gathers > 0.0
             by_layer |= job.reduces_behind and each > 0.0
-            by_layer |= plan.offload.sum() > plan.offload[_OPTIMIZER]
+            by_layer |= plan.offload.sum() > plan.offload[tables.OPTIMIZER]
             if not by_layer and v > 1:
                 held = 0
                 for chunk in range(v):
@@ -280,9 +291,9 @@ def _fill_ends(
         stages.work[i] = work
         stages.sizes[0, i], stages.sizes[1, i] = dense, expert
         optimizer = step * devices.step_time[i] + job.step_once
-        if plan.offload[_OPTIMIZER] > 0.0:
+        if plan.offload[tables.OPTIMIZER] > 0.0:
             optimizer += plan.host_once + plan.host_step * step
-            optimizer += plan.offload[_OPTIMIZER] * devices.host_saving[i] * step
+            optimizer += plan.offload[tables.OPTIMIZER] * devices.host_saving[i] * step
         senders = family.sent.senders[plan.option]
         optimizer += job.shard_time * senders * sent.gathered_once
         if not joins and (i == 0 or i == p - 1):

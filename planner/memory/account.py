@@ -13,9 +13,8 @@ from planner.frameworks.rules import LaunchRules
 from planner.plans.build import outline_plan
 from planner.plans.spec import PlanSpec
 from planner.step.execution import Workload
-from planner.step.memory import StageAccount, memory_of_stage
+from planner.step.memory import StageAccount, is_within, memory_of_stage
 from planner.step.plan import Plan
-from planner.step.room import is_within
 from topologies.errors import InputError
 
 

@@ -23,15 +23,15 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from estimators.layers.work import Degrees
+from planner.explain.infeasibility import SIZE_SETTINGS
 from planner.memory.account import MemoryJob, PlanMemory, plan_memory
 from planner.plans.build import outline_plan
 from planner.plans.spec import PlanSpec
 from planner.search.replayed.space import LaunchableSpace
 from planner.search.space import Configuration, SearchSpec
 from planner.step.execution import Workload
-from planner.step.memory import Sharded, static_bytes
+from planner.step.memory import Sharded, has_room, static_bytes
 from planner.step.plan import Offload, Plan
-from planner.step.room import has_room
 
 MOST_DEVICES = 16_384
 """Largest cluster that is tried."""
@@ -84,7 +84,7 @@ def fewest_devices(job: MemoryJob, spec: SearchSpec) -> ThriftyPlan | None:
     The batch stays as it is, and every size is free; what hosts may keep is what
     the space allows. None if more than `MOST_DEVICES` are needed.
     """
-    sizes: dict[str, Any] = dict.fromkeys(_SIZES)
+    sizes: dict[str, Any] = dict.fromkeys(SIZE_SETTINGS.values())
     free = replace(
         spec,
         **sizes,
@@ -113,17 +113,8 @@ def _rooms(plan: Plan, each: float) -> list[float]:
 
 
 _LESS = 1.0 - 2e-9
-"""Part of a memory that is less of it: `planner.step.room` calls a 1e-9 equal."""
+"""Part of a memory that is less of it: `planner.step.memory` calls a 1e-9 equal."""
 
-_SIZES = (
-    "tensor_model_parallel_sizes",
-    "pipeline_model_parallel_sizes",
-    "data_parallel_sizes",
-    "context_parallel_sizes",
-    "expert_model_parallel_sizes",
-    "virtual_pipeline_model_parallel_sizes",
-    "micro_batch_sizes",
-)
 _MODES = ("none", "selective", "full")
 
 

@@ -37,13 +37,9 @@ from planner.search.placements import (
     whole_dimensions,
 )
 from planner.step.execution import Workload
+from planner.step.instructions import VirtualStages
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import (
-    SCHEDULES,
-    VirtualStages,
-    find_schedule,
-    schedule_name,
-)
+from planner.step.schedules import SCHEDULES, find_schedule, schedule_name
 from planner.step.virtual import block_span
 from topologies import InputError, Network
 
@@ -68,8 +64,8 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
         outline,
         placement=placement.name,
         stages=tuple(
-            replace(stage, devices=tuple(tuple(row) for row in devices.tolist()))
-            for stage, devices in zip(outline.stages, placement.devices, strict=True)
+            replace(stage, devices=devices)
+            for stage, devices in zip(outline.stages, placement.rows, strict=True)
         ),
     )
     try:
@@ -119,14 +115,9 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
     )
     check_model(workload.graph.spec, degrees)
     num_microbatches = _num_microbatches(workload, spec, sizes.dp)
-    savings = zip(
+    stages = zip(
         _chunks(workload, degrees, spec),
-        spec.recompute_by_stage(),
-        spec.zero_stage_by_stage(),
-        spec.sharding_group_by_stage(sizes.dp * sizes.cp),
-        spec.recompute_num_layers_by_stage(),
-        spec.offload_by_stage(),
-        spec.second_copy_by_stage(),
+        spec.stage_settings(sizes.dp * sizes.cp),
         strict=True,
     )
     return Plan(
@@ -139,17 +130,7 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
         gradient_algorithm=spec.gradient_algorithm,
         tensor_algorithm=spec.tensor_algorithm,
         stages=tuple(
-            Stage(
-                chunks=held,
-                devices=(),
-                recompute=recompute,
-                zero_stage=zero_stage,
-                sharding_group_size=group if zero_stage else 1,
-                recompute_num_layers=count,
-                offload=offload,
-                zero_hpz_partition_size=copy,
-            )
-            for held, recompute, zero_stage, group, count, offload, copy in savings
+            Stage(chunks=held, devices=(), **settings) for held, settings in stages
         ),
     )
 

@@ -17,22 +17,19 @@ from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.training import ParallelismConfig
-from planner.cost.classes import RECOMPUTE_MODES
 from planner.cost.pricing import plan_degrees
-from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.ledger import shards_weights
 from planner.step.offload import is_beside_passes
-from planner.step.plan import COUNTED_MODES, Plan, Stage
+from planner.step.plan import COUNTED_MODES, STAGE_SETTINGS, Plan, Stage
 from planner.step.schedules import find_schedule
 from topologies import InputError, Network
 
 AUTO = "auto"
 """The algorithm that stands for the cheapest one."""
 
-MODES = tuple(RECOMPUTE_MODES)
-ZERO_STAGES = SearchSpec().zero_stages
-"""Stages of ZeRO."""
+MODES = STAGE_SETTINGS["recompute"].known
+"""Recompute modes."""
 
 _LARGEST_TRIED = 128
 _MOST_LISTED = 8
@@ -192,7 +189,9 @@ def check_schedule(plan: Plan) -> None:
 
 def check_savings(stage: Stage, num_chunks: int) -> None:
     """Refuse ways to save memory that there are not."""
-    _check_choice("recompute", stage.recompute, MODES)
+    for name, setting in STAGE_SETTINGS.items():
+        if setting.known:
+            _check_choice(name, getattr(stage, name), setting.known)
     if stage.recompute == "stage" and num_chunks > 1:
         raise InputError(
             "a stage of several chunks is not run again as a whole",
@@ -201,7 +200,6 @@ def check_savings(stage: Stage, num_chunks: int) -> None:
             expected=", ".join(f'"{mode}"' for mode in MODES[:-1])
             + f", or one chunk per stage, not {num_chunks}",
         )
-    _check_choice("zero_stage", stage.zero_stage, ZERO_STAGES)
     _check_partial_recompute(stage)
     _check_second_copy(stage)
     for name, part in stage.offload._asdict().items():

@@ -1,12 +1,19 @@
 """A plan as people write it: sizes and settings under Megatron's names."""
 
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge, Le
 
 from planner.step.ledger import shards_weights
-from planner.step.plan import COUNTED_MODES, CpCommType, Offload, Recompute, ZeroStage
+from planner.step.plan import (
+    COUNTED_MODES,
+    STAGE_SETTINGS,
+    CpCommType,
+    Offload,
+    Recompute,
+    ZeroStage,
+)
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
@@ -47,6 +54,13 @@ _WAYS_TO_SHARE = (
     ),
 )
 """Settings that say how blocks are shared out; those of one group go together."""
+
+
+STAGE_NAMES = (
+    *(name for name in STAGE_SETTINGS if name != "offload"),
+    *(f"offload_{name}" for name in Offload._fields),
+)
+"""Settings that have a value for all stages, or one for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +273,34 @@ class PlanSpec(Spec):
         columns = [self._by_stage(getattr(self, name)) for name in names]
         return tuple(Offload(*parts) for parts in zip(*columns, strict=True))
 
+    def stage_settings(self, ranks: int) -> list[dict[str, Any]]:
+        """Return what each stage chooses, by the names of `STAGE_SETTINGS`.
+
+        Parameters
+        ----------
+        ranks
+            Data-parallel ranks of a stage.
+        """
+        groups = zip(
+            self.sharding_group_by_stage(ranks), self.zero_stage_by_stage(), strict=True
+        )
+        derived: dict[str, tuple[Any, ...]] = {
+            "sharding_group_size": tuple(
+                group if zero_stage else 1 for group, zero_stage in groups
+            ),
+            "recompute_num_layers": self.recompute_num_layers_by_stage(),
+            "offload": self.offload_by_stage(),
+            "zero_hpz_partition_size": self.second_copy_by_stage(),
+        }
+        columns = [
+            derived[name] if name in derived else self._by_stage(getattr(self, name))
+            for name in STAGE_SETTINGS
+        ]
+        return [
+            dict(zip(STAGE_SETTINGS, values, strict=True))
+            for values in zip(*columns, strict=True)
+        ]
+
     def _by_stage(self, value: T | tuple[T, ...]) -> tuple[T, ...]:
         if isinstance(value, tuple):
             return value
@@ -267,15 +309,7 @@ class PlanSpec(Spec):
     def _check_stages(self) -> None:
         """Refuse lists that do not have one entry for each stage."""
         pp = self.pipeline_model_parallel_size
-        names = [
-            "recompute",
-            "zero_stage",
-            "sharding_group_size",
-            "zero_hpz_partition_size",
-            "recompute_num_layers",
-            *(f"offload_{name}" for name in Offload._fields),
-        ]
-        for name in (*names, "num_layers_per_pipeline_stage"):
+        for name in (*STAGE_NAMES, "num_layers_per_pipeline_stage"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != pp:
                 raise InputError(

@@ -1,16 +1,122 @@
-"""A plan as people write it: the settings that it can be built of again.
+"""Plans as files: read from a folder of results, or written as people write them.
+
+A plan as people write it: the settings that it can be built of again.
 
 What `planner.plans.build` does, backwards. Where the devices stand in an order of whole
 dimensions, as Megatron numbers its ranks, it is written as one; other nestings keep
 their names.
 """
 
+from pathlib import Path
+from typing import Any
+
 from planner.plans.spec import DEFAULT_ORDER, DIMENSIONS, PlanSpec, T
-from planner.step.plan import Plan
+from planner.step.plan import (
+    MOST_DEVICES,
+    STAGE_SETTINGS,
+    Offload,
+    Plan,
+    parsed_ranges,
+)
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import find_schedule, schedule_name
 from planner.step.virtual import block_span
 from topologies.arrays import FloatArray
+from topologies.errors import InputError
+from topologies.input_file import Value, read_json
+
+MAX_FILE = 128 * 2**20
+"""Longest file that is read [byte]: a plan on 16 million devices takes as much in
+lists."""
+
+MOST = 1_000_000_000
+"""Largest size that a plan may name: those above it are slips of the keyboard."""
+
+_EXPECTED = "a plan in JSON, such as plan.json in a folder of results"
+_COUNTS = (
+    "virtual_pipeline_model_parallel_size",
+    "micro_batch_size",
+    "num_microbatches",
+)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan; that it fits a scenario, `planner.plans.checks.check_plan` says.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or does not hold a plan. The message starts with
+        the file and the key.
+    """
+    try:
+        file = Value(read_json(path, expected=_EXPECTED, most_bytes=MAX_FILE))
+        _check_forms(file)
+        return Plan.from_json(file.table())
+    except InputError as error:
+        raise error.at(str(path), ": ") from None
+
+
+def _check_forms(file: Value) -> None:
+    """Refuse values of another type or out of range, naming the key."""
+    for name, value in file["parallel"].items():
+        if name == "sequence_parallel":
+            value.flag()
+        elif name == "cp_comm_type":
+            value.text()
+        elif name == "hierarchical_context_parallel_sizes":
+            for size in value.array(least=1):
+                _count(size)
+        else:
+            _count(value)
+    for name in _COUNTS:
+        _count(file[name])
+    stages = file["stages"]
+    if sum(_check_stage(stage) for stage in stages.array(least=1)) > MOST_DEVICES:
+        raise InputError(
+            "names too many devices",
+            where=stages.where,
+            expected=f"at most {MOST_DEVICES:,} devices",
+        )
+
+
+def _count(value: Value, *, least: int = 1, most: int = MOST) -> None:
+    """Refuse what is no whole number; the fractions of a plan are those of hosts."""
+    if isinstance(value.raw, float):
+        raise value.error("must be a whole number", "whole numbers: 8, not 8.0")
+    value.whole(least=least, most=most)
+
+
+def _check_stage(stage: Value) -> int:
+    """Check a stage and count its devices."""
+    for name, setting in STAGE_SETTINGS.items():
+        usual = setting.usual
+        value = stage[name] if usual is ... else stage.get(name, usual)
+        if setting.read is int and value.raw is not usual:
+            _count(value, least=setting.least, most=setting.most or MOST)
+    for name, part in stage.get("offload", {}).items():
+        if name not in Offload._fields:
+            raise part.error("is nothing that hosts keep", ", ".join(Offload._fields))
+        part.number()
+    for chunk in stage["chunks"].array(least=1):
+        ends = [end.whole(least=0, most=MOST) for end in chunk.array(least=2)]
+        if len(ends) > 2:
+            raise chunk.error("is not an interval", "the first and the last layer")
+    return _check_devices(stage["devices"])
+
+
+def _check_devices(devices: Value) -> int:
+    """Count devices, given as ranges or as a list of numbers for each replica."""
+    rows = devices.array(least=1)
+    if isinstance(rows[0].raw, str):
+        try:
+            return sum(len(numbers) for numbers in parsed_ranges(devices.raw))
+        except InputError as error:
+            raise error.at(devices.where, "") from None
+    for row in rows:
+        for device in row.array(least=1):
+            device.whole(least=0, most=MOST)
+    return sum(len(row.raw) for row in rows)
 
 
 def plan_settings(plan: Plan, is_block: FloatArray, global_batch_size: int) -> PlanSpec:
@@ -32,7 +138,6 @@ def plan_settings(plan: Plan, is_block: FloatArray, global_batch_size: int) -> P
     parallel, v = plan.parallel, plan.virtual_pipeline_model_parallel_size
     pairs = _hides_experts(plan)
     in_order = order_of(plan.placement)
-    stages = plan.stages
     ranks = parallel.data_parallel_size * parallel.context_parallel_size
     full = plan.micro_batch_size * parallel.data_parallel_size * plan.num_microbatches
     return PlanSpec(
@@ -54,17 +159,7 @@ def plan_settings(plan: Plan, is_block: FloatArray, global_batch_size: int) -> P
             None if plan.schedule == schedule_name(v, pairs=pairs) else plan.schedule
         ),
         overlap_moe_expert_parallel_comm=pairs,
-        recompute=_one_or_each([stage.recompute for stage in stages]),
-        zero_stage=_one_or_each([stage.zero_stage for stage in stages]),
-        sharding_group_size=_sharding_group(plan, ranks),
-        zero_hpz_partition_size=_one_or_each(
-            [stage.zero_hpz_partition_size for stage in stages]
-        ),
-        recompute_num_layers=_recomputed(plan),
-        offload_weights=_one_or_each([one.offload.weights for one in stages]),
-        offload_gradients=_one_or_each([one.offload.gradients for one in stages]),
-        offload_optimizer=_one_or_each([one.offload.optimizer for one in stages]),
-        offload_activations=_one_or_each([one.offload.activations for one in stages]),
+        **_stage_settings(plan, ranks),
         pipeline_model_parallel_layout=_layout(plan, is_block),
         order=None if in_order == DEFAULT_ORDER else in_order,
         placement=plan.placement if in_order is None else None,
@@ -117,21 +212,29 @@ def _one_or_each(values: list[T]) -> T | tuple[T, ...]:
     return values[0] if len(set(values)) == 1 else tuple(values)
 
 
-def _sharding_group(plan: Plan, ranks: int) -> int | tuple[int, ...] | None:
-    """Return how many ranks share the shards; None for all, or if nobody does."""
-    groups = [
+def _stage_settings(plan: Plan, ranks: int) -> dict[str, Any]:
+    """Return what stages choose, under the names of settings.
+
+    Shards that all ranks share, or nobody, have no number, and neither have blocks all
+    of which are recomputed.
+    """
+    columns = {
+        name: [getattr(stage, name) for stage in plan.stages] for name in STAGE_SETTINGS
+    }
+    offloads = columns.pop("offload")
+    for name, parts in zip(Offload._fields, zip(*offloads, strict=True), strict=True):
+        columns[f"offload_{name}"] = list(parts)
+    columns["sharding_group_size"] = [
         stage.sharding_group_size if stage.zero_stage else ranks
         for stage in plan.stages
     ]
-    return None if set(groups) == {ranks} else _one_or_each(groups)
-
-
-def _recomputed(plan: Plan) -> int | tuple[int, ...] | None:
-    """Return how many blocks are recomputed; None for all."""
-    counts = [stage.recompute_num_layers for stage in plan.stages]
-    if set(counts) == {None}:
-        return None
-    return _one_or_each([count or 0 for count in counts])
+    if set(columns["recompute_num_layers"]) != {None}:
+        counts = columns["recompute_num_layers"]
+        columns["recompute_num_layers"] = [count or 0 for count in counts]
+    settings = {name: _one_or_each(values) for name, values in columns.items()}
+    if settings["sharding_group_size"] == ranks:
+        settings["sharding_group_size"] = None
+    return settings
 
 
 def _layout(plan: Plan, is_block: FloatArray) -> tuple[int, ...] | None:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from planner.rivals.alpa import Alpa
-from planner.rivals.exhaustive import Exhaustive
 from planner.rivals.manual import Manual
 from planner.rivals.mcmc import Mcmc
 from planner.rivals.mist.planner import Mist
-from planner.rivals.nest import Fixed, Nest
+from planner.rivals.nest import Exhaustive, Fixed, Nest
 from planner.rivals.phaze import Phaze
 from planner.rivals.protocol import Planner
 

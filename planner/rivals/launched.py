@@ -11,16 +11,24 @@ The rules are those of `planner.search.launchable`, the splits those that the se
 for the fastest replay looks at (`planner.search.replayed.space`).
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import islice, product
+from typing import TypeVar
 
 import numpy as np
 
 from estimators.training import Sizes
 from planner.frameworks.rules import LaunchRules
 from planner.plans.build import with_algorithms
-from planner.rivals.protocol import fits
+from planner.rivals.protocol import (
+    Planner,
+    PlannerOutcome,
+    fits,
+    priced_best_first,
+    too_little_memory,
+)
 from planner.search.launchable import (
     BrokenRule,
     block_counts,
@@ -35,7 +43,13 @@ from planner.search.space import Configuration, Inner, SearchSpec, configuration
 from planner.step.execution import Workload
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
 from planner.step.schedules import SCHEDULES
+from planner.work import Work
 from topologies import Network
+
+T = TypeVar("T")
+
+MOST_TRIED = 64
+"""Most plans of a planner whose true memory is looked at."""
 
 _NEAREST = 4
 """Splits that are looked at, nearest first."""
@@ -118,6 +132,77 @@ class Launcher:
                 )
                 return with_algorithms(self.network, self.workload, auto)
         return None
+
+    def first_launched(
+        self, proposed: Iterable[tuple[T, Plan]]
+    ) -> tuple[tuple[T, Plan] | None, str]:
+        """Return the first plan that fits, as it is launched, or why none does.
+
+        Parameters
+        ----------
+        proposed
+            What a planner believes of each plan, and the plan, best first; no more
+            than `MOST_TRIED` are asked for.
+
+        Returns
+        -------
+        tuple
+            What it believes of the plan, and the plan; and why there is none, empty
+            where nothing was proposed.
+        """
+        first, number = None, 0
+        for belief, plan in islice(proposed, MOST_TRIED):
+            launched = self.launched(plan)
+            if launched is not None:
+                return (belief, launched), ""
+            first, number = first or plan, number + 1
+        if first is None:
+            return None, ""
+        if self.refused:
+            return None, self.why_not(number)
+        short = too_little_memory(self.network, self.workload, self.spec, first)
+        return None, (
+            "Memory: plans that fit by its own account do not fit in truth. "
+            f"Its best one: {short}"
+        )
+
+    def outcome(
+        self,
+        planner: Planner,
+        work: Work,
+        proposed: tuple[float, Plan] | None,
+        why_not: str,
+        *,
+        evaluations: int,
+        notes: tuple[str, ...] = (),
+    ) -> PlannerOutcome:
+        """Return what a planner of one plan has found.
+
+        Parameters
+        ----------
+        planner, work
+            Who looked, and what it spent.
+        proposed
+            Time of a step by its own model [s], and the plan as it is launched; None if
+            there is none.
+        why_not
+            Why there is none.
+        evaluations, notes
+            As of `PlannerOutcome`.
+        """
+        plans = () if proposed is None else (proposed[1],)
+        return PlannerOutcome(
+            planner=planner.name,
+            plans=priced_best_first(self.network, self.workload, plans),
+            belief=math.nan if proposed is None else proposed[0],
+            sees=planner.sees,
+            spent=work.total(),
+            search_time=work.elapsed,
+            evaluations=evaluations,
+            why_not="" if plans else why_not,
+            notes=(*(note for plan in plans for note in self.notes(plan)), *notes),
+            refused=tuple(self.refused),
+        )
 
     def notes(self, proposed: Plan) -> tuple[str, ...]:
         """Say which rules the planner's own first plan breaks, if it breaks any."""
@@ -221,11 +306,7 @@ class Launcher:
             return plan.placement, tuple(stage.devices for stage in plan.stages)
         placement = whole_dimensions(orders[0], plan_extents(plan))
         placement = placement.ordered(listed[0])
-        rows = tuple(
-            tuple(tuple(row) for row in devices.tolist())
-            for devices in placement.devices
-        )
-        return placement.name, rows
+        return placement.name, placement.rows
 
     def _savings(
         self, space: LaunchableSpace, plan: Plan

@@ -57,7 +57,7 @@ from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import Sizes
-from planner.cost.classes import RECOMPUTE_MODES
+from planner.cost.choices import RECOMPUTE_MODES
 from planner.cost.objective import PricedPlan
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.spec import PlanSpec
@@ -71,7 +71,6 @@ from planner.rivals.protocol import (
 )
 from planner.search.device_kinds import least_memory
 from planner.search.space import (
-    LARGEST_MICRO_BATCH,
     Configuration,
     SearchSpec,
     configuration_of,
@@ -284,7 +283,7 @@ class _Recipe:
             return (
                 "Divisibility: no number of replicas splits the global batch of "
                 f"{self.workload.training.global_batch_size} into full microbatches "
-                f"of {self._micro_batches()[0]}."
+                f"of {self.spec.micro_batches[0]}."
             )
         if not self._groups():
             return (
@@ -296,7 +295,7 @@ class _Recipe:
 
     def _sizes(self) -> Iterator[Sizes]:
         """Yield the sizes that divide model, batch and cluster."""
-        num_blocks, b = self.workload.chain[1], self._micro_batches()[0]
+        num_blocks, b = self.workload.chain[1], self.spec.micro_batches[0]
         batches = self.workload.training.global_batch_size // b
         stages = self.spec.pipeline_model_parallel_sizes or range(1, num_blocks + 2)
         replicas = self._replicas(batches)
@@ -353,7 +352,7 @@ class _Recipe:
         cps = short or cps[-1:]
         eps = sorted(spec.expert_model_parallel_sizes or powers)
         eps = [ep for ep in eps if _is_power(ep)] or eps[:1]
-        b = self._micro_batches()[0]
+        b = self.spec.micro_batches[0]
         return [
             (tp, cp, ep)
             for tp in tps
@@ -377,17 +376,12 @@ class _Recipe:
 
     def _replicas(self, batches: int) -> list[int]:
         """Return the numbers of replicas that get full microbatches, rising."""
-        batch, b = self.workload.training.global_batch_size, self._micro_batches()[0]
+        batch, b = self.workload.training.global_batch_size, self.spec.micro_batches[0]
         if batch % b:
             return []
         most = min(batches, self.network.num_devices)
         chosen = self.spec.data_parallel_sizes or range(1, most + 1)
         return [dp for dp in sorted(chosen) if dp <= most and batches % dp == 0]
-
-    def _micro_batches(self) -> list[int]:
-        """Return the micro-batch sizes of the space, rising."""
-        powers = [2**k for k in range(LARGEST_MICRO_BATCH.bit_length())]
-        return sorted(self.spec.micro_batch_sizes or powers)
 
     def _recompute_modes(self) -> list[str]:
         """Return what Megatron's users know, lightest first, or else what there is."""
@@ -431,7 +425,7 @@ class _Recipe:
         node = self.network.levels[0].block_size
         fitting: dict[tuple[int, ...], list[tuple[Sizes, Plan]]] = {}
         for sizes in sorted(group):
-            b = self._micro_batches()[0]
+            b = self.spec.micro_batches[0]
             layouts = self._layouts(sizes, self._num_microbatches(sizes, b))
             plan = self._first_that_fits(sizes, layouts, b, recompute)
             if plan is not None:
@@ -459,7 +453,7 @@ class _Recipe:
         """Keep the plans with chunks, and those with larger micro-batches."""
         batch = self.workload.training.global_batch_size
         v = first.virtual_pipeline_model_parallel_size
-        for b in self._micro_batches():
+        for b in self.spec.micro_batches:
             if batch % (b * sizes.dp):
                 continue
             m = self._num_microbatches(sizes, b)

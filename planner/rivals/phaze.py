@@ -25,7 +25,6 @@ References
 """
 
 import heapq
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -33,18 +32,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.choices import MemoryChoice, choice_columns
-from planner.cost.classes import RECOMPUTE_MODES
-from planner.kernels import phaze as kernel
+from planner.cost.choices import RECOMPUTE_MODES, MemoryChoice, choice_columns
+from planner.kernels import rivals as kernel
 from planner.kernels import tables
-from planner.rivals.launched import Launcher
+from planner.rivals.launched import MOST_TRIED, Launcher
 from planner.rivals.mcmc_state import ChainPrices, PlacedChain, SpaceIndex
 from planner.rivals.protocol import (
     NO_SIZES,
     PlannerOutcome,
     PlannerSettings,
-    priced_best_first,
-    too_little_memory,
 )
 from planner.search.candidates import CandidateSet
 from planner.search.placements import extents_of
@@ -60,15 +56,11 @@ from planner.work import (
     SPLIT_STEPS,
     LimitReachedError,
     Progress,
-    Spent,
     Work,
     stopped_sentence,
 )
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
-
-MOST_TRIED = 64
-"""Most plans whose true memory is looked at."""
 
 FIRST_OPENING = 256
 """Plans priced before the best of them are looked at in truth, so that there is
@@ -138,26 +130,19 @@ class Phaze:
             progress("phaze: search", None)
         table = program.table()
         chosen, why_not = program.first_fitting(table.best)
-        launcher = program.launcher
         if chosen is None and work.stopped_by:
             chosen = table.opening
         if not table.number:
             why_not = program.why_not()
-        if chosen is None and work.stopped_by:
+        if work.stopped_by:
             why_not = stopped_sentence(work.total(), f"{table.number:,} plans")
-        plans = () if chosen is None else (chosen[1],)
-        return PlannerOutcome(
-            planner=self.name,
-            plans=priced_best_first(network, workload, plans),
-            belief=math.nan if chosen is None else chosen[0],
-            sees=self.sees,
-            spent=program.spent(),
-            search_time=work.elapsed,
-            evaluations=table.number,
-            why_not="" if chosen is not None else why_not,
-            notes=() if chosen is None else launcher.notes(chosen[1]),
-            refused=tuple(launcher.refused),
+        outcome = program.launcher.outcome(
+            self, work, chosen, why_not, evaluations=table.number
         )
+        # Plans are written out on an account of their own.
+        written = program.candidates.work.spent
+        spent = replace(outcome.spent, work=outcome.spent.work + written)
+        return replace(outcome, spent=spent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -237,28 +222,13 @@ class PhazeProgram:
         self, believed: list[Believed]
     ) -> tuple[tuple[float, Plan] | None, str]:
         """Return the first plan that truly fits and its price, or why none does."""
-        candidates, why_not = self.candidates, ""
-        network, workload = candidates.network, candidates.workload
-        for candidate in believed:
-            self.work.count(PLAN + network.num_devices // PRICED_DEVICES)
-            plan = self.plan(candidate)
-            launched = self.launcher.launched(plan)
-            if launched is not None:
-                return (candidate.price, launched), ""
-            if self.launcher.refused:
-                why_not = self.launcher.why_not(len(believed))
-            elif not why_not:
-                short = too_little_memory(network, workload, candidates.spec, plan)
-                why_not = (
-                    "Memory: plans that fit by its own account do not fit in truth. "
-                    f"Its best one: {short}"
-                )
-        return None, why_not
+        return self.launcher.first_launched(self._proposals(believed))
 
-    def spent(self) -> Spent:
-        """Return what was spent, writing plans out included."""
-        total = self.work.total()
-        return replace(total, work=total.work + self.candidates.work.spent)
+    def _proposals(self, believed: list[Believed]) -> Iterator[tuple[float, Plan]]:
+        for candidate in believed:
+            devices = self.candidates.network.num_devices
+            self.work.count(PLAN + devices // PRICED_DEVICES)
+            yield candidate.price, self.plan(candidate)
 
     def plans(self) -> Iterator[Believed]:
         """Yield the best split of all sizes of tables, modes, ``p`` and ``d``."""

@@ -16,14 +16,14 @@ from planner.cost.pricing import price_plan
 from planner.search.space import SearchSpec, configuration_of
 from planner.search.thriftiest import memory_sentence
 from planner.step.execution import Workload
-from planner.step.plan import Plan
-from planner.step.room import (
+from planner.step.memory import (
     has_room,
     host_room,
     host_sentence,
     is_within,
     stage_rooms,
 )
+from planner.step.plan import Plan
 from planner.work import Spent, Work
 from topologies import Network
 from topologies.accelerators import Host
@@ -151,6 +151,11 @@ class Planner(Protocol):
         """What scenarios call it."""
         ...
 
+    @property
+    def sees(self) -> str:
+        """What it sees of the network, in one sentence."""
+        ...
+
     def find(
         self,
         network: "Network",
@@ -231,6 +236,21 @@ def too_little_memory(
         f"has {format_size(max(rooms[worst], 0.0))} to give. "
         f"{memory_sentence(priced, worst)}"
     )
+
+
+def node_levels(network: Network) -> tuple[int, int, int]:
+    """Return what planners see that know nodes alone.
+
+    Returns
+    -------
+    tuple
+        Devices of a node, its outermost level, and the next one if there is one.
+    """
+    rules, last = network.rules, len(network.levels) - 1
+    if rules is None:
+        return network.block_sizes[0], 0, min(1, last)
+    inside = min(rules.node_levels - 1, last)
+    return rules.node_size, inside, min(inside + 1, last)
 
 
 def believed_time(plans: tuple[PricedPlan, ...]) -> float:

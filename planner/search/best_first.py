@@ -5,7 +5,7 @@ time that charges collectives and the step's end in full
 (`planner.cost.objective.PricedPlan.closed_form_time`), not the planned time of the
 plans that it returns, which hides what the framework hides. With `SearchSpec.hides`
 the closed form leaves out what is hidden, about as the planned time does
-(`planner.search.exposed`); that proposes plans to the search for the fastest replay.
+(`planner.search.bounds`); that proposes plans to the search for the fastest replay.
 
 A configuration fixes tensor-, context- and expert-parallel size, micro-batch size,
 virtual stages, stages and replicas. Bounds, each admissible, are sharpened as far as

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.layers.work import Degrees
-from estimators.training import ParallelismConfig, Sizes
+from estimators.training import Sizes
 from planner.cost.choices import HostCosts, MemoryChoice
 from planner.cost.pricing import iteration_weights, placement_choices
 from planner.cost.rates import PlacementRates, PricedGrid, StageRates
@@ -26,10 +26,14 @@ from planner.kernels.tables import NUM_MODES
 from planner.search.bounds import (
     LayerBounds,
     Outer,
+    Relaxation,
+    best_group_rates,
     closed_form_bounds,
     job_constants,
     layer_bounds,
     ordered,
+    unhidden_job,
+    unhidden_rows,
 )
 from planner.search.device_kinds import (
     PlacedKinds,
@@ -38,21 +42,22 @@ from planner.search.device_kinds import (
     least_step_time,
     most_memory,
 )
-from planner.search.exposed import unhidden_job, unhidden_rows
 from planner.search.placements import (
     DevicePlaces,
     Placement,
     PlacementBounds,
+    PlanOutline,
+    StageOutline,
     extents_of,
     groups_of,
+    placed_plan,
     placements,
 )
-from planner.search.relaxation import Relaxation, best_group_rates
 from planner.search.space import Configuration, Inner, SearchSpec, inner_configurations
 from planner.search.split import Splitter
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER
-from planner.step.plan import Plan, Stage
+from planner.step.plan import Plan
 from planner.step.schedules import schedule_name
 from planner.step.virtual import chunks_of_bounds
 from planner.work import (
@@ -591,39 +596,10 @@ def assemble_plan(
     degrees = candidates.splitter.degrees(configuration)
     table = candidates.workload.table(degrees)
     chunks = chunks_of_bounds(solution.bounds, table.is_block, configuration.v)
-    stages = tuple(
-        Stage(
-            chunks=chunks[index],
-            devices=tuple(tuple(row) for row in devices.tolist()),
-            recompute=choice.recompute,
-            zero_stage=choice.zero_stage,
-            sharding_group_size=(
-                solution.rates.shardings[choice.sharding].group_size
-                if choice.zero_stage
-                else 1
-            ),
-            offload=choice.offload,
-        )
-        for index, (devices, choice) in enumerate(
-            zip(solution.placement.devices, solution.choices, strict=True)
-        )
+    outline = PlanOutline(
+        tuple(map(StageOutline, chunks, solution.choices)),
+        schedule_name(configuration.v),
+        candidates.splitter.num_microbatches(configuration),
+        degrees.sequence_parallel,
     )
-    return Plan(
-        parallel=ParallelismConfig(
-            tensor_model_parallel_size=configuration.tp,
-            pipeline_model_parallel_size=configuration.pp,
-            data_parallel_size=configuration.dp,
-            context_parallel_size=configuration.cp,
-            expert_model_parallel_size=configuration.ep,
-            sequence_parallel=degrees.sequence_parallel,
-            **configuration.grouping.settings(configuration.cp, configuration.ep),
-        ),
-        virtual_pipeline_model_parallel_size=configuration.v,
-        micro_batch_size=configuration.b,
-        num_microbatches=candidates.splitter.num_microbatches(configuration),
-        schedule=schedule_name(configuration.v),
-        placement=solution.placement.name,
-        gradient_algorithm=solution.rates.gradient_algorithm,
-        tensor_algorithm=solution.rates.tensor_algorithm,
-        stages=stages,
-    )
+    return placed_plan(configuration, outline, solution.placement, solution.rates)

@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.groups import StageGroups
-from planner.cost.rates import StageRates
+from estimators.training import ParallelismConfig
+from planner.cost.choices import MemoryChoice
+from planner.cost.rates import PlacementRates, StageGroups, StageRates
 from planner.kernels import placement_loads as loads
 from planner.kernels.nestings import PAD, enumerate_nestings
 from planner.search.device_kinds import (
@@ -35,6 +36,7 @@ from planner.search.device_kinds import (
 )
 from planner.search.space import Configuration
 from planner.step.execution import Workload
+from planner.step.plan import Plan, Stage
 from planner.work import PRICED_DEVICES, Work
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -84,6 +86,13 @@ class Placement:
         """What tells placements apart."""
         order = "" if self.order is None else self.order.name
         return self.extents, self.steps, order
+
+    @property
+    def rows(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Devices of each stage as `planner.step.plan.Stage` has them."""
+        return tuple(
+            tuple(tuple(row) for row in devices.tolist()) for devices in self.devices
+        )
 
     @property
     def grid(self) -> IntArray:
@@ -356,3 +365,75 @@ class PlacementBounds:
             self._known[key] = found
             self._held[0] += found.rates.size + found.boundary.size
         return found
+
+
+class StageOutline(NamedTuple):
+    """What a search has chosen for a stage, beside its devices."""
+
+    chunks: tuple[tuple[int, int], ...]
+    """First and last layer of each chunk."""
+    choice: MemoryChoice
+    """What it does about its memory."""
+    num_layers: int | None = None
+    """Blocks of each chunk that are recomputed; None for all."""
+
+
+class PlanOutline(NamedTuple):
+    """What a search has chosen for a plan, beside its sizes and devices."""
+
+    stages: tuple[StageOutline, ...]
+    """Stages from the first to the last."""
+    schedule: str
+    """Name of the schedule."""
+    num_microbatches: int
+    """Microbatches of a replica."""
+    sequence_parallel: bool
+    """Whether sequences are split among tensor-parallel ranks."""
+
+
+def placed_plan(
+    configuration: Configuration,
+    outline: PlanOutline,
+    placement: Placement,
+    rates: PlacementRates,
+) -> Plan:
+    """Return the plan of some sizes, with its stages on a placement."""
+
+    def group_size(choice: MemoryChoice) -> int:
+        if not choice.zero_stage:
+            return 1
+        return rates.shardings[choice.sharding].group_size
+
+    stages = tuple(
+        Stage(
+            chunks=chunks,
+            devices=devices,
+            recompute=choice.recompute,
+            zero_stage=choice.zero_stage,
+            sharding_group_size=group_size(choice),
+            offload=choice.offload,
+            recompute_num_layers=num_layers,
+        )
+        for (chunks, choice, num_layers), devices in zip(
+            outline.stages, placement.rows, strict=True
+        )
+    )
+    return Plan(
+        parallel=ParallelismConfig(
+            tensor_model_parallel_size=configuration.tp,
+            pipeline_model_parallel_size=configuration.pp,
+            data_parallel_size=configuration.dp,
+            context_parallel_size=configuration.cp,
+            expert_model_parallel_size=configuration.ep,
+            sequence_parallel=outline.sequence_parallel,
+            **configuration.grouping.settings(configuration.cp, configuration.ep),
+        ),
+        virtual_pipeline_model_parallel_size=configuration.v,
+        micro_batch_size=configuration.b,
+        num_microbatches=outline.num_microbatches,
+        schedule=outline.schedule,
+        placement=placement.name,
+        gradient_algorithm=rates.gradient_algorithm,
+        tensor_algorithm=rates.tensor_algorithm,
+        stages=stages,
+    )

@@ -230,10 +230,15 @@ class SearchSpec(Spec):
 
     hides: Annotated[bool, Derived()] = False
     """Whether the planned objective leaves out what the framework hides behind compute
-    (`planner.search.exposed`), as the search for the fastest replay has it do."""
+    (`planner.search.bounds`), as the search for the fastest replay has it do."""
 
     memory_reserve: Annotated[float, Derived()] = 0.0
     """Device memory that plans must leave free [byte]."""
+
+    @property
+    def micro_batches(self) -> list[int]:
+        """Micro-batch sizes that are searched, rising."""
+        return sorted(self.micro_batch_sizes or MICRO_BATCHES)
 
     @property
     def keeps_rules(self) -> bool:
@@ -253,6 +258,9 @@ is gathered is as many bytes as go round a ring, and two levels lie between the 
 LARGEST_MICRO_BATCH = 64
 """Largest micro-batch size that is searched when the scenario does not say: powers of
 two up to this."""
+
+MICRO_BATCHES = tuple(2**k for k in range(LARGEST_MICRO_BATCH.bit_length()))
+"""Micro-batch sizes that are searched when the scenario does not say."""
 
 MOST_CONFIGURATIONS = 2**25
 """Most configurations of a space: the bounds alone of a larger one would take more than
@@ -458,9 +466,6 @@ def degrees_of(
         powers if model.attention_implementation == "flash" else [1]
     )
     eps = spec.expert_model_parallel_sizes or divisors(max(model.num_moe_experts, 1))
-    batches = spec.micro_batch_sizes or [
-        2**k for k in range(LARGEST_MICRO_BATCH.bit_length())
-    ]
     for tp in sorted(tps):
         for cp in sorted(cps):
             for ep in sorted(eps) if tp * cp <= num_devices else ():
@@ -477,7 +482,7 @@ def degrees_of(
                     if grouping.expert_span((tp, cp, ep)) <= num_devices
                 ]
                 is_split = sequence_parallel(spec, tp)
-                for b, grouping in product(sorted(batches), tried):
+                for b, grouping in product(spec.micro_batches, tried):
                     yield Degrees(tp, cp, ep, b, is_split, grouping)
 
 

@@ -13,32 +13,33 @@ from numpy.typing import NDArray
 
 from estimators.layers.work import Degrees, LayerTable
 from planner.cost.choices import (
+    ClassTable,
     HostCosts,
     MemoryChoice,
     Sharers,
     choice_columns,
     choices_of,
+    class_table,
 )
-from planner.cost.classes import ClassTable, class_table
 from planner.cost.pricing import iteration_weights
 from planner.cost.rates import StageRates
 from planner.kernels import split as kernel
 from planner.kernels import tables
 from planner.kernels.tables import Choices, JobConstants
-from planner.search.bounds import LayerBounds
-from planner.search.device_kinds import Kinds, PlacedKinds
-from planner.search.exposed import (
+from planner.search.bounds import (
     Covers,
+    LayerBounds,
     bucket_shares,
     compute_times,
     exposed_costs,
     hides_anything,
 )
+from planner.search.device_kinds import Kinds, PlacedKinds
 from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
+from planner.step.instructions import round_length
 from planner.step.ledger import KERNEL_LEDGER, gathers_once
 from planner.step.schedules import SCHEDULES, schedule_name
-from planner.step.schedules.language import round_length
 from planner.step.virtual import interleave_chain, interleave_sums
 from planner.work import CHAIN_CLASSES, SPLIT, SPLIT_NUMBERS, SPLIT_STEPS, Work
 from topologies.arrays import FloatArray, IntArray

@@ -99,7 +99,7 @@ class Sent(NamedTuple):
     """A collective that parameters need."""
 
     operation: str
-    """Name of the collective, one of `estimators.collectives.algorithms.OPERATIONS`."""
+    """Name of the collective, one of `estimators.collectives.cost.OPERATIONS`."""
 
     tensor: str
     """What is sent: `WEIGHTS` or `GRADIENTS`."""

@@ -14,9 +14,10 @@ replica where they do not.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -26,9 +27,8 @@ from estimators.grouping import CP_COMM_TYPES, PLAIN_GROUPING
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from planner.step.schedules import SCHEDULES
-from topologies.errors import InputError
+from topologies.errors import InputError, short_repr
 from topologies.settings import NameChoice
-from topologies.short_repr import short_repr
 
 MOST_DEVICES = 16_000_000
 """Most devices that a plan may name; more are slips of the keyboard."""
@@ -198,6 +198,52 @@ class Stage:
         return self.chunks[0]
 
 
+class StageSetting(NamedTuple):
+    """How plans write down a choice that every stage makes for itself.
+
+    A new choice is a field of `Stage` with a row of `STAGE_SETTINGS`, a setting of the
+    same name in `planner.plans.spec.PlanSpec` and in the table [plan], and what it
+    changes where that is counted: `planner.step.memory`, `planner.cost.stage`.
+    """
+
+    read: Callable[[Any], Any]
+    """Value as it stands in a file -> the field of a stage."""
+
+    usual: Any = ...
+    """Value that is not written; ``...`` if all are."""
+
+    least: int = 1
+    """Smallest value, of a whole number."""
+
+    most: int | None = None
+    """Largest value, of a whole number; None for no limit of its own."""
+
+    known: tuple[object, ...] = ()
+    """All values that there are; none if they are not listed."""
+
+    def written(self, value: Any) -> Any:
+        """Return a stage's value as it stands in a file."""
+        return value._asdict() if isinstance(value, Offload) else value
+
+
+def _read_offload(parts: Mapping[str, Any]) -> Offload:
+    return Offload(*map(float, Offload(**parts)))
+
+
+STAGE_SETTINGS: Mapping[str, StageSetting] = MappingProxyType(
+    {
+        "recompute": StageSetting(str, known=("none", "selective", "full", "stage")),
+        "zero_stage": StageSetting(int, least=0, most=3, known=(0, 1, 2, 3)),
+        "sharding_group_size": StageSetting(int),
+        "recompute_num_layers": StageSetting(int, None, least=0),
+        "offload": StageSetting(_read_offload, NO_OFFLOAD),
+        "zero_hpz_partition_size": StageSetting(int, 1),
+    }
+)
+"""Field of a stage that is a choice of its own -> how plans write it, in the order of
+files."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How one model is split and placed."""
@@ -222,13 +268,13 @@ class Plan:
     e.g. ``"tp8 dp2 pp4"``."""
 
     gradient_algorithm: str
-    """Algorithm of the gradient collectives, of `estimators.collectives.algorithms`:
+    """Algorithm of the gradient collectives, of `estimators.collectives.cost`:
     the search chooses ``"ring"`` or ``"hierarchical"``. Operations that it does not
     have are done by rings."""
 
     tensor_algorithm: str
     """Algorithm of the tensor-parallel collectives, of
-    `estimators.collectives.algorithms`. Operations that it does not have are done by
+    `estimators.collectives.cost`. Operations that it does not have are done by
     rings."""
 
     stages: tuple[Stage, ...]
@@ -287,10 +333,7 @@ class Plan:
                     "layers": list(stage.layers),
                     "chunks": [list(chunk) for chunk in stage.chunks],
                     "devices": to_ranges(chain.from_iterable(stage.devices)),
-                    "recompute": stage.recompute,
-                    "zero_stage": stage.zero_stage,
-                    "sharding_group_size": stage.sharding_group_size,
-                    **_unusual_json(stage),
+                    **_settings_json(stage),
                 }
                 for stage in self.stages
             ],
@@ -361,7 +404,7 @@ class Plan:
 def _unusual_groups_json(parallel: ParallelismConfig) -> dict[str, Any]:
     """Return how few plans form groups: keys that are left out where they say nothing.
 
-    As `_unusual_json` does it for stages.
+    As `_settings_json` does it for stages.
     """
     written: dict[str, Any] = {}
     etp, levels = parallel.grouping.etp, parallel.hierarchical_context_parallel_sizes
@@ -384,30 +427,25 @@ def _parallel_from_json(data: Mapping[str, Any]) -> ParallelismConfig:
 
 
 def _stage_from_json(data: Mapping[str, Any], num_ranks: int) -> Stage:
-    layers = data.get("recompute_num_layers")
-    offload = Offload(**data.get("offload", {}))
     return Stage(
         chunks=tuple((int(first), int(last)) for first, last in data["chunks"]),
         devices=_rows(data["devices"], num_ranks),
-        recompute=str(data["recompute"]),
-        zero_stage=int(data["zero_stage"]),
-        sharding_group_size=int(data["sharding_group_size"]),
-        recompute_num_layers=None if layers is None else int(layers),
-        offload=Offload(*map(float, offload)),
-        zero_hpz_partition_size=int(data.get("zero_hpz_partition_size", 1)),
+        **{
+            name: setting.read(data[name])
+            for name, setting in STAGE_SETTINGS.items()
+            if setting.usual is ... or data.get(name) is not None
+        },
     )
 
 
-def _unusual_json(stage: Stage) -> dict[str, Any]:
-    """Return what few stages do: keys that are left out where they say nothing."""
-    written: dict[str, Any] = {}
-    if stage.recompute_num_layers is not None:
-        written["recompute_num_layers"] = stage.recompute_num_layers
-    if stage.offload != NO_OFFLOAD:
-        written["offload"] = stage.offload._asdict()
-    if stage.zero_hpz_partition_size > 1:
-        written["zero_hpz_partition_size"] = stage.zero_hpz_partition_size
-    return written
+def _settings_json(stage: Stage) -> dict[str, Any]:
+    """Return what a stage chooses, without what few stages do and this one does not."""
+    values = {name: getattr(stage, name) for name in STAGE_SETTINGS}
+    return {
+        name: STAGE_SETTINGS[name].written(value)
+        for name, value in values.items()
+        if value != STAGE_SETTINGS[name].usual
+    }
 
 
 def _rows(devices: Sequence[Any], num_ranks: int) -> tuple[tuple[int, ...], ...]:

@@ -6,6 +6,7 @@ import pytest
 import tomli
 
 from topologies import InputError, accelerator_names, load_accelerator
+from topologies.accelerators import HOST_LINKS
 
 ASKED_FOR = {
     "v100",
@@ -74,6 +75,12 @@ def test_every_value_has_a_source_with_a_year(name):
 def test_files_state_every_quantity_with_its_unit(name):
     file = resources.files("topologies") / "catalog" / f"{name}.toml"
     table = tomli.loads(file.read_text(encoding="utf-8"))
+    host = table.pop("host", None)
+    if name != "rtx4090":  # whose servers are whatever people build
+        assert set(host) == {"link", "devices_per_link", "memory", "source"}
+        assert host["link"] in HOST_LINKS
+        assert host["source"]
+        assert host["memory"].endswith(" GB")
     assert set(table) - OPTIONAL == VALUES | {"vendor", "sources"}
     assert OPTIONAL & set(table) == OPTIONAL & set(table["sources"])
     for value in VALUES - {"peak_flops", "num_compute_units"}:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from topologies.short_repr import MOST, short_repr, shortened
+from topologies.errors import MOST, short_repr, shortened
 
 
 class Pair(NamedTuple):

@@ -12,8 +12,15 @@ from dataclasses import replace
 import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
-from topologies.errors import InputError
-from topologies.fabrics.routing import PathTable, max_flow, shortest_paths, walk_back
+from topologies.errors import InputError, located
+from topologies.fabrics.routing import (
+    PathTable,
+    PlainRouting,
+    flow_of_halves,
+    max_flow,
+    shortest_paths,
+    walk_back,
+)
 from topologies.link_file import LinkList
 from topologies.network import (
     Family,
@@ -22,7 +29,6 @@ from topologies.network import (
     Network,
     Rerouted,
     Routes,
-    Routing,
     Tier,
 )
 from topologies.specs import CustomSpec
@@ -35,7 +41,7 @@ SAME_CLASS = 0.05
 """Largest relative difference to the fastest pair of the class."""
 
 
-class CustomRouting:
+class CustomRouting(PlainRouting):
     """Routes and classes of all pairs, found once.
 
     Parameters
@@ -72,26 +78,9 @@ class CustomRouting:
         """Devices and switches."""
         return int(self.last_link.shape[1])
 
-    @property
-    def built(self) -> Routing:
-        """The rule itself, which is found anew where links are slowed or removed."""
-        return self
-
     def built_bandwidths(self) -> FloatArray:
         """Return what is left of each link: what there was is not known [byte/s]."""
         return self.links.bandwidth
-
-    def rehashed_routes(
-        self, sources: IntArray, targets: IntArray, kept: BoolArray
-    ) -> Routes:
-        """Return the routes: no hash picks any part of them."""
-        del kept
-        return self.routes(sources, targets)
-
-    def cut_pairs(self, sources: IntArray, targets: IntArray) -> IntArray:
-        """Return no pairs: routes only use what is there."""
-        del sources, targets
-        return np.empty(0, dtype=np.int64)
 
     def reroute(
         self, levels: tuple[Level, ...], links: Links, kept: BoolArray
@@ -122,11 +111,7 @@ class CustomRouting:
 
     def bisection_bandwidth(self) -> float:
         """Return the largest flow from the first half of the numbers to the second."""
-        devices = np.arange(self.num_devices)
-        half = self.num_devices // 2
-        if half == 0:
-            return 0.0
-        return max_flow(self.present, self.num_vertices, devices[:half], devices[half:])
+        return flow_of_halves(self.present, self.num_vertices, self.num_devices)
 
     def members(self, level: int) -> IntArray:
         """Return what the device with the widest reach has within a level."""
@@ -237,10 +222,8 @@ def build_custom(spec: CustomSpec) -> Network:
     kept = np.ones(len(links), dtype=np.bool_)
     num_devices, names = listed.num_devices, listed.vertex_names
     routing = CustomRouting(links, kept, len(names), num_devices)
-    try:
+    with located(str(spec.path), ": "):
         _refuse_cut_off(listed, routing)
-    except InputError as error:
-        raise error.at(str(spec.path), ": ") from None
     aligned = {routing.aligned_size(level) for level in range(len(routing.floors))}
     sizes = {size for size in aligned if size > 1} | {num_devices}
     return Network(

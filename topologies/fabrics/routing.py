@@ -22,12 +22,12 @@ Letters: ``N`` devices, ``V`` vertices, ``E`` links.
 
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, Int32Array, IntArray
-from topologies.network import Family, Level, Links, Rerouted, Routes, Tier
+from topologies.network import Level, Links, Rerouted, Routes, Routing, Tier
 
 _ALL = np.empty(0, dtype=np.bool_)
 """Which links are kept where none was removed."""
@@ -399,36 +399,53 @@ class _ResidualGraph:
         return None
 
 
+def flow_of_halves(links: Links, num_vertices: int, num_devices: int) -> float:
+    """Return the largest flow from the first half of the devices to the second."""
+    devices, half = np.arange(num_devices), num_devices // 2
+    if half == 0:
+        return 0.0
+    return max_flow(links, num_vertices, devices[:half], devices[half:])
+
+
 _MOST_ENTRIES = 2**24
 """Entries of the trees of detours that are held at a time, to bound the memory."""
 
 
-class BuiltRouting(ABC):
-    """A rule by arithmetic, which stays as it is where links are slowed or removed."""
+class PlainRouting(ABC):
+    """What rules answer of which nothing is picked by a hash, and nothing was cut."""
 
-    family: Family
-    num_devices: int
-    num_vertices: int
+    @property
+    def built(self) -> Self:
+        """The rule itself."""
+        return self
 
     @abstractmethod
     def routes(self, sources: IntArray, targets: IntArray) -> Routes:
         """Return the route of each pair; empty where source equals target."""
 
-    @abstractmethod
-    def levels(self, sources: IntArray, targets: IntArray) -> IntArray:
-        """Return the level of each pair; 0 where source equals target."""
+    def rehashed_routes(
+        self, sources: IntArray, targets: IntArray, kept: BoolArray
+    ) -> Routes:
+        """Return the routes as built: no hash picks any part of them."""
+        del kept
+        return self.routes(sources, targets)
 
-    @abstractmethod
-    def bisection_bandwidth(self) -> float:
-        """Return the capacity between two halves of the devices [byte/s]."""
+    def cut_pairs(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return no pairs: none is cut."""
+        del sources, targets
+        return np.empty(0, dtype=np.int64)
 
-    @abstractmethod
-    def tiers(self) -> tuple[Tier, ...]:
-        """Return the physical tiers, from the inside out."""
 
-    @abstractmethod
-    def built_bandwidths(self) -> FloatArray:
-        """Return the capacity of each link before any was slowed [byte/s]."""
+class BuiltRouting(PlainRouting, Routing):
+    """A rule by arithmetic, which stays as it is where links are slowed or removed."""
+
+    num_devices: int
+    num_vertices: int
+
+    @property
+    def kept(self) -> BoolArray:
+        """Whether each link is still there: all are, shape ``(E,)``."""
+        return np.ones(self.built_bandwidths().shape, dtype=np.bool_)
 
     @abstractmethod
     def levels_left(
@@ -442,28 +459,6 @@ class BuiltRouting(ABC):
     @abstractmethod
     def table(self) -> BuiltTable:
         """Return the rule as plain arrays, for kernels."""
-
-    @property
-    def built(self) -> "BuiltRouting":
-        """The rule itself."""
-        return self
-
-    @property
-    def kept(self) -> BoolArray:
-        """Whether each link is still there: all are, shape ``(E,)``."""
-        return np.ones(self.built_bandwidths().shape, dtype=np.bool_)
-
-    def rehashed_routes(
-        self, sources: IntArray, targets: IntArray, kept: BoolArray
-    ) -> Routes:
-        """Return the routes as built: no hash picks any part of them."""
-        del kept
-        return self.routes(sources, targets)
-
-    def cut_pairs(self, sources: IntArray, targets: IntArray) -> IntArray:
-        """Return no pairs: none is cut."""
-        del sources, targets
-        return np.empty(0, dtype=np.int64)
 
     def reroute(
         self, levels: tuple[Level, ...], links: Links, kept: BoolArray
@@ -575,12 +570,8 @@ class DegradedRouting:
 
     def bisection_bandwidth(self) -> float:
         """Return the largest flow from the first half of the numbers to the second."""
-        devices = np.arange(self.num_devices)
-        half = self.num_devices // 2
-        if half == 0:
-            return 0.0
         present = self.links.only(self.kept)
-        return max_flow(present, self.num_vertices, devices[:half], devices[half:])
+        return flow_of_halves(present, self.num_vertices, self.num_devices)
 
     def tiers(self) -> tuple[Tier, ...]:
         """Return the tiers as they were built."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.input_file import Value, decode, parse_json, parse_yaml, read_file
 from topologies.link_file import LinkList
 from topologies.readers.link_collector import (
@@ -121,11 +121,9 @@ def read_infragraph(
         If it cannot be read or something in it is wrong. The message starts with the
         file.
     """
-    try:
+    with located(str(path), ": "):
         graph = expand_infragraph(_root(path))
         return _Reduced(graph, options).listed()
-    except InputError as error:
-        raise error.at(str(path), ": ") from None
 
 
 def _root(path: Path) -> Value:

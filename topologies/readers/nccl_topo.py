@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from xml.parsers import expat
 
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.input_file import MAX_DEPTH, read_file
 
 MAX_ELEMENTS = 20_000
@@ -242,7 +242,7 @@ def read_nccl_topo(path: Path, options: InsideOptions) -> NodeInside:
         If it cannot be read or something in it is wrong. The message starts with the
         file.
     """
-    try:
+    with located(str(path), ": "):
         content = read_file(path, expected=_EXPECTED, most_bytes=MAX_FILE)
         root = parse_xml(content, expected=_EXPECTED)
         if root.name != "system":
@@ -251,8 +251,6 @@ def read_nccl_topo(path: Path, options: InsideOptions) -> NodeInside:
             got = root.attributes["version"]
             raise _wrong(root, "is of an unknown version", got, 'version="1"')
         return _Node(root, options).inside()
-    except InputError as error:
-        raise error.at(str(path), ": ") from None
 
 
 def _wrong(element: XmlElement, problem: str, got: object, expected: str) -> InputError:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.input_file import Value, decode, parse_yaml, read_file
 
 _NAMES_EXPECTED = "names as Slurm writes them, e.g. node[01-16,20]"
@@ -219,7 +219,7 @@ def read_slurm(path: Path, *, topology: str = "", nodes: str = "") -> SlurmTopol
         If it cannot be read or something in it is wrong. The message starts with the
         file.
     """
-    try:
+    with located(str(path), ": "):
         text = decode(read_file(path, expected=_EXPECTED, most_bytes=MAX_FILE))
         if path.suffix.lower() in {".yaml", ".yml"}:
             listed = _of_yaml(text, topology)
@@ -237,8 +237,6 @@ def read_slurm(path: Path, *, topology: str = "", nodes: str = "") -> SlurmTopol
             root = _restricted(root, expand_hostlist(nodes, MAX_NODES))
         _refuse_apart(root)
         fan_outs = _fan_outs(root)
-    except InputError as error:
-        raise error.at(str(path), ": ") from None
     return SlurmTopology(
         root,
         _level_names(_depth(root), is_block=listed.is_block),
@@ -254,7 +252,7 @@ def _of_conf(text: str) -> _SlurmLines:
     speeds = False
     for number, words in _logical_lines(text):
         where = f"line {number}"
-        try:
+        with located(where):
             pairs = _pairs(words)
             first = next(iter(pairs))
             kinds.add(first[:5])
@@ -272,8 +270,6 @@ def _of_conf(text: str) -> _SlurmLines:
                 where, *(_names(pairs.get(k)) for k in ("switches", "nodes"))
             )
             _add(lines, pairs[first], line)
-        except InputError as error:
-            raise error.at(where) from None
     return _SlurmLines(lines, kinds == {"block"}, sizes, speeds)
 
 
@@ -362,10 +358,8 @@ def _of_yaml(text: str, topology: str) -> _SlurmLines:
             _names(_text(item[key])) if key in item.table() else ()
             for key in ("children", "nodes")
         ]
-        try:
+        with located(item.where):
             _add(lines, _text(name), _SlurmLine(item.where, *parts))
-        except InputError as error:
-            raise error.at(item.where) from None
     sizes: tuple[int, ...] = ()
     if is_block and "block_sizes" in body.table():
         given = body["block_sizes"].array(least=1, most=16)

@@ -46,8 +46,8 @@ from nestsim.scenario.load import Scenario
 from planner.cost.objective import PricedPlan
 from planner.work import Progress, Spent
 from topologies.arrays import FloatArray, IntArray
+from topologies.errors import short_repr
 from topologies.network import Network
-from topologies.short_repr import short_repr
 
 MOST_MESSAGES = 2**22
 """Between all pairs of all groups: with more, messages are not sent directly."""

@@ -46,7 +46,7 @@ from nestsim.scenario.hardware.described import with_whole_paths
 from nestsim.scenario.load import Scenario, scenario_of
 from planner.cost.objective import HOST, HOST_TRANSFERS
 from planner.work import Progress
-from topologies.errors import InputError
+from topologies.errors import InputError, short_repr
 from topologies.fabrics.inventory import (
     bisection_rule,
     count_parts,
@@ -55,7 +55,6 @@ from topologies.fabrics.inventory import (
 )
 from topologies.input_file import parse_toml, read_file
 from topologies.network import Network
-from topologies.short_repr import short_repr
 
 MAX_FILE = 1_000_000
 """Longest file of a network [byte]."""

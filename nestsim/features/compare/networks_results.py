@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 from nestsim.document.wording import difference
 from nestsim.features.compare.results import ComparedEntries, PlannerEntry
+from topologies.errors import short_repr
 from topologies.fabrics.inventory import Inventory
-from topologies.short_repr import short_repr
 
 Equal = Literal["ports", "cost"]
 """What may be asked to be equal."""

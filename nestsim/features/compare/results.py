@@ -19,7 +19,7 @@ from nestsim.running.store import Row
 from planner.cost.objective import largest_term
 from planner.step.plan import Plan
 from planner.work import Spent
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

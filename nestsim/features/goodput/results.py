@@ -11,7 +11,7 @@ from nestsim.features.goodput.closed_form import Cycle
 from nestsim.features.goodput.simulate import FailureKind, GoodputRuns, RecoveryHabits
 from planner.work import Spent
 from topologies.arrays import FloatArray
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 DAY = 86400.0
 """Length of a day [s]."""

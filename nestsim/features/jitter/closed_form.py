@@ -49,13 +49,8 @@ from nestsim.features.jitter.order_statistics import (
 from nestsim.scenario.jitter import JitterSpec
 from nestsim.simulator.noise import Noise
 from nestsim.simulator.work import PipelineWork
-from planner.step.schedules import (
-    BACKWARD,
-    FIRST_FORWARD,
-    FORWARD,
-    SCHEDULES,
-    WEIGHT,
-)
+from planner.step.instructions import BACKWARD, FIRST_FORWARD, FORWARD, WEIGHT
+from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray, IntArray
 
 ALWAYS = Noise("normal", 0.0)

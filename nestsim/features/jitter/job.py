@@ -29,15 +29,14 @@ from nestsim.running.store import Point, Row, content_key
 from nestsim.scenario.jitter import JitterSpec
 from nestsim.scenario.load import Scenario
 from nestsim.simulator.jittered import jittered_replay
-from nestsim.simulator.outcome import Replay
+from nestsim.simulator.system import Replay
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.rivals.protocol import PlannerOutcome
 from planner.step.plan import Plan
 from planner.work import Progress, Spent
 from topologies.arrays import FloatArray
-from topologies.errors import InputError
-from topologies.short_repr import short_repr
+from topologies.errors import InputError, short_repr
 
 SHARES = (0.5, 0.95, 0.99)
 """Quantiles that are reported."""

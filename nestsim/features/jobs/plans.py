@@ -25,9 +25,8 @@ from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.arrays import IntArray
 from topologies.builders import SubNetwork, sub_network
-from topologies.errors import InputError
+from topologies.errors import InputError, short_repr
 from topologies.network import Network
-from topologies.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,8 +12,8 @@ from nestsim.features.jobs.steady import Steady
 from nestsim.features.run.statistics import link_name
 from planner.cost.objective import PricedPlan
 from topologies.arrays import FloatArray, IntArray
+from topologies.errors import short_repr
 from topologies.network import Network
-from topologies.short_repr import short_repr
 
 _DIGITS = 6
 """Digits of shares of links by which links are told apart."""

@@ -27,9 +27,8 @@ from nestsim.scenario.table import (
 )
 from planner.step.plan import parsed_ranges
 from topologies.arrays import IntArray
-from topologies.errors import InputError
+from topologies.errors import InputError, short_repr
 from topologies.input_file import parse_toml, read_file
-from topologies.short_repr import short_repr
 
 _RANGES = 'ranges of devices, such as "0-511" or "0-255, 512-767"'
 

@@ -28,7 +28,7 @@ from nestsim.features.memory.job import KeptActivations, MemoryResult, StageNeed
 from nestsim.features.run.document import need_sentence
 from planner.memory.changes import Change
 from planner.memory.thrift import MOST_DEVICES, ThriftyPlan
-from planner.step.room import is_within
+from planner.step.memory import is_within
 from topologies.units import format_size
 
 _GIB = 2.0**30

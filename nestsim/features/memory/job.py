@@ -21,21 +21,31 @@ from planner.explain.request import Request
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.frameworks.rules import LaunchRules
 from planner.memory.account import MemoryJob, MemoryLimits, PlanMemory
-from planner.memory.changes import Change, single_changes
-from planner.memory.largest import Largest, largest_micro_batch, longest_sequence
+from planner.memory.changes import (
+    Change,
+    Largest,
+    largest_micro_batch,
+    longest_sequence,
+    single_changes,
+)
 from planner.memory.thrift import ThriftyPlan, fewest_devices, least_memory
 from planner.plans.spec import PlanSpec
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.ledger import LEDGER, OPTIMIZER, WEIGHTS
-from planner.step.memory import Sharded, expert_group_size, stage_share
+from planner.step.memory import (
+    RoomKind,
+    Sharded,
+    expert_group_size,
+    is_within,
+    judge_room,
+    stage_share,
+)
 from planner.step.plan import Offload, Plan
 from planner.step.recompute import saved_bytes
-from planner.step.room import RoomKind, is_within, judge_room
 from planner.step.schedules import SCHEDULES
 from planner.work import Progress
-from topologies.errors import InputError
-from topologies.short_repr import short_repr
+from topologies.errors import InputError, short_repr
 from topologies.units import format_size
 
 LOGITS = "logits"

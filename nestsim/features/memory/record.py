@@ -5,8 +5,7 @@ from typing import Any
 from nestsim.evaluate.uncertainty import need_json
 from nestsim.features.memory.job import KeptActivations, MemoryResult, StageNeeds
 from planner.memory.account import PlanMemory
-from planner.memory.changes import Change
-from planner.memory.largest import Largest
+from planner.memory.changes import Change, Largest
 from planner.memory.thrift import ThriftyPlan
 from planner.step.plan import Plan
 

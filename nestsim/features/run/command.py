@@ -43,6 +43,7 @@ from nestsim.features.run.files import FILES, run_writers
 from nestsim.features.run.nest import scores_json, solution_document, solution_json
 from nestsim.features.run.record import (
     assertions_json,
+    candidate_rows,
     plan_json,
     plan_rows,
     reported_candidate,
@@ -130,15 +131,16 @@ class JobReport(ScenarioReport):
         return run_document(self.result, self.assertions)
 
     def _page(self) -> Document:
-        """Return the document with what launches the plan."""
+        """Return what can be said from the folder of results, and what launches it."""
         best = self.best
+        page = run_document(self.result, rows=candidate_rows(self.result))
         if best is None:
-            return self._document
+            return page
         # All formats of launches: a tenth of a second that other commands do not wait.
         from nestsim.features.run.launch import launch_snippets
 
         snippets = launch_snippets(self.scenario, best.priced.plan)
-        return self._document.with_section(launch_section(snippets))
+        return page.with_section(launch_section(snippets))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

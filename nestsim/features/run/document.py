@@ -92,7 +92,7 @@ if TYPE_CHECKING:
         PlanResult,
         ReplayedResult,
     )
-    from nestsim.simulator.outcome import Replay
+    from nestsim.simulator.system import Replay
 
     AnyCandidate = Candidate | PlannedCandidate
 
@@ -114,7 +114,8 @@ def run_document(
     checked
         Assertions of the scenario.
     rows
-        ``candidates`` of ``result.json`` where ``result`` has the reported plan alone.
+        ``candidates`` of ``result.json``, where no more is to be said of other plans
+        than a folder of results holds; empty for all that ``result`` says.
     """
     best = reported_candidate(result)
     return Document(
@@ -259,7 +260,7 @@ def _replayed(
                 candidate_rows(result), result.candidates, strict=True
             )
         ]
-        others = others_sentence(result.candidates)
+        others = "" if rows else others_sentence(result.candidates)
         yield Section(
             name="candidates",
             title="Replayed plans",

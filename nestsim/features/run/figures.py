@@ -33,7 +33,7 @@ from nestsim.features.run.statistics import (
     link_name,
     link_utilisation,
 )
-from nestsim.simulator.outcome import MemoryTimeline, Replay
+from nestsim.simulator.system import MemoryTimeline, Replay
 from topologies.arrays import FloatArray
 from topologies.network import Network
 from topologies.units import format_duration, format_size

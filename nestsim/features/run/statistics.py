@@ -28,8 +28,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
-from planner.step.schedules import SCHEDULES, Program
+from nestsim.simulator.system import SPAN_KINDS, TRANSFER_KINDS, Replay
+from planner.step.instructions import Program
+from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
 

@@ -18,7 +18,7 @@ from nestsim.evaluate.job import nothing_found, simulate_job
 from nestsim.evaluate.results import Candidate, JobKind, ReplayedResult
 from nestsim.evaluate.verdict import Verdict
 from nestsim.scenario.load import Scenario, load_scenario
-from planner.plans.json_file import read_plan
+from planner.plans.written import read_plan
 from planner.search.space import OBJECTIVES
 from planner.work import TIME_LIMIT, WORK_LIMIT, Progress, Spent
 from topologies.errors import InputError

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         PlanResult,
         Throughput,
     )
-    from nestsim.simulator.outcome import Replay
+    from nestsim.simulator.system import Replay
 
     AnyCandidate = Candidate | PlannedCandidate
 

@@ -32,7 +32,7 @@ from nestsim.features.run.statistics import (
     mean_breakdown,
     stage_breakdowns,
 )
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
+from nestsim.simulator.system import SPAN_KINDS, TRANSFER_KINDS, Replay
 from topologies.arrays import FloatArray, IntArray
 from topologies.units import format_duration
 

@@ -23,7 +23,7 @@ from nestsim.features.stress.conditions import (
 from nestsim.running.store import content_key
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.stress import ConditionSpec
-from nestsim.simulator.outcome import Replay
+from nestsim.simulator.system import Replay
 from planner.cost.objective import PricedPlan
 from planner.step.execution import Workload
 from planner.step.plan import Plan

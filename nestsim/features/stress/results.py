@@ -15,8 +15,8 @@ from nestsim.features.stress.thresholds import BestPlanChange, InverseRequest
 from nestsim.scenario.stress import ConditionSpec
 from planner.step.plan import Plan
 from topologies.arrays import FloatArray
+from topologies.errors import short_repr
 from topologies.network import Network
-from topologies.short_repr import short_repr
 
 SAME = 1e-9
 """Regrets that differ by less are the same; the plan that comes first is taken."""

@@ -20,7 +20,7 @@ from nestsim.features.sweep.axes import Axis, merged, product
 from nestsim.features.sweep.runner import run_sweep
 from nestsim.features.sweep.scenario_task import ScenarioTask
 from nestsim.running.store import Outcome, Point, Store, plain_json
-from topologies.short_repr import short_repr
+from topologies.errors import short_repr
 
 if TYPE_CHECKING:
     import pandas as pd

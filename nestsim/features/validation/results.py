@@ -22,8 +22,8 @@ from nestsim.features.validation.metrics import (
     grouped,
     ranking_of,
 )
-from planner.step.room import judge_room
-from topologies.short_repr import short_repr
+from planner.step.memory import judge_room
+from topologies.errors import short_repr
 
 K = TypeVar("K", bound=Hashable)
 

@@ -29,9 +29,10 @@ from nestsim.lowering.lower import StageCollectives, stage_collectives
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
+from planner.step.instructions import BACKWARD, FORWARD, USUAL_KIND, WEIGHT
 from planner.step.ledger import LEDGER, PASSES
 from planner.step.offload import TO_DEVICE, TO_HOST
-from planner.step.schedules import BACKWARD, FORWARD, USUAL_KIND, WEIGHT, find_schedule
+from planner.step.schedules import find_schedule
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 

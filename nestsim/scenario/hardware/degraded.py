@@ -4,10 +4,19 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nestsim.scenario.base import Table
+from nestsim.scenario.base import BuiltFrom, Table
 from topologies.degrade import Degradation, SlowDevice, SlowFraction, SlowLinks
 from topologies.errors import InputError
-from topologies.settings import MAX_COUNT, Distinct, Factor, Fraction, Seed, Text
+from topologies.settings import (
+    MAX_COUNT,
+    Distinct,
+    Examples,
+    Factor,
+    Fraction,
+    Listed,
+    Seed,
+    Text,
+)
 
 MOST_PARTS = 1000
 
@@ -82,23 +91,29 @@ class DegradedTable(Table):
     What is named several times is slowed by the product of the factors.
     """
 
-    removed_links: Distinct[Text] | None = Field(None, examples=[["leaf 0 <-> spine"]])
+    removed_links: Annotated[
+        Distinct[Text], Examples(["leaf 0 <-> spine"], default=None)
+    ] = ()
     """Links that are gone, named as in `slow_links`."""
 
-    removed_switches: Distinct[Text] | None = Field(None, examples=[["spine 1"]])
+    removed_switches: Annotated[
+        Distinct[Text], Examples(["spine 1"], default=None)
+    ] = ()
     """Switches that are gone with all their links, by name; "*" stands for any
     text."""
 
-    slow_links: (
-        Annotated[list[SlowLinksTable], Field(min_length=1, max_length=MOST_PARTS)]
-        | None
-    ) = Field(None, examples=[[{"links": "level spine", "factor": 2.0}]])
+    slow_links: Annotated[
+        tuple[Annotated[SlowLinks, BuiltFrom(SlowLinksTable)], ...],
+        Listed(1, MOST_PARTS),
+        Examples([{"links": "level spine", "factor": 2.0}], default=None),
+    ] = ()
     """Links that carry less than they were built for."""
 
-    slow_devices: (
-        Annotated[list[SlowDeviceTable], Field(min_length=1, max_length=MOST_PARTS)]
-        | None
-    ) = Field(None, examples=[[{"device": 5, "factor": 1.5}]])
+    slow_devices: Annotated[
+        tuple[Annotated[SlowDevice | SlowFraction, BuiltFrom(SlowDeviceTable)], ...],
+        Listed(1, MOST_PARTS),
+        Examples([{"device": 5, "factor": 1.5}], default=None),
+    ] = ()
     """Devices that compute more slowly, by number or as a share of all; plans and their
     replays know which."""
 
@@ -106,21 +121,10 @@ class DegradedTable(Table):
         """Return the record for the network and the replay.
 
         Whether the names mean something shows only when the network has been built.
-
-        Raises
-        ------
-        InputError
-            If an entry does not say which devices are slow.
         """
-        slow_devices = []
-        for index, one in enumerate(self.slow_devices or ()):
-            try:
-                slow_devices.append(one.build())
-            except InputError as error:
-                raise error.at(f"slow_devices[{index}]") from None
         return Degradation(
-            removed_links=tuple(self.removed_links or ()),
-            removed_switches=tuple(self.removed_switches or ()),
-            slow_links=tuple(one.build() for one in self.slow_links or ()),
-            slow_devices=tuple(slow_devices),
+            removed_links=self.removed_links,
+            removed_switches=self.removed_switches,
+            slow_links=self.slow_links,
+            slow_devices=self.slow_devices,
         )

@@ -6,7 +6,7 @@ Levels are max-min fair under ``sum_f w[f, l] x[f] <= C[l]``. They change only w
 flow starts or ends, and only for flows joined to it by a chain of shared links.
 
 The state is a tuple of named arrays, `FluidState`, which
-`nestsim.simulator.fluid` makes; a number that changes is an array of one.
+`nestsim.simulator.compiled` makes; a number that changes is an array of one.
 `nestsim.simulator.kernels.event_loop` runs a whole system on it.
 
 Letters: ``F`` flows, ``L`` links, ``E`` pairs of a flow and a link.

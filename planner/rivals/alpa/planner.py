@@ -3,7 +3,7 @@
 Alpa [1]_ cuts the cluster into submeshes and the model into stages. In a stage every
 operator has a sharding of its own, the cheapest together by an integer program
 (`planner.rivals.alpa.program`); stages and submeshes are those of the least time of a
-step by a dynamic program (`planner.rivals.alpa.pipeline`)::
+step by a dynamic program (`planner.rivals.alpa.stages`)::
 
     sum_i t_i + (B - 1) max_i t_i
 
@@ -21,7 +21,7 @@ model is told in a note, against the best over all submeshes and shardings.
 Differences from the public program: operator times are those of this project on the
 shapes that a device has left, for Alpa's profiles and Alpa-E's estimates; the constants
 that Alpa-E adds to collectives and its cap on submeshes are left out
-(`planner.rivals.alpa.mesh`); no product is free. Weights are sharded as ZeRO-3 does
+(`planner.rivals.alpa.meshes`); no product is free. Weights are sharded as ZeRO-3 does
 where the program does so; otherwise as little as the space allows, as in Alpa.
 Activations are recomputed only where nothing fits without, by the cheapest mode.
 
@@ -33,26 +33,22 @@ References
 
 import heapq
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
-from planner.rivals.alpa.choices import MeshChoices, PlanSizes
-from planner.rivals.alpa.freedom import Freedom
-from planner.rivals.alpa.mesh import TwoLevelMesh
-from planner.rivals.alpa.pipeline import uniform_split
+from planner.rivals.alpa.choices import Freedom, MeshChoices, PlanSizes
+from planner.rivals.alpa.meshes import MeshCase, TwoLevelMesh
 from planner.rivals.alpa.sharding import operator_parameters
-from planner.rivals.alpa.stages import StageModel
-from planner.rivals.alpa.strategies import MeshCase
-from planner.rivals.launched import Launcher
+from planner.rivals.alpa.stages import StageModel, uniform_split
+from planner.rivals.launched import MOST_TRIED, Launcher
 from planner.rivals.protocol import (
     PlannerOutcome,
     PlannerSettings,
-    priced_best_first,
-    too_little_memory,
 )
 from planner.search.device_kinds import least_memory
 from planner.search.space import SearchSpec, sequence_parallel
@@ -69,9 +65,6 @@ from planner.work import (
     stopped_sentence,
 )
 from topologies import Network
-
-MOST_TRIED = 64
-"""Most plans whose true memory is looked at."""
 
 
 class UniformPlan(NamedTuple):
@@ -122,27 +115,14 @@ class Alpa:
             chosen, why_not = search.first_fitting()
             if chosen is not None or work.stopped_by:
                 break
-        notes: tuple[str, ...] = ()
-        if chosen is not None:
-            launched = search.launcher.notes(chosen[1])
-            notes = (*launched, *search.notes(chosen[0], progress))
-        plans = () if chosen is None else (chosen[1],)
-        return PlannerOutcome(
-            planner=self.name,
-            plans=priced_best_first(network, workload, plans),
-            belief=math.nan if chosen is None else chosen[0].price,
-            sees=self.sees,
-            spent=work.total(),
-            search_time=work.elapsed,
-            evaluations=search.num_priced,
-            why_not="" if chosen is not None else why_not,
-            statistics={
-                f"plans priced by {self.name}": search.num_priced,
-                **search.model.solved,
-            },
-            notes=notes,
-            refused=tuple(search.launcher.refused),
+        notes = () if chosen is None else search.notes(chosen[0], progress)
+        proposed = None if chosen is None else (chosen[0].price, chosen[1])
+        number = search.num_priced
+        outcome = search.launcher.outcome(
+            self, work, proposed, why_not, evaluations=number, notes=notes
         )
+        statistics = {f"plans priced by {self.name}": number, **search.model.solved}
+        return replace(outcome, statistics=statistics)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -212,23 +192,15 @@ class AlpaSearch:
 
     def first_fitting(self) -> tuple[tuple[UniformPlan, Plan] | None, str]:
         """Return the first plan by its own price that truly fits, or why none does."""
-        workload, spec = self.choices.workload, self.choices.spec
-        why_not = ""
-        for found in heapq.nsmallest(MOST_TRIED, self.plans, key=lambda one: one[:3]):
+        chosen, why_not = self.launcher.first_launched(self._proposals())
+        return chosen, "" if chosen else why_not or self._why_not()
+
+    def _proposals(self) -> Iterator[tuple[UniformPlan, Plan]]:
+        """Yield the best plans by its own price, written out."""
+        best = heapq.nsmallest(MOST_TRIED, self.plans, key=lambda plan: plan[:3])
+        for uniform in best:
             self.work.count(PLAN + self.network.num_devices // PRICED_DEVICES)
-            plan = self.plan(found)
-            launched = self.launcher.launched(plan)
-            if launched is not None:
-                return (found, launched), ""
-            if self.launcher.refused:
-                why_not = self.launcher.why_not(min(len(self.plans), MOST_TRIED))
-            elif not why_not:
-                short = too_little_memory(self.network, workload, spec, plan)
-                why_not = (
-                    "Memory: plans that fit by its own account do not fit in truth. "
-                    f"Its best one: {short}"
-                )
-        return None, why_not or self._why_not()
+            yield uniform, self.plan(uniform)
 
     def plan(self, found: UniformPlan) -> Plan:
         """Write one of its plans out, each stage on consecutive devices."""

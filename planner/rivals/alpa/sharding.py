@@ -29,23 +29,23 @@ from estimators.layers.shares import device_shares
 from estimators.layers.work import Degrees, OperatorWork
 from estimators.operators.roofline import OperatorTime
 from estimators.tracing.graph import TracedLayer, TracedOperator
-from planner.rivals.alpa.mesh import MeshAxis
-from planner.rivals.alpa.program import (
-    FOOTPRINT,
-    ProgramEdge,
-    ProgramNode,
-    ShardingProgram,
-)
-from planner.rivals.alpa.strategies import (
+from planner.rivals.alpa.meshes import (
     BATCH,
     EXPERTS,
     SHARES_BATCH,
     SHARES_WEIGHTS,
     WHOLE,
+    MeshAxis,
     MeshCase,
     OperatorStrategy,
     hidden_states,
     operator_strategies,
+)
+from planner.rivals.alpa.program import (
+    FOOTPRINT,
+    ProgramEdge,
+    ProgramNode,
+    ShardingProgram,
 )
 from planner.step.execution import Workload
 

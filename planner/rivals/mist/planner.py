@@ -17,19 +17,19 @@ comes with sequence parallelism where the space has it, which is no planner's ch
 There is no context or expert parallelism.
 """
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from estimators.layers.work import Degrees
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.spec import PlanSpec
 from planner.rivals.launched import Launcher
-from planner.rivals.mist.inputs import (
+from planner.rivals.mist.cluster import (
+    ModelProfile,
     cluster_mesh,
     device_rates,
     model_profile,
 )
-from planner.rivals.mist.layers import ModelProfile
 from planner.rivals.mist.tuner import (
     MICRO_BATCHES,
     TENSOR_SIZES,
@@ -42,8 +42,6 @@ from planner.rivals.protocol import (
     NO_SIZES,
     PlannerOutcome,
     PlannerSettings,
-    priced_best_first,
-    too_little_memory,
 )
 from planner.search.device_kinds import least_memory
 from planner.search.space import SearchSpec, sequence_parallel
@@ -62,9 +60,6 @@ from topologies import Network
 
 LARGEST_HIDDEN_SIZE = 8192
 """Largest hidden size of Mist's layer-norm kernels (its public implementation)."""
-
-MOST_TRIED = 64
-"""Most plans whose true memory is looked at."""
 
 MEMORY_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 """Parts of the memory that it is told of, one after the other until a plan fits."""
@@ -99,22 +94,11 @@ class Mist:
         launcher = Launcher.of(network, workload, spec)
         allowance = settings.allowance(spec)
         search = _MistSearch(network, workload, spec, allowance, launcher)
-        why_not = search.refusal()
-        found = None if why_not else search.first_fitting()
-        if found is None:
-            why_not = why_not or search.why_not()
-        plans = () if found is None else (found[1],)
-        return PlannerOutcome(
-            planner=self.name,
-            plans=priced_best_first(network, workload, plans),
-            belief=math.nan if found is None else found[0],
-            sees=self.sees,
-            spent=search.work.total(),
-            search_time=search.work.elapsed,
-            evaluations=search.num_looked_at,
-            why_not=why_not,
-            notes=() if found is None else launcher.notes(found[1]),
-            refused=tuple(launcher.refused),
+        found, why_not = None, search.refusal()
+        if not why_not:
+            found, why_not = search.first_fitting()
+        return launcher.outcome(
+            self, search.work, found, why_not, evaluations=search.num_looked_at
         )
 
 
@@ -130,7 +114,6 @@ class _MistSearch:
 
     _tuners: list[Tuner] = field(default_factory=list)
     _profiles: dict[tuple[int, int], ModelProfile | None] = field(default_factory=dict)
-    _unfit: list[Plan] = field(default_factory=list)
 
     def refusal(self) -> str:
         """Say what Mist cannot be asked for; empty if it can."""
@@ -154,40 +137,31 @@ class _MistSearch:
             return "Recompute: it leaves blocks alone or recomputes them as a whole."
         return ""
 
-    def first_fitting(self) -> tuple[float, Plan] | None:
-        """Return the first plan that truly fits and its time by Mist's model."""
-        try:
-            for share in MEMORY_SHARES:
-                tuner = self._tuner(share)
-                self._tuners.append(tuner)
-                for tuned in tuner.solutions():
-                    plan = self._plan(tuned)
-                    launched = self.launcher.launched(plan)
-                    if launched is not None:
-                        self.work.note_plan()
-                        return tuned.time, self._with_algorithms(launched)
-                    self._unfit.append(plan)
-                    if len(self._unfit) >= MOST_TRIED:
-                        return None
-        except LimitReachedError:
-            pass
-        return None
+    def first_fitting(self) -> tuple[tuple[float, Plan] | None, str]:
+        """Return the first plan that truly fits and its time by Mist's model, or why.
 
-    def why_not(self) -> str:
-        """Say what left it without a plan."""
-        if self.work.stopped_by:
+        The time is in seconds.
+        """
+        try:
+            found, why_not = self.launcher.first_launched(self._proposals())
+        except LimitReachedError:
             looked_at = f"{self.num_looked_at:,} sizes"
-            return stopped_sentence(self.work.total(), looked_at)
-        if self.launcher.refused:
-            return self.launcher.why_not(len(self._unfit))
-        if self._unfit:
-            short = too_little_memory(
-                self.network, self.workload, self.spec, self._unfit[0]
-            )
-            return (
-                "Memory: plans that fit by its own account do not fit in truth. "
-                f"Its best one: {short}"
-            )
+            return None, stopped_sentence(self.work.total(), looked_at)
+        if found is None:
+            return None, why_not or self._why_not()
+        self.work.note_plan()
+        return (found[0], self._with_algorithms(found[1])), ""
+
+    def _proposals(self) -> Iterator[tuple[float, Plan]]:
+        """Yield the plans of all shares of the memory, those of each best first."""
+        for share in MEMORY_SHARES:
+            tuner = self._tuner(share)
+            self._tuners.append(tuner)
+            for tuned in tuner.solutions():
+                yield tuned.time, self._plan(tuned)
+
+    def _why_not(self) -> str:
+        """Say what left it without a plan to propose."""
         if not any(self._tuner(1.0).sizes()):
             return (
                 "Divisibility: no micro-batch of 1, 2 or 4, power of two of "

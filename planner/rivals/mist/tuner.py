@@ -5,6 +5,12 @@ and ``S`` stages on equal meshes, whole nodes or parts of one; ``b = B / (G dp)`
 2 or 4. A stage has up to two layers more or fewer than its share, any number of them
 recomputed. Problems are opened best first, by a bound that counts the compute alone,
 then by that of their program, so that few are solved and solutions come best first.
+
+A few points near the Pareto front of a stage's two times.
+
+Of all strategies those are kept that are best for one of 30 weights of steady time
+and delta: ``alpha / (1 - alpha) t + delta / G`` with ``alpha = j / 31`` (public
+implementation of Mist).
 """
 
 import heapq
@@ -15,16 +21,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.rivals.mist.cluster import DeviceRates, Mesh, ModelProfile
 from planner.rivals.mist.integer_program import PipelineProgram
-from planner.rivals.mist.layers import ModelProfile
-from planner.rivals.mist.links import DeviceRates, Mesh
-from planner.rivals.mist.sampling import pareto_samples
-from planner.rivals.mist.stage_memory import MistMemory
-from planner.rivals.mist.stage_times import Role, StageTimes
-from planner.rivals.mist.strategies import EVERYTHING, Strategies, strategy_space
+from planner.rivals.mist.stage_costs import (
+    EVERYTHING,
+    MistMemory,
+    Role,
+    StageTimes,
+    Strategies,
+    strategy_space,
+)
 from planner.step.plan import Offload
 from planner.work import Work
-from topologies.arrays import FloatArray
+from topologies.arrays import FloatArray, IntArray
 
 TENSOR_SIZES = (1, 2, 4, 8)
 """Tensor-parallel sizes that Mist tries."""
@@ -386,3 +395,41 @@ def _stage_mesh(whole: Mesh, num_stages: int) -> Mesh | None:
 
 def _allows(listed: tuple[int, ...] | None, value: int) -> bool:
     return listed is None or value in listed
+
+
+NUM_SAMPLES = 30
+"""Weights that are tried."""
+
+_SHARES = np.arange(1, NUM_SAMPLES + 1) / (NUM_SAMPLES + 1)
+
+WEIGHTS = _SHARES / (1.0 - _SHARES)
+"""Weights of the steady time, rising."""
+
+
+def pareto_samples(steady: FloatArray, delta: FloatArray) -> IntArray:
+    """Return which points are best for a weight, each once, from small weights on.
+
+    What is best for two weights is best for all between them: halves of the list of
+    weights whose ends agree are not looked at. O(n) for each point that is found.
+
+    Parameters
+    ----------
+    steady, delta
+        The two times, shape ``(n,)``; ties go to the first point [s].
+    """
+    if not len(steady):
+        return np.zeros(0, dtype=np.int64)
+    best = {k: _best(steady, delta, k) for k in (0, NUM_SAMPLES - 1)}
+    open_ends = [(0, NUM_SAMPLES - 1)]
+    while open_ends:
+        low, high = open_ends.pop()
+        if best[low] == best[high] or high - low < 2:
+            continue
+        middle = (low + high) // 2
+        best[middle] = _best(steady, delta, middle)
+        open_ends += [(low, middle), (middle, high)]
+    return np.array(list(dict.fromkeys(best[k] for k in sorted(best))), dtype=np.int64)
+
+
+def _best(steady: FloatArray, delta: FloatArray, weight: int) -> int:
+    return int(np.argmin(WEIGHTS[weight] * steady + delta))

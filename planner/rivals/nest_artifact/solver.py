@@ -1,7 +1,7 @@
 """Solve an instance of the published NEST artifact under its own cost model, exactly.
 
 For every tensor-parallel width a dynamic program over stages from the end, see
-`planner.kernels.nest.compat`; the best width wins. Widths without a solution are
+`planner.kernels.nest_artifact`; the best width wins. Widths without a solution are
 passed over, where the artifact gives up.
 
 The plans by hand that an instance stores are priced three ways: as the artifact scores
@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.kernels.nest import compat as nest_compat
-from planner.kernels.nest import tables as nest_tables
+from planner.kernels import nest_artifact as kernels
 from planner.rivals.nest_artifact.costs import ArtifactCosts, PricedSplit, price_split
 from planner.rivals.nest_artifact.instance import (
     ArtifactTraffic,
@@ -176,22 +175,22 @@ def _best_split(
     group_devices = np.minimum(group_devices, instance.num_devices).astype(np.int64)
     incoming = _edges(chain.incoming)
     kept, alive, stash = _memory_tables(instance, chain, incoming)
-    in_flight, degree, zero_stage = nest_tables.fill_in_flight(
+    in_flight, degree, zero_stage = kernels.fill_in_flight(
         kept, alive, stash, instance.memory_bytes, instance.num_devices, width,
         instance.optimizer == "Adam", zero,
     )  # fmt: skip
-    times = nest_tables.time_tables(
+    times = kernels.time_tables(
         np.array(chain.forward), np.array(chain.backward), incoming,
         _edges(chain.outgoing), np.minimum.accumulate(bandwidth), latency,
         instance.recompute, in_flight,
     )  # fmt: skip
-    job = nest_compat.NestJob(
+    job = kernels.NestJob(
         width, instance.num_devices, instance.num_microbatches, bandwidth, latency,
         group_devices,
     )  # fmt: skip
     if not zero:
         link = _links(group_devices, width, min(units, chain.num_nodes))
-        status, value, best_data, bounds = nest_compat.split_even(
+        status, value, best_data, bounds = kernels.split_even(
             times, in_flight, kept, link, job, pipeline, data, cutoff
         )
     else:
@@ -200,11 +199,11 @@ def _best_split(
         extra = np.zeros(kept.shape)
         for stage in (2, 3):
             extra[zero_stage == stage] = costs.sharding_time(stage)
-        status, value, best_data, bounds = nest_compat.split_uneven(
+        status, value, best_data, bounds = kernels.split_uneven(
             times, in_flight, np.where(zero_stage == 3, kept / degree, kept), degree,
             extra, _links(group_devices, width, units), job, cutoff,
         )  # fmt: skip
-    if status == nest_compat.NOT_BETTER:
+    if status == kernels.NOT_BETTER:
         return None
     return ArtifactSplit(value, int(best_data), tuple(bounds.tolist()))
 
@@ -212,9 +211,9 @@ def _best_split(
 def _memory_tables(
     instance: NestInstance,
     chain: LayerChain,
-    incoming: nest_tables.Edges,
+    incoming: kernels.Edges,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    tables: tuple[FloatArray, FloatArray, FloatArray] = nest_tables.memory_tables(
+    tables: tuple[FloatArray, FloatArray, FloatArray] = kernels.memory_tables(
         np.array(chain.parameters),
         np.array(chain.activations),
         incoming,
@@ -225,14 +224,14 @@ def _memory_tables(
 
 def _edges(
     traffic: Sequence[Sequence[ArtifactTraffic]],
-) -> nest_tables.Edges:
+) -> kernels.Edges:
     """Return the edges of all nodes."""
     flat = [edge for edges in traffic for edge in edges]
     start = np.zeros(len(traffic) + 1, dtype=np.int64)
     np.cumsum([len(edges) for edges in traffic], out=start[1:])
     node = np.array([edge.node for edge in flat], dtype=np.int64)
     num_bytes = np.array([edge.num_bytes for edge in flat], dtype=np.float64)
-    return nest_tables.Edges(start, node, num_bytes)
+    return kernels.Edges(start, node, num_bytes)
 
 
 def _links(group_devices: IntArray, width: int, count: int) -> IntArray:
@@ -266,7 +265,7 @@ def _least_need(instance: NestInstance, chain: LayerChain) -> tuple[float, str]:
     """Return the memory that a width needs at least, and what is missing in words."""
     width = instance.devices_per_stage(chain.tensor)
     name = f"tensor width {chain.tensor}"
-    need, stages = nest_tables.least_memory(
+    need, stages = kernels.least_memory(
         *_memory_tables(instance, chain, _edges(chain.incoming)),
         instance.num_devices // width,
         instance.optimizer == "Adam",

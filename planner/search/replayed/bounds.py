@@ -17,21 +17,25 @@ import numpy as np
 
 from estimators.layers.work import Degrees, LayerTable
 from estimators.training import Sizes, expert_data_size
-from planner.cost.choices import HostCosts
-from planner.cost.classes import RATE_COLUMNS, RECOMPUTE_MODES
+from planner.cost.choices import RATE_COLUMNS, RECOMPUTE_MODES, HostCosts
 from planner.cost.rates import StageRates
 from planner.kernels import replay_bound as kernel
-from planner.kernels import replay_terms as terms
+from planner.kernels import replay_memory as terms
 from planner.kernels import tables
 from planner.search.bounds import job_constants
 from planner.search.device_kinds import Kinds, PlacedKinds
-from planner.search.replayed.exits import AloneRates, Exits, no_exits
-from planner.search.replayed.orders import pass_counts, pass_order
+from planner.search.replayed.orders import (
+    AloneRates,
+    Exits,
+    no_exits,
+    pass_counts,
+    pass_order,
+)
 from planner.step.execution import Workload
+from planner.step.instructions import round_length
 from planner.step.ledger import KERNEL_LEDGER
 from planner.step.recompute import recompute_shares
 from planner.step.schedules import SCHEDULES, schedule_name
-from planner.step.schedules.language import round_length
 from topologies.arrays import FloatArray, IntArray
 
 MOST_PASSES = 256

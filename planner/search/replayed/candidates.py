@@ -9,14 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.layers.work import Degrees
-from estimators.training import ParallelismConfig
 from planner.cost.choices import (
     HostCosts,
     MemoryChoice,
     choice_columns,
     goes_with,
 )
-from planner.cost.groups import widest_overlap
 from planner.cost.pricing import placement_choices
 from planner.cost.rates import (
     AlgorithmChoice,
@@ -24,10 +22,12 @@ from planner.cost.rates import (
     PlacementRates,
     PricedGrid,
     StageRates,
+    widest_overlap,
 )
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LaunchRules
-from planner.kernels.replay_terms import Variants
+from planner.kernels.replay_memory import Variants
+from planner.search.bounds import Relaxation, best_group_rates
 from planner.search.device_kinds import (
     PlacedKinds,
     most_memory,
@@ -38,14 +38,16 @@ from planner.search.placements import (
     DevicePlaces,
     Placement,
     PlacementBounds,
+    PlanOutline,
+    StageOutline,
     extents_of,
     groups_of,
+    placed_plan,
     whole_dimensions,
 )
-from planner.search.relaxation import Relaxation, best_group_rates
 from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
-from planner.search.replayed.exits import alone_rates, placed_exits, relaxed_exits
 from planner.search.replayed.floors import first_bounds, relaxed_rates, shared_inside
+from planner.search.replayed.orders import alone_rates, placed_exits, relaxed_exits
 from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace, layouts
 from planner.search.space import (
     Configuration,
@@ -54,7 +56,7 @@ from planner.search.space import (
     sequence_parallel,
 )
 from planner.step.execution import Workload
-from planner.step.plan import Plan, Stage
+from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES, schedule_name
 from planner.step.virtual import block_span
 from planner.work import LAYER_TABLE, PRICED, PRICED_DEVICES, Progress, Work
@@ -443,41 +445,17 @@ class LaunchableCandidates:
         p, v = configuration.pp, configuration.v
         schedule = schedule or schedule_name(v, pairs=configuration.pairs)
         number = SCHEDULES[schedule].virtual_stages(p, v).number.tolist()
-        group = 1
-        if choice.zero_stage:
-            group = rates.shardings[choice.sharding].group_size
-        stages = tuple(
-            Stage(
-                chunks=tuple((layout[k], layout[k + 1] - 1) for k in number[i]),
-                devices=tuple(tuple(row) for row in devices.tolist()),
-                recompute=choice.recompute,
-                zero_stage=choice.zero_stage,
-                sharding_group_size=group,
-                offload=choice.offload,
-                recompute_num_layers=num_layers,
-            )
-            for i, devices in enumerate(placement.devices)
-        )
         shape = self._shape(configuration)
-        return Plan(
-            parallel=ParallelismConfig(
-                tensor_model_parallel_size=configuration.tp,
-                pipeline_model_parallel_size=p,
-                data_parallel_size=configuration.dp,
-                context_parallel_size=configuration.cp,
-                expert_model_parallel_size=configuration.ep,
-                sequence_parallel=shape.degrees.sequence_parallel,
-                **configuration.grouping.settings(configuration.cp, configuration.ep),
-            ),
-            virtual_pipeline_model_parallel_size=v,
-            micro_batch_size=configuration.b,
-            num_microbatches=shape.m,
-            schedule=schedule,
-            placement=placement.name,
-            gradient_algorithm=rates.gradient_algorithm,
-            tensor_algorithm=rates.tensor_algorithm,
-            stages=stages,
+        stages = tuple(
+            StageOutline(
+                tuple((layout[k], layout[k + 1] - 1) for k in held), choice, num_layers
+            )
+            for held in number
         )
+        outline = PlanOutline(
+            stages, schedule, shape.m, shape.degrees.sequence_parallel
+        )
+        return placed_plan(configuration, outline, placement, rates)
 
     def choices(
         self, configuration: Configuration, options: Sequence[int], schedule: str = ""

@@ -8,8 +8,8 @@ import numpy as np
 
 from planner.cost.rates import StageRates
 from planner.kernels import tables
+from planner.search.bounds import Relaxation
 from planner.search.device_kinds import group_speeds, kind_speeds
-from planner.search.relaxation import Relaxation
 from planner.search.replayed.bounds import ReplayBounds
 from planner.search.replayed.space import ConfigurationFamily
 from planner.search.space import Configuration, Inner

@@ -1,7 +1,7 @@
 """What the dynamic program proposes before what can be launched is searched.
 
 `planner.search.best_first` splits chains exactly for the least planned cost, which
-leaves out what the framework hides (`planner.search.exposed`). Those of its plans that
+leaves out what the framework hides (`planner.search.bounds`). Those of its plans that
 are in the space are replayed first, in the order of their exact timelines
 (`PricedPlan.iteration_time`), and what is slower than the best of them by more than
 `SLACK` is not looked at. Neither cost is a lower bound of a replay: contention makes

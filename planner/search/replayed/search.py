@@ -31,11 +31,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from planner.cost.choices import HostCosts
-from planner.cost.groups import widest_overlap
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
+from planner.cost.rates import widest_overlap
 from planner.search.best_first import LEFT, search
-from planner.search.relaxation import Relaxation, best_group_rates
+from planner.search.bounds import Relaxation, best_group_rates
 from planner.search.replayed.bounds import ReplayBounds
 from planner.search.replayed.candidates import (
     LaunchableCandidates,

@@ -48,10 +48,10 @@ from planner.search.launchable_sizes import (
 from planner.search.replayed.unequal import unequal_counts
 from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
 from planner.step.execution import Workload
+from planner.step.instructions import round_length
 from planner.step.plan import COUNTED_MODES, Offload
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import SCHEDULES, schedule_name
-from planner.step.schedules.language import round_length
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4
@@ -80,7 +80,7 @@ def block_counts(
     num_blocks, p, v
         Blocks, stages, chunks of each.
     splits
-        What the framework has, keys of `planner.frameworks.splits.SPLIT_CHECKS`.
+        What the framework has, keys of `planner.frameworks.rules.SPLIT_CHECKS`.
     empty_ends
         Whether, with several chunks, the first one may hold the embedding alone and the
         last one the head.

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from estimators.models.decoder import FEED_FORWARDS, MIXERS, build_block
+from estimators.models.families import FEED_FORWARDS, MIXERS, build_block
 from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec, with_num_layers
 from estimators.tracing.graph import LayerGraph

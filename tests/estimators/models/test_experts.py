@@ -10,11 +10,10 @@ import torch
 from estimators.chain import _share_between_nodes
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
-from estimators.models.experts import MoELayer, TopK
 from estimators.models.families import build_layers, example_inputs
-from estimators.models.library import load_model
+from estimators.models.layers import MoELayer, TopK
+from estimators.models.library import build_spec, load_model, pattern_by_frequency
 from estimators.models.spec import TransformerSpec
-from estimators.models.words import build_spec, pattern_by_frequency
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
 from tests.estimators.whole_models import build_model

@@ -12,15 +12,14 @@ from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees, LayerWork, model_flops_per_sequence
 from estimators.models.families import block_inputs, build_layers, example_inputs
-from estimators.models.library import load_model
-from estimators.models.mamba import MambaMixer
+from estimators.models.layers import MambaMixer
+from estimators.models.library import hybrid_pattern, load_model
 from estimators.models.spec import (
     TransformerSpec,
     encoder_decoder_pattern,
     with_num_layers,
     with_sequence_length,
 )
-from estimators.models.words import hybrid_pattern
 from estimators.tracing.graph import LayerGraph, TracedOperator
 from estimators.tracing.trace import trace_model
 from topologies.errors import InputError

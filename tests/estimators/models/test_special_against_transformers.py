@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from estimators.models.encoders import RelativePositionBias
 from estimators.models.huggingface import load_huggingface
-from estimators.models.mamba import MambaMixer
+from estimators.models.layers import MambaMixer
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model

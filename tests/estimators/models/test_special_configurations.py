@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from estimators.models.huggingface import load_huggingface
-from estimators.models.library import load_model
-from estimators.models.words import hybrid_pattern
+from estimators.models.library import hybrid_pattern, load_model
 from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
 

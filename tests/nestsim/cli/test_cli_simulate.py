@@ -137,26 +137,30 @@ def test_the_report_is_that_of_a_run_without_the_search(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario = write(folder, EIGHT)
-    assert main(["run", scenario, "--output", "found", "--quiet"]) == 0
-    run = capsys.readouterr().out.splitlines()
-    status, out = simulated(capsys, scenario, "--plan", "found/plan.json")
+    verbose = "--verbose"
+    assert main(["run", scenario, "--output", "found", "--quiet", verbose]) == 0
+    run = sections_of(capsys.readouterr().out)
+    status, out = simulated(capsys, scenario, "--plan", "found/plan.json", verbose)
     assert status == 0
-    left_out = ("Replayed plans, fastest first", "Search")
-    expected, keep = [], True
-    for line in run:
-        if line in {"Links by level, over the iteration", "Links"}:
-            keep = True
-        elif line.startswith(left_out):
-            keep = False
-        only_found = ("planner's rank", "Proven", "Not proven", "faster.")
-        if keep and not line.lstrip().startswith(only_found):
-            expected.append(line.rstrip())
-    found = [line.rstrip() for line in out.splitlines()]
-    assert _without_blank_ends(found) == _without_blank_ends(expected)
+    found = sections_of(out)
+    assert run.keys() - found.keys() == {"Replayed plans", "Search"}
+    only_found = ("planner's rank", "Proven", "Not proven", "faster.")
+    for title, lines in found.items():
+        kept = [line for line in run[title] if not line.lstrip().startswith(only_found)]
+        assert lines == kept
 
 
-def _without_blank_ends(lines: list[str]) -> list[str]:
-    return [line for line in lines if line]
+def sections_of(out: str) -> dict[str, list[str]]:
+    """Return the lines of a report by the title above them, the first of all as is."""
+    sections: dict[str, list[str]] = {}
+    title, before = "", ""
+    for line in map(str.rstrip, out.splitlines()):
+        if not sections or (not before and line and not line.startswith(" ")):
+            title = line
+        if line:
+            sections.setdefault(title, []).append(line)
+        before = line
+    return sections
 
 
 def test_the_best_plan_of_a_run_replays_to_the_same_numbers(
@@ -410,9 +414,10 @@ def test_every_schedule_can_be_replayed(
     for stage in data["planned"]["stages"]:
         assert (stage["weight_gradient_s"] > 0.0) == splits
     # The whole folder: figures, trace and report.
-    status, out = simulated(capsys, job, "--output", "found", "--quiet")
+    status, _ = simulated(capsys, job, "--output", "found", "--quiet")
     assert status == 0
-    assert ("Weight" in out) == splits
+    text = (folder / "found" / "report.txt").read_text(encoding="utf-8")
+    assert ("Weight" in text) == splits
     figures = {path.name for path in (folder / "found" / "figures").iterdir()}
     assert "timeline.png" in figures
     trace = json.loads((folder / "found" / "trace.json").read_text(encoding="utf-8"))

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nestsim.lowering.groups import LockstepGroups, all_to_all_phase
+from nestsim.lowering.collectives import LockstepGroups, all_to_all_phase
 from nestsim.lowering.lower import _stages, lower_plan
 from nestsim.lowering.notes import left_out_level_notes
 from nestsim.lowering.passes import Pass
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import ReplaySettings, replay
-from nestsim.simulator.system import NONE
+from nestsim.simulator.system import NONE, SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.work import Move
 from planner.cost.pricing import plan_degrees, plan_kinds, price_plan, rates_of
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.search.best_first import search
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, USUAL_KIND, WEIGHT
+from planner.step.instructions import BACKWARD, FORWARD, USUAL_KIND, WEIGHT
+from planner.step.schedules import SCHEDULES
 from tests.planner.cost.test_pricing import TREE, plan, workload
 from tests.planner.examples import eight_devices, executed, tiny_job
 from tests.planner.fleets import executed_on, slow_fleet

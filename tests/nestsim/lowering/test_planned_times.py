@@ -18,7 +18,8 @@ from planner.rivals.manual import propose
 from planner.search.best_first import search
 from planner.search.space import divisors
 from planner.step.execution import Execution
-from planner.step.schedules import SCHEDULES, USUAL_KIND, schedule_name
+from planner.step.instructions import USUAL_KIND
+from planner.step.schedules import SCHEDULES, schedule_name
 from tests.nestsim.ideal import SCENARIOS
 from tests.nestsim.lowering.test_lower import real
 from tests.planner.cost.test_pricing import STEP, TREE, plan, workload

@@ -12,14 +12,9 @@ from nestsim.simulator.replay import ReplaySettings, replay
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
+from planner.step.instructions import BACKWARD, FIRST_FORWARD, FORWARD, USUAL_KIND
 from planner.step.memory import SECOND_COPY
-from planner.step.schedules import (
-    BACKWARD,
-    FIRST_FORWARD,
-    FORWARD,
-    SCHEDULES,
-    USUAL_KIND,
-)
+from planner.step.schedules import SCHEDULES
 from tests.planner.examples import eight_devices, executed, tiny_job
 
 NETWORK = eight_devices()

@@ -17,7 +17,7 @@ from nestsim.scenario.load import load_scenario
 from nestsim.simulator.replay import replay
 from planner.cost.pricing import price_plan
 from planner.search.best_first import search
-from planner.step.schedules import FORWARD
+from planner.step.instructions import FORWARD
 from tests.planner.fleets import slow_fleet
 from topologies import (
     Degradation,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators.models.words import pattern_by_frequency
+from estimators.models.library import pattern_by_frequency
 from nestsim.evaluate.job import run_job
 from nestsim.scenario import load_scenario
 from topologies.errors import InputError

@@ -8,8 +8,13 @@ import yaml
 from nestsim.cli import main
 from nestsim.evaluate.cluster import job_network
 from nestsim.scenario.load import load_scenario
-from planner.rivals.mist.inputs import cluster_mesh, device_rates
-from planner.rivals.mist.links import GATHER, GIGABYTE, Mesh
+from planner.rivals.mist.cluster import (
+    GATHER,
+    GIGABYTE,
+    Mesh,
+    cluster_mesh,
+    device_rates,
+)
 from planner.step.plan import NO_OFFLOAD, Offload
 from topologies import InputError
 

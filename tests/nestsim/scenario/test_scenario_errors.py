@@ -153,7 +153,7 @@ def test_a_search_of_which_nothing_can_be_replayed_is_not_begun(
     )
     # One device has all passes: 2,000,000; a limit of half as many is exceeded.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("planner.step.schedules.language.MAX_PASSES", 1_000_000)
+        patch.setattr("planner.step.instructions.MAX_PASSES", 1_000_000)
         assert main(["run", str(path), "-o", str(tmp_path / "out")]) == WRONG_INPUT
     told = capsys.readouterr().err
     assert "training.global_batch_size: makes too many passes" in told

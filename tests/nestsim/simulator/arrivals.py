@@ -7,9 +7,9 @@ from itertools import product
 
 import numpy as np
 
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import ReplaySettings, fold_model, replay, run_system
-from planner.step.schedules import FORWARD
+from nestsim.simulator.system import SPAN_KINDS, TRANSFER_KINDS
+from planner.step.instructions import FORWARD
 
 FORMS = tuple(
     ReplaySettings(folding=folding, engine=engine, skipping=skipping)

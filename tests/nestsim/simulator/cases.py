@@ -14,7 +14,8 @@ from nestsim.simulator.work import (
     RingPhase,
     StageMemory,
 )
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES
+from planner.step.instructions import BACKWARD, FORWARD
+from planner.step.schedules import SCHEDULES
 from topologies.network import Level, Links, Network, Routes
 
 PASS_TIMES = ("forward_time", "backward_time", "weight_time")

@@ -15,7 +15,7 @@ from nestsim.simulator.work import (
     Move,
     RingPhase,
 )
-from planner.step.schedules import BACKWARD, FORWARD
+from planner.step.instructions import BACKWARD, FORWARD
 from tests.nestsim.simulator.cases import pipeline
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, SpineLeafSpec, TorusSpec

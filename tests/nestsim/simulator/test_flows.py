@@ -3,14 +3,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.lowering.groups import find_lockstep_groups
+from nestsim.lowering.collectives import find_lockstep_groups
+from nestsim.simulator.compiled import max_min_rates
 from nestsim.simulator.flows import SIGNAL, build_flows
-from nestsim.simulator.fluid import max_min_rates
 from nestsim.simulator.folding import binding as find_binding
 from nestsim.simulator.folding import seams_of
-from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.replay import replay
-from nestsim.simulator.system import Incidence
+from nestsim.simulator.system import TRANSFER_KINDS, Incidence
 from nestsim.simulator.work import Bucket, RingPhase
 from tests.nestsim.simulator.cases import (
     contended_step,

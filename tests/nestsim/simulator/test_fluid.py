@@ -4,7 +4,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from nestsim.simulator.fluid import Fluid, max_min_rates
+from nestsim.simulator.compiled import Fluid, max_min_rates
 from nestsim.simulator.kernels import fluid as kernels
 from nestsim.simulator.system import TICK, Incidence, System, quantise
 

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from nestsim.simulator.build import build_model
 from nestsim.simulator.flows import build_flows
 from nestsim.simulator.folding import unfolded
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import collect_spans, replay
 from nestsim.simulator.simpy_engine import simulate
-from nestsim.simulator.system import TICK, Incidence
+from nestsim.simulator.system import SPAN_KINDS, TICK, TRANSFER_KINDS, Incidence
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,

@@ -18,10 +18,9 @@ from nestsim.simulator.jittered import (
 )
 from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import PERIODS, Delay, Jitter, Noise
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import ReplaySettings, replay
 from nestsim.simulator.simpy_engine import simulate
-from nestsim.simulator.system import NONE, TICK, quantise
+from nestsim.simulator.system import NONE, SPAN_KINDS, TICK, TRANSFER_KINDS, quantise
 from nestsim.simulator.work import (
     Bucket,
     LayerTraffic,
@@ -30,7 +29,8 @@ from nestsim.simulator.work import (
     Move,
     RingPhase,
 )
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES
+from planner.step.instructions import BACKWARD, FORWARD
+from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from nestsim.simulator.programs import StageProgram
 from nestsim.simulator.replay import replay, stage_memory_timeline
 from nestsim.simulator.work import Held, StageMemory
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
+from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import (
     contended_step,
     pipeline,

@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.build import build_model
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.programs import Mark, Part, marked
-from nestsim.simulator.system import CLOSES, NONE, OPENS, Step, Steps
+from nestsim.simulator.system import (
+    CLOSES,
+    NONE,
+    OPENS,
+    SPAN_KINDS,
+    TRANSFER_KINDS,
+    Step,
+    Steps,
+)
 from nestsim.simulator.work import (
     Bucket,
     LayerTraffic,
@@ -20,7 +27,8 @@ from nestsim.simulator.work import (
     Move,
     RingPhase,
 )
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
+from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import (
     actor_slowdowns,
     contended_step,

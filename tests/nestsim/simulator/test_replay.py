@@ -7,10 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.build import build_model
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import replay
 from nestsim.simulator.simpy_engine import simulate
-from nestsim.simulator.system import TICK, quantise, tick_for
+from nestsim.simulator.system import (
+    SPAN_KINDS,
+    TICK,
+    TRANSFER_KINDS,
+    quantise,
+    tick_for,
+)
 from nestsim.simulator.work import RingPhase
 from planner.kernels.timeline import BoundaryTimes, InstructionLists, timeline
 from planner.step.schedules import SCHEDULES

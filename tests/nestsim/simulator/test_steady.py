@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.simulator import fluid
+from nestsim.simulator import compiled as fluid
 from nestsim.simulator.build import build_model
 from nestsim.simulator.compiled import simulate_compiled
 from nestsim.simulator.folding import list_steps

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.replay import replay
+from nestsim.simulator.system import TRANSFER_KINDS
 from nestsim.simulator.trace import Threads, write_chrome_trace
 from tests.nestsim.simulator.cases import (
     contended_step,

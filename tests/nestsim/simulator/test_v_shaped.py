@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from nestsim.evaluate.verdict import contention_by_level
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.flows import build_flows
-from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.system import TRANSFER_KINDS
 from nestsim.simulator.trace import write_chrome_trace
 from planner.cost.pricing import plan_degrees
+from planner.step.instructions import BACKWARD, FORWARD, Instructions, Schedule
 from planner.step.memory import stage_share
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, Instructions, Schedule
+from planner.step.schedules import SCHEDULES
 from tests.nestsim.lowering.test_lower import real
 from tests.nestsim.simulator.cases import full_mesh, pipeline
 from tests.nestsim.simulator.test_replay import (

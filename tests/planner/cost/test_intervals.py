@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.classes import interval_classes
+from planner.cost.choices import interval_classes
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.data())

@@ -8,12 +8,8 @@ import pytest
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
-from planner.step.schedules import (
-    PAIRED_BACKWARD,
-    PAIRED_FORWARD,
-    SCHEDULES,
-    paired_kind,
-)
+from planner.step.instructions import PAIRED_BACKWARD, PAIRED_FORWARD, paired_kind
+from planner.step.schedules import SCHEDULES
 from tests.planner.examples import eight_devices, tiny_job
 
 NETWORK = eight_devices()

@@ -17,9 +17,10 @@ from planner.memory.changes import (
     KINDS,
     PlanStep,
     changed_memory,
+    largest_micro_batch,
+    longest_sequence,
     single_changes,
 )
-from planner.memory.largest import largest_micro_batch, longest_sequence
 from planner.memory.thrift import fewest_devices, least_memory, ways
 from planner.plans.build import build_plan, outline_plan
 from planner.plans.spec import PlanSpec
@@ -27,8 +28,7 @@ from planner.search.candidates import CandidateSet
 from planner.search.space import SearchSpec
 from planner.search.thriftiest import PRECISION, thriftiest_plan
 from planner.step.execution import Workload
-from planner.step.memory import memory_of_stage
-from planner.step.room import has_room
+from planner.step.memory import has_room, memory_of_stage
 from topologies import InputError, build_network
 from topologies.accelerators import load_accelerator, usual_host
 from topologies.specs import FatTreeSpec, LevelSpec

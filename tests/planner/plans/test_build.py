@@ -13,8 +13,8 @@ from estimators.collectives.cost import ALGORITHMS
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.checks import check_plan
-from planner.plans.json_file import read_plan
 from planner.plans.spec import DIMENSIONS, PlanSpec
+from planner.plans.written import read_plan
 from planner.search.best_first import search
 from planner.search.placements import Extents, placements
 from planner.search.space import SearchSpec

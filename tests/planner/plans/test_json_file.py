@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from estimators.training import ParallelismConfig
-from planner.plans.json_file import read_plan
+from planner.plans.written import read_plan
 from planner.step.plan import Plan
 from tests.planner.plans.test_build import built, sizes
 from topologies import InputError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from planner.kernels.phaze import phaze_tables
+from planner.kernels.rivals import phaze_tables
 from planner.rivals.manual import propose as propose_manual
 from planner.rivals.phaze import Phaze, PhazeProgram
 from planner.rivals.protocol import PlannerSettings

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.rivals import PLANNERS
-from planner.rivals.exhaustive import MOST_SPLITS
+from planner.rivals.nest import MOST_SPLITS
 from planner.rivals.protocol import PlannerOutcome, PlannerSettings, fits
 from planner.search.space import SearchSpec, configuration_of
 from tests.planner.brute_force import BruteForce

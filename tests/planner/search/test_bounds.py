@@ -14,6 +14,7 @@ from planner.cost.pricing import iteration_weights
 from planner.cost.rates import AlgorithmChoice, placement_rates
 from planner.kernels import memory_bound, placement_loads, tables
 from planner.kernels.split import stage_adders
+from planner.search.bounds import Relaxation, best_group_rates
 from planner.search.candidates import CandidateSet
 from planner.search.placements import (
     Extents,
@@ -21,7 +22,6 @@ from planner.search.placements import (
     groups_of,
     placements,
 )
-from planner.search.relaxation import Relaxation, best_group_rates
 from planner.search.replayed.floors import relaxed_rates
 from planner.search.space import Configuration, SearchSpec
 from tests.planner.strategies import networks, workloads

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from planner.search.best_first import search
+from planner.search.bounds import hides_anything
 from planner.search.candidates import CandidateSet
-from planner.search.exposed import hides_anything
 from tests.planner.search.replayed.worlds import random_world
 
 SEEDS = range(0, 60, 3)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cost.classes import interval_classes
+from planner.cost.choices import interval_classes
 from planner.kernels import split as kernel
 
 NUM_CHOICES = 3

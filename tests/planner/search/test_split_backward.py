@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.cost.pricing import price_plan
+from planner.step.instructions import BACKWARD, FORWARD
 from planner.step.memory import stage_activations
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES
+from planner.step.schedules import SCHEDULES
 from planner.step.virtual import interleave_chain
 from tests.planner.cost.test_pricing import TREE, plan, table, workload
 from tests.planner.examples import eight_devices, tiny_job

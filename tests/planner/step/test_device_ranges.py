@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from estimators.training import ParallelismConfig
-from planner.plans.json_file import read_plan
+from planner.plans.written import read_plan
 from planner.step.plan import MOST_DEVICES, Plan, Stage, from_ranges, to_ranges
 from topologies.errors import InputError
 

@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.kernels.timeline import BoundaryTimes, InstructionLists, timeline
-from planner.step.schedules import (
+from planner.step.instructions import (
     BACKWARD,
     FORWARD,
+    MAX_PASSES,
     PAIRED_FORWARD,
-    SCHEDULES,
     WEIGHT,
-    find_schedule,
 )
-from planner.step.schedules.language import MAX_PASSES
+from planner.step.schedules import SCHEDULES, find_schedule
 from topologies.errors import InputError
 
 every = pytest.mark.parametrize("name", list(SCHEDULES))

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from estimators.layers.saved_activations import ATTENTION_CORE
+from estimators.models.library import HYBRID_KINDS
 from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
-from estimators.models.words import HYBRID_KINDS
 from nestsim.launch.carried import OptionGroup, words_of_option
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.options import write_layout, write_list
@@ -19,7 +19,7 @@ from nestsim.launch.formats.usual import strongest
 from nestsim.launch.job import LaunchJob
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LAYOUT, LaunchRules, counted_ends, has_other_ends
-from planner.step.schedules.language import round_length
+from planner.step.instructions import round_length
 
 Values = tuple[str, ...]
 """What stands behind an option; nothing behind a flag."""

@@ -18,17 +18,19 @@ from estimators.collectives.cost import ALGORITHMS, collective_rates
 from estimators.collectives.phases import RING_OPERATIONS
 from nestsim.cli import main
 from nestsim.evaluate.evaluator import build_job
-from nestsim.lowering.groups import collective_lockstep_phases, find_lockstep_groups
+from nestsim.lowering.collectives import (
+    collective_lockstep_phases,
+    collective_phases,
+    find_lockstep_groups,
+)
 from nestsim.lowering.lower import lower_plan
-from nestsim.lowering.step_end import collective_phases
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.build import build_model
 from nestsim.simulator.flows import build_flows
 from nestsim.simulator.replay import ReplaySettings, fold_model, replay
 from nestsim.simulator.work import LayerTraffic, LockstepTraffic
-from planner.cost.groups import StageGroups
 from planner.cost.pricing import price_plan, rates_of
-from planner.cost.rates import AlgorithmChoice, PricedGrid
+from planner.cost.rates import AlgorithmChoice, PricedGrid, StageGroups
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from tests.nestsim.ideal import ideal_text

@@ -11,7 +11,7 @@ from nestsim.evaluate.uncertainty import memory_band
 from nestsim.scenario import Scenario
 from planner.memory.account import PlanMemory, plan_memory
 from planner.plans.build import outline_plan
-from planner.step.room import RoomKind, judge_room
+from planner.step.memory import RoomKind, judge_room
 from tests.docs.pages import ROOT
 
 Changes = dict[str, dict[str, Any]]

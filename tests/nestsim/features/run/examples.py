@@ -22,7 +22,7 @@ from nestsim.evaluate.results import (
     Throughput,
 )
 from nestsim.evaluate.verdict import Gap, Verdict
-from nestsim.simulator.outcome import (
+from nestsim.simulator.system import (
     SPAN_KINDS,
     TRANSFER_KINDS,
     LinkUse,

@@ -18,7 +18,7 @@ from nestsim.features.run.figures import (
     memory_steps,
     memory_title,
 )
-from nestsim.simulator.outcome import MemoryTimeline
+from nestsim.simulator.system import MemoryTimeline
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     ONE_STAGE,

@@ -19,8 +19,8 @@ from nestsim.features.run.statistics import (
     stage_breakdowns,
 )
 from nestsim.features.run.timeline import timeline_bars, timeline_windows
-from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay
+from nestsim.simulator.system import Replay
 from nestsim.simulator.trace import write_chrome_trace
 from nestsim.simulator.work import PipelineWork
 from tests.nestsim.simulator.cases import contended_step, pipeline, replay_all

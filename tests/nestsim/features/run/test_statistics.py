@@ -14,7 +14,7 @@ from nestsim.features.run.statistics import (
     stage_breakdowns,
     union_length,
 )
-from nestsim.simulator.outcome import (
+from nestsim.simulator.system import (
     SPAN_KINDS,
     TRANSFER_KINDS,
     LinkUse,

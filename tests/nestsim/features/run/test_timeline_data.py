@@ -9,7 +9,7 @@ from nestsim.features.run.timeline import (
     timeline_title,
     timeline_windows,
 )
-from nestsim.simulator.outcome import TRANSFER_KINDS
+from nestsim.simulator.system import TRANSFER_KINDS
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     INTERLEAVED,

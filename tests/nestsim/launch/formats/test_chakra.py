@@ -14,7 +14,8 @@ from nestsim.launch.formats import chakra as wire
 from nestsim.launch.formats.chakra import GROUPS, write_chakra
 from nestsim.lowering.lower import stage_collectives
 from planner.plans.spec import PlanSpec
-from planner.step.schedules import BACKWARD, FORWARD, WEIGHT, find_schedule
+from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
+from planner.step.schedules import find_schedule
 from tests.nestsim.launch.jobs import planned, small_job
 from topologies import InputError
 

@@ -8,7 +8,7 @@ from nestsim.launch.registry import write_plan
 from nestsim.scenario.defaults import checked_plan
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import build_plan
-from planner.plans.json_file import read_plan
+from planner.plans.written import read_plan
 from tests.nestsim.launch.jobs import jobs
 from topologies.input_file import parse_toml
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner.rivals.alpa import Alpa
-from planner.rivals.alpa.freedom import Freedom
+from planner.rivals.alpa.choices import Freedom
 from planner.rivals.alpa.planner import AlpaSearch
 from planner.rivals.protocol import PlannerSettings, fits
 from planner.search.space import SearchSpec

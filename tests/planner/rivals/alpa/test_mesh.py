@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.rivals.alpa.mesh import MeshAxis, TwoLevelMesh
+from planner.rivals.alpa.meshes import MeshAxis, TwoLevelMesh
 from tests.planner.rivals.examples import tree
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, SpineLeafSpec, TorusSpec

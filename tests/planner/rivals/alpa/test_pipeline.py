@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.kernels.alpa.stages import equal_stages, mixed_stages
-from planner.rivals.alpa.pipeline import mixed_split, uniform_split
+from planner.kernels.rivals import equal_stages, mixed_stages
+from planner.rivals.alpa.stages import mixed_split, uniform_split
 from planner.work import LimitReachedError, Work
 
 few = settings(deadline=None, max_examples=30)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.kernels.alpa.intervals import interval_costs
-from planner.rivals.alpa.integer import solve, solve_ends
+from planner.kernels.rivals import interval_costs
 from planner.rivals.alpa.program import (
     FOOTPRINT,
     ProgramEdge,
@@ -18,6 +17,8 @@ from planner.rivals.alpa.program import (
     add_footprints,
     joined,
     pinned,
+    solve,
+    solve_ends,
 )
 
 few = settings(deadline=None, max_examples=25)

@@ -8,12 +8,10 @@ import pytest
 from estimators.layers.work import Degrees
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
-from planner.rivals.alpa.integer import solve, solve_ends
-from planner.rivals.alpa.mesh import LogicalMesh, MeshAxis
-from planner.rivals.alpa.program import joined
+from planner.rivals.alpa.meshes import BATCH, WHOLE, LogicalMesh, MeshAxis, MeshCase
+from planner.rivals.alpa.program import joined, solve, solve_ends
 from planner.rivals.alpa.sharding import LayerPrograms
 from planner.rivals.alpa.stages import StageModel
-from planner.rivals.alpa.strategies import BATCH, WHOLE, MeshCase
 from planner.step.execution import Workload
 from planner.work import Work
 from tests.planner.rivals.examples import small_job

@@ -9,16 +9,17 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from planner.rivals.mist.interference import PCIE_FACTORS
-from planner.rivals.mist.layers import LayerProfile, ModelProfile
-from planner.rivals.mist.links import (
+from planner.rivals.mist.cluster import (
     GIGABYTE,
+    PCIE_FACTORS,
     DeviceRates,
     HostTransfers,
+    LayerProfile,
     LinkTable,
     Mesh,
+    ModelProfile,
 )
-from planner.rivals.mist.strategies import Strategies
+from planner.rivals.mist.stage_costs import Strategies
 
 FOLDER = Path(__file__).parents[5] / "shared" / "data" / "mist"
 

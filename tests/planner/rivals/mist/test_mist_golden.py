@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from planner.rivals.mist.interference import PCIE_FACTORS
-from planner.rivals.mist.links import Mesh
-from planner.rivals.mist.stage_memory import MistMemory
-from planner.rivals.mist.stage_times import Role, StageTimes
-from planner.rivals.mist.strategies import Strategies
+from planner.rivals.mist.cluster import PCIE_FACTORS, Mesh
+from planner.rivals.mist.stage_costs import MistMemory, Role, StageTimes, Strategies
 from tests.planner.rivals.mist import golden
 from tests.planner.rivals.mist.golden import L4, MB, GoldenStage, needs_golden
 

@@ -12,15 +12,18 @@ from estimators.layers.work import Degrees
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner.plans.checks import check_plan
-from planner.rivals.mist.inputs import (
+from planner.rivals.mist.cluster import (
+    GATHER,
+    NVLINK_FACTORS,
+    PCIE_FACTORS,
+    REDUCE,
+    Mesh,
     cluster_mesh,
     device_rates,
     host_transfers,
     link_table,
     model_profile,
 )
-from planner.rivals.mist.interference import NVLINK_FACTORS, PCIE_FACTORS
-from planner.rivals.mist.links import GATHER, REDUCE, Mesh
 from planner.rivals.mist.planner import LARGEST_HIDDEN_SIZE, Mist
 from planner.rivals.protocol import PlannerSettings, fits
 from planner.search.space import SearchSpec

@@ -5,10 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.rivals.mist.links import Mesh
-from planner.rivals.mist.sampling import NUM_SAMPLES, WEIGHTS, pareto_samples
-from planner.rivals.mist.strategies import strategy_space
-from planner.rivals.mist.tuner import Tuner, TunerSpace
+from planner.rivals.mist.cluster import Mesh
+from planner.rivals.mist.stage_costs import strategy_space
+from planner.rivals.mist.tuner import (
+    NUM_SAMPLES,
+    WEIGHTS,
+    Tuner,
+    TunerSpace,
+    pareto_samples,
+)
 from planner.step.plan import NO_OFFLOAD
 from tests.planner.rivals.mist import golden
 from tests.planner.rivals.mist.golden import needs_golden

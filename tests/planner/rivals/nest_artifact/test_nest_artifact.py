@@ -13,8 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from planner.kernels.nest import compat as nest_compat
-from planner.kernels.nest import tables as nest_tables
+from planner.kernels import nest_artifact as kernels
 from planner.rivals.nest_artifact import read_instance, score_baselines, solve
 from planner.rivals.nest_artifact.costs import ArtifactCosts, price_split
 from planner.rivals.nest_artifact.instance import Baseline, instance_of
@@ -122,7 +121,7 @@ def test_compiled_kernels_equal_their_python_source(data):
     instance = instance_of(data)
     compiled = solve(instance)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (nest_tables, nest_compat):
+        for module in (kernels,):
             for name, kernel in list(vars(module).items()):
                 if isinstance(kernel, numba.core.dispatcher.Dispatcher):
                     patch.setattr(module, name, kernel.py_func)
@@ -269,7 +268,7 @@ def test_what_is_missing_is_told_with_the_least_memory_that_would_do(data):
         return
     t = int(solution.reason.split(":")[0].removeprefix("tensor width "))
     chain = instance.chains[t]
-    need, _ = nest_tables.least_memory(
+    need, _ = kernels.least_memory(
         *_memory_of(instance, chain),
         instance.num_devices // instance.devices_per_stage(t),
         instance.optimizer == "Adam",

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from planner.kernels import replay_bound as kernel
-from planner.kernels import replay_terms as terms
+from planner.kernels import replay_memory as terms
 from planner.kernels import tables
 from planner.search.replayed.orders import pass_order
 from planner.step.ledger import KERNEL_LEDGER

@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 import pytest
 
-from planner.cost.groups import StageGroups
+from planner.cost.rates import StageGroups
 from planner.search.placements import PlacementBounds
-from planner.search.replayed.exits import placed_exits, relaxed_exits
+from planner.search.replayed.orders import placed_exits, relaxed_exits
 from planner.search.space import Configuration
 from tests.planner.search.replayed.kernel_cases import NUM_OPTIONS, compiled, drawn_case
 

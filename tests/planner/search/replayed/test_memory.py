@@ -10,7 +10,7 @@ import pytest
 from planner.cost.choices import choice_columns
 from planner.cost.pricing import plan_degrees
 from planner.frameworks.framework import FRAMEWORKS
-from planner.kernels.replay_terms import Variants
+from planner.kernels.replay_memory import Variants
 from planner.search.launchable import block_counts, broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.step.memory import stage_memory

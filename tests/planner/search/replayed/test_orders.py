@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from planner.search.replayed.orders import ENOUGH_LISTED, pass_counts, read_lists
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
+from planner.step.schedules import SCHEDULES
 
 SPLIT = [name for name, one in SCHEDULES.items() if one.splits_backward]
 

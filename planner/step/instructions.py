@@ -149,7 +149,7 @@ def round_length(num_stages: int, num_microbatches: int) -> int:
     """Return how many microbatches go through a chunk before the next one's turn.
 
     ``p``, or a little more where rounds of ``p`` do not come out even: as many rounds
-    as have ``p``, or one (`planner.step.schedules.interleaved`).
+    as have ``p``, or one (`planner.step.schedules`).
     """
     return num_microbatches // max(1, num_microbatches // num_stages)
 
@@ -169,11 +169,11 @@ class Schedule:
     name: str
     """Name of the schedule, as in scenarios and plans."""
 
-    interleaves: bool
+    interleaves: bool = False
     """Whether stages consist of several chunks: if so there are at least two stages
     and two chunks; if not there is one chunk."""
 
-    splits_backward: bool
+    splits_backward: bool = False
     """Whether weight gradients are passes of their own, of kind `WEIGHT`: one after
     each backward pass, which other stages do not wait for."""
 
@@ -235,38 +235,44 @@ class Schedule:
         InputError
             If so, with what is expected.
         """
-        if not self.interleaves:
-            _expect(num_chunks == 1, self.name, "chunks per stage", num_chunks, "1")
-            return
-        _expect(num_stages >= 2, self.name, "pipeline stages", num_stages, "2 or more")
-        if self.num_chunks is None:
-            _expect(
-                num_chunks >= 2, self.name, "chunks per stage", num_chunks, "2 or more"
-            )
-        else:
-            _expect(
-                num_chunks == self.num_chunks,
-                self.name,
+        chunks = "1" if not self.interleaves else str(self.num_chunks or "2 or more")
+        least = self.least_rounds * num_stages
+        claims = (
+            (
+                num_stages >= 2 or not self.interleaves,
+                "pipeline stages",
+                num_stages,
+                "2 or more",
+            ),
+            (
+                chunks == str(num_chunks)
+                or (chunks == "2 or more" and num_chunks >= 2),
                 "chunks per stage",
                 num_chunks,
-                str(self.num_chunks),
-            )
-        _expect(
-            not self.deals_rounds
-            or num_microbatches % round_length(num_stages, num_microbatches) == 0,
-            self.name,
-            "microbatches",
-            num_microbatches,
-            f"a multiple of the {num_stages} stages, or of a little more",
+                chunks,
+            ),
+            (
+                not (self.interleaves and self.deals_rounds)
+                or num_microbatches % round_length(num_stages, num_microbatches) == 0,
+                "microbatches",
+                num_microbatches,
+                f"a multiple of the {num_stages} stages, or of a little more",
+            ),
+            (
+                num_microbatches >= least,
+                "microbatches",
+                num_microbatches,
+                f"{least} or more, {self.least_rounds} for each of the {num_stages} "
+                "stages",
+            ),
         )
-        least = self.least_rounds * num_stages
-        _expect(
-            num_microbatches >= least,
-            self.name,
-            "microbatches",
-            num_microbatches,
-            f"{least} or more, {self.least_rounds} for each of the {num_stages} stages",
-        )
+        for holds, what, got, expected in claims:
+            if not holds:
+                raise InputError(
+                    f"{self.name} does not work with this number of {what}",
+                    got=got,
+                    expected=expected,
+                )
 
     def allows(
         self, num_stages: int, num_microbatches: int, num_chunks: int = 1
@@ -503,11 +509,6 @@ def paired_kind(kind: IntArray, part: IntArray) -> IntArray:
     return written
 
 
-def in_turn(sizes: ScheduleSizes) -> tuple[IntArray, IntArray]:
-    """Return microbatches and chunks of passes through one chunk, one by one."""
-    return np.arange(sizes.m), np.zeros(sizes.m, dtype=np.int64)
-
-
 def warm_up_then_alternate(
     forward: tuple[IntArray, IntArray], backward: tuple[IntArray, IntArray], warmup: int
 ) -> Instructions:
@@ -539,12 +540,3 @@ def _before(running: IntArray) -> IntArray:
     earlier = np.zeros_like(running)
     earlier[1:] = running[:-1]
     return earlier
-
-
-def _expect(holds: bool, schedule: str, what: str, got: int, expected: str) -> None:
-    if not holds:
-        raise InputError(
-            f"{schedule} does not work with this number of {what}",
-            got=got,
-            expected=expected,
-        )

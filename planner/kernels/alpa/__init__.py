@@ -1,1 +1,0 @@
-"""Numba kernels of Alpa: intervals of layers on a mesh, stages of a pipeline."""

@@ -1,1 +1,0 @@
-"""Numba kernels of the NEST artifact: its intervals, its splits."""
