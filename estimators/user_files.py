@@ -524,7 +524,7 @@ def read_user_links(path: Path) -> UserLinks:
     InputError
         If there is none, or something in it cannot have been measured.
     """
-    writer = "nestsim profile --links"
+    writer = "nestsim profile-links"
     return read_table(
         path, LINKS_FORMAT, writer, lambda tables: _build_links(path.name, tables)
     )

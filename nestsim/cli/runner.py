@@ -41,9 +41,8 @@ def run_command(command: Command, typed: Mapping[str, Any]) -> int:
     """
     given = _read(command, typed)
     form = _form(command, given)
-    quiet = bool(given.get("quiet"))
     with ExitStack() as stack:
-        with progress_bar(quiet=quiet) as progress:
+        with progress_bar(quiet=_is_quiet(given) or not _tells(command)) as progress:
             tasks = _tasks(command, {**given, "progress": progress})
         context: dict[str, Any] = {}
         if command.within:
@@ -61,6 +60,17 @@ def run_command(command: Command, typed: Mapping[str, Any]) -> int:
                 _print(answer, given)
             status = max(status, 0 if answer.succeeded else 1)
     return status
+
+
+def _is_quiet(given: Mapping[str, Any]) -> bool:
+    """Return whether progress is not shown: also where there is no option for it."""
+    return bool(given.get("quiet", True))
+
+
+def _tells(command: Command) -> bool:
+    """Return whether making its tasks takes so long that it shows progress."""
+    name = command.task or command.arguments
+    return bool(name and chosen(command.function(name), {"progress": None}))
 
 
 def _read(command: Command, typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +157,7 @@ def _answer(
     context: Mapping[str, Any],
 ) -> Printable:
     """Do a task, say what there is to say, and write what it writes."""
-    quiet = bool(given.get("quiet"))
+    quiet = _is_quiet(given)
     if task.file is not None and not task.file.is_added:
         with about_output():
             check_file(

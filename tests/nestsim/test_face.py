@@ -221,7 +221,7 @@ def test_a_figure_is_that_of_the_folder(
     report: nestsim.JobReport, tmp_path: Path
 ) -> None:
     saved = report.save(tmp_path / "out")
-    assert report.figures == ("topology", "timeline", "memory", "links", "gap")
+    assert report.figures == ("timeline", "topology", "memory", "links", "gap")
     for name in report.figures:
         save_figure(report.figure(name), tmp_path / "mine.png")
         drawn = (tmp_path / "mine.png").read_bytes()
@@ -235,7 +235,7 @@ def test_an_unknown_figure_is_refused_with_those_that_there_are(
     with pytest.raises(nestsim.InputError) as caught:
         report.figure("timelin")
     assert caught.value.expected == (
-        'one of "topology", "timeline", "memory", "links", "gap"'
+        'one of "timeline", "topology", "memory", "links", "gap"'
     )
     assert caught.value.hint == 'did you mean "timeline"?'
 

@@ -7,7 +7,7 @@ are points, which go to all cores and to a store.
 import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -446,17 +446,3 @@ def _answer(
         base_time=row["base_s"],
         costs=costs,
     )
-
-
-def with_options(scenario: Scenario, **given: Any) -> Scenario:
-    """Return a scenario in which options of the command line replace settings.
-
-    Parameters
-    ----------
-    scenario
-        As loaded.
-    given
-        Fields of `StressSpec`; those that are None or empty stay as they are.
-    """
-    changed = {name: value for name, value in given.items() if value}
-    return replace(scenario, stress=replace(scenario.stress, **changed))
