@@ -94,7 +94,7 @@ def test_it_is_planned_and_replayed_with_times_of_the_profile(
     # The profile is looked for beside the scenario, wherever the command is run.
     monkeypatch.chdir(folder / "measured")
     job, out = str(folder / "job.toml"), folder / "out"
-    assert main(["run", job, "-o", str(out), "--quiet"]) in {0, 1}
+    assert main(["run", job, "-v", "-o", str(out), "--quiet"]) in {0, 1}
     text = capsys.readouterr().out
     assert f"measured on {measured.device}, {measured.date}" in " ".join(text.split())
     expected = {

@@ -215,7 +215,7 @@ def test_memory_alone_answers_for_one_size_of_memory(scenario):
 
 
 def test_the_command_simulates_the_scenario(tmp_path, capsys):
-    words = ["simulate", str(FILE), "--output", str(tmp_path / "out"), "--no-figures"]
+    words = ["simulate", str(FILE), "--verbose", "--no-figures"]
     assert main(words) == 0
     assert "a100-80gb (80 GiB): 0-15" in capsys.readouterr().out
 

@@ -316,7 +316,7 @@ def test_reports_say_which_software_was_assumed(
     assert found["bytes_per_parameter"]["reduce"] == 4
     assert found["operator_times"]["measured"] is False
     assert found["operator_times"]["device"] == "h100-sxm"
-    main(["simulate", str(path), "-o", str(tmp_path / "out")])
+    main(["simulate", str(path), "-v", "-o", str(tmp_path / "out")])
     text = capsys.readouterr().out
     assert "megatron-core: kernels launched one by one" in text
     assert "products with weights in fp8" in text

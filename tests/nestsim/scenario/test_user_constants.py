@@ -126,7 +126,7 @@ def test_reports_and_manifest_say_whose_constants_they_are(
 ) -> None:
     out = tmp_path / "out"
     options = ["-o", str(out), "--no-figures", "--quiet"]
-    assert main(["simulate", str(write()), *options]) == 0
+    assert main(["simulate", str(write()), "--verbose", *options]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     said = "the user's own: 2 constants of mine.toml, fitted to 12 rows of runs.csv"
     assert said in printed

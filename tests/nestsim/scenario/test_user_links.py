@@ -226,7 +226,7 @@ def test_reports_say_whose_links_they_are(
 ) -> None:
     out = tmp_path / "out"
     options = ["-o", str(out), "--no-figures", "--quiet"]
-    assert main(["simulate", str(write()), *options]) == 0
+    assert main(["simulate", str(write()), "--verbose", *options]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     said = "the user's own: links.toml, nccl on NVIDIA H100 80GB HBM3, 2026-01-31"
     assert said in printed
