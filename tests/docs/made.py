@@ -72,8 +72,10 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def published() -> str:
-    """Return what `nestsim validate --markdown` prints."""
-    return _printed("validate", "--markdown")
+    """Return the tables by source of what `nestsim validate --markdown` prints."""
+    blocks = _printed("validate", "--markdown").split("\n\n")
+    heads = ("| Time of a step |", "| Memory of a device |")
+    return "\n\n".join(block.strip() for block in blocks if block.startswith(heads))
 
 
 def _printed(*words: str) -> str:
