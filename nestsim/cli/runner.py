@@ -260,11 +260,11 @@ def _claimed(
 
 def _left_behind(claimed: Mapping[Path, ResultsFolder]) -> str:
     """Say what was written before an interruption, and how to go on."""
-    written = [str(place) for place, one in claimed.items() if one.is_written]
+    written = [str(place) for place, held in claimed.items() if held.is_written]
     begun = [
         str(place)
-        for place, one in claimed.items()
-        if not one.is_written and one.stores()
+        for place, held in claimed.items()
+        if not held.is_written and held.stores()
     ]
     others = [str(place) for place in claimed if str(place) not in {*written, *begun}]
     sentences = []

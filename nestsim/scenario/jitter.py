@@ -1,6 +1,6 @@
 """The table [jitter]: what differs from one step to the next."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -66,15 +66,6 @@ class JitterSpec:
 
     most_replicas: int = 16
     """Multiple of the plan's replicas up to which the loss is computed."""
-
-    def with_options(
-        self, *, runs: int | None = None, seed: int | None = None
-    ) -> "JitterSpec":
-        """Return it with another number of steps, or another seed of all draws."""
-        changed = self if runs is None else replace(self, runs=runs)
-        if seed is None:
-            return changed
-        return replace(changed, jitter=replace(changed.jitter, seed=seed))
 
     def slow_borders(self) -> FloatArray:
         """Return where the shares end in (0, 1): they lie in it one after another."""

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +56,9 @@ def test_more_runs_begin_with_the_same_ones_and_seeds_differ(
     scenario: Scenario, result: JitterResult
 ) -> None:
     assert result.steps is not None
-    few = jitter_job(
-        replace(scenario, jitter=scenario.jitter.with_options(runs=7)), workers=1
-    )
+    few = jitter_job(scenario.replace({"jitter.runs": 7}), workers=1)
     other = jitter_job(
-        replace(scenario, jitter=scenario.jitter.with_options(runs=7, seed=4)),
+        scenario.replace({"jitter.runs": 7, "jitter.seed": 4}),
         workers=1,
     )
     assert few.steps is not None
@@ -207,7 +204,7 @@ def test_keys_of_points_depend_on_draws_and_plan(scenario: Scenario) -> None:
     priced = price_table_plan(scenario, evaluator.network, evaluator.workload)
     point = {"replicas": 8, "first": 0, "runs": 5}
     key = JitterTask.of(scenario, priced.plan).key(point)
-    other = replace(scenario, jitter=scenario.jitter.with_options(seed=9))
+    other = scenario.replace({"jitter.seed": 9})
     assert key != JitterTask.of(other, priced.plan).key(point)
     assert key != JitterTask.of(scenario, priced.plan).key({**point, "first": 5})
 
