@@ -112,8 +112,16 @@ def verdicts(mutants: Sequence[Mutant], *, suite: bool) -> Iterator[Verdict]:
         for file in ROOT.iterdir():
             if file.is_file():
                 shutil.copy2(file, copy / file.name)
+        passing = set()
         for mutant in mutants:
-            verdict = judged(mutant, copy, nearest_tests(mutant.path))
+            tests = nearest_tests(mutant.path)
+            if tuple(tests) not in passing:
+                failure = _first_failure(copy, tests)
+                if failure:
+                    message = f"without any mutant, {failure} of {tests} fails"
+                    raise SystemExit(message)
+                passing.add(tuple(tests))
+            verdict = judged(mutant, copy, tests)
             if suite and not verdict.killed_by:
                 verdict = judged(mutant, copy, ["tests"])
             yield verdict
