@@ -78,16 +78,16 @@ def over(
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
-        def run(*bound: object, **fixtures: Any) -> None:
+        def run(**fixtures: Any) -> None:
             with collected() as case:
                 for index, (arguments, label) in enumerate(loop):
                     with case(label or arguments), ExitStack() as stack:
                         fresh = _renewed(fixtures, index, stack)
-                        test(*bound, **fresh, **arguments)
+                        test(**fresh, **arguments)
 
         signature = inspect.signature(test)
-        # Hypothesis would take the loop for the property, and pytest for the body.
-        vars(run).clear()
+        vars(run).clear()  # Hypothesis would take the loop for its property
+        run.__wrapped__ = test  # type: ignore[attr-defined]
         run.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[
                 parameter

@@ -91,7 +91,9 @@ def test_no_case_sees_what_an_earlier_case_left(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
+    assert Path(request.node.location[0]).name == "test_failures.py"
     assert more in (1, 2)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / key).touch()
