@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from estimators.models.huggingface import load_huggingface
 from estimators.models.limits import MAX_ELEMENTS, MAX_LAYERS
 from estimators.models.spec import TransformerSpec
+from tests import failures
 from topologies.errors import InputError
 
 SIZES = {
@@ -37,8 +38,8 @@ LLAMA = {
 }
 
 
-@pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize("value", [2**31, 2**62, 10**30])
+@failures.over("name", COUNTS)
+@failures.over("value", [2**31, 2**62, 10**30])
 def test_every_size_has_a_limit_which_the_message_names(name, value):
     with pytest.raises(InputError, match=r"must be at most [0-9,]+") as caught:
         TransformerSpec(**{**SIZES, name: value})
@@ -80,7 +81,7 @@ def test_no_accepted_model_has_a_tensor_that_64_bits_do_not_count(
     assert refused is None or "makes a tensor of" in refused.problem
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("change", "problem"),
     [
         ({"hidden_size": 8e30}, "hidden_size: not a positive whole number"),
