@@ -21,6 +21,7 @@ from planner.step.plan import COUNTED_MODES, NO_OFFLOAD, Offload, Plan
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.virtual import block_span
 from planner.work import WORK_LIMIT
+from tests import failures
 from tests.planner.search.replayed.worlds import (
     ROUNDING,
     World,
@@ -244,7 +245,7 @@ def test_the_answer_is_the_best_where_passes_may_be_paired():
     assert paired >= 2
 
 
-@pytest.mark.parametrize("gap", [0.0, 0.05])
+@failures.over("gap", [0.0, 0.05])
 def test_the_answer_is_the_best_of_all_replays(gap):
     cases = list(wholes(SEEDS))
     assert len(cases) == len(SEEDS)
@@ -295,7 +296,7 @@ SHARING = {
 node."""
 
 
-@pytest.mark.parametrize(("preset", "cp"), SHARING)
+@failures.over(("preset", "cp"), SHARING)
 def test_some_replicas_share_shards_with_the_ranks_of_their_sequences(preset, cp):
     case = whole_of(sharing_sequences(preset, cp))
     groups = {
