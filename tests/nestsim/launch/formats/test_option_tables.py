@@ -2,8 +2,6 @@
 
 from dataclasses import fields
 
-import pytest
-
 from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
 from nestsim.scenario import model
@@ -12,6 +10,7 @@ from nestsim.scenario.software import SoftwareTable
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import option_table
 from planner.plans.spec import PlanSpec
+from tests import failures
 
 SETTINGS = {
     "plan": set(settings(PlanSpec)),
@@ -67,7 +66,7 @@ def test_settings_that_cannot_be_said_are_those_of_a_scenario() -> None:
     assert [one for one in named if unknown_settings(one)] == []
 
 
-@pytest.mark.parametrize("framework", TABLES)
+@failures.over("framework", TABLES)
 def test_an_option_stands_in_one_place_and_words_come_back(framework: str) -> None:
     table = TABLES[framework]
     assert table.name in {*PRESETS, "megatron"}
