@@ -55,7 +55,7 @@ def test_the_time_of_a_step_is_that_of_its_replay(step, engine, folding, skippin
 @settings(deadline=None, max_examples=8)
 @given(data=st.data())
 def test_contended_steps_of_every_schedule_have_the_same_time(schedule, data):
-    p, m, v = data.draw(step_sizes(schedule, most_stages=4, most_microbatches=20))
+    p, m, v = data.draw(step_sizes(schedule, most_stages=4, most_microbatches=10))
     net, work = contended_step(
         num_replicas=data.draw(st.sampled_from([2, 4])),
         num_stages=2 * p,
