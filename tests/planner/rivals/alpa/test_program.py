@@ -20,6 +20,7 @@ from planner.rivals.alpa.program import (
     solve,
     solve_ends,
 )
+from tests import failures
 
 few = settings(deadline=None, max_examples=25)
 
@@ -76,7 +77,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@failures.over("shape", SHAPES)
 @given(seed=st.integers(0, 2**32 - 1))
 @few
 def test_the_reduction_finds_what_trying_everything_finds(shape, seed):
@@ -94,7 +95,7 @@ def test_the_reduction_finds_what_trying_everything_finds(shape, seed):
         assert (table.footprint[entering, leaving] == footprint(fixed, best)).all()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@failures.over("shape", SHAPES)
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(few, max_examples=15)
 def test_highs_finds_what_trying_everything_finds(shape, seed):
