@@ -452,7 +452,7 @@ def name_of(row):
 
 
 @public
-@pytest.mark.parametrize("row", rows(), ids=name_of)
+@failures.over("row", rows(), ids=name_of)
 def test_every_public_instance_gets_the_recorded_value_or_better(row):
     path = DATA / f"{name_of(row)}.json"
     data = json.loads(path.read_text(encoding="utf-8"))
