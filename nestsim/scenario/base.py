@@ -30,9 +30,13 @@ def is_table(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Table | Spec)
 
 
-@cache  # a schema takes 15 ms, and importers ask with each file
 def settings(table: type[Any]) -> Mapping[str, FieldInfo]:
     """Return the settings of a table under the names that files have for them."""
+    return _settings(table)
+
+
+@cache  # a schema takes 15 ms, and importers ask with each file
+def _settings(table: Any) -> Mapping[str, FieldInfo]:
     if issubclass(table, Table):
         return {
             field.alias or name: field for name, field in table.model_fields.items()
