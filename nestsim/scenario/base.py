@@ -32,7 +32,8 @@ def is_table(kind: object) -> bool:
 
 def settings(table: type[Any]) -> Mapping[str, FieldInfo]:
     """Return the settings of a table under the names that files have for them."""
-    return _settings(table)
+    form: Any = table  # mypy takes some classes for unhashable
+    return _settings(form)
 
 
 @cache  # a schema takes 15 ms, and importers ask with each file
