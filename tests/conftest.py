@@ -34,6 +34,58 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+COSTLY = (
+    "tests/architecture/test_wheel.py::test_the_wheel",
+    "tests/architecture/test_wheel.py::test_the_source",
+    "tests/docs/test_site.py::test_every_page",
+    "tests/docs/test_site.py::test_everything",
+    "tests/docs/test_site.py::test_reading",
+    "tests/estimators/tracing/test_tracing.py::test_a_cached_trace_needs",
+    "tests/fuzz/",
+    "tests/nestsim/cli/test_cli.py::test_a_reader_that_leaves_early",
+    "tests/nestsim/cli/test_cli.py::test_both_entry_points",
+    "tests/nestsim/cli/test_cli.py::test_help_imports_nothing",
+    "tests/nestsim/cli/test_cli.py::test_showing_a_network",
+    "tests/nestsim/cli/test_cli_interrupted.py",
+    "tests/nestsim/cli/test_cli_output.py::test_a_cache_that_cannot_be_written",
+    "tests/nestsim/cli/test_cli_output.py::test_a_folder_is_whole",
+    "tests/nestsim/cli/test_cli_output.py::test_no_file_becomes",
+    "tests/nestsim/cli/test_cli_output.py::test_nobody_need_hear",
+    "tests/nestsim/cli/test_cli_output.py::test_results_that_cannot",
+    "tests/nestsim/document/test_canvas.py::test_figures_of_runs",
+    "tests/nestsim/document/test_folder.py::test_processes_that_write",
+    "tests/nestsim/document/test_folder.py::test_what_a_killed_process",
+    "tests/nestsim/evaluate/test_job.py::test_two_processes",
+    "tests/nestsim/features/compare/test_cli_compare.py::test_a_killed",
+    "tests/nestsim/features/compare/test_comparison_in_browser.py",
+    "tests/nestsim/features/run/test_run_in_browser.py",
+    "tests/nestsim/features/sweep/test_cli_dask.py",
+    "tests/nestsim/features/sweep/test_dask.py",
+    "tests/nestsim/features/test_kinds_in_browser.py",
+    "tests/nestsim/launch/megatron/test_groups.py",
+    "tests/nestsim/launch/started/",
+    "tests/nestsim/scenario/test_module_model.py::test_no_other_setting",
+    "tests/nestsim/test_face.py::test_importing_nestsim",
+    "tests/nestsim/test_python_page.py",
+    "tests/planner/step/test_schedules.py::test_reading_schedules",
+    "tests/regret/",
+    "tests/topologies/test_compiling.py::test_a_kernel_that_does_not",
+    "tests/topologies/test_compiling.py::test_a_second_copy",
+    "tests/topologies/test_compiling.py::test_an_answer_follows",
+    "tests/topologies/test_compiling.py::test_several_processes",
+)
+"""Tests, by how their names begin, that `make test` leaves to `make test-rest`: those
+that start processes, a browser or Dask, build the site, or draw random inputs."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is costly, before `-m` selects."""
+    for item in items:
+        if item.nodeid.startswith(COSTLY):
+            item.add_marker("costly")
+
+
 CPU_SECONDS: Counter[str] = Counter()
 """Folder of tests -> CPU time of its tests and of processes they waited for [s]."""
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import COSTLY
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("nestsim", "planner", "estimators", "topologies")
 FILES = [file for name in PACKAGES for file in sorted((ROOT / name).rglob("*.py"))]
@@ -64,3 +66,15 @@ def test_the_page_on_the_code_has_every_room(folder: Path) -> None:
     says = str(ast.get_docstring(ast.parse(init))).splitlines()[0]
     page = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
     assert f"| `{named(folder)}` | {says} |" in page
+
+
+def test_every_costly_test_is_there() -> None:
+    gone = []
+    for begin in COSTLY:
+        file, _, name = begin.partition("::")
+        path = ROOT / file
+        there = (
+            path.exists() if not name else f"\ndef {name}" in path.read_text("utf-8")
+        )
+        gone += [] if there else [begin]
+    assert gone == []
