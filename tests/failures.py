@@ -60,13 +60,13 @@ def over(
     """
     split = parameters.split(",") if isinstance(parameters, str) else parameters
     names = [name.strip() for name in split]
-    cases = [_case(names, value) for value in values]
+    alone = parameters == names[0]
+    cases = [_case(names, value, alone) for value in values]
     if callable(ids):
         labels = ["-".join(str(ids(x)) for x in case.values()) for case, _ in cases]
     else:
         labels = [label for _, label in cases] if ids is None else list(ids)
     loop = [(case, label) for (case, _), label in zip(cases, labels, strict=True)]
-    assert loop, "no case to try"
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
@@ -93,13 +93,15 @@ def over(
     return decorate
 
 
-def _case(names: Sequence[str], value: Any) -> tuple[dict[str, object], str | None]:
+def _case(
+    names: Sequence[str], value: Any, alone: bool
+) -> tuple[dict[str, object], str | None]:
     """Return arguments, and a name or None, of a value as ``parametrize`` takes it."""
     label = None
     if isinstance(value, type(pytest.param())):
         assert not value.marks, "a mark needs a case of pytest's own"
         value, label = value.values, value.id
-    elif len(names) == 1:
+    elif alone:
         value = (value,)
     return dict(zip(names, value, strict=True)), label
 

@@ -45,7 +45,7 @@ def test_a_loop_without_cases_proves_nothing():
     with pytest.raises(AssertionError, match="no case"), failures.collected():
         pass
     with pytest.raises(AssertionError, match="no case"):
-        failures.over("size", [])
+        failures.over("size", [])(lambda size: None)()
 
 
 def test_two_loops_make_all_pairs():
