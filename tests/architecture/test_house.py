@@ -4,8 +4,7 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
+from tests import failures
 from tests.conftest import COSTLY
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +23,7 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=named)
+@failures.over("folder", FOLDERS, ids=named)
 def test_a_folder_is_small_and_says_what_it_is(folder: Path) -> None:
     files = list(folder.glob("*.py"))
     assert len(files) <= MOST_FILES
@@ -60,7 +59,7 @@ def test_array_types_are_defined_once() -> None:
     assert set(rooms) == {"topologies/arrays.py"}
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=named)
+@failures.over("folder", FOLDERS, ids=named)
 def test_the_page_on_the_code_has_every_room(folder: Path) -> None:
     init = (folder / "__init__.py").read_text(encoding="utf-8")
     says = str(ast.get_docstring(ast.parse(init))).splitlines()[0]

@@ -19,6 +19,7 @@ from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.trace import write_chrome_trace
 from planner.step.plan import from_ranges
 from planner.step.schedules import SCHEDULES
+from tests import failures
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 EIGHT = (SCENARIOS / "gpt3_1.3b_8_a100.toml").read_text(encoding="utf-8")
@@ -343,7 +344,7 @@ MISTAKES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES.values(), ids=MISTAKES.keys())
+@failures.over("case", MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_told_with_file_setting_found_and_expected(
     case: tuple[str, str, str, tuple[str, ...]],
     folder: Path,

@@ -13,6 +13,7 @@ from nestsim.features.run.document import run_document
 from nestsim.features.run.files import PICTURES
 from nestsim.features.run.record import reported_candidate
 from nestsim.features.run.timeline_picture import _shades, draw_timeline
+from tests import failures
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     INTERLEAVED,
@@ -64,7 +65,7 @@ def best_of(job: JobResult):  # type: ignore[no-untyped-def]
     return best
 
 
-@pytest.mark.parametrize(("name", "job"), DRAWN)
+@failures.over(("name", "job"), DRAWN)
 def test_figures_are_drawn_and_small(name: str, job: JobResult, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.png"
     FIGURES[name](job, path)
@@ -73,7 +74,7 @@ def test_figures_are_drawn_and_small(name: str, job: JobResult, tmp_path: Path) 
     assert len(data) < 400_000
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@failures.over("name", FIGURES)
 def test_the_same_result_gives_the_same_picture(name: str, tmp_path: Path) -> None:
     paths = tmp_path / "a.png", tmp_path / "b.png"
     for path in paths:
@@ -83,7 +84,7 @@ def test_the_same_result_gives_the_same_picture(name: str, tmp_path: Path) -> No
     assert b"matplotlib" not in first.lower()
 
 
-@pytest.mark.parametrize("num_chunks", [1, 2, 3, 8])
+@failures.over("num_chunks", [1, 2, 3, 8])
 def test_chunks_have_shades_of_one_colour_the_last_one_that_colour(
     num_chunks: int,
 ) -> None:

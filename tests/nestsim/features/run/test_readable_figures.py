@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
+from tests import failures
 from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.run.test_figures import DRAWN, FIGURES
 
 
-@pytest.mark.parametrize(("name", "job"), DRAWN)
+@failures.over(("name", "job"), DRAWN)
 def test_words_of_a_run_can_be_read(name: str, job, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     picture = draw(lambda path: FIGURES[name](job, path), tmp_path)
     assert not picture.cut_off

@@ -11,6 +11,7 @@ from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
 from nestsim.features.stress.record import stress_json
 from nestsim.features.stress.results import StressResult, hottest_bars, share_to_keep
+from tests import failures
 from tests.nestsim.document.pictures import Picture, draw
 from tests.nestsim.features.stress.clusters import small
 
@@ -48,7 +49,7 @@ def picture(result: StressResult, name: str, folder: Path) -> Picture:
     return draw(lambda path: draw_document(document, path), folder)
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@failures.over("name", PICTURES)
 def test_all_words_can_be_read(result: StressResult, name: str, tmp_path: Path) -> None:
     drawn = picture(result, name, tmp_path)
     assert not drawn.cut_off

@@ -27,6 +27,7 @@ from nestsim.features.stress.results import StressResult, hottest_bars, regret_m
 from nestsim.features.stress.thresholds import CROSSOVER_TOLERANCE
 from nestsim.features.sweep.scenario_task import scenario_digest
 from planner.step.plan import Plan
+from tests import failures
 from tests.nestsim.features.stress.clusters import small
 from topologies.errors import InputError
 
@@ -197,7 +198,7 @@ def test_the_command_writes_everything(
     assert not [*folder.glob(".*")]
 
 
-@pytest.mark.parametrize("option", ["leaf", "leaf=", "leaf=1,1", "leaf=-2", "=2"])
+@failures.over("option", ["leaf", "leaf=", "leaf=1,1", "leaf=-2", "=2"])
 def test_ratios_that_are_none_are_refused(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
