@@ -1,4 +1,4 @@
-"""Figures: every one is drawn, small, the same twice, without global traces."""
+"""Figures: drawn, small, the same twice, to be read, without global traces."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +14,7 @@ from nestsim.features.run.files import PICTURES
 from nestsim.features.run.record import reported_candidate
 from nestsim.features.run.timeline_picture import _shades, draw_timeline
 from tests import failures
+from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     INTERLEAVED,
@@ -66,12 +67,16 @@ def best_of(job: JobResult):  # type: ignore[no-untyped-def]
 
 
 @failures.over(("name", "job"), DRAWN)
-def test_figures_are_drawn_and_small(name: str, job: JobResult, tmp_path: Path) -> None:
-    path = tmp_path / f"{name}.png"
-    FIGURES[name](job, path)
-    data = path.read_bytes()
+def test_figures_are_small_and_cut_or_cover_no_word(
+    name: str, job: JobResult, tmp_path: Path
+) -> None:
+    picture = draw(lambda path: FIGURES[name](job, path), tmp_path)
+    (file,) = tmp_path.iterdir()
+    data = file.read_bytes()
     assert data.startswith(b"\x89PNG")
     assert len(data) < 400_000
+    assert not picture.cut_off
+    assert not picture.overlapping
 
 
 @failures.over("name", FIGURES)
