@@ -1,15 +1,19 @@
 """Settings that all tests share."""
 
+import fcntl
 import gc
+import hashlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from topologies.compiling import _Kernel
 
 # The same examples in each run, so that what passes once passes again; `make wide`
 # tries others, and more.
@@ -55,12 +59,16 @@ COSTLY = (
     "tests/nestsim/document/test_canvas.py::test_figures_of_runs",
     "tests/nestsim/document/test_folder.py::test_processes_that_write",
     "tests/nestsim/document/test_folder.py::test_what_a_killed_process",
+    "tests/nestsim/evaluate/test_job.py::test_every_shipped_scenario_is_planned_and_"
+    "confirmed[qwen3_30b_a3b_64_h100]",
     "tests/nestsim/evaluate/test_job.py::test_two_processes",
     "tests/nestsim/features/compare/test_cli_compare.py::test_a_killed",
     "tests/nestsim/features/compare/test_comparison_in_browser.py",
     "tests/nestsim/features/run/test_run_in_browser.py",
     "tests/nestsim/features/sweep/test_cli_dask.py",
     "tests/nestsim/features/sweep/test_dask.py",
+    "tests/nestsim/features/sweep/test_kill.py",
+    "tests/nestsim/features/sweep/test_runner.py::test_a_worker_that_dies",
     "tests/nestsim/features/test_kinds_in_browser.py",
     "tests/nestsim/launch/megatron/test_groups.py",
     "tests/nestsim/launch/started/",
@@ -75,7 +83,20 @@ COSTLY = (
     "tests/topologies/test_compiling.py::test_several_processes",
 )
 """Tests, by how their names begin, that `make test` leaves to `make test-rest`: those
-that start processes, a browser or Dask, build the site, or draw random inputs."""
+that start processes, a browser or Dask, build the site, draw random inputs, or search
+for half a minute."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file whose tests `-m` leaves out, all of them."""
+    chosen = config.getoption("markexpr").partition(" and ")[0]
+    name = collection_path.relative_to(config.rootpath).as_posix()
+    if collection_path.suffix != ".py":
+        return None
+    if chosen == "costly":
+        holds = any(entry.startswith(f"{name}::") for entry in COSTLY)
+        return None if holds or name.startswith(COSTLY) else True
+    return True if chosen == "not costly" and name.startswith(COSTLY) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -100,7 +121,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Add up what tests take, by folder: sessions of fixtures go to who came first."""
     begun = _cpu_seconds()
     result = yield
-    folder = Path(item.location[0]).parent
+    folder = Path(item.nodeid.partition("::")[0]).parent
     CPU_SECONDS[folder.as_posix()] += _cpu_seconds() - begun
     return result
 
@@ -131,7 +152,23 @@ def cache_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     assert cache is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NESTSIM_CACHE_DIR", str(cache.mkdir("nestsim")))
+        patch.setattr(_Kernel, "compile", _compiled_once(cache.mkdir("locks")))
         yield
+
+
+def _compiled_once(locks: Path) -> Callable[[Any, Any], Any]:
+    """Return `_Kernel.compile` that waits for workers who compile the same kernel."""
+    compile_it = _Kernel.compile
+
+    def compiled(kernel: Any, sig: Any) -> Any:
+        if kernel.overloads or type(kernel) is not _Kernel:
+            return compile_it(kernel, sig)
+        name = f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}"
+        with (locks / hashlib.sha256(name.encode()).hexdigest()).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return compile_it(kernel, sig)
+
+    return compiled
 
 
 @pytest.fixture(autouse=True)
