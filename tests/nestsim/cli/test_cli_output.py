@@ -298,7 +298,7 @@ def test_results_that_cannot_be_printed_are_an_error(
 def test_a_folder_is_whole_although_results_cannot_be_printed(
     state: str, folder: Path
 ) -> None:
-    done = shell(f"nestsim simulate in/job.toml -q -o out {state}", folder)
+    done = shell(f"nestsim simulate in/job.toml -q --no-figures -o out {state}", folder)
     message = f"standard output: cannot be written: {REASON[state]}\n"
     assert (done.returncode, done.stderr) == (WRONG_INPUT, message)
     assert {"manifest.json", "report.txt"} < {p.name for p in Path("out").iterdir()}
