@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from topologies.compiling import _Kernel
-
 # The same examples in each run, so that what passes once passes again; `make wide`
 # tries others, and more.
 settings.register_profile("suite", max_examples=50, derandomize=True)
@@ -155,18 +153,22 @@ def cache_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     """Keep traces and kernels out of the user's cache, and from one run to the next."""
     cache = request.config.cache
     assert cache is not None
+    # Here: the process that hands out tests compiles nothing.
+    from topologies.compiling import _Kernel
+
+    compiled = _compiled_once(_Kernel, cache.mkdir("locks"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NESTSIM_CACHE_DIR", str(cache.mkdir("nestsim")))
-        patch.setattr(_Kernel, "compile", _compiled_once(cache.mkdir("locks")))
+        patch.setattr(_Kernel, "compile", compiled)
         yield
 
 
-def _compiled_once(locks: Path) -> Callable[[Any, Any], Any]:
-    """Return `_Kernel.compile` that waits for workers who compile the same kernel."""
-    compile_it = _Kernel.compile
+def _compiled_once(kind: Any, locks: Path) -> Callable[[Any, Any], Any]:
+    """Return ``kind.compile`` that waits for a worker who compiles the same kernel."""
+    compile_it = kind.compile
 
     def compiled(kernel: Any, sig: Any) -> Any:
-        if kernel.overloads or type(kernel) is not _Kernel:
+        if kernel.overloads or type(kernel) is not kind:
             return compile_it(kernel, sig)
         name = f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}"
         with (locks / hashlib.sha256(name.encode()).hexdigest()).open("w") as file:
