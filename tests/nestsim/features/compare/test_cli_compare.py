@@ -112,7 +112,7 @@ def test_mistakes_are_status_2_and_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write(folder)
-    (folder / "mine").mkdir()
+    (folder / "mine").mkdir(exist_ok=True)
     (folder / "mine" / "diary.txt").write_text("dear diary", encoding="utf-8")
     assert main(["compare", "job.toml", *arguments]) == WRONG_INPUT
     assert error in capsys.readouterr().err
