@@ -25,8 +25,12 @@ import pytest
 
 @contextmanager
 def collected() -> Iterator[Callable[[object], AbstractContextManager[None]]]:
-    """Give the context of a case, by its name; raise what cases raised at the end."""
+    """Give the context of a case, by its name; raise what cases raised at the end.
+
+    A case that is skipped skips no other; the test is skipped where all of them are.
+    """
     errors: list[BaseException] = []
+    skipped: list[str] = []
     count = 0
 
     @contextmanager
@@ -35,6 +39,8 @@ def collected() -> Iterator[Callable[[object], AbstractContextManager[None]]]:
         count += 1
         try:
             yield
+        except pytest.skip.Exception as skip:
+            skipped.append(str(skip))
         except (Exception, pytest.fail.Exception) as error:
             error.add_note(f"in case {count}: {name}")
             if "from pytest-timeout" in str(error):
@@ -45,6 +51,8 @@ def collected() -> Iterator[Callable[[object], AbstractContextManager[None]]]:
     assert count, "no case was tried"
     if errors:
         raise BaseExceptionGroup(f"{len(errors)} of {count} cases failed", errors)
+    if len(skipped) == count:
+        pytest.skip("; ".join(sorted({*skipped})))
 
 
 def over(
@@ -70,16 +78,16 @@ def over(
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
-        def run(*bound: object, **fixtures: Any) -> None:
+        def run(**fixtures: Any) -> None:
             with collected() as case:
                 for index, (arguments, label) in enumerate(loop):
                     with case(label or arguments), ExitStack() as stack:
                         fresh = _renewed(fixtures, index, stack)
-                        test(*bound, **fresh, **arguments)
+                        test(**fresh, **arguments)
 
         signature = inspect.signature(test)
-        # Hypothesis would take the loop for the property, and pytest for the body.
-        vars(run).clear()
+        vars(run).clear()  # Hypothesis would take the loop for its property
+        run.__wrapped__ = test  # type: ignore[attr-defined]
         run.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[
                 parameter

@@ -48,6 +48,23 @@ def test_a_loop_without_cases_proves_nothing():
         failures.over("size", [])(lambda size: None)()
 
 
+def test_a_case_that_is_skipped_skips_no_other():
+    tried = []
+
+    @failures.over("size", [1, 2, 3])
+    def looped(size: int) -> None:
+        if size in left_out:
+            pytest.skip(f"no {size}")
+        tried.append(size)
+
+    left_out = {2}
+    looped()
+    assert tried == [1, 3]
+    left_out = {1, 2, 3}
+    with pytest.raises(pytest.skip.Exception, match="no 1; no 2; no 3"):
+        looped()
+
+
 def test_two_loops_make_all_pairs():
     pairs = []
 
@@ -74,7 +91,9 @@ def test_no_case_sees_what_an_earlier_case_left(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
+    assert Path(request.node.location[0]).name == "test_failures.py"
     assert more in (1, 2)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / key).touch()
