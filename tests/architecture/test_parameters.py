@@ -2,10 +2,8 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("nestsim", "planner", "estimators", "topologies")
+from tests.architecture.budget import modules
 
 MOST = 8
 """Parameters of a function, without ``self`` and ``cls``."""
@@ -40,10 +38,9 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
 def counted() -> dict[str, int]:
     """Return the parameters of every function of the packages."""
     return {
-        f"{path.relative_to(ROOT).as_posix()}:{name}": number
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for name, number in functions(ast.parse(path.read_text(encoding="utf-8")))
+        f"{module.path}:{name}": number
+        for module in modules()
+        for name, number in functions(module.tree)
     }
 
 

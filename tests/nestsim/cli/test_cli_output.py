@@ -14,6 +14,7 @@ from nestsim.cli import main
 from nestsim.cli.output import progress_bar
 from nestsim.running.progress import ProgressLines
 from nestsim.scenario.editing import toml_text
+from tests import failures
 from tests.nestsim.features.compare.small import write
 from tests.nestsim.features.jobs.jobs_files import document, job
 from tests.nestsim.features.validation.validation_rows import GPT, write_csv
@@ -136,7 +137,7 @@ def test_every_command_knows_its_own_folder_and_leaves_what_is_beside(
     assert (folder / "out" / "thesis.tex").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "words",
     [*(WRITING[command] for command in PAGES), (*WRITING["compare"], "--json")],
     ids=[*PAGES, "compare"],
@@ -280,8 +281,8 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-@pytest.mark.parametrize("state", REASON)
-@pytest.mark.parametrize(
+@failures.over("state", REASON)
+@failures.over(
     "line", ["schema", "accelerators", "models --json", "--help", "--version"]
 )
 def test_results_that_cannot_be_printed_are_an_error(
@@ -297,7 +298,7 @@ def test_results_that_cannot_be_printed_are_an_error(
 def test_a_folder_is_whole_although_results_cannot_be_printed(
     state: str, folder: Path
 ) -> None:
-    done = shell(f"nestsim simulate in/job.toml -q -o out {state}", folder)
+    done = shell(f"nestsim simulate in/job.toml -q --no-figures -o out {state}", folder)
     message = f"standard output: cannot be written: {REASON[state]}\n"
     assert (done.returncode, done.stderr) == (WRONG_INPUT, message)
     assert {"manifest.json", "report.txt"} < {p.name for p in Path("out").iterdir()}

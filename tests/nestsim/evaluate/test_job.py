@@ -112,7 +112,11 @@ def test_progress_is_reported_in_order():
 
 
 def test_what_does_not_fit_is_a_result_with_a_reason():
-    scenario = load("gpt3_175b_512_tpuv4")
+    scenario = load(
+        "gpt3_175b_512_tpuv4",
+        tensor_model_parallel_sizes=(4, 8),
+        micro_batch_sizes=(1,),
+    )
     tiny = replace(scenario.accelerator, memory_bytes=2.0**32)
     result = run_job(replace(scenario, accelerator=tiny))
     assert result.candidates == ()

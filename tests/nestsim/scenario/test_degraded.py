@@ -18,6 +18,7 @@ from nestsim.simulator.replay import replay
 from planner.cost.pricing import price_plan
 from planner.search.best_first import search
 from planner.step.instructions import FORWARD
+from tests import failures
 from tests.planner.fleets import slow_fleet
 from topologies import (
     Degradation,
@@ -110,8 +111,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("command", ["topology", "plan", "collectives"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@failures.over("command", ["topology", "plan", "collectives"])
+@failures.over("case", CASES.values(), ids=CASES.keys())
 def test_a_mistake_is_told_with_file_setting_and_reason(
     case, command, tmp_path, monkeypatch, capsys
 ):

@@ -10,6 +10,7 @@ from nestsim.cli import main
 from nestsim.scenario.base import settings
 from nestsim.scenario.errors import locate
 from nestsim.scenario.table import ScenarioTable
+from tests import failures
 from tests.nestsim.scenario.table_classes import table_classes
 from tests.nestsim.scenario.test_scenario import MINIMAL
 
@@ -83,7 +84,7 @@ def test_a_hundred_thousand_characters_are_not_quoted(write: Any, capsys: Any) -
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(
+@failures.over(
     ("setting", "where"),
     [
         ('[model]\nconfig = "{}"', "model.config"),
@@ -91,7 +92,7 @@ def test_a_hundred_thousand_characters_are_not_quoted(write: Any, capsys: Any) -
         ('kind = "custom"\npath = "{}"', "cluster.network.path"),
     ],
 )
-@pytest.mark.parametrize("name", ["pipe", "loop", "/dev/zero", ".", "none"])
+@failures.over("name", ["pipe", "loop", "/dev/zero", ".", "none"])
 def test_what_is_no_file_is_refused_wherever_a_file_is_named(
     tmp_path: Path, write: Any, capsys: Any, setting: str, where: str, name: str
 ) -> None:
@@ -107,7 +108,7 @@ def test_what_is_no_file_is_refused_wherever_a_file_is_named(
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("command", ["plan", "run", "simulate", "sweep", "stress"])
+@failures.over("command", ["plan", "run", "simulate", "sweep", "stress"])
 def test_a_scenario_that_is_a_pipe_is_refused(
     tmp_path: Path, capsys: Any, command: str
 ) -> None:
@@ -116,7 +117,7 @@ def test_a_scenario_that_is_a_pipe_is_refused(
     assert r"pipe\x1b[31m: is a pipe, not a file" in told
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("change", "where"),
     [
         (("[8]", "[1000, 1000, 1000]"), "cluster.network.dimensions"),
@@ -160,7 +161,7 @@ def test_a_search_of_which_nothing_can_be_replayed_is_not_begun(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("path", "words"),
     [
         (("training", "global_batch_size"), "a whole number from 1 to 1,000,000"),

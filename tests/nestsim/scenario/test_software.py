@@ -18,6 +18,7 @@ from nestsim.scenario import Scenario, load_scenario
 from nestsim.scenario.software import DEFAULT_PRESET, SoftwareTable
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.step.execution import Execution
+from tests import failures
 from topologies.accelerators import load_accelerator
 from topologies.errors import InputError
 
@@ -83,7 +84,7 @@ def preset(name: str) -> str:
     return f'[software]\npreset = "{name}"'
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@failures.over("name", PRESETS)
 def test_a_preset_fills_in_what_the_scenario_leaves_out(name: str, load: Any) -> None:
     scenario, known = load(preset(name), PLAN), PRESETS[name]
     assert scenario.software == known.software
@@ -103,7 +104,7 @@ def test_a_preset_fills_in_what_the_scenario_leaves_out(name: str, load: Any) ->
     assert known.zero_stage in scenario.search.zero_stages
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@failures.over("name", PRESETS)
 def test_what_the_scenario_says_wins_over_every_preset(name: str, load: Any) -> None:
     software = """
         attention_kernel = "flash"
@@ -179,7 +180,7 @@ def test_everything_of_an_execution_can_be_written() -> None:
     assert names <= set(SoftwareTable.model_fields)
 
 
-@pytest.mark.parametrize("name", MOVED)
+@failures.over("name", MOVED)
 def test_the_old_place_of_a_setting_is_read_with_a_notice(name: str, load: Any) -> None:
     line = f"{name} = {json.dumps(EXECUTED[name])}"
     new = load(f"{preset('megatron-core')}\n{line}")
@@ -193,7 +194,7 @@ def test_the_old_place_of_a_setting_is_read_with_a_notice(name: str, load: Any) 
     assert f"software.{name};" in told
 
 
-@pytest.mark.parametrize("name", MOVED)
+@failures.over("name", MOVED)
 def test_a_setting_at_its_old_and_its_new_place_is_refused(
     name: str, load: Any
 ) -> None:
@@ -215,7 +216,7 @@ def test_a_notice_goes_to_standard_error_once_and_not_with_quiet(
         assert "has moved" not in captured.out
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("tables", "training", "where", "words"),
     [
         *(

@@ -21,7 +21,6 @@ from nestsim.features.calibration.cross_validation import (
     source_folds,
 )
 from nestsim.features.calibration.document import calibration_document
-from nestsim.features.calibration.fit import fit
 from tests.nestsim.features.calibration.rows import (
     GAP,
     MATMUL,
@@ -37,13 +36,13 @@ def evaluate():
 
 
 @pytest.fixture(scope="module")
-def full(evaluate):
-    return fit(evaluate, SPEC)
+def calibration(evaluate):
+    return calibrate(evaluate, SPEC)
 
 
 @pytest.fixture(scope="module")
-def calibration(evaluate):
-    return calibrate(evaluate, SPEC)
+def full(calibration):
+    return calibration.fit
 
 
 def test_every_row_is_left_out_once(evaluate):

@@ -15,6 +15,7 @@ from nestsim.document.wording import amount, long_time
 from nestsim.features.goodput.results import GoodputFindings
 from nestsim.scenario.goodput import PUBLISHED
 from nestsim.scenario.load import Scenario, load_scenario
+from tests import failures
 from tests.nestsim.features.compare.small import write
 from topologies.errors import InputError
 
@@ -69,7 +70,7 @@ def test_llama_3_trains_more_than_90_percent_of_the_time(llama: Scenario) -> Non
     assert counted.p5 < 419 < counted.p95 + 10
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("interval", "diagnosis", "share"),
     [
         ("10 min", "0 s", 0.932),
@@ -110,8 +111,8 @@ def test_a_small_job_lives_about_as_long_as_published() -> None:
     20 hours when 63 failures of software were the lot of a job of any size.
     """
     small = load_scenario(FILE.parents[1] / "gpt3_1.3b_8_a100.toml")
-    for failures in PUBLISHED:
-        run = found(small, failures=failures, step_time="1 s", seeds=1)
+    for rates in PUBLISHED:
+        run = found(small, failures=rates, step_time="1 s", seeds=1)
         assert 47.7 / 6 < run.cycle.mtti / DAY < 47.7 * 6
 
 
@@ -276,7 +277,7 @@ def test_more_spares_never_train_less_with_fewer_replicas_either(
     assert means == sorted(means)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "settings",
     [
         {"checkpoint": {"interval": "400 d"}},
@@ -341,7 +342,7 @@ def test_other_seeds_are_other_runs_and_the_same_are_the_same(llama: Scenario) -
     assert (other.runs.trained == whole.runs.trained[2:]).all()
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("settings", "where"),
     [
         ({"checkpoint": {"interval": "1 s"}}, "goodput.checkpoint.interval"),

@@ -8,6 +8,7 @@ import pytest
 import nestsim
 from nestsim.features.jobs.scenario import JobsScenario
 from nestsim.scenario.load import Scenario
+from tests import failures
 from tests.nestsim.features.jobs.jobs_files import MODEL, document, job
 from topologies.errors import InputError
 
@@ -147,7 +148,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+@failures.over("case", WRONG.values(), ids=WRONG)
 def test_a_mistake_is_named_with_file_and_setting(
     case: tuple[dict[str, Any], str, str],
 ) -> None:

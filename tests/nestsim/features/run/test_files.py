@@ -19,6 +19,7 @@ from nestsim.features.run.record import (
     result_json,
 )
 from planner.step.plan import Plan
+from tests import failures
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     Shape,
@@ -136,7 +137,7 @@ def test_foreign_files_are_refused_before_anything_is_written(tmp_path: Path) ->
     assert set(files_of(tmp_path)) == {"thesis.tex"}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "manifest",
     ['{"name": "a web app"}', "[]", "{", '{"nestsim": "1", "files": {"../x": ""}}'],
 )

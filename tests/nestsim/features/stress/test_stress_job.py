@@ -27,35 +27,15 @@ from nestsim.features.stress.results import StressResult, hottest_bars, regret_m
 from nestsim.features.stress.thresholds import CROSSOVER_TOLERANCE
 from nestsim.features.sweep.scenario_task import scenario_digest
 from planner.step.plan import Plan
-from tests.nestsim.features.stress.clusters import small
+from tests import failures
+from tests.nestsim.features.stress.clusters import CONDITIONS, NEIGHBOURS, small
 from topologies.errors import InputError
-
-CONDITIONS = """
-[[stress.conditions]]
-name = "slow device"
-degraded.slow_devices = [{ device = 3, factor = 2.0 }]
-
-[[stress.conditions]]
-name = "neighbours"
-background = [{ links = "leaf 0 <-> spine 0", share = 0.75 }]
-"""
-
-STRESS = {
-    "oversubscription": {"leaf": (2.0, 4.0, 16.0), "node": (10.0, 40.0)},
-    "ecmp_seeds": (0, 1),
-}
-
-
-@pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> StressResult:
-    folder = tmp_path_factory.mktemp("job")
-    return stress_job(small(folder, CONDITIONS, keep=0.8, **STRESS))
 
 
 def test_every_plan_runs_under_every_condition(result: StressResult) -> None:
     names = {"as built", "leaf 4:1", "leaf 16:1", "node 40:1", "node 40:1, leaf 4:1"}
     names |= {"node 40:1, leaf 16:1", "ECMP seed 0", "ECMP seed 1"}
-    assert set(result.names) == names | {"slow device", "neighbours"}
+    assert set(result.names) == names | {"slow device", NEIGHBOURS}
     assert not result.failed
     assert not result.why_not
     assert all(set(result.cells[name]) == set(result.plans) for name in result.names)
@@ -197,7 +177,7 @@ def test_the_command_writes_everything(
     assert not [*folder.glob(".*")]
 
 
-@pytest.mark.parametrize("option", ["leaf", "leaf=", "leaf=1,1", "leaf=-2", "=2"])
+@failures.over("option", ["leaf", "leaf=", "leaf=1,1", "leaf=-2", "=2"])
 def test_ratios_that_are_none_are_refused(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
