@@ -1,28 +1,22 @@
 """Architectures spelled out with settings of their own, and what sizes may be."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from estimators.models.library import build_spec
 from estimators.models.limits import (
-    MAX_DEPTHS,
-    MAX_LAYERS,
-    MAX_SEQUENCE,
-    MAX_VOCABULARY,
-    MAX_WIDTH,
+    NumLayers,
+    Probability,
+    SequenceLength,
+    Vocabulary,
+    Width,
 )
 from estimators.models.spec import TransformerSpec
 from nestsim.scenario.base import Table
 
-NumLayers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
-Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
-Depths = Annotated[int, Field(ge=0, le=MAX_DEPTHS)]
-SequenceLength = Annotated[int, Field(ge=1, le=MAX_SEQUENCE)]
-Vocabulary = Annotated[int, Field(ge=1, le=MAX_VOCABULARY)]
 Attention = Literal["flash", "plain"]
-Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Architecture(Table):
@@ -51,9 +45,9 @@ class Architecture(Table):
     """How attention is computed: by one fused kernel ("flash"), or by two products with
     a softmax between them."""
 
-    def words(self, *others: str) -> dict[str, Any]:
-        """Return what is given in the words of `build_spec`, but for some settings."""
-        given = self.model_dump(exclude_none=True, exclude={"attention", *others})
+    def words(self) -> dict[str, Any]:
+        """Return what is given in the words of `build_spec`."""
+        given = self.model_dump(exclude_none=True, exclude={"attention"})
         return {"attention_implementation": self.attention, **given}
 
 
@@ -128,6 +122,5 @@ class VisionModel(Architecture):
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
-        words = self.model_dump(exclude_none=True, exclude={"attention", "num_classes"})
-        words |= {"vocab_size": self.num_classes}
-        return build_spec({**words, "attention_implementation": self.attention})
+        words = self.words()
+        return build_spec(words | {"vocab_size": words.pop("num_classes")})

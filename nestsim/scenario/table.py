@@ -12,7 +12,7 @@ from nestsim.scenario.goodput import GoodputSpec
 from nestsim.scenario.hardware.cluster import ClusterTable
 from nestsim.scenario.hardware.cost import CostSpec
 from nestsim.scenario.jitter import JitterSpec, JitterTable
-from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
+from nestsim.scenario.model import ModelSetting
 from nestsim.scenario.search import SearchTable
 from nestsim.scenario.simulation import SimulationTable
 from nestsim.scenario.software import SoftwareTable
@@ -134,9 +134,8 @@ class ScenarioTable(Table):
     name: Text = Field(examples=["Llama 2 7B on 64 H100"])
     """Name of the scenario, by which reports call it."""
 
-    model: Annotated[AnyModel, IN_ONE_WAY] = Field(
-        discriminator=WHICH_MODEL,
-        examples=[{"name": "llama2-7b", "sequence_length": 4096}],
+    model: ModelSetting = Field(
+        examples=[{"name": "llama2-7b", "sequence_length": 4096}]
     )
     """The model: a name of the library, a Hugging Face config.json, a module of your
     own, or an architecture spelled out in Megatron's names."""

@@ -7,7 +7,7 @@ import pytest
 from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
 from nestsim.scenario import model
-from nestsim.scenario.base import Table, settings
+from nestsim.scenario.base import is_table, settings
 from nestsim.scenario.software import SoftwareTable
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import option_table
@@ -21,8 +21,8 @@ SETTINGS = {
     | {
         name
         for kind in vars(model).values()
-        if isinstance(kind, type) and issubclass(kind, Table)
-        for name in kind.model_fields
+        if is_table(kind)
+        for name in settings(kind)
     },
     "cluster": {"accelerator", "num_devices"},
 }
