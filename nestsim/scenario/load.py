@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -366,7 +366,7 @@ def scenario_of(
         table = _check(document)
         if not trust_code:
             _refuse_code(table)
-        scenario = _build(file, text, table)
+        scenario = _build(file, text, table, document.get("software", {}))
     notes = gathered.sentences(least=math.inf)
     return replace(scenario, notes=tuple(notes))
 
@@ -396,7 +396,10 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
     return checked(ScenarioTable, with_defaults(document))
 
 
-def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
+def _build(
+    file: Path, text: bytes, table: ScenarioTable, written: Collection[str]
+) -> Scenario:
+    """Return the scenario of a table; ``written`` are settings of its [software]."""
     software, folder, problems = table.software, file.parent, Problems()
     with problems.noted("model"):
         spec, module = table.model.build(folder), None
@@ -423,7 +426,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
             cost = None if table.cost is None else table.cost.settled(accelerator)
             _check_one_price(cost, groups)
     with problems.noted():
-        execution = software.build_execution(table.simulation.moved)
+        execution = _execution(table, written)
     with problems.noted("software"):
         rules = FRAMEWORKS[software.preset].rules_of(software.release)
         with problems.noted("search"):
@@ -432,7 +435,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         planner_settings = table.search.settings(table.plan)
     problems.refuse()
     _check_host_update(training, execution, search, table.plan)
-    if "preset" not in software.model_fields_set:
+    if "preset" not in written:
         notices().remark(
             f"software.preset is left out: {software.preset} is taken to run the job"
         )
@@ -474,6 +477,25 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         jitter=table.jitter,
         assertions=table.assertions,
     )
+
+
+def _execution(table: ScenarioTable, written: Collection[str]) -> Execution:
+    """Return how a step is executed, by [software] or where it was set before.
+
+    Raises
+    ------
+    InputError
+        If a setting stands in both places.
+    """
+    for name, value in table.simulation.moved.items():
+        if name in written:
+            raise InputError(
+                "is set in [software], too, where it has moved to",
+                where=f"simulation.{name}",
+                got=value,
+                expected=f"left out, as software.{name} is set",
+            )
+    return replace(table.software.execution, **table.simulation.moved)
 
 
 def _check_host_update(

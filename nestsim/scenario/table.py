@@ -146,10 +146,8 @@ class ScenarioTable(Table):
     cluster: ClusterTable
     """The devices that the job runs on, and the network that joins them."""
 
-    software: SoftwareTable = Field(
-        SoftwareTable.model_validate({}),
-        json_schema_extra={"default": {}},
-        examples=[{"preset": "megatron-core"}],
+    software: Annotated[SoftwareTable, Examples({"preset": "megatron-core"})] = filled(
+        SoftwareTable
     )
     """The framework that runs the job. Left out, none that takes any time."""
 

@@ -197,7 +197,7 @@ def lowered(
         network,
         made.workload,
         priced,
-        scenario.simulation.replay,
+        scenario.simulation,
         memory=False,
     )
     return priced, work

@@ -16,7 +16,7 @@ from planner.plans.spec import PlanSpec
 SETTINGS = {
     "plan": set(settings(PlanSpec)),
     "training": set(settings(TrainingSpec)),
-    "software": set(SoftwareTable.model_fields),
+    "software": set(settings(SoftwareTable)),
     "model": {field.name for field in fields(TransformerSpec)}
     | {
         name
