@@ -539,9 +539,9 @@ def _cluster(
             raise network_spec.located(error, "network") from None
         table.cluster.check_num_devices(num_devices)
     with problems.noted():
-        accelerator = table.cluster.build_accelerator()
+        accelerator = table.cluster.checked_accelerator()
     problems.refuse()
-    groups = table.cluster.build_groups(accelerator, num_devices)
+    groups = table.cluster.checked_groups(accelerator, num_devices)
     return accelerator, groups, network_spec
 
 

@@ -28,7 +28,7 @@ from nestsim.scenario.architectures import Attention, EncoderDecoderModel, Visio
 from nestsim.scenario.base import AnyTable, Table, input_file, is_table, settings
 from nestsim.scenario.errors import checked, nearest
 from topologies.errors import InputError
-from topologies.settings import Argument, Examples, NameChoice, Text
+from topologies.settings import Argument, CheckedBy, Examples, NameChoice, Text
 
 
 class NamedModel(Table):
@@ -71,25 +71,29 @@ class NamedModel(Table):
         return _adapted(spec, self.num_layers, self.mean_sequence_length)
 
 
+def _library_name(name: str) -> str:
+    """Return the name of a model; refuse one that the library does not have."""
+    known = model_names()
+    if name not in known:
+        raise InputError(
+            "no such model in the library",
+            got=name,
+            expected="one of " + ", ".join(known),
+            hint=nearest(name, known),
+        )
+    return name
+
+
 class LibraryModel(NamedModel):
     """A published model, by name."""
 
-    name: Text = Field(
+    name: Annotated[Text, CheckedBy(_library_name)] = Field(
         examples=["llama2-7b"], json_schema_extra={"enum": list(model_names())}
     )
     """Name of a published model, one that `nestsim models` lists."""
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
-        known = model_names()
-        if self.name not in known:
-            raise InputError(
-                "no such model in the library",
-                where="name",
-                got=self.name,
-                expected="one of " + ", ".join(known),
-                hint=nearest(self.name, known),
-            )
         return self.adapted(load_model(self.name, sequence_length=self.sequence_length))
 
 

@@ -15,9 +15,7 @@ from nestsim.scenario.hardware.accelerator import (
     MOST_GROUPS,
     AnyAccelerator,
     DeviceGroup,
-    GroupTable,
-    build_accelerator,
-    build_groups,
+    distinct_groups,
 )
 from nestsim.scenario.hardware.degraded import DegradedTable
 from nestsim.scenario.hardware.described import InfraGraphTable, SlurmTable
@@ -106,13 +104,13 @@ class ClusterTable(Table):
 
     accelerator: AnyAccelerator = Field(examples=["h100-sxm"])
     """A name that `nestsim accelerators` lists, a table that says which of them the
-    device is like and in what it differs, such as `{ like = "h100-sxm", memory = "96
-    GB" }`, or a table that describes a device. Where there are `groups`, the one of
+    device is like and in what it differs, such as `{ like = "h100-sxm", memory_bytes =
+    "96 GB" }`, or a table that describes a device. Where there are `groups`, the one of
     them that the network and the hosts are taken to be made for; left out, the first
     group's."""
 
     groups: (
-        Annotated[list[GroupTable], Field(min_length=1, max_length=MOST_GROUPS)] | None
+        Annotated[list[DeviceGroup], Field(min_length=1, max_length=MOST_GROUPS)] | None
     ) = Field(None, examples=[[{"accelerator": "a100-80gb", "num_devices": 32}]])
     """Groups of devices that are not all the same, in the order of their numbers. Left
     out, all devices are `accelerator`."""
@@ -149,18 +147,12 @@ class ClusterTable(Table):
     )
     """What of the cluster is slow or gone. Left out, nothing is."""
 
-    def build_accelerator(self) -> Accelerator:
+    def checked_accelerator(self) -> Accelerator:
         """Return the device for the estimators."""
-        try:
-            device = build_accelerator(self.accelerator)
-        except InputError as error:
-            if self.groups and self.groups[0].accelerator == self.accelerator:
-                raise error.at("groups[0]") from None
-            raise
-        self._check_reserve(device)
-        return device
+        self._check_reserve(self.accelerator)
+        return self.accelerator
 
-    def build_groups(
+    def checked_groups(
         self, reference: Accelerator, num_devices: int
     ) -> tuple[DeviceGroup, ...]:
         """Return the groups of devices, none where all are the same.
@@ -174,7 +166,7 @@ class ClusterTable(Table):
         """
         if self.groups is None:
             return ()
-        built = build_groups(self.groups, reference, num_devices)
+        built = distinct_groups(self.groups, reference, num_devices)
         for group in built:
             self._check_reserve(group.accelerator)
         if self.profile is not None and len(built) > 1:

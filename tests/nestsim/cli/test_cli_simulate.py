@@ -483,7 +483,7 @@ def test_every_setting_of_the_replay_reaches_it(
     scenario = write(folder, text)
     simulated(capsys, scenario)
     # The plan that is reported is lowered and replayed once more, for SimPy's word.
-    assert seen == [ReplaySettings(**wanted)] * 4
+    assert seen == [SimulationSpec(**wanted)] * 4
     assert load_scenario(scenario).simulation == seen[0]
 
 
