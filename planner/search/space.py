@@ -20,11 +20,10 @@ from estimators.grouping import PLAIN_GROUPING, Grouping, StageSizes
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.training import Sizes, expert_data_size
+from estimators.training import CpCommType, Sizes, expert_data_size
 from planner.frameworks.rules import PART, TENSOR, WHOLE, LaunchRules
 from planner.step.plan import (
     NO_OFFLOAD,
-    CpCommType,
     Offload,
     Plan,
     Recompute,
