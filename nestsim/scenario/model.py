@@ -1,11 +1,11 @@
 """The table [model]: from the library or a file, traced, or spelled out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from annotated_types import Ge, Le
 from pydantic import BeforeValidator, Discriminator, Field, Tag
@@ -25,10 +25,10 @@ from estimators.models.spec import (
 )
 from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.architectures import Attention, EncoderDecoderModel, VisionModel
-from nestsim.scenario.base import AnyTable, Table, input_file, is_table, settings
+from nestsim.scenario.base import Table, input_file, is_table
 from nestsim.scenario.errors import checked, nearest
 from topologies.errors import InputError
-from topologies.settings import Argument, CheckedBy, Examples, NameChoice, Text
+from topologies.settings import Argument, CheckedBy, Derived, Examples, NameChoice, Text
 
 
 class NamedModel(Table):
@@ -181,7 +181,9 @@ class SpelledOutModel(TransformerSpec):
 @cache
 def _spelled_out() -> frozenset[str]:
     """Return the settings of an architecture that is spelled out."""
-    return frozenset(settings(SpelledOutModel))
+    marks = {field.name: get_args(field.type) for field in fields(SpelledOutModel)}
+    derived = {k for k in marks if any(isinstance(mark, Derived) for mark in marks[k])}
+    return frozenset(marks) - derived
 
 
 def with_family(table: Any) -> Any:
@@ -267,9 +269,8 @@ _SPELLED_OUT: Mapping[str, type[Table]] = MappingProxyType(
 @cache
 def _architecture() -> frozenset[str]:
     """Return the settings that only tables that spell an architecture out have."""
-    forms: tuple[AnyTable, ...] = (SpelledOutModel, *_SPELLED_OUT.values())
-    spelled_out = frozenset(name for form in forms for name in settings(form))
-    return spelled_out - frozenset(LibraryModel.model_fields)
+    others = (name for form in _SPELLED_OUT.values() for name in form.model_fields)
+    return _spelled_out().union(others) - frozenset(LibraryModel.model_fields)
 
 
 def _in_one_way(value: object) -> object:
