@@ -15,24 +15,20 @@ from estimators.tracing.user_module import TracedModule
 from estimators.training import NARROW_FORMATS, TrainingSpec
 from estimators.user_files import UserConstants, UserLinks, measured_efficiencies
 from nestsim.running.progress import html_of
-from nestsim.scenario.assertions import Assertion
 from nestsim.scenario.defaults import settled_training, with_defaults
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import checked, one_of
-from nestsim.scenario.goodput import GoodputSpec
 from nestsim.scenario.hardware.accelerator import DeviceGroup
 from nestsim.scenario.hardware.cost import CostSpec
 from nestsim.scenario.hardware.described import NETWORK_FILES
 from nestsim.scenario.hardware.network import link_names
-from nestsim.scenario.jitter import JitterSpec
 from nestsim.scenario.mist_yaml import SUFFIXES, mist_document
 from nestsim.scenario.model import (
     ModuleModel,
     module_file,
 )
 from nestsim.scenario.simulation import SimulationSpec
-from nestsim.scenario.stress import StressSpec, SweepSpec
-from nestsim.scenario.table import LaunchSpec, ScenarioTable
+from nestsim.scenario.table import HandedOn, ScenarioTable
 from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import PlanSpec
 from planner.rivals.protocol import PlannerSettings
@@ -52,8 +48,40 @@ UNSAVED = "scenario.toml"
 """What a scenario is called that was made in Python."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+@dataclass(frozen=True, kw_only=True)
+class JobBasis:
+    """What times of a job rest on beside its model and plan."""
+
+    training: TrainingSpec
+    """What is trained at once, and in which precision."""
+
+    accelerator: Accelerator
+    """The devices; of several kinds that which the network and the hosts are for."""
+
+    groups: tuple[DeviceGroup, ...] = ()
+    """Devices of several accelerators, in the order of their numbers; empty if all are
+    the same."""
+
+    software: Software = IDEAL
+    """What drives the devices."""
+
+    execution: Execution = NOTHING_HIDDEN
+    """What the software hides behind compute."""
+
+    profile: Profile | None = None
+    """Operator times that were measured, which are taken instead of the device's rates;
+    None if there are none."""
+
+    constants: UserConstants | None = None
+    """Constants of the user in place of those that are shipped; None if there are
+    none."""
+
+    links: UserLinks | None = None
+    """What the user measured of links; None for published figures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario(JobBasis, HandedOn):
     """One scenario, read and checked: the frozen parts that jobs take.
 
     Made of a file (`from_file`), of text in TOML (`from_toml`) or of a dictionary
@@ -83,16 +111,6 @@ class Scenario:
     """The user's own module; None for other models, which are traced when their layers
     are needed."""
 
-    training: TrainingSpec
-    """What is trained at once, and in which precision."""
-
-    accelerator: Accelerator
-    """The devices; of several kinds that which the network and the hosts are for."""
-
-    groups: tuple[DeviceGroup, ...] = ()
-    """Devices of several accelerators, in the order of their numbers; empty if all are
-    the same."""
-
     network_spec: NetworkSpec
     """What the network is built from."""
 
@@ -111,55 +129,14 @@ class Scenario:
     software_preset: str = "ideal"
     """Name of the framework whose defaults hold where the file is silent."""
 
-    software: Software = IDEAL
-    """What drives the devices."""
-
-    execution: Execution = NOTHING_HIDDEN
-    """What it hides behind compute."""
-
-    profile: Profile | None = None
-    """Operator times that were measured, which are taken instead of the device's rates;
-    None if there are none."""
-
-    constants: UserConstants | None = None
-    """Constants of the user in place of those that are shipped; None if there are
-    none."""
-
-    links: UserLinks | None = None
-    """What the user measured of links; None if nothing."""
-
     degradation: Degradation | None = None
     """What of the network and of the devices is slow or gone; None if nothing is."""
-
-    plan: PlanSpec | None = None
-    """A plan that is given, beside what the planner may try; None if none is."""
-
-    launch: LaunchSpec | None = None
-    """What the launch configuration that the job is of said beside it; None if it is of
-    none."""
 
     planner: str = "nest"
     """A name of `planner.rivals.PLANNERS`."""
 
     planner_settings: PlannerSettings = field(default_factory=PlannerSettings)
     """What planners are told beside `search`."""
-
-    sweep: SweepSpec = field(default_factory=SweepSpec)
-    """What `nestsim sweep` varies."""
-
-    stress: StressSpec = field(default_factory=StressSpec)
-    """What `nestsim stress` does to the cluster."""
-
-    goodput: GoodputSpec = field(default_factory=GoodputSpec)
-    """What fails, and what the job does about it."""
-    jitter: JitterSpec = field(default_factory=JitterSpec)
-    """What differs from step to step, for `nestsim jitter`."""
-
-    assertions: tuple[Assertion, ...] = ()
-    """What must come out."""
-
-    cost: CostSpec | None = None
-    """What the cluster costs and draws; None if nothing is said."""
 
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What users should know of how it was read; every call with it says so."""
@@ -272,12 +249,12 @@ class Scenario:
         what differs from step to step and options of a launch: plans and replays do
         not depend on them.
         """
-        parts = {one.name: getattr(self, one.name) for one in fields(self)}
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
         parts |= {"path": Path(), "text": b"", "cost": None}
         for name in ("goodput", "jitter", "notes", "launch"):
             del parts[name]
-        said = ", ".join(f"{name}={value!r}" for name, value in parts.items())
-        return f"Scenario({said})"
+        texts = ", ".join(f"{name}={value!r}" for name, value in parts.items())
+        return f"Scenario({texts})"
 
     def __repr__(self) -> str:
         """Say which one it is, in one line."""
@@ -412,7 +389,7 @@ def _build(
         links = software.read_links(folder)
     with problems.noted("cluster"):
         cluster, assumed = table.cluster.described(folder)
-        table = table.model_copy(update={"cluster": cluster})
+        table = replace(table, cluster=cluster)
         reached = measured_efficiencies(links, constants)
         accelerator, groups, network_spec = _cluster(table, folder, reached)
         # What else needs the accelerator is looked at if there is one.
@@ -441,6 +418,7 @@ def _build(
         )
     for name in table.simulation.moved:
         notices().setting_moved(f"{file}: simulation.{name}", f"software.{name}")
+    handed_on = {part.name: getattr(table, part.name) for part in fields(HandedOn)}
     return Scenario(
         path=file,
         text=text,
@@ -466,16 +444,9 @@ def _build(
             and search.rules.on(accelerator.like or accelerator.name),
         ),
         simulation=table.simulation.build(),
-        plan=table.plan,
-        launch=table.launch,
         planner=table.search.planner,
         planner_settings=planner_settings,
-        cost=cost,
-        sweep=table.sweep,
-        stress=table.stress,
-        goodput=table.goodput,
-        jitter=table.jitter,
-        assertions=table.assertions,
+        **handed_on | {"cost": cost},
     )
 
 
