@@ -36,7 +36,7 @@ from planner.search.space import SearchSpec
 from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator, Host
 from topologies.degrade import Degradation
-from topologies.errors import InputError, Problems
+from topologies.errors import InputError, Problems, located
 from topologies.input_file import parse_toml, read_file
 from topologies.notices import gathered_notices, notices
 from topologies.specs import NetworkSpec
@@ -183,10 +183,8 @@ class Scenario(JobBasis, HandedOn):
         InputError
             If something in it is wrong. The message starts with the path.
         """
-        try:
+        with located(str(path), ": "):
             text = toml_text(document)
-        except InputError as error:
-            raise error.at(str(path), separator=": ") from None
         return _loaded(Path(path), text.encode())
 
     def replace(self, values: Mapping[str, Any]) -> "Scenario":
@@ -204,10 +202,8 @@ class Scenario(JobBasis, HandedOn):
             If a path leads nowhere, or the scenario would be wrong. The message is
             that of a file with these values.
         """
-        try:
+        with located(str(self.path), ": "):
             document = with_values(self.document(), values)
-        except InputError as error:
-            raise error.at(str(self.path), separator=": ") from None
         return Scenario.from_dict(document, self.path)
 
     def document(self) -> dict[str, Any]:
@@ -300,22 +296,18 @@ def load_scenario(path: str | os.PathLike[str], *, trust_code: bool = True) -> S
         with the file and the setting.
     """
     file = Path(path)
-    try:
+    with located(str(file), ": "):
         expected = "a scenario file in TOML"
         text = read_file(file, expected=expected, most_bytes=MAX_FILE)
         if file.suffix.lower() in SUFFIXES:
             text = toml_text(mist_document(text, file.stem)).encode()
-    except InputError as error:
-        raise error.at(str(file), separator=": ") from None
     return _loaded(file, text, trust_code=trust_code)
 
 
 def _loaded(file: Path, text: bytes, *, trust_code: bool = True) -> Scenario:
     """Check a scenario, and say in messages which file it is."""
-    try:
+    with located(str(file), ": "):
         return scenario_of(parse_toml(text), file, text, trust_code=trust_code)
-    except InputError as error:
-        raise error.at(str(file), separator=": ") from None
 
 
 def scenario_of(
@@ -563,10 +555,8 @@ def _profile(
     table: ScenarioTable, training: TrainingSpec, folder: Path
 ) -> Profile | None:
     """Return the measured operator times that the scenario names."""
-    try:
+    with located("cluster"):
         profile = table.cluster.read_profile(folder)
-    except InputError as error:
-        raise error.at("cluster") from None
     if profile is not None:
         _check_measured(profile, training)
     return profile

@@ -34,7 +34,7 @@ from estimators.models.spec import (
 from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.base import Table, input_file, is_table
 from nestsim.scenario.errors import checked, nearest
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.settings import Argument, CheckedBy, Derived, Examples, NameChoice, Text
 
 Attention = Literal["flash", "plain"]
@@ -123,10 +123,8 @@ class HuggingFaceModel(NamedModel):
         """
         expected = "a Hugging Face config.json, relative to the scenario's folder"
         path = input_file(folder, self.config, "config", expected)
-        try:
+        with located("config", ": "):
             spec = load_huggingface(path, sequence_length=self.sequence_length)
-        except InputError as error:
-            raise error.at("config", separator=": ") from None
         return self.adapted(spec)
 
 
@@ -365,10 +363,8 @@ class ModuleModel(Table):
             sequence_length=self.sequence_length,
             arguments=self.arguments,
         )
-        try:
+        with located("module", ": "):
             return module.trace()
-        except InputError as error:
-            raise error.at("module", separator=": ") from None
 
 
 def module_file(setting: str) -> str:

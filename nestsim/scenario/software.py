@@ -17,7 +17,7 @@ from nestsim.scenario.base import input_file
 from nestsim.scenario.errors import checked
 from planner.frameworks.framework import PRESETS, Preset
 from planner.step.execution import Execution
-from topologies.errors import InputError
+from topologies.errors import located
 from topologies.settings import Examples, Listed, NameChoice, Text
 
 _T = TypeVar("_T")
@@ -143,10 +143,8 @@ class SoftwareTable(Execution):
             return None
         expected = f"a file that nestsim {command} wrote, in the scenario's folder"
         path = input_file(folder, name, setting, expected)
-        try:
+        with located(setting, ": "):
             return read(path)
-        except InputError as error:
-            raise error.at(setting, ": ") from None
 
     @property
     def execution(self) -> Execution:

@@ -31,7 +31,7 @@ from topologies.accelerators import (
     usual_host,
 )
 from topologies.degrade import Degradation, SlowDevice, SlowFraction, SlowLinks
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.settings import (
     MAX_COUNT,
     Bandwidth,
@@ -343,10 +343,8 @@ class ClusterTable(Table):
         """
         if not isinstance(self.network, DescribedTable):
             return self, ()
-        try:
+        with located("network"):
             found = self.network.read(folder)
-        except InputError as error:
-            raise error.at("network") from None
         return self.model_copy(update={"network": found.network}), found.assumed
 
     @property
@@ -373,12 +371,10 @@ class ClusterTable(Table):
             return self._devices()
         if isinstance(network, CustomSpec):
             return network
-        try:
+        with located("network"):
             if isinstance(network, CustomTable):
                 return network.build(folder)
             return with_measured(network, reached).build()
-        except InputError as error:
-            raise error.at("network") from None
 
     def _devices(self) -> DevicesSpec:
         """Return the devices alone."""
@@ -403,10 +399,8 @@ class ClusterTable(Table):
             return None
         expected = "a file that nestsim profile wrote, in the scenario's folder"
         path = input_file(folder, self.profile, "profile", expected)
-        try:
+        with located("profile", ": "):
             return read_profile(path)
-        except InputError as error:
-            raise error.at("profile", ": ") from None
 
     def check_num_devices(self, found: int) -> None:
         """Refuse a network that does not have as many devices as is said here."""
