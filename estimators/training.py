@@ -51,9 +51,9 @@ from typing import Annotated, NamedTuple
 
 from annotated_types import Ge, Le
 
-from estimators.grouping import CP_COMM_TYPES, Grouping
+from estimators.grouping import CP_COMM_TYPES, Grouping, ParallelDegrees
 from topologies.errors import InputError
-from topologies.settings import Count, Derived, Examples, Listed, NameChoice, Spec
+from topologies.settings import Derived, Examples, NameChoice, Spec
 
 MAX_BATCH = 1_000_000
 """Sequences of one optimizer step, at most."""
@@ -498,53 +498,10 @@ def expert_data_size(sizes: Sizes, grouping: Grouping) -> int:
     return tp * cp * dp // (ep * (grouping.etp or tp))
 
 
-CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
-
 _DEGREES = (
     *("tensor_model_parallel", "pipeline_model_parallel", "data_parallel"),
     *("context_parallel", "expert_model_parallel"),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelDegrees(Spec):
-    """How many devices share what, under Megatron's names, but for replicas."""
-
-    tensor_model_parallel_size: Annotated[Count, Examples(8)] = 1
-    """Devices that share each layer's matrices."""
-
-    pipeline_model_parallel_size: Annotated[Count, Examples(16)] = 1
-    """Stages of the pipeline."""
-
-    context_parallel_size: Annotated[Count, Examples(2)] = 1
-    """Devices that share each sequence; more than 1 needs flash attention."""
-
-    expert_model_parallel_size: Annotated[Count, Examples(8)] = 1
-    """Devices that share the experts of each mixture-of-experts layer: neighbours
-    among all ranks of a stage, with "megatron-lm" and "maxtext" among its
-    data-parallel ranks."""
-
-    expert_tensor_parallel_size: Annotated[Count | None, Examples(1)] = None
-    """Devices that share each expert's matrices. Left out, as many as share those of
-    other layers. Fewer let experts be spread over tensor- and context-parallel ranks,
-    too; this needs sequence parallelism."""
-
-    cp_comm_type: Annotated[CpCommType, Examples("a2a")] = "p2p"
-    """How devices that share a sequence share attention, Megatron's names: "p2p" (keys
-    and values go round a ring), "all_gather" (they are gathered), "a2a" (Ulysses: heads
-    are exchanged for tokens) or "a2a+p2p" (heads among some ranks, a ring of those)."""
-
-    hierarchical_context_parallel_sizes: Annotated[
-        Annotated[tuple[Count, ...], Listed(2, 2)] | None, Examples([2, 4])
-    ] = None
-    """With "a2a+p2p": ranks that exchange heads, and ranks of each ring; their product
-    is `context_parallel_size`."""
-
-    sequence_parallel: Annotated[bool, Examples(True, default=None)] = False
-    """Megatron's sequence parallelism, where the tensor-parallel size exceeds 1: norms,
-    dropouts and residuals are split over the tensor-parallel group along the sequence
-    (Korthikanti et al., 2022). Left out, as `software.preset` has it; off with
-    "ideal"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

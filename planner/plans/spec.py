@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge, Le
 
-from estimators.training import ParallelDegrees
+from estimators.grouping import ParallelDegrees
 from planner.step.ledger import shards_weights
 from planner.step.plan import (
     COUNTED_MODES,

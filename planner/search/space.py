@@ -16,11 +16,11 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from annotated_types import Ge, Le, Lt
 
-from estimators.grouping import PLAIN_GROUPING, Grouping, StageSizes
+from estimators.grouping import PLAIN_GROUPING, CpCommType, Grouping, StageSizes
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.training import CpCommType, Sizes, expert_data_size
+from estimators.training import Sizes, expert_data_size
 from planner.frameworks.rules import PART, TENSOR, WHOLE, LaunchRules
 from planner.step.plan import (
     NO_OFFLOAD,
