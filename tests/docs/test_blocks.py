@@ -11,12 +11,13 @@ import pytest
 import tomli
 import typer.main
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from nestsim.cli.app import app
 from nestsim.features.compare.networks_job import read_network_file
 from nestsim.features.jobs.scenario import JobsScenario
-from nestsim.scenario.load import ScenarioTable, load_scenario
+from nestsim.scenario.load import load_scenario
+from nestsim.scenario.table import ScenarioTable
 from tests import failures
 from tests.docs.pages import ROOT, Block, blocks, commands, read
 
@@ -34,7 +35,7 @@ def test_settings_on_a_page_exist_and_have_values_that_they_may_have(
     document = tomli.loads(block.text)
     assert CONSTANTS not in document
     try:
-        ScenarioTable.model_validate(document)
+        TypeAdapter(ScenarioTable).validate_python(document)
     except ValidationError as error:
         wrong = [one for one in error.errors() if one["type"] not in MISSING]
         assert wrong == []
@@ -42,7 +43,7 @@ def test_settings_on_a_page_exist_and_have_values_that_they_may_have(
 
 def test_a_wrong_setting_on_a_page_would_be_found() -> None:
     with pytest.raises(ValidationError) as caught:
-        ScenarioTable.model_validate({"search": {"micro_batch": [1]}})
+        TypeAdapter(ScenarioTable).validate_python({"search": {"micro_batch": [1]}})
     kinds = {one["type"] for one in caught.value.errors()}
     assert kinds - MISSING == {"unexpected_keyword_argument"}
 

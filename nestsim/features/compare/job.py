@@ -46,7 +46,7 @@ def for_comparison(scenario: Scenario) -> Scenario:
         simulation=replace(
             simulation,
             trace="representatives",
-            replay=replace(simulation.replay, folding=True),
+            folding=True,
         ),
     )
 

@@ -207,11 +207,10 @@ def _jobs_of(task: JitterTask) -> _Jobs:
 
 def compiled(evaluator: Evaluator) -> Evaluator:
     """Return an evaluator whose replays are compiled: there are many, of equal bits."""
-    settings = evaluator.simulation.replay
+    settings = evaluator.simulation
     if settings.engine != "auto":
         return evaluator
-    settings = replace(settings, engine="compiled")
-    return replace(evaluator, simulation=replace(evaluator.simulation, replay=settings))
+    return replace(evaluator, simulation=replace(settings, engine="compiled"))
 
 
 def with_slow_devices(evaluator: Evaluator, spec: JitterSpec, run: int) -> Evaluator:
@@ -433,7 +432,7 @@ def _slowest(
     """Return who was at work longest in a run, beside others of its stage."""
     slowed = with_slow_devices(evaluator, spec, run)
     work = slowed.lower(slowed.price(priced.plan), memory=False)
-    settings = evaluator.simulation.replay
+    settings = evaluator.simulation
     done = jittered_replay(evaluator.network, work, settings, spec.jitter, run)
     quiet = evaluator.lower(priced, memory=False)
     num_stages, num_replicas, _ = work.devices.shape

@@ -259,12 +259,11 @@ class ConditionEvaluator:
     def run(self, condition: ConditionSpec, plan: Plan) -> ConditionResult:
         """Price and replay a plan under a condition."""
         changed, network = self.under(condition)
-        settings = changed.simulation.replay
+        settings = changed.simulation
         if settings.engine == "auto":
             # The same bits; compiling pays over so many replays: 3 times as fast.
             settings = replace(settings, engine="compiled")
-        simulation = replace(changed.simulation, replay=settings)
-        changed = replace(changed, simulation=simulation)
+        changed = replace(changed, simulation=settings)
         evaluator = Evaluator.on(changed, network, self.workload)
         priced = evaluator.price(plan)
         work = evaluator.lower(priced)

@@ -15,7 +15,8 @@ from nestsim.cli import main
 from nestsim.evaluate import evaluator
 from nestsim.evaluate.job import simulate_job
 from nestsim.scenario import load_scenario
-from nestsim.scenario.simulation import SimulationTable
+from nestsim.scenario.base import settings
+from nestsim.scenario.simulation import SimulationSpec, SimulationTable
 from nestsim.scenario.software import EXECUTION
 from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.trace import write_chrome_trace
@@ -470,8 +471,8 @@ def test_every_setting_of_the_replay_can_be_written() -> None:
     assert set(changed_settings()) == names
     later = {"cpu_adam", "expert_communication_slowdown", "frees_gradients"}
     others = {"tolerance", "trace_events", "trace", *EXECUTION} - later
-    assert set(SimulationTable.model_fields) == names | others
-    assert SimulationTable().build().replay == ReplaySettings()
+    assert set(settings(SimulationTable)) == names | others
+    assert SimulationTable().build() == SimulationSpec()
 
 
 def _watched(run: Callable[..., Any], seen: list[object]) -> Callable[..., Any]:
@@ -503,8 +504,8 @@ def test_every_setting_of_the_replay_reaches_it(
     scenario = write(folder, text)
     simulated(capsys, scenario)
     # The plan that is reported is lowered and replayed once more, for SimPy's word.
-    assert seen == [ReplaySettings(**wanted)] * 4
-    assert load_scenario(scenario).simulation.replay == seen[0]
+    assert seen == [SimulationSpec(**wanted)] * 4
+    assert load_scenario(scenario).simulation == seen[0]
 
 
 def test_the_trace_shows_all_devices_on_request(folder: Path) -> None:

@@ -70,7 +70,7 @@ def test_an_evaluator_draws_the_runs_that_its_replays_would_be():
         compute=Noise("normal", 0.05), links=Delay("gamma", 1e-5, 1.0), per="operator"
     )
     times = evaluator.jittered_times(priced, jitter, range(5, 8))
-    work, settings = evaluator.lower(priced), evaluator.simulation.replay
+    work, settings = evaluator.lower(priced), evaluator.simulation
     for number, time in zip(range(5, 8), times, strict=True):
         run = jittered_replay(evaluator.network, work, settings, jitter, number)
         assert run.iteration_time == time

@@ -195,7 +195,7 @@ def test_a_slower_device_never_shortens_the_step_and_folding_is_exact(
     planned, granularity
 ):
     scenario, network, workload, best = planned
-    settings = replace(scenario.simulation.replay, granularity=granularity)
+    settings = replace(scenario.simulation, granularity=granularity)
     times = []
     for factor in (1.0, 1.25, 3.0):
         slowdown = np.ones(64)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
-from nestsim.scenario import Scenario, load_scenario
+from nestsim.scenario import Scenario, base, load_scenario
 from nestsim.scenario.base import Table
 from nestsim.scenario.hardware.network import (
     CustomTable,
@@ -373,7 +373,7 @@ def test_networks_are_written_with_the_names_of_their_records(
 
 def test_architectures_are_spelled_out_with_the_names_of_their_record() -> None:
     known = {field.name for field in fields(TransformerSpec)}
-    own = set(SpelledOutModel.model_fields) - known
+    own = set(base.settings(SpelledOutModel)) - known
     others = {"hybrid_override_pattern", "window_attn_skip_freq", "moe_layer_freq"}
     assert own == {"attention", "mean_sequence_length", *others}
 

@@ -64,17 +64,23 @@ def test_all_problems_of_a_scenario_are_told_with_what_is_accepted(
     ]
 
 
+def test_unknown_names_are_told_together(write: Any, capsys: Any) -> None:
+    path = write(('name = "gpt3-125m"', 'name = "gpt9"'), ('"a100-40gb"', '"b1000"'))
+    told = refused(capsys, path)
+    assert f"{path}: model.name: no such model in the library (and 1 other" in told
+    assert "cluster.accelerator: no such accelerator in the catalogue" in told
+
+
 def test_problems_that_show_only_together_are_told_together(
     write: Any, capsys: Any
 ) -> None:
     path = write(
-        ('name = "gpt3-125m"', 'name = "gpt9"'),
-        ('"a100-40gb"', '"b1000"'),
+        ('"a100-40gb"', '"a100-40gb"\nnum_devices = 7'),
         more='[search]\nplanner = "fixed"\n',
     )
     told = refused(capsys, path)
-    assert f"{path}: model.name: no such model in the library (and 2 others" in told
-    assert "cluster.accelerator: no such accelerator in the catalogue" in told
+    assert f"{path}: cluster.num_devices: does not agree" in told
+    assert "(and 1 other" in told
     assert "search.planner: needs a plan" in told
 
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
 from nestsim.scenario import model
-from nestsim.scenario.base import Table, settings
+from nestsim.scenario.base import is_table, settings
 from nestsim.scenario.software import SoftwareTable
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import option_table
@@ -15,13 +15,13 @@ from tests import failures
 SETTINGS = {
     "plan": set(settings(PlanSpec)),
     "training": set(settings(TrainingSpec)),
-    "software": set(SoftwareTable.model_fields),
+    "software": set(settings(SoftwareTable)),
     "model": {field.name for field in fields(TransformerSpec)}
     | {
         name
         for kind in vars(model).values()
-        if isinstance(kind, type) and issubclass(kind, Table)
-        for name in kind.model_fields
+        if is_table(kind)
+        for name in settings(kind)
     },
     "cluster": {"accelerator", "num_devices"},
 }
