@@ -40,6 +40,9 @@ MANIFEST = "manifest.json"
 PAGE = "page.html"
 """Everything to look at in one file, where it was asked for."""
 
+REPORT = "report.txt"
+"""All that a result says, as a terminal would show it with its details."""
+
 Writer = Callable[[Path], object]
 """Writes one file."""
 

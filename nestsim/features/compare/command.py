@@ -1,6 +1,7 @@
 """``nestsim compare`` of planners or networks: reports, functions, description."""
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from nestsim.commands.calls import (
 )
 from nestsim.commands.report import PagedReport, Parts
 from nestsim.commands.task import Task
-from nestsim.document.dumps import plain_values
+from nestsim.document.dumps import dump_json, plain_values
 from nestsim.document.folder import ResultsFolder
 from nestsim.document.parts import Document
 from nestsim.document.terminal import print_document
@@ -41,21 +42,21 @@ from nestsim.features.compare.networks_job import (
 from nestsim.features.compare.networks_record import (
     are_equal,
     leaders_label,
-    networks_files,
+    network_copies,
     networks_json,
-    networks_manifest,
     networks_rows,
-    networks_writers,
 )
 from nestsim.features.compare.networks_results import Equal, NetworkComparison
 from nestsim.features.compare.record import (
+    FILES,
     STORE,
     TIMES,
     comparison_facts,
-    comparison_files,
     comparison_json,
     comparison_rows,
-    comparison_writers,
+    rows_csv,
+    scenario_copies,
+    search_times,
 )
 from nestsim.features.compare.results import Comparison
 from nestsim.running.store import Store, remove_store
@@ -66,12 +67,52 @@ EQUAL_IN = ("ports", "cost")
 """What networks may have to be equal in."""
 
 
-class _StoredReport(PagedReport):
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class _ComparisonReport(PagedReport):
     """A comparison, whose finished pairs are kept in its folder until it is written."""
+
+    @abstractmethod
+    def printed_dict(self, *, with_times: bool = True) -> dict[str, Any]:
+        """Return everything, with how long the searches took if that is asked for."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for each planner where it was compared, in SI units."""
+
+    @abstractmethod
+    def times(self) -> list[dict[str, Any]]:
+        """Return how long each search took, a row each."""
+
+    @abstractmethod
+    def copies(self) -> dict[str, bytes]:
+        """Return the files that were read, as the user wrote them, by name."""
+
+    @abstractmethod
+    def manifest(self) -> dict[str, Any]:
+        """Return what the manifest says beside the hash of each file."""
 
     def print_to(self, console: Console, *, verbose: bool = False) -> None:
         """Print what the document says, and how long searches took."""
         print_document(comparison(self.printed_dict()), console, verbose=verbose)
+
+    def parts(self) -> Parts:
+        """Return copies of what was read, tables, the figure and the page."""
+        record, rows = self.printed_dict(with_times=False), self.rows()
+        return Parts(
+            record=record,
+            rows=plain_values(rows),
+            document=partial(comparison, record),
+            files={
+                **self.copies(),
+                "comparison.csv": rows_csv(rows),
+                "comparison.json": dump_json(record),
+                TIMES: rows_csv(self.times()),
+            },
+            pictures={"comparison": ()},
+            has_report=True,
+            manifest=self.manifest(),
+            unhashed=(TIMES,),
+        )
 
     def write_to(self, folder: ResultsFolder, **options: Any) -> None:
         """Write into a folder that is claimed; what a killed call left there goes."""
@@ -80,7 +121,7 @@ class _StoredReport(PagedReport):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class CompareReport(_StoredReport):
+class CompareReport(_ComparisonReport):
     """What each planner found for each scenario, in one evaluator and replay."""
 
     scenarios: tuple[Scenario, ...]
@@ -106,21 +147,26 @@ class CompareReport(_StoredReport):
             },
         }
 
-    def printed_dict(self) -> dict[str, Any]:
-        """Return everything with how long the searches took."""
-        return comparison_json(self.result)
+    def printed_dict(self, *, with_times: bool = True) -> dict[str, Any]:
+        """Return everything, with how long the searches took if that is asked for."""
+        return comparison_json(self.result, with_times=with_times)
 
-    def parts(self) -> Parts:
-        """Return copies of the scenarios, tables, the figure and the page."""
-        record = comparison_json(self.result, with_times=False)
-        return Parts(
-            record=record,
-            rows=plain_values(comparison_rows(self.result)),
-            document=partial(comparison, record),
-            files=comparison_writers(self.result, self.scenarios),
-            manifest=comparison_facts(self.scenarios),
-            unhashed=(TIMES,),
-        )
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for each scenario and planner, in SI units."""
+        return comparison_rows(self.result)
+
+    def times(self) -> list[dict[str, Any]]:
+        """Return how long each search took, a row each."""
+        groups = {group.scenario: group for group in self.result.groups}
+        return search_times("scenario", groups)
+
+    def copies(self) -> dict[str, bytes]:
+        """Return the scenarios' files, as the user wrote them, by name."""
+        return scenario_copies(self.scenarios)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return which scenarios there are, and their users' modules."""
+        return comparison_facts(self.scenarios)
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenarios' files."""
@@ -128,7 +174,7 @@ class CompareReport(_StoredReport):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class NetworksReport(_StoredReport):
+class NetworksReport(_ComparisonReport):
     """What one job gets on each of several networks."""
 
     scenario: Scenario
@@ -161,21 +207,31 @@ class NetworksReport(_StoredReport):
             },
         }
 
-    def printed_dict(self) -> dict[str, Any]:
-        """Return everything with how long the searches took."""
-        return networks_json(self.result)
+    def printed_dict(self, *, with_times: bool = True) -> dict[str, Any]:
+        """Return everything, with how long the searches took if that is asked for."""
+        return networks_json(self.result, with_times=with_times)
 
-    def parts(self) -> Parts:
-        """Return copies of what was read, tables, the figure and the page."""
-        record = networks_json(self.result, with_times=False)
-        return Parts(
-            record=record,
-            rows=plain_values(networks_rows(self.result)),
-            document=partial(comparison, record),
-            files=networks_writers(self.result, self.scenario, self.files),
-            manifest=networks_manifest(self.result, self.scenario),
-            unhashed=(TIMES,),
-        )
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for each network and planner, in SI units."""
+        return networks_rows(self.result)
+
+    def times(self) -> list[dict[str, Any]]:
+        """Return how long each search took, a row each."""
+        networks = {network.label: network for network in self.result.networks}
+        return search_times("network", networks)
+
+    def copies(self) -> dict[str, bytes]:
+        """Return the files that were read, as the user wrote them, by name."""
+        return network_copies(self.scenario, self.files)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return which scenario was compared, and on which networks."""
+        return {
+            "scenarios": {f"{self.scenario.path.stem}.toml": self.scenario.name},
+            "networks": {
+                network.label: network.file for network in self.result.networks
+            },
+        }
 
     def inputs(self) -> Sequence[Path]:
         """Return the files that were read."""
@@ -377,7 +433,7 @@ def _planners_task(
     asked = {**settings, "planners": checked.planners, "base": checked.base}
     return Task(
         call=partial(compare, loaded, **asked),
-        files=comparison_files(loaded),
+        files=[*scenario_copies(loaded), *FILES],
         inputs=[file for scenario in loaded for file in scenario.files()],
         folder=Path("results") / stem,
     )
@@ -390,7 +446,7 @@ def _networks_task(
     names = checked_planners(planners, job)
     return Task(
         call=partial(compare_networks, job, networks, planners=names, equal=equal),
-        files=networks_files(job, files),
+        files=[*network_copies(job, files), *FILES],
         inputs=[*job.files(), *(file.path for file in files)],
         folder=Path("results") / f"{job.path.stem}_networks",
     )

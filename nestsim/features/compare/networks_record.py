@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from nestsim.document.dumps import dump_json, plain_values
-from nestsim.document.folder import Writer
+from nestsim.document.dumps import plain_values
 from nestsim.document.wording import (
     HOUR,
     difference,
@@ -20,7 +19,6 @@ from nestsim.document.wording import (
     plural,
     signed_duration,
 )
-from nestsim.features.compare.networks_document import networks_document
 from nestsim.features.compare.networks_job import NetworkFile
 from nestsim.features.compare.networks_results import (
     EQUAL_WITHIN,
@@ -33,13 +31,9 @@ from nestsim.features.compare.networks_results import (
 from nestsim.features.compare.record import (
     CLOSE,
     EQUAL,
-    FILES,
-    TIMES,
     copies_of,
     entry_json,
-    folder_writers,
     listed,
-    rows_csv,
     throughput_cells,
 )
 from nestsim.features.compare.results import PlannerEntry, differences, largest
@@ -247,48 +241,12 @@ def _result_cells(
     }
 
 
-def networks_files(scenario: Scenario, files: Sequence[NetworkFile]) -> list[str]:
-    """Return the names of all files of the folder, but the store and the manifest."""
-    return [*copies(scenario, files), *FILES]
-
-
-def copies(scenario: Scenario, files: Sequence[NetworkFile]) -> dict[str, bytes]:
+def network_copies(
+    scenario: Scenario, files: Sequence[NetworkFile]
+) -> dict[str, bytes]:
     """Return the files that were read, as the user wrote them, by name."""
     networks = ((f"networks/{file.path.stem}", file.text) for file in files)
     return copies_of([(scenario.path.stem, scenario.text), *networks])
-
-
-def networks_writers(
-    comparison: NetworkComparison, scenario: Scenario, files: Sequence[NetworkFile]
-) -> dict[str, Writer]:
-    """Return what writes each file, by name."""
-    times = [
-        {
-            "network": network.label,
-            "planner": entry.planner,
-            "search_time_s": entry.search_time,
-        }
-        for network in comparison.networks
-        for entry in network.entries
-    ]
-    data = networks_json(comparison, with_times=False)
-    texts: dict[str, str | bytes] = {
-        **copies(scenario, files),
-        "comparison.csv": rows_csv(networks_rows(comparison)),
-        "comparison.json": dump_json(data),
-        TIMES: rows_csv(times),
-    }
-    return folder_writers(texts, networks_document(data))
-
-
-def networks_manifest(
-    comparison: NetworkComparison, scenario: Scenario
-) -> dict[str, Any]:
-    """Return what the manifest says beside the hash of each file."""
-    return {
-        "scenarios": {f"{scenario.path.stem}.toml": scenario.name},
-        "networks": {network.label: network.file for network in comparison.networks},
-    }
 
 
 def networks_title(comparison: NetworkComparison) -> str:

@@ -15,18 +15,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nestsim.document.dumps import csv_of, dump_json, plain_values
-from nestsim.document.folder import PAGE, Writer, writer_of
-from nestsim.document.parts import Document
-from nestsim.document.sheet import draw_document
-from nestsim.document.terminal import plain_text, print_document
+from nestsim.document.dumps import csv_of, plain_values
+from nestsim.document.folder import PAGE, REPORT
 from nestsim.document.wording import (
     difference,
     percent,
     signed_duration,
     signed_percent,
 )
-from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.results import (
     OWN_MODEL,
     BestPlan,
@@ -250,19 +246,23 @@ def comparison_csv(comparison: Comparison) -> str:
     return rows_csv(comparison_rows(comparison))
 
 
-def search_times_csv(comparison: Comparison) -> str:
-    """Return how long the searches took as CSV."""
-    return rows_csv(
-        [
-            {
-                "scenario": group.scenario,
-                "planner": entry.planner,
-                "search_time_s": entry.search_time,
-            }
-            for group in comparison.groups
-            for entry in group.entries
-        ]
-    )
+def search_times(
+    name: str, groups: Mapping[str, ComparedEntries]
+) -> list[dict[str, Any]]:
+    """Return how long each search took, a row each.
+
+    Parameters
+    ----------
+    name
+        What the groups are.
+    groups
+        Label -> what each planner found there.
+    """
+    return [
+        {name: label, "planner": entry.planner, "search_time_s": entry.search_time}
+        for label, group in groups.items()
+        for entry in group.entries
+    ]
 
 
 def rows_csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -278,41 +278,10 @@ TIMES = "search_times.csv"
 """Name of the file that differs from run to run."""
 
 FILES = (
-    *("comparison.csv", "comparison.json", "comparison.png", "report.txt"),
+    *("comparison.csv", "comparison.json", "comparison.png", REPORT),
     *(TIMES, PAGE),
 )
 """Names of the files of a comparison beside copies of what was read."""
-
-
-def comparison_files(scenarios: Sequence[Scenario]) -> list[str]:
-    """Return the names of all files of the folder, but the store and the manifest."""
-    return [*scenario_copies(scenarios), *FILES]
-
-
-def comparison_writers(
-    comparison: Comparison, scenarios: Sequence[Scenario]
-) -> dict[str, Writer]:
-    """Return what writes each file, by name."""
-    data = comparison_json(comparison, with_times=False)
-    texts: dict[str, str | bytes] = {
-        **scenario_copies(scenarios),
-        "comparison.csv": comparison_csv(comparison),
-        "comparison.json": dump_json(data),
-        TIMES: search_times_csv(comparison),
-    }
-    return folder_writers(texts, comparison_document(data))
-
-
-def folder_writers(
-    texts: Mapping[str, str | bytes], document: Document
-) -> dict[str, Writer]:
-    """Return what writes texts, the report and the picture, by name."""
-    report = plain_text(lambda console: print_document(document, console))
-    return {
-        **{name: writer_of(text) for name, text in texts.items()},
-        "report.txt": writer_of(report),
-        "comparison.png": lambda path: draw_document(document, path),
-    }
 
 
 def comparison_facts(scenarios: Sequence[Scenario]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from nestsim.features.run.explain import (
     explain_json,
     explanation_sentences,
 )
-from nestsim.features.run.files import FILES, run_writers
+from nestsim.features.run.files import FILES, PICTURES, run_writers
 from nestsim.features.run.nest import scores_json, solution_document, solution_json
 from nestsim.features.run.record import (
     assertions_json,
@@ -121,7 +121,9 @@ class JobReport(ScenarioReport):
             record=result_json(result),
             rows=summary_rows(result),
             document=lambda: self._document,
-            files=run_writers(result, text, self._document),
+            files=run_writers(result, text),
+            pictures=PICTURES,
+            has_report=True,
             page=self._page,
             manifest={**result_facts(result, text), **self.scenario.module_facts()},
         )

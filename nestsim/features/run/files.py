@@ -10,10 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nestsim.document.dumps import dump_json
-from nestsim.document.folder import PAGE, Writer, writer_of
-from nestsim.document.parts import Document
-from nestsim.document.sheet import draw_document, has_picture
-from nestsim.document.terminal import plain_text, print_document
+from nestsim.document.folder import PAGE, REPORT, Writer, writer_of
 from nestsim.features.run.figures import hottest_link_use
 from nestsim.features.run.record import (
     reported_candidate,
@@ -25,29 +22,27 @@ from nestsim.features.topology.picture import draw_topology
 from nestsim.simulator.trace import write_chrome_trace
 
 if TYPE_CHECKING:
-    from nestsim.evaluate.results import Candidate, ReplayedResult
+    from nestsim.evaluate.results import ReplayedResult
 
 PICTURES = {
-    "memory": ("memory", "memory-parts"),
-    "links": ("links", "levels"),
-    "gap": ("planned", "gap", "plans"),
+    "figures/memory": ("memory", "memory-parts"),
+    "figures/links": ("links", "levels"),
+    "figures/gap": ("planned", "gap", "plans"),
 }
 """Picture -> figures of the document that it shows."""
 
 FILES = (
-    *("scenario.toml", "plan.json", "result.json", "summary.csv", "report.txt"),
-    "trace.json",
-    *(f"figures/{name}.png" for name in ("timeline", "topology", *PICTURES)),
+    *("scenario.toml", "plan.json", "result.json", "summary.csv", REPORT),
+    *("trace.json", "figures/timeline.png", "figures/topology.png"),
+    *(f"{name}.png" for name in PICTURES),
     PAGE,
 )
 """Files of the folder, but the manifest; without a plan, figures or the page there are
 fewer."""
 
 
-def run_writers(
-    result: "ReplayedResult", scenario_bytes: bytes, document: Document
-) -> dict[str, Writer]:
-    """Return what writes each file, by name relative to the folder.
+def run_writers(result: "ReplayedResult", scenario_bytes: bytes) -> dict[str, Writer]:
+    """Return what writes each file that no document makes, by its name in the folder.
 
     Parameters
     ----------
@@ -55,49 +50,28 @@ def run_writers(
         What was found.
     scenario_bytes
         The scenario's file.
-    document
-        What `nestsim.features.run.document.run_document` says of it.
     """
     best, network = reported_candidate(result), result.network
-
     writers: dict[str, Writer] = {
         "scenario.toml": writer_of(scenario_bytes),
         "result.json": _text(lambda: dump_json(result_json(result))),
         "summary.csv": _text(lambda: summary_csv(result)),
-        "report.txt": _text(
-            lambda: plain_text(
-                lambda console: print_document(document, console, verbose=True)
-            )
-        ),
     }
     if best is not None:
-        writers |= _plan_writers(result, best)
+        writers |= {
+            "plan.json": _text(lambda: dump_json(best.priced.plan.to_json())),
+            "trace.json": lambda path: write_chrome_trace(
+                best.replay,
+                path,
+                max_events=result.max_trace_events,
+                link_use=hottest_link_use(best.replay, network),
+            ),
+            "figures/timeline.png": lambda path: draw_timeline(best, path),
+        }
     writers["figures/topology.png"] = lambda path: draw_topology(network, path)
-    for name, figures in PICTURES.items():
-        part = document.with_figures(*figures)
-        if has_picture(part):
-            writers[f"figures/{name}.png"] = _drawing(part)
     return writers
 
 
 def _text(content: Callable[[], str]) -> Writer:
     """Return what writes a text that is made when it is written."""
     return lambda path: path.write_text(content(), encoding="utf-8", newline="")
-
-
-def _plan_writers(result: "ReplayedResult", best: "Candidate") -> dict[str, Writer]:
-    """Return what writes the files that only a plan has."""
-    return {
-        "plan.json": _text(lambda: dump_json(best.priced.plan.to_json())),
-        "trace.json": lambda path: write_chrome_trace(
-            best.replay,
-            path,
-            max_events=result.max_trace_events,
-            link_use=hottest_link_use(best.replay, result.network),
-        ),
-        "figures/timeline.png": lambda path: draw_timeline(best, path),
-    }
-
-
-def _drawing(document: Document) -> Writer:
-    return lambda path: draw_document(document, path)

@@ -26,7 +26,8 @@ from nestsim.features.compare.record import (
     comparison_rows,
     comparison_title,
     fastest,
-    search_times_csv,
+    rows_csv,
+    search_times,
     sentences,
 )
 from nestsim.features.compare.results import (
@@ -266,7 +267,8 @@ def test_search_times_stand_in_a_table_of_their_own(real: Comparison) -> None:
     data = comparison_json(real, with_times=False)
     assert "search_time_s" not in json.dumps(data)
     assert "search_time_s" not in comparison_csv(real)
-    rows = list(csv.DictReader(io.StringIO(search_times_csv(real))))
+    times = search_times("scenario", {group.scenario: group for group in real.groups})
+    rows = list(csv.DictReader(io.StringIO(rows_csv(times))))
     assert [float(row["search_time_s"]) >= 0 for row in rows[:3]] == [True] * 3
     assert rows[3]["search_time_s"] == ""
 
