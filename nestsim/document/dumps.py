@@ -92,7 +92,7 @@ def _filled(items: list[str], indent: str) -> str:
     return "\n".join([*lines, line])
 
 
-def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+def frame_of(rows: Sequence[Mapping[str, object]]) -> "pd.DataFrame":
     """Return rows as a table."""
     import pandas as pd
 
@@ -100,7 +100,7 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
 
 
 def csv_of(
-    rows: Sequence[Mapping[str, Any]] | Sequence[Sequence[Any]],
+    rows: Sequence[Mapping[str, object]] | Sequence[Sequence[Any]],
     columns: Sequence[str] | None = None,
 ) -> str:
     """Return rows as CSV (RFC 4180, but for its line ends).

@@ -202,7 +202,7 @@ _MOST_TEXT = 4_000
 """Characters of a text."""
 
 
-def html_of(title: str, facts: Mapping[str, Any], text: str = "") -> str:
+def html_of(title: str, facts: Mapping[str, object], text: str = "") -> str:
     """Return facts as HTML, and a text that is folded away below them."""
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(_words(name))}</th>"

@@ -4,7 +4,6 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
@@ -40,10 +39,10 @@ class CollectivesReport(ScenarioReport):
         """Whether a plan fits."""
         return self.result.priced is not None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the plan and the kinds of groups."""
         result = self.result
-        facts: dict[str, Any] = {"scenario": result.scenario_name}
+        facts: dict[str, object] = {"scenario": result.scenario_name}
         if result.priced is None:
             return {**facts, "reason": result.shortfall}
         traffic = [table.traffic for table in result.tables]
@@ -95,7 +94,7 @@ def collectives(
     )
 
 
-def arguments(min_bytes: int, max_bytes: int, step_factor: int) -> dict[str, Any]:
+def arguments(min_bytes: int, max_bytes: int, step_factor: int) -> dict[str, object]:
     """Return the sizes that are asked for [byte]."""
     if max_bytes < min_bytes:
         raise InputError(

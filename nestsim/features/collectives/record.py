@@ -1,7 +1,7 @@
 """Measured collectives as JSON and CSV, in SI units."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nestsim.document.dumps import csv_of
 from nestsim.features.collectives.job import OperationTable, SizeRow, SizeTiming
@@ -22,7 +22,7 @@ MEANING = {
 """Condition -> what happens, in words."""
 
 
-def collectives_json(result: "CollectivesResult") -> dict[str, Any]:
+def collectives_json(result: "CollectivesResult") -> dict[str, object]:
     """Return everything that was measured, for programs."""
     plan = result.priced.plan.to_json() if result.priced is not None else None
     return {
@@ -35,7 +35,7 @@ def collectives_json(result: "CollectivesResult") -> dict[str, Any]:
     }
 
 
-def _table_json(table: OperationTable) -> dict[str, Any]:
+def _table_json(table: OperationTable) -> dict[str, object]:
     traffic = table.traffic
     return {
         "kind": traffic.kind,

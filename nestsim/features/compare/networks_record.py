@@ -8,7 +8,7 @@ the names that a comparison of planners has.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nestsim.document.dumps import plain_values
 from nestsim.document.wording import (
@@ -46,7 +46,7 @@ from topologies.units import format_bandwidth, format_duration, format_money
 
 def networks_json(
     comparison: NetworkComparison, *, with_times: bool = True
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return a comparison for programs.
 
     Parameters
@@ -89,13 +89,13 @@ def networks_json(
         "assumptions": assumptions(comparison),
         "currency": comparison.currency or None,
     }
-    plain: dict[str, Any] = plain_values(report)
+    plain: dict[str, object] = plain_values(report)
     return plain
 
 
 def _network_json(
     comparison: NetworkComparison, network: ComparedNetwork, *, with_times: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     step = step_parts(network)
     return {
         "network": network.label,
@@ -125,7 +125,7 @@ def _network_json(
     }
 
 
-def _made_of(network: ComparedNetwork) -> dict[str, Any]:
+def _made_of(network: ComparedNetwork) -> dict[str, object]:
     """Return what a network is made of, in SI units; ports are outside of nodes."""
     parts = network.inventory
     return {
@@ -142,7 +142,7 @@ def _made_of(network: ComparedNetwork) -> dict[str, Any]:
     }
 
 
-def _cost(network: ComparedNetwork) -> dict[str, Any]:
+def _cost(network: ComparedNetwork) -> dict[str, object]:
     """Return what a network costs, in the currency; nothing without prices."""
     cost = network.cost
     if cost is None:
@@ -160,7 +160,7 @@ def _entry_json(
     entry: PlannerEntry,
     *,
     with_times: bool,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     load = entry.load
     values = {
         **entry_json(network, entry, with_times=with_times),
@@ -191,7 +191,7 @@ _ENTRY = (
 """Keys of an entry, in their order."""
 
 
-def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
+def networks_rows(comparison: NetworkComparison) -> list[dict[str, object]]:
     """Return one row for each network and planner, in SI units."""
     rows = [
         {
@@ -211,7 +211,7 @@ def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
 
 def _result_cells(
     comparison: NetworkComparison, network: ComparedNetwork, entry: PlannerEntry
-) -> dict[str, Any]:
+) -> dict[str, object]:
     made, load = entry.found, entry.load
     data = made.plan.settings_json() if made else {"parallel": {}}
     parallel = ("tensor", "pipeline", "data", "context", "expert")

@@ -13,7 +13,6 @@ on from.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from nestsim.document.dumps import csv_of, plain_values
 from nestsim.document.folder import PAGE, REPORT
@@ -44,7 +43,7 @@ from topologies.units import format_duration
 
 def comparison_json(
     comparison: Comparison, *, with_times: bool = True
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return a comparison for programs.
 
     Parameters
@@ -62,11 +61,11 @@ def comparison_json(
             _group_json(group, with_times=with_times) for group in comparison.groups
         ],
     }
-    plain: dict[str, Any] = plain_values(report)
+    plain: dict[str, object] = plain_values(report)
     return plain
 
 
-def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, Any]:
+def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, object]:
     best = group.fastest
     return {
         "scenario": group.scenario,
@@ -86,14 +85,15 @@ def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, Any]:
 
 def _entry_json(
     group: ScenarioEntries, entry: PlannerEntry, *, with_times: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     made, best = entry.found, group.fastest
     gap = None
     values = entry_json(group, entry, with_times=with_times)
     if made is not None:
         total = made.simulated.iteration_time - made.planned.iteration_time
         gap = {"total_s": total, "terms": made.gap_terms}
-        values["planned"]["terms_s"] = made.planned_terms
+        planned = _throughput(made.planned)
+        values["planned"] = {**planned, "terms_s": made.planned_terms}
     values |= {
         "sees": entry.sees,
         "broken_rules": list(made.broken_rules) if made else [],
@@ -129,7 +129,7 @@ _ENTRY = (
 
 def entry_json(
     group: ComparedEntries, entry: PlannerEntry, *, with_times: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what is said of an entry whatever is compared.
 
     No cost where the scenario does not say, and no time of the search where it is not
@@ -154,7 +154,7 @@ def entry_json(
     }
 
 
-def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
+def comparison_rows(comparison: Comparison) -> list[dict[str, object]]:
     """Return one row for each scenario and planner, in SI units."""
     priced = {
         (group.scenario, entry.planner): cost_cells(group.cost_of(entry))
@@ -189,10 +189,10 @@ _PARALLEL_COLUMNS = (
 """Parallel sizes of a plan that have a column."""
 
 
-def _plan_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, Any]:
+def _plan_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, object]:
     made = entry.found
     data = made.plan.settings_json() if made else {"parallel": {}}
-    cells: dict[str, Any] = {
+    cells: dict[str, object] = {
         "verdict": made.verdict if made else "none",
         "valid": entry.is_valid,
         **{name: data["parallel"].get(name) for name in _PARALLEL_COLUMNS},
@@ -227,7 +227,7 @@ def throughput_cells(made: BestPlan | None) -> list[dict[str, float | None]]:
     ]
 
 
-def _search_cells(entry: PlannerEntry) -> dict[str, Any]:
+def _search_cells(entry: PlannerEntry) -> dict[str, object]:
     finite = [time for time in entry.spread if math.isfinite(time)]
     return {
         "evaluations": entry.evaluations,
@@ -248,7 +248,7 @@ def comparison_csv(comparison: Comparison) -> str:
 
 def search_times(
     name: str, groups: Mapping[str, ComparedEntries]
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return how long each search took, a row each.
 
     Parameters
@@ -265,7 +265,7 @@ def search_times(
     ]
 
 
-def rows_csv(rows: Sequence[dict[str, Any]]) -> str:
+def rows_csv(rows: Sequence[dict[str, object]]) -> str:
     """Write rows as CSV, empty where JSON has null."""
     return csv_of(plain_values(list(rows)))
 
@@ -284,7 +284,7 @@ FILES = (
 """Names of the files of a comparison beside copies of what was read."""
 
 
-def comparison_facts(scenarios: Sequence[Scenario]) -> dict[str, Any]:
+def comparison_facts(scenarios: Sequence[Scenario]) -> dict[str, object]:
     """Return what the manifest says beside the hash of each file."""
     copies = scenario_copies(scenarios)
     names = {n: scenario.name for n, scenario in zip(copies, scenarios, strict=True)}

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
@@ -25,10 +24,10 @@ class GoodputReport(ScenarioReport):
         """Whether there is a plan to train with."""
         return self.result.found is not None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return goodput, tokens a day, and the interval between checkpoints."""
         found = self.result.found
-        facts: dict[str, Any] = {"scenario": self.result.scenario_name}
+        facts: dict[str, object] = {"scenario": self.result.scenario_name}
         if found is None:
             return {**facts, "reason": self.result.shortfall}
         return {

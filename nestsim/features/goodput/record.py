@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from nestsim.features.goodput.document import headline, job_facts, sentences
 from nestsim.features.goodput.results import GoodputFindings, GoodputResult, SeedBand
 from nestsim.features.goodput.simulate import GIVEN
 
 
-def goodput_json(result: GoodputResult) -> dict[str, Any]:
+def goodput_json(result: GoodputResult) -> dict[str, object]:
     """Return everything that was found, for programs and for the page."""
     start = {
         "scenario": result.scenario_name,
@@ -95,11 +94,11 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _bands(bands: Mapping[str, SeedBand]) -> dict[str, Any]:
+def _bands(bands: Mapping[str, SeedBand]) -> dict[str, object]:
     return {name: band._asdict() for name, band in bands.items()}
 
 
-def _checkpoint_json(found: GoodputFindings) -> dict[str, Any]:
+def _checkpoint_json(found: GoodputFindings) -> dict[str, object]:
     facts = found.checkpoint
     return {
         "size_bytes": facts.size,
@@ -114,7 +113,7 @@ def _checkpoint_json(found: GoodputFindings) -> dict[str, Any]:
     }
 
 
-def _habits_json(found: GoodputFindings) -> dict[str, Any]:
+def _habits_json(found: GoodputFindings) -> dict[str, object]:
     habits = found.habits
     return {
         "num_nodes": habits.num_nodes,
@@ -137,7 +136,7 @@ def _tokens_json(found: GoodputFindings) -> dict[str, list[float]]:
     return {"time_s": times, "p5": low, "p50": middle, "p95": high}
 
 
-def seed_rows(found: GoodputFindings) -> list[dict[str, Any]]:
+def seed_rows(found: GoodputFindings) -> list[dict[str, object]]:
     """Return one row for each seed: shares of its time, and its interruptions."""
     runs = found.runs
     shares, day = runs.shares(), found.healthy.tokens_per_day

@@ -1,7 +1,6 @@
 """What jitter costs, as plain data: JSON and CSV."""
 
 import math
-from typing import Any
 
 from nestsim.document.wording import plan_label
 from nestsim.features.jitter.document import (
@@ -19,7 +18,7 @@ from nestsim.features.run.record import spent_json
 from nestsim.scenario.jitter import JitterSpec
 
 
-def jitter_json(result: JitterResult) -> dict[str, Any]:
+def jitter_json(result: JitterResult) -> dict[str, object]:
     """Return everything under stable keys, in SI units."""
     steps, priced = result.steps, result.priced
     return {
@@ -54,7 +53,7 @@ def jitter_json(result: JitterResult) -> dict[str, Any]:
     }
 
 
-def _spec_json(spec: JitterSpec) -> dict[str, Any]:
+def _spec_json(spec: JitterSpec) -> dict[str, object]:
     """Return the table [jitter] with its defaults, in SI units."""
     compute, links = spec.jitter.compute, spec.jitter.links
     return {
@@ -79,7 +78,7 @@ def _spec_json(spec: JitterSpec) -> dict[str, Any]:
     }
 
 
-def _steps_json(steps: JitteredSteps) -> dict[str, Any]:
+def _steps_json(steps: JitteredSteps) -> dict[str, object]:
     mean = steps.simulated
     return {
         "in_words": summary(steps),
@@ -104,7 +103,7 @@ def _steps_json(steps: JitteredSteps) -> dict[str, Any]:
     }
 
 
-def _slowest_json(steps: JitteredSteps) -> dict[str, Any]:
+def _slowest_json(steps: JitteredSteps) -> dict[str, object]:
     slowest = steps.slowest
     return {
         "run": slowest.run,
@@ -117,7 +116,7 @@ def _slowest_json(steps: JitteredSteps) -> dict[str, Any]:
     }
 
 
-def _row_json(row: ScaleRow) -> dict[str, Any]:
+def _row_json(row: ScaleRow) -> dict[str, object]:
     simulated = row.simulated
     names = (f"closed_{share_name(share)}_s" for share in SHARES)
     return {
@@ -144,7 +143,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def run_rows(result: JitterResult) -> list[dict[str, Any]]:
+def run_rows(result: JitterResult) -> list[dict[str, object]]:
     """Return one row for each replayed step of the plan as it is."""
     steps = result.steps
     if steps is None:
@@ -155,6 +154,6 @@ def run_rows(result: JitterResult) -> list[dict[str, Any]]:
     ]
 
 
-def scale_rows(result: JitterResult) -> list[dict[str, Any]]:
+def scale_rows(result: JitterResult) -> list[dict[str, object]]:
     """Return one row for each number of replicas."""
     return [_row_json(row) for row in result.scale]

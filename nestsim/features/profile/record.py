@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from estimators.operators.profile import OperatorTiming, Profile
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
@@ -55,7 +55,7 @@ def passes_of(check: "LayerCheck") -> tuple[CheckedPass, CheckedPass]:
     )
 
 
-def profile_json(profile: Profile, checks: Sequence["LayerCheck"]) -> dict[str, Any]:
+def profile_json(profile: Profile, checks: Sequence["LayerCheck"]) -> dict[str, object]:
     """Return the profile's file, and the check beside it, as JSON values."""
     return {
         "profile": profile.to_json(),

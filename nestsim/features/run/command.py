@@ -92,7 +92,7 @@ class JobReport(ScenarioReport):
         """Whether a plan is confirmed and all assertions hold."""
         return _is_success(self.confirmed, self.assertions)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return verdict, plan, time and memory of what is reported."""
         best, data = self.best, self.to_dict()
         facts = {"scenario": self.scenario.name, "verdict": data["verdict"]}
@@ -110,7 +110,7 @@ class JobReport(ScenarioReport):
             **cost_cells(self.cost),
         }
 
-    def printed_dict(self) -> dict[str, Any]:
+    def printed_dict(self) -> dict[str, object]:
         """Return everything with what became of the assertions."""
         return {**self.to_dict(), **assertions_json(self.assertions)}
 
@@ -170,9 +170,9 @@ class PlanReport(DocumentReport):
         """Whether there is a plan and all assertions hold."""
         return _is_success(bool(self.plans), self.assertions)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the best plan and its planned time."""
-        facts: dict[str, Any] = {"scenario": self.scenario.name}
+        facts: dict[str, object] = {"scenario": self.scenario.name}
         if not self.result.candidates:
             return {**facts, "reason": self.result.shortfall}
         best = self.result.candidates[0]
@@ -202,7 +202,7 @@ class ExplainReport(DocumentReport):
     result: ExplainResult
     """Everything that was found."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the verdict and its reasons."""
         explanation = self.result.explanation
         return {

@@ -243,7 +243,7 @@ _HEADLINES = (
 """Numbers of the plan as a whole, which come first."""
 
 
-def diff_json(diff: Diff) -> dict[str, Any]:
+def diff_json(diff: Diff) -> dict[str, object]:
     """Return everything that differs, for programs."""
     return {
         "equal": diff.is_empty,

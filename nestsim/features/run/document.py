@@ -103,7 +103,7 @@ ROUNDING = 1e-9
 def run_document(
     result: "ReplayedResult",
     checked: Sequence[Checked] = (),
-    rows: Sequence[Mapping[str, Any]] = (),
+    rows: Sequence[Mapping[str, object]] = (),
 ) -> Document:
     """Return what ``nestsim run`` and ``nestsim simulate`` say.
 
@@ -224,7 +224,7 @@ def _headline(result: "ReplayedResult", best: "Candidate") -> Headline:
 
 
 def _replayed(
-    result: "ReplayedResult", best: "Candidate", rows: Sequence[Mapping[str, Any]]
+    result: "ReplayedResult", best: "Candidate", rows: Sequence[Mapping[str, object]]
 ) -> Iterator[Section]:
     """Yield what there is to say of a plan that was replayed."""
     network, plan, replay = result.network, best.priced.plan, best.replay

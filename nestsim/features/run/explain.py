@@ -145,7 +145,7 @@ def explain_json(result: "ExplainResult") -> dict[str, Any]:
 
 def _plan_json(
     explanation: "Explanation", priced: PricedPlan | None, index: int
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Return a plan with the memory of its fullest stage, of the given number."""
     if priced is None:
         return None

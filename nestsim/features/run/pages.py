@@ -54,7 +54,7 @@ class ReportPage:
         """Always: there is a page."""
         return True
 
-    def printed_dict(self) -> dict[str, Any]:
+    def printed_dict(self) -> dict[str, object]:
         """Return the page, for programs."""
         return {"html": self.to_html()}
 
@@ -176,7 +176,7 @@ def stored_document(folder: Path) -> Document | None:
     return None
 
 
-def _checked(command: Command, folder: Path, hashes: Mapping[str, Any]) -> Document:
+def _checked(command: Command, folder: Path, hashes: Mapping[str, object]) -> Document:
     """Return what a file says, which must be the one that was written."""
     assert command.stored is not None
     file = folder / command.stored.record

@@ -10,7 +10,6 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from nestsim.document.folder import MANIFEST
 from nestsim.document.wording import VERDICT_WORDS
@@ -49,7 +48,7 @@ class StoredRun:
     result: ReplayedResult
     """What was found; of its plans the reported one alone."""
 
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[dict[str, object], ...]
     """All replayed plans, as ``candidates`` of ``result.json``."""
 
 
@@ -222,7 +221,7 @@ def _number_or(value: Value, otherwise: float) -> float:
     return otherwise if value.raw is None else value.number(least=-math.inf)
 
 
-def _row(row: Value) -> dict[str, Any]:
+def _row(row: Value) -> dict[str, object]:
     """Return one of the replayed plans."""
     times = ("planned_iteration_time_s", "simulated_iteration_time_s")
     sizes = {

@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from nestsim.commands.calls import (
     ProgressTarget,
@@ -36,10 +35,10 @@ class StressReport(ScenarioReport):
         """Whether some planner found a plan."""
         return bool(self.result.plans)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return how many conditions and plans there are, and the worst regret."""
         result, robust = self.result, self.result.robust()
-        facts: dict[str, Any] = {
+        facts: dict[str, object] = {
             "scenario": result.scenario_name,
             "planners": result.planners,
             "num_conditions": len(result.conditions),

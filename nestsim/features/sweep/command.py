@@ -46,7 +46,7 @@ class SweepReport(ScenarioReport):
         """Whether some point has a result."""
         return any(outcome.row for outcome in self.result.outcomes)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what was varied, and how many points there are."""
         outcomes = self.result.outcomes
         return {
@@ -146,7 +146,7 @@ def _axes(settings: Mapping[str, Sequence[Any]]) -> tuple[Axis, ...]:
 
 def arguments(
     loaded: Scenario, settings: Sequence[str], what: str | None, progress: Any
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the axes, all their points checked."""
     if what is not None:
         check_choice("--what", what, SWEPT)

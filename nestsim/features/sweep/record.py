@@ -9,7 +9,6 @@ the number of workers, or on interruptions.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -97,7 +96,7 @@ def positions(values: Sequence[object]) -> "FloatArray | None":
     return None
 
 
-def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
+def sweep_json(result: ScenarioSweepResult) -> dict[str, object]:
     """Return everything that a sweep found, for programs."""
     best = best_first(result.outcomes)
     front = front_of(result.outcomes)
@@ -132,7 +131,7 @@ def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
     }
 
 
-def _varied_json(result: ScenarioSweepResult) -> list[dict[str, Any]]:
+def _varied_json(result: ScenarioSweepResult) -> list[dict[str, object]]:
     """Return the settings that have more than one value, and how these are called."""
     axes = varied_axes(result)
     varied = []
@@ -172,7 +171,9 @@ def sweep_writers(
     }
 
 
-def sweep_facts(result: ScenarioSweepResult, scenario_bytes: bytes) -> dict[str, Any]:
+def sweep_facts(
+    result: ScenarioSweepResult, scenario_bytes: bytes
+) -> dict[str, object]:
     """Return what the manifest says beside the hash of each file."""
     return {
         "scenario": result.scenario_name,

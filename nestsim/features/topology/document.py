@@ -1,7 +1,7 @@
 """What a network is made of, and what of it is slow or gone: document and JSON."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -223,7 +223,7 @@ def _levels(levels: tuple[Level, ...], caption: str) -> DataTable:
     )
 
 
-def topology_json(network: Network) -> dict[str, Any]:
+def topology_json(network: Network) -> dict[str, object]:
     """Return what a network is made of, for programs."""
     report = {
         "kind": network.kind,
@@ -261,7 +261,7 @@ def topology_json(network: Network) -> dict[str, Any]:
             for tier in network.tiers()
         ],
     }
-    plain: dict[str, Any] = plain_values(report)
+    plain: dict[str, object] = plain_values(report)
     return plain
 
 
@@ -304,7 +304,7 @@ def _num_links(network: "Network", selector: str) -> str:
 
 def degraded_json(
     degradation: "Degradation | None", num_devices: int
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Return what is slow or gone of so many devices, under the scenario's names."""
     if degradation is None:
         return None
@@ -324,7 +324,7 @@ def degraded_json(
     }
 
 
-def _slow_json(slow: "SlowDevice | SlowFraction", num_slow: int) -> dict[str, Any]:
+def _slow_json(slow: "SlowDevice | SlowFraction", num_slow: int) -> dict[str, object]:
     if isinstance(slow, SlowDevice):
         return {"device": slow.device, "factor": slow.factor}
     return {

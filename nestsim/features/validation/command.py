@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.console import Console
@@ -51,9 +51,9 @@ class ValidateReport(FolderReport):
         """Whether some row could be compared."""
         return any(result.scored for result in self.results)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return how many rows were compared, and the median of their errors."""
-        facts: dict[str, Any] = {"file": str(self.file or "published")}
+        facts: dict[str, object] = {"file": str(self.file or "published")}
         for result in self.results:
             facts |= {
                 f"{result.kind}_rows": len(result.rows),

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 EXECUTORS = ("processes", "dask")
 """Values of ``--executor``."""
@@ -11,7 +10,7 @@ EXECUTORS = ("processes", "dask")
 @contextmanager
 def chosen_executor(
     executor: str, scheduler: str | None, workers: int | None, quiet: bool
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     """Give who evaluates points as an argument of the call, for a while.
 
     Parameters

@@ -22,7 +22,7 @@ from nestsim.features.stress.evaluator import (
     ConditionEvaluator,
     plan_key,
 )
-from nestsim.features.stress.job import STORE_NAMES, MakePlans, stress_job
+from nestsim.features.stress.job import STORE_NAMES, FindChanges, stress_job
 from nestsim.features.stress.record import plan_names, stress_json
 from nestsim.features.stress.results import StressResult, hottest_bars, regret_matrix
 from nestsim.features.stress.thresholds import CROSSOVER_TOLERANCE
@@ -248,11 +248,11 @@ def test_the_busiest_links_are_named_with_their_condition(result: StressResult) 
 
 
 def test_a_worker_makes_its_evaluator_once(tmp_path: Path) -> None:
-    def task(scenario: Scenario) -> MakePlans:
+    def task(scenario: Scenario) -> FindChanges:
         make = partial(ConditionEvaluator.of, scenario)
         evaluator = Shared(scenario_digest(scenario), make)
-        sent = MakePlans(scenario=scenario, evaluator=evaluator, conditions={})
-        received: MakePlans = pickle.loads(pickle.dumps(sent))
+        sent = FindChanges(scenario=scenario, evaluator=evaluator)
+        received: FindChanges = pickle.loads(pickle.dumps(sent))
         assert received.key({}) == sent.key({})
         return received
 
