@@ -139,7 +139,7 @@ class JobReport(ScenarioReport):
         if best is None:
             return page
         # All formats of launches: a tenth of a second that other commands do not wait.
-        from nestsim.features.run.launch import launch_snippets
+        from nestsim.launch.command import launch_snippets
 
         snippets = launch_snippets(self.scenario, best.priced.plan)
         return page.with_section(launch_section(snippets))

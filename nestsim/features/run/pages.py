@@ -21,9 +21,9 @@ from nestsim.features.run.diff import (
     read_report,
 )
 from nestsim.features.run.document import launch_section, run_document
-from nestsim.features.run.launch import launch_snippets
 from nestsim.features.run.record import reported_candidate
 from nestsim.features.run.stored import stored_run
+from nestsim.launch.command import launch_snippets
 from nestsim.registry import COMMANDS, Command
 from topologies.errors import InputError, naming
 from topologies.input_file import Value, decode, parse_json, read_file
