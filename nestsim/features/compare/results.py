@@ -4,17 +4,18 @@ A group is one scenario; an entry is what one planner found for it. Ratios of
 throughput are inverse ratios of iteration times, as the work is the same.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, NamedTuple
 
-from pydantic import PlainSerializer, PlainValidator
+from pydantic import ConfigDict, PlainSerializer, PlainValidator, TypeAdapter
 
 from nestsim.evaluate.cost import ClusterCost, RunCost
 from nestsim.evaluate.results import Throughput
 from nestsim.evaluate.verdict import NO_ROOM
-from nestsim.running.rows import row_of, value_of
 from nestsim.running.store import Row
 from planner.cost.objective import largest_term
 from planner.step.plan import Plan
@@ -181,13 +182,26 @@ class PlannerEntry:
         return self.found.simulated.tokens_per_second
 
     def to_row(self) -> Row:
-        """Return plain JSON values."""
-        return row_of(self)
+        """Return plain JSON values; those that JSON does not have are in words."""
+        (row,) = json.loads(_entries().dump_json((self,)))
+        plain: Row = row
+        return plain
 
     @classmethod
     def from_row(cls, row: Row) -> "PlannerEntry":
         """Read back what `to_row` wrote."""
-        return value_of(cls, row)
+        (entry,) = _entries().validate_python((row,))
+        return entry
+
+
+@cache
+def _entries() -> TypeAdapter[tuple[PlannerEntry]]:
+    """Return what reads and writes entries: of a tuple, which takes settings of ours.
+
+    The settings of a dataclass are its own.
+    """
+    config = ConfigDict(ser_json_inf_nan="strings")
+    return TypeAdapter(tuple[PlannerEntry], config=config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
