@@ -19,7 +19,7 @@ Tone = Literal["good", "bad", "plain"]
 """How what is said is marked, beside its words: with a sign and a colour."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KeyFigure:
     """A number that everybody looks for first."""
 
@@ -145,7 +145,7 @@ class DataTable:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FactList:
     """Names and what they stand for, in order."""
 
@@ -155,7 +155,7 @@ class FactList:
     """Name -> value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Sentences:
     """Plain text."""
 
@@ -167,13 +167,13 @@ class Sentences:
 
 def paragraphs(sentences: Iterable[str]) -> tuple["Block", ...]:
     """Return the block of sentences; no block for none."""
-    block = Sentences(sentences=tuple(sentences))
+    block = Sentences(tuple(sentences))
     return (block,) if block.sentences else ()
 
 
 def fact_lists(*lists: Mapping[str, str]) -> tuple["Block", ...]:
     """Return the blocks of lists of facts; none for those without any."""
-    return tuple(FactList(rows=rows) for rows in lists if rows)
+    return tuple(FactList(rows) for rows in lists if rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +276,7 @@ def is_in_text(block: Block) -> bool:
     return not isinstance(block, TimeWindow)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Section:
     """A heading and what stands below it."""
 

@@ -34,12 +34,12 @@ LARGE_SINGLE = "vtrain_single"
 def _document(verdict: str, *tables: DataTable, ends: Sequence[str] = ()) -> Document:
     """Return tables, a section each, and sentences behind the last."""
     sections = [
-        Section(name=f"part-{place}", title=table.caption, blocks=(table,))
+        Section(f"part-{place}", table.caption, (table,))
         for place, table in enumerate(tables)
     ]
     if ends:
-        sentences = Sentences(sentences=tuple(ends))
-        sections.append(Section(name="ends", title="Left out", blocks=(sentences,)))
+        sentences = Sentences(tuple(ends))
+        sections.append(Section("ends", "Left out", (sentences,)))
     return Document(
         subject="nestsim.features.calibration",
         doing="refit",

@@ -83,11 +83,11 @@ def _answer(tables: tuple[OperationTable, ...]) -> str:
 def _sections(tables: tuple[OperationTable, ...]) -> tuple[Section, ...]:
     return (
         Section(
-            name="conditions",
-            title="What is measured",
-            blocks=(
+            "conditions",
+            "What is measured",
+            (
                 FactList(
-                    rows={
+                    {
                         **MEANING,
                         "algbw, busbw": "algorithm and bus bandwidth in GB/s (1e9 "
                         "bytes), as nccl-tests has them",
@@ -96,9 +96,9 @@ def _sections(tables: tuple[OperationTable, ...]) -> tuple[Section, ...]:
             ),
         ),
         Section(
-            name="operations",
-            title="Each operation of each kind of group",
-            blocks=tuple(_figure(place, table) for place, table in enumerate(tables)),
+            "operations",
+            "Each operation of each kind of group",
+            tuple(_figure(place, table) for place, table in enumerate(tables)),
         ),
     )
 

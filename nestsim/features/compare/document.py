@@ -75,30 +75,26 @@ def comparison_document(data: Mapping[str, Any]) -> Document:
 def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
     groups: Sequence[Group] = data["groups"]
     yield Section(
-        name="throughput",
-        title="Throughput",
-        blocks=_figures(data),
+        "throughput",
+        "Throughput",
+        _figures(data),
         # The numbers of the figures are those of the tables below.
         in_text=False,
     )
     yield Section(
-        name="planners",
-        title="Planners",
-        blocks=(*_tables(data), *_obstacles(groups), *_overview(data)),
+        "planners", "Planners", (*_tables(data), *_obstacles(groups), *_overview(data))
     )
-    yield Section(
-        name="cost", title="Cost and power, by the replay", blocks=_cost(data)
-    )
-    yield Section(name="why", title="Who is ahead, and why", blocks=_words(groups))
+    yield Section("cost", "Cost and power, by the replay", _cost(data))
+    yield Section("why", "Who is ahead, and why", _words(groups))
     seen = {
         f"{entry['planner']} sees": entry["sees"]
         for _, entry in entries_of(groups)
         if entry["sees"]
     }
     yield Section(
-        name="basis",
-        title="What this rests on",
-        blocks=(*paragraphs(_FAIR), *fact_lists(seen)),
+        "basis",
+        "What this rests on",
+        (*paragraphs(_FAIR), *fact_lists(seen)),
         in_text=False,
     )
 
@@ -143,18 +139,16 @@ def result_figures(entry: Entry) -> tuple[KeyFigure, ...]:
     """Return the plan of an entry that has one, its throughput and its time."""
     planned, simulated = entry["planned"], entry["simulated"]
     return (
+        KeyFigure("Fastest plan", plan_name(entry), f"by {entry['planner']}"),
         KeyFigure(
-            name="Fastest plan", value=plan_name(entry), note=f"by {entry['planner']}"
+            "Throughput",
+            f"{number(simulated['tokens_per_s'])} tokens/s",
+            f"planned {number(planned['tokens_per_s'])}",
         ),
         KeyFigure(
-            name="Throughput",
-            value=f"{number(simulated['tokens_per_s'])} tokens/s",
-            note=f"planned {number(planned['tokens_per_s'])}",
-        ),
-        KeyFigure(
-            name="Time per iteration",
-            value=format_duration(simulated["iteration_time_s"]),
-            note=f"planned {format_duration(planned['iteration_time_s'])}",
+            "Time per iteration",
+            format_duration(simulated["iteration_time_s"]),
+            f"planned {format_duration(planned['iteration_time_s'])}",
         ),
     )
 
@@ -462,4 +456,4 @@ def _words(groups: Sequence[Group]) -> tuple[Block, ...]:
         )
         for place, (name, group) in enumerate(zip(names, groups, strict=True), start=1)
     }
-    return (FactList(rows=rows),)
+    return (FactList(rows),)

@@ -80,9 +80,9 @@ def networks_document(data: Mapping[str, Any]) -> Document:
 def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
     networks: Sequence[Network] = data["networks"]
     yield Section(
-        name="throughput",
-        title="What each network gives",
-        blocks=(_speeds(data), *_results(data), _steps(networks)),
+        "throughput",
+        "What each network gives",
+        (_speeds(data), *_results(data), _steps(networks)),
     )
     obstacles = {
         f"{network['network']}, {entry['planner']}": entry["reason"]
@@ -90,20 +90,18 @@ def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
         if not entry["valid"] and entry["reason"]
     }
     yield Section(
-        name="why",
-        title="What decides",
-        blocks=(*paragraphs(data["decisions"]), *fact_lists(obstacles)),
+        "why", "What decides", (*paragraphs(data["decisions"]), *fact_lists(obstacles))
     )
     yield Section(
-        name="parts",
-        title="What each network is made of",
-        blocks=(*_ports(networks), _parts(networks), _tiers(networks)),
+        "parts",
+        "What each network is made of",
+        (*_ports(networks), _parts(networks), _tiers(networks)),
     )
-    yield Section(name="cost", title="What each network costs", blocks=_costs(data))
+    yield Section("cost", "What each network costs", _costs(data))
     yield Section(
-        name="basis",
-        title="What is the same, and what is not",
-        blocks=paragraphs([*data["fairness"], *data["assumptions"]]),
+        "basis",
+        "What is the same, and what is not",
+        paragraphs([*data["fairness"], *data["assumptions"]]),
     )
 
 
@@ -133,9 +131,9 @@ def _key_figures(data: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
         if network["network"] == data["fastest"]:
             leaders, is_tie = data["leaders"], len(data["leaders"]) > 1
             fastest = KeyFigure(
-                name="Fastest networks" if is_tie else "Fastest network",
-                value=", ".join(leaders),
-                note="a tie" if is_tie else network["kind"],
+                "Fastest networks" if is_tie else "Fastest network",
+                ", ".join(leaders),
+                "a tie" if is_tie else network["kind"],
             )
             return (fastest, *result_figures(_best(network)))
     return ()

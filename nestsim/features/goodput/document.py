@@ -93,23 +93,12 @@ def goodput_document(data: Mapping[str, Any]) -> Document:
 
 def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
     blocks = (_causes(data), _ranges(data))
-    yield Section(name="time", title="Where the time goes", blocks=blocks)
-    yield Section(
-        name="intervals",
-        title="How often to write checkpoints",
-        blocks=(_intervals(data),),
-    )
-    yield Section(
-        name="tokens",
-        title="Tokens over time",
-        blocks=(_tokens(data),),
-        in_text=False,
-    )
+    yield Section("time", "Where the time goes", blocks)
+    yield Section("intervals", "How often to write checkpoints", (_intervals(data),))
+    yield Section("tokens", "Tokens over time", (_tokens(data),), in_text=False)
     if data["failures"]:
-        yield Section(name="failures", title="What fails", blocks=_failures(data))
-    yield Section(
-        name="basis", title="What is assumed", blocks=(FactList(rows=data["facts"]),)
-    )
+        yield Section("failures", "What fails", _failures(data))
+    yield Section("basis", "What is assumed", (FactList(data["facts"]),))
 
 
 def _headline(data: Mapping[str, Any]) -> Headline:
@@ -121,24 +110,24 @@ def _headline(data: Mapping[str, Any]) -> Headline:
         sentences=tuple(data["in_words"]),
         key_figures=(
             KeyFigure(
-                name="Goodput",
-                value=percent(share["p50"]),
-                note=f"p5 {percent(share['p5'])}, p95 {percent(share['p95'])}",
+                "Goodput",
+                percent(share["p50"]),
+                f"p5 {percent(share['p5'])}, p95 {percent(share['p95'])}",
             ),
             KeyFigure(
-                name="Tokens a day",
-                value=amount(day["p50"]),
-                note=f"{amount(data['healthy']['tokens_per_day'])} without failures",
+                "Tokens a day",
+                amount(day["p50"]),
+                f"{amount(data['healthy']['tokens_per_day'])} without failures",
             ),
             KeyFigure(
-                name="Effective training time",
-                value=percent(data["effective_training_time"]["p50"]),
-                note="useful training over elapsed time",
+                "Effective training time",
+                percent(data["effective_training_time"]["p50"]),
+                "useful training over elapsed time",
             ),
             KeyFigure(
-                name="Time to an interruption",
-                value="never" if mtti is None else long_time(mtti),
-                note=f"{number(data['interruptions']['mean'])} in a run",
+                "Time to an interruption",
+                "never" if mtti is None else long_time(mtti),
+                f"{number(data['interruptions']['mean'])} in a run",
             ),
         ),
     )
@@ -243,7 +232,7 @@ def _intervals(data: Mapping[str, Any]) -> Block:
     """Return goodput over intervals, and those with a name."""
     points: Sequence[Mapping[str, Any]] = data["curve"]
     if not points:
-        return Sentences(sentences=("Nothing fails.",))
+        return Sentences(("Nothing fails.",))
     given = data["intervals"]
     named = {key: given[key] for key in _INTERVALS if given[key]}
     simulated = [point for point in points if point["simulated"] is not None]

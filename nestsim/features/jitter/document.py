@@ -59,20 +59,12 @@ def jitter_document(data: Record) -> Document:
 def _sections(data: Record) -> Iterator[Section]:
     facts = dict(data["jitter_in_words"])
     if data["steps"] is not None:
-        slowest = Sentences(sentences=(data["slowest"]["in_words"],))
-        yield Section(
-            name="steps",
-            title="Time of a step",
-            blocks=(_steps(data["steps"]), slowest),
-        )
+        slowest = Sentences((data["slowest"]["in_words"],))
+        yield Section("steps", "Time of a step", (_steps(data["steps"]), slowest))
         facts = {"plan": data["plan"], **facts}
     if data["scale"]:
-        yield Section(name="scale", title="What scale does", blocks=(_scale(data),))
-    yield Section(
-        name="assumed",
-        title="What differs from step to step",
-        blocks=(FactList(rows=facts),),
-    )
+        yield Section("scale", "What scale does", (_scale(data),))
+    yield Section("assumed", "What differs from step to step", (FactList(facts),))
 
 
 def _headline(data: Record) -> Headline:
@@ -87,19 +79,15 @@ def _headline(data: Record) -> Headline:
         sentences=(steps["in_words"],),
         key_figures=(
             KeyFigure(
-                name="Mean step",
-                value=format_duration(steps["mean_s"]),
-                note=f"{format_duration(steps['plain_time_s'])} without jitter",
+                "Mean step",
+                format_duration(steps["mean_s"]),
+                f"{format_duration(steps['plain_time_s'])} without jitter",
             ),
+            KeyFigure("p99", format_duration(p99), f"p50 {format_duration(p50)}"),
             KeyFigure(
-                name="p99",
-                value=format_duration(p99),
-                note=f"p50 {format_duration(p50)}",
-            ),
-            KeyFigure(
-                name="Throughput",
-                value=f"{number(steps['mean_tokens_per_s'])} tokens/s",
-                note=f"{number(steps['plain_tokens_per_s'])} without jitter",
+                "Throughput",
+                f"{number(steps['mean_tokens_per_s'])} tokens/s",
+                f"{number(steps['plain_tokens_per_s'])} without jitter",
             ),
         ),
     )

@@ -83,39 +83,33 @@ def _headline(result: MemoryResult) -> Headline:
 def _sections(result: MemoryResult) -> Iterator[Section]:
     if result.memory is not None:
         rows = _plan_facts(result)
-        yield Section(name="plan", title="The plan", blocks=(FactList(rows=rows),))
+        yield Section("plan", "The plan", (FactList(rows),))
         yield Section(
-            name="stages",
-            title="One device of each stage [GiB]",
-            blocks=(_stage_figure(result),),
+            "stages", "One device of each stage [GiB]", (_stage_figure(result),)
         )
         yield Section(
-            name="parameters",
-            title="Bytes per parameter",
-            blocks=(
+            "parameters",
+            "Bytes per parameter",
+            (
                 _parameter_table(result),
-                Sentences(sentences=(parameter_sentence(result),)),
+                Sentences((parameter_sentence(result),)),
             ),
         )
     if result.changes:
         yield Section(
-            name="changes",
-            title="What would make it fit, one change at a time",
-            blocks=(_change_table(result),),
+            "changes",
+            "What would make it fit, one change at a time",
+            (_change_table(result),),
         )
     words = [*still_words(result), *least_words(result), *fewest_words(result)]
     yield Section(
-        name="fitting",
-        title="What still fits" if result.fits else "What would fit",
-        blocks=(Sentences(sentences=tuple(f"- {one}" for one in words)),),
+        "fitting",
+        "What still fits" if result.fits else "What would fit",
+        (Sentences(tuple(f"- {one}" for one in words)),),
     )
     for number, kept in enumerate(result.kept):
         if kept.total:
-            yield Section(
-                name=f"kept-{number}",
-                title=_kept_title(kept),
-                blocks=(_kept_table(kept),),
-            )
+            yield Section(f"kept-{number}", _kept_title(kept), (_kept_table(kept),))
 
 
 def fit_sentence(result: MemoryResult) -> str:

@@ -52,7 +52,7 @@ def profile_document(profile: "Profile", checks: Sequence["LayerCheck"]) -> Docu
     """Return what was measured on which device, and the check if there was one."""
     accelerator = catalogue_entry(profile.device)
     table = _operators(profile, accelerator)
-    sections = [Section(name="operators", title=table.caption, blocks=(table,))]
+    sections = [Section("operators", table.caption, (table,))]
     if checks:
         sections.append(_check_section(checks))
     return Document(
@@ -171,8 +171,8 @@ def _check_section(checks: Sequence["LayerCheck"]) -> Section:
         f"{outside} of {plural(total, 'operator')} have a size outside the measured "
         "range: there the rate at its edge is kept."
     )
-    blocks = (DataTable.of(title, lines, columns), Sentences(sentences=(text,)))
-    return Section(name="check", title=title, blocks=blocks)
+    blocks = (DataTable.of(title, lines, columns), Sentences((text,)))
+    return Section("check", title, blocks)
 
 
 def links_document(fit: LinkFit) -> Document:
@@ -198,12 +198,12 @@ def links_document(fit: LinkFit) -> Document:
             sentences=tuple(sentences),
         ),
         sections=(
-            Section(name="points", title=points.caption, blocks=(points,)),
+            Section("points", points.caption, (points,)),
             *(
                 Section(
-                    name=link.transport.scope,
-                    title=title,
-                    blocks=(Sentences(sentences=tuple(_link_sentences(fit, link))),),
+                    link.transport.scope,
+                    title,
+                    (Sentences(tuple(_link_sentences(fit, link))),),
                 )
                 for title, link in scopes.items()
                 if link is not None
@@ -300,7 +300,7 @@ def calibration_document(calibration: RunCalibration) -> Document:
     refused = Counter(row.code for row in calibration.refused)
     first = {row.code: row for row in reversed(calibration.refused)}
     constants, errors = _constants(calibration), _errors(calibration)
-    blocks: tuple[Block, ...] = (errors, Sentences(sentences=(_advice(calibration),)))
+    blocks: tuple[Block, ...] = (errors, Sentences((_advice(calibration),)))
     return Document(
         subject=calibration.name,
         doing="calibrate",
@@ -314,8 +314,8 @@ def calibration_document(calibration: RunCalibration) -> Document:
             ),
         ),
         sections=(
-            Section(name="constants", title=constants.caption, blocks=(constants,)),
-            Section(name="errors", title=errors.caption, blocks=blocks),
+            Section("constants", constants.caption, (constants,)),
+            Section("errors", errors.caption, blocks),
         ),
     )
 

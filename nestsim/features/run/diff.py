@@ -284,18 +284,18 @@ def diff_document(diff: Diff, names: tuple[str, str]) -> Document:
 def _sections(diff: Diff, names: tuple[str, str]) -> Iterator[Section]:
     if diff.settings:
         table = _table("Settings", diff.settings, _SETTING_COLUMNS, ())
-        yield Section(name="settings", title="Settings", blocks=(table,))
+        yield Section("settings", "Settings", (table,))
     if diff.numbers:
         ordered = sorted(diff.numbers, key=_place)
         columns = {"number": _SETTING_COLUMNS["setting"], **_NUMBER_COLUMNS}
         table = _table("Numbers", ordered, columns, tuple(_NUMBER_COLUMNS))
-        yield Section(name="numbers", title="Numbers", blocks=(table,))
+        yield Section("numbers", "Numbers", (table,))
     only = zip(names, (diff.only_before, diff.only_after), strict=True)
     for place, (name, paths) in enumerate(only):
         if paths:
-            lines = Sentences(sentences=(*paths[:MOST_SHOWN], *_rest(len(paths))))
+            lines = Sentences((*paths[:MOST_SHOWN], *_rest(len(paths))))
             title = f"Only in {name}"
-            yield Section(name=f"only-{place}", title=title, blocks=(lines,))
+            yield Section(f"only-{place}", title, (lines,))
 
 
 def _table(

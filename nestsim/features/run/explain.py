@@ -86,7 +86,7 @@ def _sections(
         tables["Memory of the fullest stage"] = _memory_table
     for title, table in tables.items() if plans else ():
         block = table(result, plans, title)
-        yield Section(name=title.split()[0].lower(), title=title, blocks=(block,))
+        yield Section(title.split()[0].lower(), title, (block,))
 
 
 def explanation_sentences(result: "ExplainResult") -> tuple[str, ...]:

@@ -103,16 +103,16 @@ def _sections(
         title = "Stored baselines: time per batch, and its ratio to the best plan's"
         blocks = (
             _scores_table(solution, scored),
-            Sentences(sentences=(WHY, *_missing(scored))),
+            Sentences((WHY, *_missing(scored))),
         )
-        yield Section(name="baselines", title=title, blocks=blocks)
+        yield Section("baselines", title, blocks)
     if scored is None and solution.plan is not None:
         facts = _plan_facts(solution, solution.plan)
-        yield Section(name="plan", title="Plan", blocks=(facts,))
+        yield Section("plan", "Plan", (facts,))
         yield Section(
-            name="stages",
-            title="Stages, first to last",
-            blocks=(_stages_table(solution.instance, solution.plan),),
+            "stages",
+            "Stages, first to last",
+            (_stages_table(solution.instance, solution.plan),),
         )
 
 
@@ -122,7 +122,7 @@ def _plan_facts(solution: NestSolution, plan: PricedSplit) -> FactList:
     used = plan.data * sum(stage.devices for stage in plan.stages)
     microbatches = -(-instance.num_microbatches // plan.data)
     return FactList(
-        rows={
+        {
             "time per batch": f"{_time(plan.time_per_batch)} in the file's unit",
             "tensor width": f"{plan.tensor} (of {widths})",
             "replicas": f"{plan.data} of {plural(microbatches, 'microbatch')}",

@@ -81,7 +81,7 @@ def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
         ("plans", "Plans", _plans(data), True),
         ("problems", "Without results", paragraphs(data["problems"]), True),
     ):
-        yield Section(name=name, title=title, blocks=blocks, in_text=in_text)
+        yield Section(name, title, blocks, in_text=in_text)
 
 
 def _headline(data: Mapping[str, Any]) -> Headline:
@@ -109,18 +109,16 @@ def _key_figures(data: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
     worst = min(kept, key=lambda row: float(row["kept_simulated_tokens_per_s"]))
     least = robust["least_worst"]
     return (
+        KeyFigure("As built", f"{number(built)} tokens/s", "in the replay"),
         KeyFigure(
-            name="As built", value=f"{number(built)} tokens/s", note="in the replay"
+            "At worst, plan kept",
+            f"{number(worst['kept_simulated_tokens_per_s'])} tokens/s",
+            worst["condition"],
         ),
         KeyFigure(
-            name="At worst, plan kept",
-            value=f"{number(worst['kept_simulated_tokens_per_s'])} tokens/s",
-            note=worst["condition"],
-        ),
-        KeyFigure(
-            name="Least worst regret",
-            value=percent(least["worst_regret"]),
-            note=data["plans"][least["plan"]]["name"],
+            "Least worst regret",
+            percent(least["worst_regret"]),
+            data["plans"][least["plan"]]["name"],
         ),
     )
 

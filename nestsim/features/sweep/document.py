@@ -82,10 +82,7 @@ def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
         ("settings", "What was varied", [_settings] if data["settings"] else [], True),
     ):
         yield Section(
-            name=name,
-            title=title,
-            blocks=tuple(block(data) for block in blocks),
-            in_text=in_text,
+            name, title, tuple(block(data) for block in blocks), in_text=in_text
         )
 
 
@@ -105,19 +102,17 @@ def _key_figures(data: Mapping[str, Any], best: Point) -> tuple[KeyFigure, ...]:
     row = _found(data, best)
     return (
         KeyFigure(
-            name="Fastest point",
-            value=f"{number(best['tokens_per_s'])} tokens/s",
-            note=best["label"],
+            "Fastest point", f"{number(best['tokens_per_s'])} tokens/s", best["label"]
         ),
         KeyFigure(
-            name="Time per iteration",
-            value=format_duration(row["iteration_time_s"]),
-            note=f"MFU {percent(row['mfu'])}",
+            "Time per iteration",
+            format_duration(row["iteration_time_s"]),
+            f"MFU {percent(row['mfu'])}",
         ),
         KeyFigure(
-            name="Peak memory",
-            value=format_size(row["peak_memory_bytes"]),
-            note=row.get("verdict", "planned"),
+            "Peak memory",
+            format_size(row["peak_memory_bytes"]),
+            row.get("verdict", "planned"),
         ),
     )
 

@@ -99,29 +99,25 @@ def _sections(
     title = "Tiers, from the inside out"
     trunks = f"In all tiers {IDEAL_TRUNKS}"
     yield Section(
-        name="tiers",
-        title=title,
-        blocks=(
+        "tiers",
+        title,
+        (
             tiers_table(network, title),
-            *([Sentences(sentences=(trunks,))] if has_ideal_trunks(network) else []),
+            *([Sentences((trunks,))] if has_ideal_trunks(network) else []),
         ),
     )
     title = "What two devices have between them"
     levels = _levels(network.levels, title)
-    yield Section(name="levels", title=title, blocks=(levels,))
+    yield Section("levels", title, (levels,))
     if assumed:
-        yield Section(
-            name="assumed",
-            title="Assumed of the file",
-            blocks=(Sentences(sentences=tuple(assumed)),),
-        )
+        yield Section("assumed", "Assumed of the file", (Sentences(tuple(assumed)),))
     if degradation is not None:
         yield Section(
-            name="degraded",
-            title="Degraded",
-            blocks=(
-                FactList(rows=_degraded_facts(network, degradation)),
-                Sentences(sentences=(_AS_BUILT,)),
+            "degraded",
+            "Degraded",
+            (
+                FactList(_degraded_facts(network, degradation)),
+                Sentences((_AS_BUILT,)),
             ),
         )
 
@@ -139,8 +135,8 @@ def _group_sections(groups: "Sequence[DeviceGroup]") -> Iterator[Section]:
 
 
 def _device_section(title: str, accelerator: Accelerator) -> Section:
-    facts = FactList(rows=_accelerator_facts(accelerator))
-    return Section(name="device", title=title, blocks=(facts,))
+    facts = FactList(_accelerator_facts(accelerator))
+    return Section("device", title, (facts,))
 
 
 def _accelerator_facts(accelerator: Accelerator) -> dict[str, str]:

@@ -125,17 +125,14 @@ def _headline(result: ValidationResult) -> Headline:
             f"{percent(result.median_of_curves())} off in the median of "
             f"{plural(len(result.curves()), 'curve')}, each by its median"
         )
-        key_figures = [KeyFigure(name="median row", value=percent(errors.median_ape))]
+        key_figures = [KeyFigure("median row", percent(errors.median_ape))]
     else:
         off = (
             f"{percent(errors.mape)} off on average, {percent(errors.median_ape)} in "
             "the median"
         )
         key_figures = [
-            KeyFigure(
-                name=f"within {100 * band:g} %",
-                value=percent(result.share_within(band)),
-            )
+            KeyFigure(f"within {100 * band:g} %", percent(result.share_within(band)))
             for band in BANDS
         ]
     return Headline(
@@ -153,7 +150,7 @@ def _sections(result: ValidationResult) -> Iterator[Section]:
         yield from _job_sections(result)
     if result.refused:
         table = _refusals(result.refused)
-        yield Section(name="refused", title=table.caption, blocks=(table,))
+        yield Section("refused", table.caption, (table,))
 
 
 Columns = Mapping[str, Callable[[Errors], str | Cell]]
@@ -232,13 +229,13 @@ def _job_sections(result: ValidationResult) -> Iterator[Section]:
     sources = _sources_table(result)
     if result.scored:
         figure = _scatter(result, sources)
-        yield Section(name="sources", title="By source", blocks=(figure,))
+        yield Section("sources", "By source", (figure,))
         groups = _with_all(result.errors_by("accelerator"), result.errors())
         table = _errors_table("By accelerator", "Accelerator", groups)
-        yield Section(name="accelerators", title=table.caption, blocks=(table,))
+        yield Section("accelerators", table.caption, (table,))
         yield _ranking_section(result)
     else:
-        yield Section(name="sources", title="By source", blocks=(sources,))
+        yield Section("sources", "By source", (sources,))
     if len(result.rows) > len(result.refused):
         yield _judgement_section(result)
 
@@ -342,8 +339,8 @@ def _ranking_section(result: ValidationResult) -> Section:
         columns["Regret"] = lambda group: cell(group[1].top1_regret, percent)
     title = "Plans for the same job"
     tables = (DataTable.of(title, ranked.items(), columns),) if ranked else ()
-    blocks = (Sentences(sentences=tuple(sentences)), *tables)
-    return Section(name="ranking", title=title, blocks=blocks)
+    blocks = (Sentences(tuple(sentences)), *tables)
+    return Section("ranking", title, blocks)
 
 
 def _ranking_sentence(result: ValidationResult) -> str:
@@ -391,8 +388,8 @@ def _judgement_section(result: ValidationResult) -> Section:
         },
     )
     sentence = _judgement_sentence(result.judgement())
-    blocks = (Sentences(sentences=(sentence,)), *((table,) if wrong else ()))
-    return Section(name="judgement", title=title, blocks=blocks)
+    blocks = (Sentences((sentence,)), *((table,) if wrong else ()))
+    return Section("judgement", title, blocks)
 
 
 def _judgement_sentence(judgement: Judgement) -> str:
@@ -441,14 +438,14 @@ def _curve_sections(result: ValidationResult) -> Iterator[Section]:
         for curve, errors in sorted(result.errors_by_curve().items())
     }
     table = _errors_table("By curve", "Curve", curves)
-    yield Section(name="curves", title=table.caption, blocks=(table,))
+    yield Section("curves", table.caption, (table,))
     families = _with_all(result.errors_by_family(), result.errors())
     table = _errors_table("By accelerator", "Accelerator", families)
-    yield Section(name="accelerators", title=table.caption, blocks=(table,))
+    yield Section("accelerators", table.caption, (table,))
     figures = tuple(_panels(result))
     if figures:
         title = "Time over size"
-        yield Section(name="times", title=title, blocks=figures, in_text=False)
+        yield Section("times", title, figures, in_text=False)
 
 
 def _panels(result: ValidationResult) -> Iterator[FigureBlock]:
