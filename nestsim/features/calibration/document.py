@@ -24,7 +24,7 @@ from nestsim.features.calibration.bands import (
 )
 from nestsim.features.calibration.calibrate import Calibration, witnesses
 from nestsim.features.calibration.transports import TransportFit
-from nestsim.features.validation.metrics import Errors, errors_of, grouped
+from nestsim.features.validation.results import Errors, errors_of, grouped
 from topologies.arrays import FloatArray
 
 LARGE_SINGLE = "vtrain_single"

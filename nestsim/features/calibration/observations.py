@@ -20,9 +20,9 @@ from estimators.constants import Constants
 from nestsim.features.calibration.parameters import FitSpec, Parameter
 from nestsim.features.validation.case import Case, read_case
 from nestsim.features.validation.columns import Row, RowRefusedError
-from nestsim.features.validation.measured import measured_time
-from nestsim.features.validation.metrics import grouped
 from nestsim.features.validation.predict import Predictor
+from nestsim.features.validation.results import grouped
+from nestsim.features.validation.runner import measured_time
 from topologies.arrays import FloatArray, IntArray
 
 

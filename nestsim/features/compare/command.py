@@ -46,7 +46,6 @@ from nestsim.features.compare.networks_record import (
     networks_json,
     networks_rows,
 )
-from nestsim.features.compare.networks_results import Equal, NetworkComparison
 from nestsim.features.compare.record import (
     FILES,
     STORE,
@@ -58,7 +57,7 @@ from nestsim.features.compare.record import (
     scenario_copies,
     search_times,
 )
-from nestsim.features.compare.results import Comparison
+from nestsim.features.compare.results import Comparison, Equal, NetworkComparison
 from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario, load_scenario
 from topologies.errors import InputError

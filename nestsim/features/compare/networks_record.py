@@ -20,14 +20,6 @@ from nestsim.document.wording import (
     signed_duration,
 )
 from nestsim.features.compare.networks_job import NetworkFile
-from nestsim.features.compare.networks_results import (
-    EQUAL_WITHIN,
-    TIE,
-    ComparedNetwork,
-    NetworkComparison,
-    spread,
-    step_parts,
-)
 from nestsim.features.compare.record import (
     CLOSE,
     EQUAL,
@@ -36,7 +28,17 @@ from nestsim.features.compare.record import (
     listed,
     throughput_cells,
 )
-from nestsim.features.compare.results import PlannerEntry, differences, largest
+from nestsim.features.compare.results import (
+    EQUAL_WITHIN,
+    TIE,
+    ComparedNetwork,
+    NetworkComparison,
+    PlannerEntry,
+    differences,
+    largest,
+    spread,
+    step_parts,
+)
 from nestsim.features.run.cost import cost_cells, cost_sentences
 from nestsim.features.sweep.scenario_task import PLAN_COLUMNS
 from nestsim.features.topology.document import IDEAL_TRUNKS

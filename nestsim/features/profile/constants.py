@@ -19,7 +19,7 @@ import numpy as np
 from estimators.collectives.transports import Scope
 from estimators.constants import Constants, load_constants
 from estimators.user_files import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
-from nestsim.features.calibration.cross_validation import hold_out, residuals_of
+from nestsim.features.calibration.bands import hold_out, residuals_of
 from nestsim.features.calibration.fit import Box, Fit, fit
 from nestsim.features.calibration.observations import (
     Observation,
@@ -30,9 +30,9 @@ from nestsim.features.calibration.observations import (
 from nestsim.features.calibration.parameters import FitSpec, Parameter, load_fit_spec
 from nestsim.features.validation.case import Case, read_case
 from nestsim.features.validation.columns import Measurements, Row, RowRefusedError
-from nestsim.features.validation.measured import measured_time
-from nestsim.features.validation.metrics import Errors, errors_of, grouped
 from nestsim.features.validation.predict import Predictor
+from nestsim.features.validation.results import Errors, errors_of, grouped
+from nestsim.features.validation.runner import measured_time
 from planner.work import Progress
 from topologies.arrays import FloatArray
 from topologies.errors import InputError

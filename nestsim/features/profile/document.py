@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from estimators.measuring.operators import LayerCheck
     from estimators.operators.profile import Measurement, OperatorTiming, Profile
     from estimators.user_files import UserLink
-    from nestsim.features.validation.metrics import Errors
+    from nestsim.features.validation.results import Errors
     from topologies.accelerators import Accelerator
 
 DISTURBED = 0.1

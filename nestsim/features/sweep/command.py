@@ -16,8 +16,10 @@ from nestsim.commands.calls import (
 from nestsim.commands.report import Parts, ScenarioReport
 from nestsim.features.sweep.axes import Axis, axes_of_texts, axis
 from nestsim.features.sweep.document import sweep_document
-from nestsim.features.sweep.executors.chosen import chosen_executor  # noqa: F401 - its description names it
-from nestsim.features.sweep.executors.protocol import Executor
+from nestsim.features.sweep.executors.protocol import (
+    Executor,
+    chosen_executor,  # noqa: F401 - its description names it
+)
 from nestsim.features.sweep.job import (
     ScenarioSweepResult,
     csv_text,

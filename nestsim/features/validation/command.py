@@ -21,9 +21,9 @@ from nestsim.document.sheet import draw_document
 from nestsim.document.terminal import print_document
 from nestsim.features.validation.columns import Measurements, read_measurements
 from nestsim.features.validation.document import validation_document
-from nestsim.features.validation.measured import published_measurements
 from nestsim.features.validation.record import predictions_csv, validation_json
 from nestsim.features.validation.results import ValidationResult
+from nestsim.features.validation.runner import published_measurements
 from nestsim.features.validation.runner import validate as validate_rows
 
 if TYPE_CHECKING:

@@ -22,12 +22,15 @@ from nestsim.document.parts import (
 from nestsim.document.wording import number, percent, plural, signed_percent
 from nestsim.evaluate.uncertainty import SHARE
 from nestsim.features.validation.columns import REFUSALS
-from nestsim.features.validation.metrics import Errors, Ranking, errors_of, grouped
 from nestsim.features.validation.results import (
     Curve,
+    Errors,
     Judgement,
+    Ranking,
     RowResult,
     ValidationResult,
+    errors_of,
+    grouped,
 )
 from topologies.units import format_duration, format_size
 

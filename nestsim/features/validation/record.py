@@ -7,8 +7,13 @@ from types import MappingProxyType
 
 from nestsim.document.dumps import csv_of, plain_values
 from nestsim.evaluate.uncertainty import SHARE
-from nestsim.features.validation.metrics import Errors, errors_of, ranking_of
-from nestsim.features.validation.results import RowResult, ValidationResult
+from nestsim.features.validation.results import (
+    Errors,
+    RowResult,
+    ValidationResult,
+    errors_of,
+    ranking_of,
+)
 
 UNITS: Mapping[str, str] = MappingProxyType(
     {"throughput": "s", "memory": "byte", "collectives": "s"}

@@ -247,7 +247,7 @@ def test_a_file_that_is_no_profile_is_not_written_over(
 def test_a_full_file_system_is_told_and_earlier_results_stay(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nestsim.features.run import files
+    from nestsim.features.run import command
 
     call = writing("simulate")
     assert main(call) in {0, 1}
@@ -257,7 +257,7 @@ def test_a_full_file_system_is_told_and_earlier_results_stay(
         with Path("/dev/full").open("w", encoding="utf-8") as file:
             file.write("x" * 100_000)
 
-    monkeypatch.setattr(files, "_text", lambda _: full)
+    monkeypatch.setattr(command, "_text", lambda _: full)
     capsys.readouterr()
     message = refused(capsys, WRITING["simulate"], "-o", "out")
     assert "cannot be written: No space left on device" in message

@@ -9,8 +9,8 @@ import pytest
 from nestsim.document.parts import Document
 from nestsim.document.sheet import draw_document, has_picture
 from nestsim.evaluate.results import JobResult
+from nestsim.features.run.command import PICTURES
 from nestsim.features.run.document import run_document
-from nestsim.features.run.files import PICTURES
 from nestsim.features.run.record import reported_candidate
 from nestsim.features.run.timeline_picture import _shades, draw_timeline
 from tests.nestsim.features.run.examples import (

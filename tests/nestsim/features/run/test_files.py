@@ -11,10 +11,10 @@ import pytest
 from nestsim.commands.report import Parts
 from nestsim.document.dumps import dump_json
 from nestsim.document.folder import claimed_folder
+from nestsim.features.run.command import FILES as NAMES
+from nestsim.features.run.command import PICTURES, run_writers
 from nestsim.features.run.document import run_document
 from nestsim.features.run.figures import hottest_link_use
-from nestsim.features.run.files import FILES as NAMES
-from nestsim.features.run.files import PICTURES, run_writers
 from nestsim.features.run.record import (
     reported_candidate,
     result_facts,
