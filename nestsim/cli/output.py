@@ -1,9 +1,8 @@
 """Standard output for results, standard error for notes."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
 
 from rich.console import Console
 
@@ -58,27 +57,6 @@ def working(doing: str, *, quiet: bool) -> Iterator[None]:
         if progress is not None:
             progress(doing, None)
         yield
-
-
-def print_table(columns: Mapping[str, bool], rows: Iterable[tuple[str, ...]]) -> None:
-    """Print a plain table to standard output.
-
-    Parameters
-    ----------
-    columns
-        Heading -> whether the column holds numbers, which are aligned to the right.
-    rows
-        One string for each column.
-    """
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading, is_number in columns.items():
-        justify: Literal["left", "right"] = "right" if is_number else "left"
-        table.add_column(heading, justify=justify, no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    result_console().print(table)
 
 
 def result_console() -> ResultConsole:

@@ -250,19 +250,6 @@ class Error(NamedTuple):
     """Name of the fold it was held out in."""
 
 
-def setting_of(observation: Observation, *, is_new: bool = False) -> Setting:
-    """Return the setting of a row; of a new cluster, without its source."""
-    case = observation.case
-    return Setting(
-        source="" if is_new else observation.row.source,
-        software=case.software.name,
-        accelerator=case.accelerator.name,
-        num_devices=case.num_devices,
-        has_experts=bool(case.model.num_moe_experts),
-        assumes_layout=case.assumes_layout,
-    )
-
-
 def errors_of_folds(
     observations: Sequence[Observation], folds: Sequence[HeldOut], *, is_new: bool
 ) -> tuple[Error, ...]:
@@ -270,7 +257,9 @@ def errors_of_folds(
     weights = row_weights(observations, np.arange(len(observations)))
     return tuple(
         Error(
-            setting_of(observations[index], is_new=is_new),
+            observations[index].case.setting(
+                "" if is_new else observations[index].row.source
+            ),
             abs(float(residual)),
             float(weights[index]),
             fold.name,

@@ -72,7 +72,7 @@ def read_observations(
             cases.append((case, measured_time(case, predictor.graph(case)).value))
         except RowRefusedError:
             continue
-    configurations = _numbered([configuration_of(case) for case, _ in cases])
+    configurations = _numbered([case.content for case, _ in cases])
     cells = _numbered([_cell(case.row, spec) for case, _ in cases])
     groups = _joined(configurations, cells)
     return tuple(
@@ -84,21 +84,6 @@ def read_observations(
             excluded=_ASSUMED if case.assumes_layout else spec.exclusion(case.row),
         )
         for index, (case, measured) in enumerate(cases)
-    )
-
-
-def configuration_of(case: Case) -> Hashable:
-    """Return what a prediction depends on."""
-    return (
-        case.model,
-        case.training,
-        case.accelerator.name,
-        case.software,
-        case.network,
-        case.plan,
-        case.alternatives,
-        case.stages,
-        case.execution,
     )
 
 

@@ -241,11 +241,6 @@ def _search_cells(entry: PlannerEntry) -> dict[str, object]:
     }
 
 
-def comparison_csv(comparison: Comparison) -> str:
-    """Return the rows as CSV."""
-    return rows_csv(comparison_rows(comparison))
-
-
 def search_times(
     name: str, groups: Mapping[str, ComparedEntries]
 ) -> list[dict[str, object]]:

@@ -131,18 +131,7 @@ class Predictor:
         RowRefusedError
             If the planner or the simulator cannot express the plan.
         """
-        key = (
-            case.model,
-            case.training,
-            case.accelerator.name,
-            case.software,
-            case.network,
-            case.plan,
-            case.alternatives,
-            case.stages,
-            case.execution,
-            memory,
-        )
+        key = (*case.content, memory)
         if key not in self._done:
             with refusing("no-such-plan"):
                 self._done[key] = self._predict(case, memory=memory)

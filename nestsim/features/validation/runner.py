@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from estimators.layers.work import model_flops_per_sequence
 from estimators.tracing.graph import LayerGraph
-from nestsim.evaluate.uncertainty import Setting, band, memory_band
+from nestsim.evaluate.uncertainty import band, memory_band
 from nestsim.features.validation.case import Case, read_case, read_stage
 from nestsim.features.validation.collective_rows import predicted_time, read_collective
 from nestsim.features.validation.columns import (
@@ -227,21 +227,13 @@ def score_time(predictor: Predictor, row: Row) -> RowResult:
     case = predictor.settled(read_case(row))
     measured = measured_time(case, predictor.graph(case))
     predicted = predictor.predict(case, memory=True)
-    setting = Setting(
-        source=case.row.source,
-        software=case.software.name,
-        accelerator=case.accelerator.name,
-        num_devices=case.num_devices,
-        has_experts=bool(case.model.num_moe_experts),
-        assumes_layout=case.assumes_layout,
-    )
     return RowResult(
         row=row,
         basis=measured.basis,
         measured=measured.value,
         predicted=predicted.iteration_time,
         planned=predicted.planned_time,
-        band=band(setting),
+        band=band(case.setting(case.row.source)),
         memory_share=predicted.memory_share,
         preset=case.preset,
         assumed=case.assumed,
