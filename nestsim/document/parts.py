@@ -5,6 +5,7 @@ read alike, in the terminal, on the page, in pictures and in Markdown. Texts are
 renderers escape what their format needs escaped. Nothing here knows a format.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
@@ -62,8 +63,10 @@ class Cell:
 
 
 def cell(value: float | None, write: Callable[[float], str]) -> "str | Cell":
-    """Return a number in a cell, written for people; a dash for no number."""
-    return "-" if value is None else Cell(write(value), value)
+    """Return a number in a cell, written for people; a dash for None and NaN."""
+    if value is None or math.isnan(value):
+        return "-"
+    return Cell(write(value), value)
 
 
 def keyed(

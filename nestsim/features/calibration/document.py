@@ -85,14 +85,14 @@ def _errors_table(calibration: Calibration) -> DataTable:
         {
             "Source": lambda line: line[0],
             "Rows": lambda line: cell(len(line[1]), number),
-            "Was": lambda line: _share(before(line).mape),
-            "Fitted": lambda line: _share(fitted(line).mape),
-            "Folds": lambda line: _share(folds(line).mape),
-            "Median": lambda line: _share(folds(line).median_ape),
-            "90th pct": lambda line: _share(folds(line).p90_ape),
-            "Bias": lambda line: _share(folds(line).bias, signed_percent),
-            "Kendall": lambda line: _share(folds(line).kendall_tau, "{:.3f}".format),
-            "Left out": lambda line: _share(left_out(line).mape),
+            "Was": lambda line: cell(before(line).mape, percent),
+            "Fitted": lambda line: cell(fitted(line).mape, percent),
+            "Folds": lambda line: cell(folds(line).mape, percent),
+            "Median": lambda line: cell(folds(line).median_ape, percent),
+            "90th pct": lambda line: cell(folds(line).p90_ape, percent),
+            "Bias": lambda line: cell(folds(line).bias, signed_percent),
+            "Kendall": lambda line: cell(folds(line).kendall_tau, "{:.3f}".format),
+            "Left out": lambda line: cell(left_out(line).mape, percent),
         },
     )
 
@@ -126,10 +126,6 @@ def _errors(
     measured = [calibration.observations[index].measured for index in known]
     factors = np.exp([residuals[index] for index in known])
     return errors_of(measured, (np.array(measured) * factors).tolist())
-
-
-def _share(value: float, write: Callable[[float], str] = percent) -> str | Cell:
-    return cell(None if math.isnan(value) else value, write)
 
 
 def _short(value: float | None) -> str | Cell:
@@ -203,7 +199,7 @@ def _coverage_table(
         {
             "Name": lambda line: line.name,
             "Rows": lambda line: cell(line.rows, number),
-            "In the band": lambda line: _share(line.share),
+            "In the band": lambda line: cell(line.share, percent),
             **more,
         },
     )
@@ -246,8 +242,8 @@ def transports_document(fit: TransportFit) -> Document:
             {
                 "Rows predicted by the fit to": lambda line: line[0],
                 "Curves": lambda line: cell(len(line[1].curves()), number),
-                "Median curve": lambda line: _share(line[1].median_of_curves()),
-                "MAPE": lambda line: _share(line[1].errors().mape),
+                "Median curve": lambda line: cell(line[1].median_of_curves(), percent),
+                "MAPE": lambda line: cell(line[1].errors().mape, percent),
             },
         ),
         DataTable.of(

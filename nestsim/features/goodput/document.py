@@ -389,84 +389,85 @@ def _rate(kind: Mapping[str, Any]) -> str:
     return origin if shape == 1.0 else f"{origin}, Weibull {shape:g}"
 
 
-def headline(found: GoodputFindings) -> str:
+def headline(findings: GoodputFindings) -> str:
     """Say what the job trains, of what it would without failures."""
-    return f"GOODPUT {percent(found.goodput.p50)}"
+    return f"GOODPUT {percent(findings.goodput.p50)}"
 
 
-def sentences(found: GoodputFindings) -> list[str]:
+def sentences(findings: GoodputFindings) -> list[str]:
     """Say what a day gives, what failures do, and what would help."""
-    day, share = found.tokens_per_day, found.goodput
+    day, share = findings.tokens_per_day, findings.goodput
     said = [
         f"{amount(day.p50)} tokens a day ({amount(day.p5)} to {amount(day.p95)} in 90 "
         f"of 100 runs), {percent(share.p50)} ({percent(share.p5)} to "
-        f"{percent(share.p95)}) of {amount(found.healthy.tokens_per_day)} without "
+        f"{percent(share.p95)}) of {amount(findings.healthy.tokens_per_day)} without "
         "failures."
     ]
-    if math.isinf(found.mtti):
+    if math.isinf(findings.mtti):
         said.append("No failure interrupts the job.")
     else:
         said.append(
-            f"The job is interrupted every {long_time(found.mtti)} on average; "
-            f"{_main_cause(found)}"
+            f"The job is interrupted every {long_time(findings.mtti)} on average; "
+            f"{_main_cause(findings)}"
         )
-    said += [interval_sentence(found), *_spares_sentences(found)]
-    if any(kind.shape != 1.0 for kind in found.kinds):
+    said += [interval_sentence(findings), *_spares_sentences(findings)]
+    if any(kind.shape != 1.0 for kind in findings.kinds):
         said.append("Closed forms take rates as constant; the runs do not.")
     return [sentence for sentence in said if sentence]
 
 
-def _main_cause(found: GoodputFindings) -> str:
-    shares = {name: band.mean for name, band in found.shares().items()}
+def _main_cause(findings: GoodputFindings) -> str:
+    shares = {name: band.mean for name, band in findings.shares().items()}
     del shares["training"]
     cause = max(shares, key=lambda name: shares[name])
     name = "throughput of missing replicas" if cause == "degraded" else cause
     return f"the largest loss is {name}, {percent(shares[cause])} of the time."
 
 
-def interval_sentence(found: GoodputFindings) -> str:
+def interval_sentence(findings: GoodputFindings) -> str:
     """Say whether another interval between checkpoints would give more."""
-    if math.isinf(found.best):
+    if math.isinf(findings.best):
         return ""
-    interval = found.habits.interval
-    used = f"{long_time(interval)} ({_written(found)})"
-    if found.interval_is_given:
-        expected = percent(found.cycle.goodput(interval))
-        best = percent(found.cycle.goodput(found.best))
+    interval = findings.habits.interval
+    used = f"{long_time(interval)} ({_written(findings)})"
+    if findings.interval_is_given:
+        expected = percent(findings.cycle.goodput(interval))
+        best = percent(findings.cycle.goodput(findings.best))
         return (
-            f"Checkpoints every {used}; every {long_time(found.best)} would be best: "
-            f"{best} in place of {expected} by the closed form."
+            f"Checkpoints every {used}; every {long_time(findings.best)} would be "
+            f"best: {best} in place of {expected} by the closed form."
         )
-    others = f"Young {long_time(found.young)}, Daly {long_time(found.daly)}"
-    if interval > found.best and interval == found.least_interval:
+    others = f"Young {long_time(findings.young)}, Daly {long_time(findings.daly)}"
+    if interval > findings.best and interval == findings.least_interval:
         return (
             f"Checkpoints every {used}, the least that goodput.checkpoint."
             f"least_interval allows; the closed form would have one every "
-            f"{long_time(found.best)} ({others})."
+            f"{long_time(findings.best)} ({others})."
         )
     why = "which is best by the closed form"
-    if found.best <= found.healthy.step_time:
+    if findings.best <= findings.healthy.step_time:
         why = "after each step; closed forms would have more"
     return f"Checkpoints every {used}, {why} ({others})."
 
 
-def _written(found: GoodputFindings) -> str:
-    return f"{format_size(found.checkpoint_bytes_per_day)} a day"
+def _written(findings: GoodputFindings) -> str:
+    return f"{format_size(findings.checkpoint_bytes_per_day)} a day"
 
 
-def _spares_sentences(found: GoodputFindings) -> list[str]:
-    if not any(kind.breaks_node for kind in found.kinds):
+def _spares_sentences(findings: GoodputFindings) -> list[str]:
+    if not any(kind.breaks_node for kind in findings.kinds):
         return []
-    needed = _enough(found.spares_needed)
-    repair = long_time(found.habits.repair)
-    if found.habits.spares is None:
+    needed = _enough(findings.spares_needed)
+    repair = long_time(findings.habits.repair)
+    if findings.habits.spares is None:
         return [
             f"Always a spare node is taken to be there; {needed} for 99.9 % of the "
             f"time if a repair takes {repair}."
         ]
     return [
-        f"{_enough(found.habits.spares)} for {100.0 * found.enough_nodes:.2f} % of the "
-        f"time if a repair takes {repair}; {found.spares_needed:,} for 99.9 %."
+        f"{_enough(findings.habits.spares)} for {100.0 * findings.enough_nodes:.2f} % "
+        f"of the time if a repair takes {repair}; {findings.spares_needed:,} for "
+        "99.9 %."
     ]
 
 
@@ -477,10 +478,12 @@ def _enough(spares: int) -> str:
 
 def job_facts(result: GoodputResult) -> dict[str, str]:
     """Return what the job is and does, by name."""
-    found = result.found
-    assert found is not None
-    habits, checkpoint = found.habits, found.checkpoint
-    runs = f"{plural(len(found.seeds), 'run')} of {long_time(found.runs.duration)}"
+    findings = result.findings
+    assert findings is not None
+    habits, checkpoint = findings.habits, findings.checkpoint
+    runs = (
+        f"{plural(len(findings.seeds), 'run')} of {long_time(findings.runs.duration)}"
+    )
     per_parameter = checkpoint.bytes_per_parameter
     size = format_size(checkpoint.size)
     if per_parameter is not None:
@@ -495,15 +498,15 @@ def job_facts(result: GoodputResult) -> dict[str, str]:
     rows = {
         "job": f"{result.num_devices:,} {result.device_name} in "
         f"{plural(habits.num_nodes, 'node')}; {runs}",
-        "healthy step": f"{format_duration(found.healthy.step_time)}, "
-        f"{found.healthy.source}",
+        "healthy step": f"{format_duration(findings.healthy.step_time)}, "
+        f"{findings.healthy.source}",
         "checkpoint": f"{size}, written in {format_duration(habits.write)} "
         f"({rate}, limited by the {checkpoint.write_limit}), {how}",
         "after a failure": "noticed in "
-        f"{format_duration(habits.detection - found.diagnosis)} "
+        f"{format_duration(habits.detection - findings.diagnosis)} "
         f"({percent(habits.hang_share)} are hangs: "
-        f"{format_duration(habits.hang_detection - found.diagnosis)}), diagnosed in "
-        f"{format_duration(found.diagnosis)}, training again "
+        f"{format_duration(habits.hang_detection - findings.diagnosis)}), diagnosed in "
+        f"{format_duration(findings.diagnosis)}, training again "
         f"{format_duration(habits.restart)} later",
     }
     if habits.is_elastic:

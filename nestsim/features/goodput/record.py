@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from nestsim.document.dumps import plain_values
 from nestsim.features.goodput.document import headline, job_facts, sentences
 from nestsim.features.goodput.results import GoodputFindings, GoodputResult, SeedBand
 from nestsim.features.goodput.simulate import GIVEN
@@ -15,29 +16,29 @@ def goodput_json(result: GoodputResult) -> dict[str, object]:
         "accelerator": result.device_name,
         "num_devices": result.num_devices,
     }
-    found = result.found
-    if found is None:
+    findings = result.findings
+    if findings is None:
         return {**start, "reason": result.shortfall}
-    return {
+    record = {
         **start,
-        "headline": headline(found),
-        "in_words": sentences(found),
+        "headline": headline(findings),
+        "in_words": sentences(findings),
         "facts": job_facts(result),
-        "duration_s": found.runs.duration,
-        "seeds": {"first": found.seeds[0], "count": len(found.seeds)},
+        "duration_s": findings.runs.duration,
+        "seeds": {"first": findings.seeds[0], "count": len(findings.seeds)},
         "healthy": {
-            "step_time_s": found.healthy.step_time,
-            "tokens_per_step": found.healthy.tokens,
-            "tokens_per_day": found.healthy.tokens_per_day,
-            "source": found.healthy.source,
+            "step_time_s": findings.healthy.step_time,
+            "tokens_per_step": findings.healthy.tokens,
+            "tokens_per_day": findings.healthy.tokens_per_day,
+            "source": findings.healthy.source,
         },
-        "goodput": found.goodput._asdict(),
-        "effective_training_time": found.effective_time._asdict(),
-        "tokens_per_day": found.tokens_per_day._asdict(),
-        "expected_goodput": found.expected,
-        "interruptions": found.interruptions._asdict(),
-        "mtti_s": _finite(found.mtti),
-        "shares": _bands(found.shares()),
+        "goodput": findings.goodput._asdict(),
+        "effective_training_time": findings.effective_time._asdict(),
+        "tokens_per_day": findings.tokens_per_day._asdict(),
+        "expected_goodput": findings.expected,
+        "interruptions": findings.interruptions._asdict(),
+        "mtti_s": findings.mtti,
+        "shares": _bands(findings.shares()),
         "failures": [
             {
                 "component": kind.name,
@@ -47,34 +48,34 @@ def goodput_json(result: GoodputResult) -> dict[str, object]:
                 "weibull_shape": kind.shape,
                 "is_published": kind.source != GIVEN,
                 "source": kind.source,
-                "in_a_run": found.failures()[kind.name]._asdict(),
+                "in_a_run": findings.failures()[kind.name]._asdict(),
             }
-            for kind in found.kinds
+            for kind in findings.kinds
         ],
-        "checkpoint": _checkpoint_json(found),
-        "habits": _habits_json(found),
+        "checkpoint": _checkpoint_json(findings),
+        "habits": _habits_json(findings),
         "intervals": {
-            "used_s": found.habits.interval,
-            "is_given": found.interval_is_given,
-            "least_s": found.least_interval,
-            "best_s": _finite(found.best),
-            "young_s": _finite(found.young),
-            "daly_s": _finite(found.daly),
+            "used_s": findings.habits.interval,
+            "is_given": findings.interval_is_given,
+            "least_s": findings.least_interval,
+            "best_s": findings.best,
+            "young_s": findings.young,
+            "daly_s": findings.daly,
             "expected": {
-                f"{name}_s": found.cycle.goodput(interval)
+                f"{name}_s": findings.cycle.goodput(interval)
                 for name, interval in (
-                    ("used", found.habits.interval),
-                    ("best", found.best),
-                    ("young", found.young),
-                    ("daly", found.daly),
+                    ("used", findings.habits.interval),
+                    ("best", findings.best),
+                    ("young", findings.young),
+                    ("daly", findings.daly),
                 )
                 if math.isfinite(interval)
             },
         },
         "spares": {
-            "count": found.habits.spares,
-            "enough_share": found.enough_nodes,
-            "for_999_of_1000": found.spares_needed,
+            "count": findings.habits.spares,
+            "enough_share": findings.enough_nodes,
+            "for_999_of_1000": findings.spares_needed,
         },
         "curve": [
             {
@@ -84,22 +85,20 @@ def goodput_json(result: GoodputResult) -> dict[str, object]:
                 if point.simulated is None
                 else point.simulated._asdict(),
             }
-            for point in found.curve
+            for point in findings.curve
         ],
-        "tokens_over_time": _tokens_json(found),
+        "tokens_over_time": _tokens_json(findings),
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    plain: dict[str, object] = plain_values(record)
+    return plain
 
 
 def _bands(bands: Mapping[str, SeedBand]) -> dict[str, object]:
     return {name: band._asdict() for name, band in bands.items()}
 
 
-def _checkpoint_json(found: GoodputFindings) -> dict[str, object]:
-    facts = found.checkpoint
+def _checkpoint_json(findings: GoodputFindings) -> dict[str, object]:
+    facts = findings.checkpoint
     return {
         "size_bytes": facts.size,
         "bytes_per_parameter": facts.bytes_per_parameter,
@@ -107,39 +106,39 @@ def _checkpoint_json(found: GoodputFindings) -> dict[str, object]:
         "upload_s": facts.upload,
         "read_s": facts.read,
         "limited_by": facts.write_limit,
-        "asynchronous": found.habits.is_asynchronous,
-        "stall_s": found.habits.stall,
-        "bytes_per_day": found.checkpoint_bytes_per_day,
+        "asynchronous": findings.habits.is_asynchronous,
+        "stall_s": findings.habits.stall,
+        "bytes_per_day": findings.checkpoint_bytes_per_day,
     }
 
 
-def _habits_json(found: GoodputFindings) -> dict[str, object]:
-    habits = found.habits
+def _habits_json(findings: GoodputFindings) -> dict[str, object]:
+    habits = findings.habits
     return {
         "num_nodes": habits.num_nodes,
-        "detection_s": habits.detection - found.diagnosis,
-        "diagnosis_s": found.diagnosis,
+        "detection_s": habits.detection - findings.diagnosis,
+        "diagnosis_s": findings.diagnosis,
         "hang_share": habits.hang_share,
-        "hang_detection_s": habits.hang_detection - found.diagnosis,
+        "hang_detection_s": habits.hang_detection - findings.diagnosis,
         "restart_s": habits.restart,
         "repair_s": habits.repair,
         "elastic": habits.is_elastic,
-        "maintenance_every_s": _finite(habits.maintenance_every),
+        "maintenance_every_s": habits.maintenance_every,
         "maintenance_s": habits.maintenance,
     }
 
 
-def _tokens_json(found: GoodputFindings) -> dict[str, list[float]]:
-    low, middle, high = found.weekly_tokens().tolist()
+def _tokens_json(findings: GoodputFindings) -> dict[str, list[float]]:
+    low, middle, high = findings.weekly_tokens().tolist()
     count = len(middle)
-    times = [found.runs.duration * (mark + 1) / count for mark in range(count)]
+    times = [findings.runs.duration * (mark + 1) / count for mark in range(count)]
     return {"time_s": times, "p5": low, "p50": middle, "p95": high}
 
 
-def seed_rows(found: GoodputFindings) -> list[dict[str, object]]:
+def seed_rows(findings: GoodputFindings) -> list[dict[str, object]]:
     """Return one row for each seed: shares of its time, and its interruptions."""
-    runs = found.runs
-    shares, day = runs.shares(), found.healthy.tokens_per_day
+    runs = findings.runs
+    shares, day = runs.shares(), findings.healthy.tokens_per_day
     return [
         {
             "seed": seed,
@@ -153,5 +152,5 @@ def seed_rows(found: GoodputFindings) -> list[dict[str, object]]:
                 if name != "training"
             },
         }
-        for place, seed in enumerate(found.seeds)
+        for place, seed in enumerate(findings.seeds)
     ]

@@ -1,7 +1,6 @@
 """What jitter costs, as plain data: JSON and CSV."""
 
-import math
-
+from nestsim.document.dumps import plain_values
 from nestsim.document.wording import plan_label
 from nestsim.features.jitter.document import (
     agreement,
@@ -21,7 +20,7 @@ from nestsim.scenario.jitter import JitterSpec
 def jitter_json(result: JitterResult) -> dict[str, object]:
     """Return everything under stable keys, in SI units."""
     steps, priced = result.steps, result.priced
-    return {
+    record = {
         "headline": headline(result),
         "scenario": result.scenario_name,
         "reason": result.shortfall or None,
@@ -51,6 +50,8 @@ def jitter_json(result: JitterResult) -> dict[str, object]:
             "in_words": agreement(result) if result.scale else None,
         },
     }
+    plain: dict[str, object] = plain_values(record)
+    return plain
 
 
 def _spec_json(spec: JitterSpec) -> dict[str, object]:
@@ -84,7 +85,7 @@ def _steps_json(steps: JitteredSteps) -> dict[str, object]:
         "in_words": summary(steps),
         "plain_time_s": steps.plain_time,
         "mean_s": mean.mean,
-        "mean_standard_error_s": _finite(mean.standard_error),
+        "mean_standard_error_s": mean.standard_error,
         "longest_s": steps.worst,
         "loss": steps.loss,
         "plain_tokens_per_s": steps.tokens / steps.plain_time,
@@ -129,18 +130,12 @@ def _row_json(row: ScaleRow) -> dict[str, object]:
         "closed_loss": row.closed_loss,
         "simulated_runs": simulated and simulated.num_runs,
         "simulated_mean_s": simulated and simulated.mean,
-        "simulated_standard_error_s": simulated and _finite(simulated.standard_error),
+        "simulated_standard_error_s": simulated and simulated.standard_error,
         "simulated_loss": row.simulated_loss,
         "difference": row.difference,
         "expected_loss": row.expected_loss,
-        "expected_loss_error": None
-        if row.loss_error is None
-        else _finite(row.loss_error),
+        "expected_loss_error": row.loss_error,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def run_rows(result: JitterResult) -> list[dict[str, object]]:
@@ -156,4 +151,5 @@ def run_rows(result: JitterResult) -> list[dict[str, object]]:
 
 def scale_rows(result: JitterResult) -> list[dict[str, object]]:
     """Return one row for each number of replicas."""
-    return [_row_json(row) for row in result.scale]
+    rows: list[dict[str, object]] = plain_values(list(map(_row_json, result.scale)))
+    return rows

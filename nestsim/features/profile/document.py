@@ -1,6 +1,5 @@
 """What measurements of own machines say: operators, links, constants of runs."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
@@ -348,16 +347,12 @@ def _errors(calibration: RunCalibration) -> DataTable:
     columns: dict[str, Callable[[tuple[str, Errors]], str | Cell]] = {
         "Constants": lambda line: line[0],
         "Rows": lambda line: Cell(f"{line[1].rows:,}", line[1].rows),
-        "MAPE": lambda line: _share(line[1].mape, percent),
-        "Median": lambda line: _share(line[1].median_ape, percent),
-        "Worst": lambda line: _share(line[1].max_ape, percent),
-        "Bias": lambda line: _share(line[1].bias, signed_percent),
+        "MAPE": lambda line: cell(line[1].mape, percent),
+        "Median": lambda line: cell(line[1].median_ape, percent),
+        "Worst": lambda line: cell(line[1].max_ape, percent),
+        "Bias": lambda line: cell(line[1].bias, signed_percent),
     }
     return DataTable.of("Errors of the rows", lines, columns)
-
-
-def _share(value: float, write: Callable[[float], str]) -> str | Cell:
-    return cell(None if math.isnan(value) else value, write)
 
 
 def _advice(calibration: RunCalibration) -> str:

@@ -163,11 +163,7 @@ def _share(
     of: Callable[[Errors], float], write: Callable[[float], str] = percent
 ) -> Callable[[Errors], str | Cell]:
     """Return what writes a share of some errors; a dash for none."""
-    return lambda errors: cell(_known(of(errors)), write)
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return lambda errors: cell(of(errors), write)
 
 
 _ERRORS: Columns = MappingProxyType(
@@ -185,12 +181,8 @@ NUMBERS = ("Rows", "Refused", *_ERRORS, "Too large")
 """Headings of the columns behind the source."""
 
 
-def _count(value: int) -> Cell:
-    return Cell(f"{value:,}", value)
-
-
 def _kendall(group: Errors | Ranking) -> str | Cell:
-    return cell(_known(group.kendall_tau), "{:.3f}".format)
+    return cell(group.kendall_tau, "{:.3f}".format)
 
 
 def _errors_columns(
@@ -212,11 +204,9 @@ def _errors_table(
         groups.items(),
         {
             heading: lambda group: group[0],
-            "Rows": lambda group: _count(group[1].rows),
+            "Rows": lambda group: cell(group[1].rows, number),
             **_errors_columns(lambda group: group[1]),
-            "Kendall": lambda group: cell(
-                _known(group[1].kendall_tau), "{:.3f}".format
-            ),
+            "Kendall": lambda group: _kendall(group[1]),
         },
         shown=len(groups) - 1 if "all" in groups else None,
     )
@@ -268,10 +258,10 @@ def _sources_table(result: ValidationResult) -> DataTable:
         lines,
         {
             _WORDING[result.kind].heading: lambda line: line[0],
-            "Rows": lambda line: _count(line[1].rows),
-            "Refused": lambda line: _count(line[2]),
+            "Rows": lambda line: cell(line[1].rows, number),
+            "Refused": lambda line: cell(line[2], number),
             **_errors_columns(lambda line: line[1]),
-            "Too large": lambda line: _count(line[3]),
+            "Too large": lambda line: cell(line[3], number),
         },
         shown=len(lines) - 1,
     )
@@ -334,8 +324,8 @@ def _ranking_section(result: ValidationResult) -> Section:
     ranked = {name: ranking for name, ranking in groups.items() if ranking.groups}
     columns: dict[str, Callable[[tuple[str, Ranking]], str | Cell]] = {
         "Source": lambda group: group[0],
-        "Groups": lambda group: _count(group[1].groups),
-        "Rows": lambda group: _count(group[1].rows),
+        "Groups": lambda group: cell(group[1].groups, number),
+        "Rows": lambda group: cell(group[1].rows, number),
         "Kendall": lambda group: _kendall(group[1]),
     }
     if result.kind == "throughput":
@@ -375,8 +365,8 @@ def _judgement_section(result: ValidationResult) -> Section:
         wrong,
         {
             "Source": lambda line: line[0],
-            "Ran": lambda line: _count(line[1].ran),
-            "Too large": lambda line: _count(line[1].ran_but_too_large),
+            "Ran": lambda line: cell(line[1].ran, number),
+            "Too large": lambda line: cell(line[1].ran_but_too_large, number),
             "Of A, A-": lambda line: Cell(
                 f"{line[1].complete_but_too_large:,} of {line[1].complete:,}",
                 line[1].complete_but_too_large,
@@ -386,8 +376,8 @@ def _judgement_section(result: ValidationResult) -> Section:
                 if math.isfinite(line[1].largest_share)
                 else "-"
             ),
-            "Ran out": lambda line: _count(line[1].out_of_memory),
-            "Fit": lambda line: _count(line[1].out_of_memory_but_fit),
+            "Ran out": lambda line: cell(line[1].out_of_memory, number),
+            "Fit": lambda line: cell(line[1].out_of_memory_but_fit, number),
         },
     )
     sentence = _judgement_sentence(result.judgement())
@@ -424,7 +414,7 @@ def _refusals(refused: Sequence[RowResult]) -> DataTable:
         codes.most_common(),
         {
             "Refused": lambda line: line[0],
-            "Rows": lambda line: _count(line[1]),
+            "Rows": lambda line: cell(line[1], number),
             "Why": lambda line: REFUSALS[line[0]],
             "Sources": lambda line: ", ".join(
                 f"{name} {count}" for name, count in sources[line[0]].most_common()
