@@ -7,12 +7,19 @@ in CSV. pandas is imported where a table is made.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     import pandas as pd
+    from pydantic import TypeAdapter
+
+Record = TypeVar("Record")
+"""A frozen dataclass."""
 
 _LINE_LENGTH = 100
 
@@ -57,6 +64,32 @@ def plain_values(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def read_record(kind: type[Record], data: Mapping[str, object]) -> Record:
+    """Return the typed record of plain values, such as a stored JSON file holds.
+
+    Parameters
+    ----------
+    kind
+        A dataclass whose fields are keys of the record; other keys are not read.
+    data
+        Values by key.
+
+    Raises
+    ------
+    ValueError
+        If a value is missing, or of another type.
+    """
+    record: Record = _record_reader(cast("Hashable", kind)).validate_python(data)
+    return record
+
+
+@cache
+def _record_reader(kind: Any) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _layout(value: Any, indent: str, used: int = 0) -> str:

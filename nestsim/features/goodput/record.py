@@ -2,11 +2,162 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from nestsim.document.dumps import plain_values
-from nestsim.features.goodput.document import headline, job_facts, sentences
+from nestsim.document.wording import amount, long_time, percent, plural
 from nestsim.features.goodput.results import GoodputFindings, GoodputResult, SeedBand
 from nestsim.features.goodput.simulate import GIVEN
+from topologies.units import format_bandwidth, format_duration, format_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRecord:
+    """How often one kind of component fails."""
+
+    component: str
+    """Name of the component."""
+
+    count: int
+    """Number of such components."""
+
+    mtbf_s: float
+    """Mean time between failures of one of them [s]."""
+
+    mtbf_of_all_s: float
+    """Mean time between failures of all of them [s]."""
+
+    weibull_shape: float
+    """Shape of the distribution of times; 1 for constant rates."""
+
+    is_published: bool
+    """Whether the rate is a published one."""
+
+    source: str
+    """Source of the rate."""
+
+    in_a_run: SeedBand
+    """Failures in a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointRecord:
+    """Goodput at one interval between checkpoints."""
+
+    interval_s: float
+    """Training between two checkpoints [s]."""
+
+    expected: float
+    """Goodput by the closed form."""
+
+    simulated: SeedBand | None
+    """Goodput of the runs; None where only the closed form was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalsRecord:
+    """Intervals between checkpoints that have a name."""
+
+    used_s: float
+    """Interval of the job [s]."""
+
+    best_s: float | None
+    """Best interval by the closed form; None without failures [s]."""
+
+    young_s: float | None
+    """Young's interval; None without failures [s]."""
+
+    daly_s: float | None
+    """Daly's interval; None without failures [s]."""
+
+    expected: Mapping[str, float]
+    """Key of an interval -> goodput by the closed form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensRecord:
+    """Tokens over time in the runs."""
+
+    time_s: tuple[float, ...]
+    """Times at which tokens are counted [s]."""
+
+    p5: tuple[float, ...]
+    """Tokens that 5 of 100 runs do not exceed at each time."""
+
+    p50: tuple[float, ...]
+    """Median of the tokens at each time."""
+
+    p95: tuple[float, ...]
+    """Tokens that 95 of 100 runs do not exceed at each time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedsRecord:
+    """Seeds of the runs."""
+
+    count: int
+    """Number of the seeds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthyRecord:
+    """The job when nothing fails."""
+
+    tokens_per_day: float
+    """Tokens of a day [token/day]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputRecord:
+    """What a document says of ``goodput.json`` with a plan."""
+
+    scenario: str
+    """Name of the scenario."""
+
+    headline: str
+    """The answer."""
+
+    in_words: tuple[str, ...]
+    """Sentences below the answer."""
+
+    facts: Mapping[str, str]
+    """What the job is and does, by name."""
+
+    seeds: SeedsRecord
+    """Seeds of the runs."""
+
+    healthy: HealthyRecord
+    """The job when nothing fails."""
+
+    goodput: SeedBand
+    """Share of the healthy throughput."""
+
+    effective_training_time: SeedBand
+    """Share of the time that is useful training."""
+
+    tokens_per_day: SeedBand
+    """Tokens of a day on average [token/day]."""
+
+    interruptions: SeedBand
+    """Interruptions of a run by failures."""
+
+    mtti_s: float | None
+    """Mean time to an interruption; None where nothing interrupts [s]."""
+
+    shares: Mapping[str, SeedBand]
+    """What takes time -> its share of the time."""
+
+    failures: tuple[FailureRecord, ...]
+    """What fails."""
+
+    intervals: IntervalsRecord
+    """Intervals between checkpoints that have a name."""
+
+    curve: tuple[PointRecord, ...]
+    """Goodput over intervals."""
+
+    tokens_over_time: TokensRecord
+    """Tokens over time in the runs."""
 
 
 def goodput_json(result: GoodputResult) -> dict[str, object]:
@@ -154,3 +305,133 @@ def seed_rows(findings: GoodputFindings) -> list[dict[str, object]]:
         }
         for place, seed in enumerate(findings.seeds)
     ]
+
+
+def headline(findings: GoodputFindings) -> str:
+    """Say what the job trains, of what it would without failures."""
+    return f"GOODPUT {percent(findings.goodput.p50)}"
+
+
+def sentences(findings: GoodputFindings) -> list[str]:
+    """Say what a day gives, what failures do, and what would help."""
+    day, share = findings.tokens_per_day, findings.goodput
+    said = [
+        f"{amount(day.p50)} tokens a day ({amount(day.p5)} to {amount(day.p95)} in 90 "
+        f"of 100 runs), {percent(share.p50)} ({percent(share.p5)} to "
+        f"{percent(share.p95)}) of {amount(findings.healthy.tokens_per_day)} without "
+        "failures."
+    ]
+    if math.isinf(findings.mtti):
+        said.append("No failure interrupts the job.")
+    else:
+        said.append(
+            f"The job is interrupted every {long_time(findings.mtti)} on average; "
+            f"{_main_cause(findings)}"
+        )
+    said += [interval_sentence(findings), *_spares_sentences(findings)]
+    if any(kind.shape != 1.0 for kind in findings.kinds):
+        said.append("Closed forms take rates as constant; the runs do not.")
+    return [sentence for sentence in said if sentence]
+
+
+def _main_cause(findings: GoodputFindings) -> str:
+    shares = {name: band.mean for name, band in findings.shares().items()}
+    del shares["training"]
+    cause = max(shares, key=lambda name: shares[name])
+    name = "throughput of missing replicas" if cause == "degraded" else cause
+    return f"the largest loss is {name}, {percent(shares[cause])} of the time."
+
+
+def interval_sentence(findings: GoodputFindings) -> str:
+    """Say whether another interval between checkpoints would give more."""
+    if math.isinf(findings.best):
+        return ""
+    interval = findings.habits.interval
+    used = f"{long_time(interval)} ({_written(findings)})"
+    if findings.interval_is_given:
+        expected = percent(findings.cycle.goodput(interval))
+        best = percent(findings.cycle.goodput(findings.best))
+        return (
+            f"Checkpoints every {used}; every {long_time(findings.best)} would be "
+            f"best: {best} in place of {expected} by the closed form."
+        )
+    others = f"Young {long_time(findings.young)}, Daly {long_time(findings.daly)}"
+    if interval > findings.best and interval == findings.least_interval:
+        return (
+            f"Checkpoints every {used}, the least that goodput.checkpoint."
+            f"least_interval allows; the closed form would have one every "
+            f"{long_time(findings.best)} ({others})."
+        )
+    why = "which is best by the closed form"
+    if findings.best <= findings.healthy.step_time:
+        why = "after each step; closed forms would have more"
+    return f"Checkpoints every {used}, {why} ({others})."
+
+
+def _written(findings: GoodputFindings) -> str:
+    return f"{format_size(findings.checkpoint_bytes_per_day)} a day"
+
+
+def _spares_sentences(findings: GoodputFindings) -> list[str]:
+    if not any(kind.breaks_node for kind in findings.kinds):
+        return []
+    needed = _enough(findings.spares_needed)
+    repair = long_time(findings.habits.repair)
+    if findings.habits.spares is None:
+        return [
+            f"Always a spare node is taken to be there; {needed} for 99.9 % of the "
+            f"time if a repair takes {repair}."
+        ]
+    return [
+        f"{_enough(findings.habits.spares)} for {100.0 * findings.enough_nodes:.2f} % "
+        f"of the time if a repair takes {repair}; {findings.spares_needed:,} for "
+        "99.9 %."
+    ]
+
+
+def _enough(spares: int) -> str:
+    is_or_are = "is" if spares == 1 else "are"
+    return f"{plural(spares, 'spare node')} {is_or_are} enough"
+
+
+def job_facts(result: GoodputResult) -> dict[str, str]:
+    """Return what the job is and does, by name."""
+    findings = result.findings
+    assert findings is not None
+    habits, checkpoint = findings.habits, findings.checkpoint
+    runs = (
+        f"{plural(len(findings.seeds), 'run')} of {long_time(findings.runs.duration)}"
+    )
+    per_parameter = checkpoint.bytes_per_parameter
+    size = format_size(checkpoint.size)
+    if per_parameter is not None:
+        size += f" ({per_parameter:.4g} bytes per parameter)"
+    upload = checkpoint.upload
+    rate = format_bandwidth(checkpoint.size / upload) if upload else "at once"
+    how = (
+        f"beside the training after a copy of {format_duration(checkpoint.copy)}"
+        if habits.is_asynchronous
+        else "while the job waits"
+    )
+    rows = {
+        "job": f"{result.num_devices:,} {result.device_name} in "
+        f"{plural(habits.num_nodes, 'node')}; {runs}",
+        "healthy step": f"{format_duration(findings.healthy.step_time)}, "
+        f"{findings.healthy.source}",
+        "checkpoint": f"{size}, written in {format_duration(habits.write)} "
+        f"({rate}, limited by the {checkpoint.write_limit}), {how}",
+        "after a failure": "noticed in "
+        f"{format_duration(habits.detection - findings.diagnosis)} "
+        f"({percent(habits.hang_share)} are hangs: "
+        f"{format_duration(habits.hang_detection - findings.diagnosis)}), diagnosed in "
+        f"{format_duration(findings.diagnosis)}, training again "
+        f"{format_duration(habits.restart)} later",
+    }
+    if habits.is_elastic:
+        rows["too few nodes"] = "the job goes on without the replicas that lack them"
+    if math.isfinite(habits.maintenance_every):
+        rows["planned stops"] = (
+            f"every {long_time(habits.maintenance_every)} for "
+            f"{format_duration(habits.maintenance)} and a restart"
+        )
+    return rows

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from nestsim.commands.calls import ProgressTarget, calling
 from nestsim.commands.task import FileOutput, Reply, Task, known
 from nestsim.document.folder import MANIFEST, PAGE, replace_file, writer_of
@@ -421,11 +423,11 @@ def _checked(command: Command, folder: Path, hashes: Mapping[str, object]) -> Do
     try:
         document: Document = command.function(command.stored.document)(_parsed(content))
         return document
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, ValidationError) as error:
         raise InputError(
             "was written by another version of nestsim",
             where=str(file),
-            got=f"{type(error).__name__}: {error}",
+            got=f"{type(error).__name__}: {' '.join(str(error).split())}",
             expected="results of this version",
             hint="run the command again",
         ) from None
