@@ -76,6 +76,13 @@ def keyed(
     return lambda record: cell(record[key], write)
 
 
+def field_cell(
+    name: str, write: Callable[[float], str]
+) -> "Callable[[object], str | Cell]":
+    """Return what writes the number that a field of a record has into a cell."""
+    return lambda record: cell(getattr(record, name), write)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTable:
     """Rows below headings."""

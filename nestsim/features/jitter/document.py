@@ -14,6 +14,7 @@ from nestsim.document.parts import (
     Section,
     Sentences,
     cell,
+    field_cell,
 )
 from nestsim.document.wording import (
     number,
@@ -183,14 +184,14 @@ def _scale(data: JitterRecord) -> FigureBlock:
             "Mean loss by the number of replicas",
             rows,
             {
-                "Replicas": lambda row: cell(row.replicas, "{:,}".format),
-                "Devices": lambda row: cell(row.num_devices, "{:,}".format),
-                "Without jitter": lambda row: cell(row.plain_time_s, format_duration),
-                "Closed form": lambda row: cell(row.closed_loss, loss_words),
-                "Simulated": lambda row: cell(row.simulated_loss, loss_words),
-                "Difference": lambda row: cell(row.difference, signed_points),
-                "Expected": lambda row: cell(row.expected_loss, loss_words),
-                "+-": lambda row: cell(row.expected_loss_error, loss_words),
+                "Replicas": field_cell("replicas", "{:,}".format),
+                "Devices": field_cell("num_devices", "{:,}".format),
+                "Without jitter": field_cell("plain_time_s", format_duration),
+                "Closed form": field_cell("closed_loss", loss_words),
+                "Simulated": field_cell("simulated_loss", loss_words),
+                "Difference": field_cell("difference", signed_points),
+                "Expected": field_cell("expected_loss", loss_words),
+                "+-": field_cell("expected_loss_error", loss_words),
             },
         ),
     )
