@@ -23,8 +23,11 @@ from nestsim.document.folder import (
 from nestsim.registry import Command, chosen
 from topologies.errors import InputError
 
+Given = Mapping[str, Any]
+"""Value of each option by its target."""
 
-def run_command(command: Command, typed: Mapping[str, Any]) -> int:
+
+def run_command(command: Command, typed: Given) -> int:
     """Run a command and return its exit status.
 
     Parameters
@@ -62,7 +65,7 @@ def run_command(command: Command, typed: Mapping[str, Any]) -> int:
     return status
 
 
-def _is_quiet(given: Mapping[str, Any]) -> bool:
+def _is_quiet(given: Given) -> bool:
     """Return whether progress is not shown: also where there is no option for it."""
     return bool(given.get("quiet", True))
 
@@ -73,7 +76,7 @@ def _tells(command: Command) -> bool:
     return bool(name and chosen(command.function(name), {"progress": None}))
 
 
-def _read(command: Command, typed: Mapping[str, Any]) -> dict[str, Any]:
+def _read(command: Command, typed: Given) -> dict[str, Any]:
     """Return the values of options, read."""
     given = dict(typed)
     for option in command.options:
@@ -88,7 +91,7 @@ def _read(command: Command, typed: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _form(command: Command, given: Mapping[str, Any]) -> Any:
+def _form(command: Command, given: Given) -> Any:
     """Return what makes the text that is printed instead of tables and JSON, if any."""
     for option in command.options:
         if option.form and given[option.target]:
@@ -103,7 +106,7 @@ def _form(command: Command, given: Mapping[str, Any]) -> Any:
     return None
 
 
-def _tasks(command: Command, given: Mapping[str, Any]) -> Sequence[Task]:
+def _tasks(command: Command, given: Given) -> Sequence[Task]:
     """Return what is to be done, one task for each folder of results."""
     if command.task:
         tasks = command.apply(command.task, given)
@@ -126,7 +129,7 @@ def _tasks(command: Command, given: Mapping[str, Any]) -> Sequence[Task]:
     )
 
 
-def _loaded(command: Command, given: Mapping[str, Any]) -> Any:
+def _loaded(command: Command, given: Given) -> Any:
     """Return the scenario, those of its settings replaced that options replace."""
     from nestsim.commands.calls import with_settings
     from nestsim.scenario.load import load_scenario
@@ -141,7 +144,7 @@ def _loaded(command: Command, given: Mapping[str, Any]) -> Any:
     return with_settings(loaded, settings) if settings else loaded
 
 
-def results_path(command: Command, given: Mapping[str, Any]) -> Path | None:
+def results_path(command: Command, given: Given) -> Path | None:
     """Return the folder of results; None for none."""
     output: Path | None = given.get("output")
     is_silent = given["json"] and not command.always_writes
@@ -153,7 +156,7 @@ def results_path(command: Command, given: Mapping[str, Any]) -> Path | None:
 def _answer(
     task: Task,
     folder: ResultsFolder | None,
-    given: Mapping[str, Any],
+    given: Given,
     context: Mapping[str, Any],
 ) -> Printable:
     """Do a task, say what there is to say, and write what it writes."""
@@ -176,9 +179,7 @@ def _answer(
     return answer
 
 
-def _write(
-    report: Printable, folder: ResultsFolder, task: Task, given: Mapping[str, Any]
-) -> None:
+def _write(report: Printable, folder: ResultsFolder, task: Task, given: Given) -> None:
     """Write a folder of results, and say where it is."""
     from nestsim.commands.report import FolderReport
 
@@ -212,7 +213,7 @@ def _write_file(
     note(f"{file.title} {file.path}", quiet=quiet)
 
 
-def _print(answer: Printable, given: Mapping[str, Any]) -> None:
+def _print(answer: Printable, given: Given) -> None:
     """Print what was found, for people or for programs."""
     if given.get("json"):
         typer.echo(dump_json(answer.printed_dict()), nl=False)
@@ -222,7 +223,7 @@ def _print(answer: Printable, given: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _claimed(
-    tasks: Sequence[Task], given: Mapping[str, Any]
+    tasks: Sequence[Task], given: Given
 ) -> Iterator[list[ResultsFolder | None]]:
     """Take hold of all folders of results, before hours of work.
 

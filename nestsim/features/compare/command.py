@@ -71,15 +71,15 @@ class _ComparisonReport(PagedReport):
     """A comparison, whose finished pairs are kept in its folder until it is written."""
 
     @abstractmethod
-    def printed_dict(self, *, with_times: bool = True) -> dict[str, Any]:
+    def printed_dict(self, *, with_times: bool = True) -> dict[str, object]:
         """Return everything, with how long the searches took if that is asked for."""
 
     @abstractmethod
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return one row for each planner where it was compared, in SI units."""
 
     @abstractmethod
-    def times(self) -> list[dict[str, Any]]:
+    def times(self) -> list[dict[str, object]]:
         """Return how long each search took, a row each."""
 
     @abstractmethod
@@ -87,7 +87,7 @@ class _ComparisonReport(PagedReport):
         """Return the files that were read, as the user wrote them, by name."""
 
     @abstractmethod
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, object]:
         """Return what the manifest says beside the hash of each file."""
 
     def print_to(self, console: Console, *, verbose: bool = False) -> None:
@@ -134,7 +134,7 @@ class CompareReport(_ComparisonReport):
         """Whether the replay confirms some planner's plan for every scenario."""
         return all(group.is_confirmed for group in self.result.groups)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the fastest planner for each scenario."""
         best = {group.scenario: group.fastest for group in self.result.groups}
         return {
@@ -146,15 +146,15 @@ class CompareReport(_ComparisonReport):
             },
         }
 
-    def printed_dict(self, *, with_times: bool = True) -> dict[str, Any]:
+    def printed_dict(self, *, with_times: bool = True) -> dict[str, object]:
         """Return everything, with how long the searches took if that is asked for."""
         return comparison_json(self.result, with_times=with_times)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return one row for each scenario and planner, in SI units."""
         return comparison_rows(self.result)
 
-    def times(self) -> list[dict[str, Any]]:
+    def times(self) -> list[dict[str, object]]:
         """Return how long each search took, a row each."""
         groups = {group.scenario: group for group in self.result.groups}
         return search_times("scenario", groups)
@@ -163,7 +163,7 @@ class CompareReport(_ComparisonReport):
         """Return the scenarios' files, as the user wrote them, by name."""
         return scenario_copies(self.scenarios)
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, object]:
         """Return which scenarios there are, and their users' modules."""
         return comparison_facts(self.scenarios)
 
@@ -193,7 +193,7 @@ class NetworksReport(_ComparisonReport):
             asked is None or are_equal(self.result, asked)
         )
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the fastest network, and the speed of each."""
         result = self.result
         return {
@@ -206,15 +206,15 @@ class NetworksReport(_ComparisonReport):
             },
         }
 
-    def printed_dict(self, *, with_times: bool = True) -> dict[str, Any]:
+    def printed_dict(self, *, with_times: bool = True) -> dict[str, object]:
         """Return everything, with how long the searches took if that is asked for."""
         return networks_json(self.result, with_times=with_times)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return one row for each network and planner, in SI units."""
         return networks_rows(self.result)
 
-    def times(self) -> list[dict[str, Any]]:
+    def times(self) -> list[dict[str, object]]:
         """Return how long each search took, a row each."""
         networks = {network.label: network for network in self.result.networks}
         return search_times("network", networks)
@@ -223,7 +223,7 @@ class NetworksReport(_ComparisonReport):
         """Return the files that were read, as the user wrote them, by name."""
         return network_copies(self.scenario, self.files)
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, object]:
         """Return which scenario was compared, and on which networks."""
         return {
             "scenarios": {f"{self.scenario.path.stem}.toml": self.scenario.name},
@@ -370,7 +370,7 @@ def compare_networks(  # noqa: PLR0913 - one for each thing that can be asked
 @contextmanager
 def _kept(
     folder: str | os.PathLike[str] | None,
-    facts: Callable[[], Any],
+    facts: Callable[[], Mapping[str, str]],
     *,
     restart: bool,
 ) -> Iterator[Store | None]:
@@ -383,7 +383,7 @@ def _kept(
         yield store
 
 
-def comparison(record: Any) -> Document:
+def comparison(record: Mapping[str, object]) -> Document:
     """Return the document of a comparison, of planners or of networks."""
     return (
         networks_document(record)
@@ -404,7 +404,7 @@ def compare_task(  # noqa: PLR0913, PLR0917 - one for each option
     time_limit: float | None,
     space: str | None,
     networks: list[Path],
-    equal: str | None,
+    equal: Equal | None,
     workers: int,
     output: Path | None,
     json: bool,
@@ -439,7 +439,10 @@ def _planners_task(
 
 
 def _networks_task(
-    job: Scenario, networks: Sequence[Path], planners: Sequence[str], equal: Any
+    job: Scenario,
+    networks: Sequence[Path],
+    planners: Sequence[str],
+    equal: Equal | None,
 ) -> Task:
     files = read_network_files(networks)
     names = checked_planners(planners, job)
