@@ -151,7 +151,7 @@ class JitterTask:
     spec: JitterSpec
     """What differs from step to step."""
 
-    sizes: "Shared[PlanSizes]"
+    sizes: "Shared[ReplicaSizes]"
     """The plan on each number of replicas."""
 
     @classmethod
@@ -160,10 +160,10 @@ class JitterTask:
     ) -> "JitterTask":
         """Return the task for a plan of a scenario, and what evaluates both here."""
         parts = [scenario_digest(scenario), repr(scenario.jitter), plan.to_json()]
-        make = partial(PlanSizes.of, scenario, plan)
+        make = partial(ReplicaSizes.of, scenario, plan)
         sizes = Shared(content_key(parts), make)
         if evaluator is not None:
-            sizes.put(PlanSizes(evaluator, plan))
+            sizes.put(ReplicaSizes(evaluator, plan))
         return cls(spec=scenario.jitter, sizes=sizes)
 
     def __call__(self, point: Point) -> Row:
@@ -179,7 +179,7 @@ class JitterTask:
 
 
 @dataclass(slots=True)
-class PlanSizes:
+class ReplicaSizes:
     """A plan with each number of replicas, made once."""
 
     evaluator: Evaluator
@@ -192,7 +192,7 @@ class PlanSizes:
     """The plan with so many replicas, and what evaluates it, where that was asked."""
 
     @classmethod
-    def of(cls, scenario: Scenario, plan: Plan) -> "PlanSizes":
+    def of(cls, scenario: Scenario, plan: Plan) -> "ReplicaSizes":
         """Return a plan of a scenario."""
         return cls(compiled(Evaluator.of(scenario)), plan)
 
@@ -400,7 +400,7 @@ def _plain_time(evaluator: Evaluator, priced: PricedPlan) -> float:
 
 
 def _scale(
-    jobs: PlanSizes,
+    jobs: ReplicaSizes,
     spec: JitterSpec,
     plain: Mapping[int, float],
     times: Mapping[int, FloatArray],

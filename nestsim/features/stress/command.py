@@ -18,10 +18,8 @@ from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
 from nestsim.features.stress.record import matrix_rows, stress_json, stress_rows
 from nestsim.features.stress.results import StressResult
-from nestsim.features.sweep.executors.protocol import (
-    Executor,
-    chosen_executor,  # noqa: F401 - its description names it
-)
+from nestsim.features.sweep.command import chosen_executor  # noqa: F401 - its description names it
+from nestsim.features.sweep.executors.protocol import Executor
 from topologies.errors import InputError
 
 

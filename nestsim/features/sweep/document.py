@@ -34,13 +34,13 @@ from nestsim.document.parts import (
 from nestsim.document.wording import hourly, number, percent, plural
 from nestsim.features.sweep.record import (
     AxisRecord,
-    PointRecord,
     SweepRecord,
+    SweptPoint,
     value_label,
 )
 from topologies.units import format_duration, format_size
 
-_Ranked = tuple[tuple[int, ...], PointRecord]
+_Ranked = tuple[tuple[int, ...], SweptPoint]
 """Which value a point has of each setting, and the point."""
 
 _MOST_ROWS, _MOST_IN_TEXT = 2000, 20
@@ -102,7 +102,7 @@ def _headline(data: SweepRecord) -> Headline:
     )
 
 
-def _key_figures(data: SweepRecord, best: PointRecord) -> tuple[KeyFigure, ...]:
+def _key_figures(data: SweepRecord, best: SweptPoint) -> tuple[KeyFigure, ...]:
     row = _results(data, best)
     return (
         KeyFigure(
@@ -121,7 +121,7 @@ def _key_figures(data: SweepRecord, best: PointRecord) -> tuple[KeyFigure, ...]:
     )
 
 
-def _results(data: SweepRecord, point: PointRecord) -> dict[str, Any]:
+def _results(data: SweepRecord, point: SweptPoint) -> dict[str, Any]:
     """Return a point's numbers: of the replay, or planned where nothing was."""
     whose, result = "planned" if data.what == "plan" else "simulated", point.result
     return {
@@ -177,7 +177,7 @@ def _line(data: SweepRecord, places: Sequence[float]) -> _Figure:
     )
 
 
-def _tip(point: PointRecord) -> str:
+def _tip(point: SweptPoint) -> str:
     speed = point.tokens_per_s
     words = _NO_PLAN if speed is None else f"{number(speed)} tokens/s"
     return f"{point.label}: {words}"
@@ -332,7 +332,7 @@ def _table(data: SweepRecord) -> DataTable:
     )
 
 
-def _verdict(data: SweepRecord, point: PointRecord) -> str:
+def _verdict(data: SweepRecord, point: SweptPoint) -> str:
     if point.result is None:
         return "failed"
     verdict = _results(data, point).get("verdict", "planned")

@@ -51,7 +51,7 @@ class AxisRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PointRecord:
+class SweptPoint:
     """What became of one point."""
 
     number: int
@@ -107,7 +107,7 @@ class SweepRecord:
     currency: str | None = None
     """Currency of all prices; None without."""
 
-    points: tuple[PointRecord, ...]
+    points: tuple[SweptPoint, ...]
     """What became of each point."""
 
 
