@@ -1,8 +1,10 @@
 """How a command is run: read its options, take hold of its folder, call, note, print.
 
-One way for all: what a command does otherwise stands in its description.
+One way for all: what a command does otherwise stands in its description. Results go to
+standard output, notes to standard error.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -10,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
 
-from nestsim.cli.output import note, note_all, progress_bar, result_console, working
+from nestsim.cli.streams import silence
 from nestsim.commands.task import FileOutput, Printable, Task
 from nestsim.document.dumps import dump_json
 from nestsim.document.folder import (
@@ -21,7 +24,64 @@ from nestsim.document.folder import (
     replace_file,
 )
 from nestsim.registry import Command, chosen
+from nestsim.running.progress import sentences_of, shown_progress, tell
+from planner.work import Progress
 from topologies.errors import InputError
+from topologies.notices import gathered_notices
+
+PIPE_WIDTH = 120
+"""Columns where there is no terminal that could say."""
+
+
+class ResultConsole(Console):
+    """Standard output; a reader that has left does not change the exit status."""
+
+    def on_broken_pipe(self) -> None:
+        """Stop writing."""
+        self.quiet = True
+        silence(sys.stdout)
+
+
+def note(text: str, *, quiet: bool = False) -> None:
+    """Tell the user something that is not a result."""
+    if not quiet:
+        tell(f"{text}\n")
+
+
+def note_all(sentences: Sequence[str], *, quiet: bool) -> None:
+    """Tell the user what a result has to say of how it came about."""
+    for sentence in sentences:
+        note(sentence, quiet=quiet)
+
+
+@contextmanager
+def progress_bar(*, quiet: bool) -> Iterator[Progress | None]:
+    """Show progress, and say afterwards what users should know.
+
+    Parameters
+    ----------
+    quiet
+        Show nothing, and yield None.
+    """
+    with gathered_notices() as gathered, shown_progress(not quiet) as progress:
+        yield progress
+    note_all(sentences_of(gathered), quiet=quiet)
+
+
+@contextmanager
+def working(doing: str, *, quiet: bool) -> Iterator[None]:
+    """Show that something is being done that does not report on itself."""
+    with progress_bar(quiet=quiet) as progress:
+        if progress is not None:
+            progress(doing, None)
+        yield
+
+
+def result_console() -> ResultConsole:
+    """Return standard output; in a pipe or a file, wide enough for every table."""
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return ResultConsole(width=width, highlight=False, soft_wrap=False)
+
 
 Given = Mapping[str, Any]
 """Value of each option by its target."""

@@ -66,6 +66,11 @@ def plain_values(value: Any) -> Any:
     return value
 
 
+def plain_record(record: Mapping[str, object]) -> dict[str, object]:
+    """Return a record as plain JSON values."""
+    return {str(key): plain_values(value) for key, value in record.items()}
+
+
 def read_record(kind: type[Record], data: Mapping[str, object]) -> Record:
     """Return the typed record of plain values, such as a stored JSON file holds.
 

@@ -306,6 +306,11 @@ class Section:
     """Whether the terminal has it with ``--verbose`` only; ``report.txt`` has it."""
 
 
+def table_section(name: str, table: DataTable) -> Section:
+    """Return the section of a table, whose caption is its heading."""
+    return Section(name, table.caption, (table,))
+
+
 def filled(sections: Iterable[Section]) -> tuple[Section, ...]:
     """Return the sections in which something stands."""
     return tuple(section for section in sections if section.blocks)

@@ -14,6 +14,7 @@ from nestsim.document.parts import (
     Section,
     Sentences,
     cell,
+    table_section,
 )
 from nestsim.document.wording import number, percent, signed_percent
 from nestsim.features.calibration.bands import (
@@ -34,8 +35,7 @@ LARGE_SINGLE = "vtrain_single"
 def _document(verdict: str, *tables: DataTable, ends: Sequence[str] = ()) -> Document:
     """Return tables, a section each, and sentences behind the last."""
     sections = [
-        Section(f"part-{place}", table.caption, (table,))
-        for place, table in enumerate(tables)
+        table_section(f"part-{place}", table) for place, table in enumerate(tables)
     ]
     if ends:
         sentences = Sentences(tuple(ends))

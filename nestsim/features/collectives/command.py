@@ -10,13 +10,16 @@ import pandas as pd
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
 from nestsim.document.wording import plan_label
-from nestsim.features.collectives.document import collectives_document
+from nestsim.features.collectives.document import (
+    collectives_csv,
+    collectives_document,
+    collectives_json,
+)
 from nestsim.features.collectives.job import (
     CollectivesResult,
     collectives_job,
     sizes_between,
 )
-from nestsim.features.collectives.record import collectives_csv, collectives_json
 from topologies.errors import InputError
 from topologies.units import parse_quantity
 

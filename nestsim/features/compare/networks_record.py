@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
-from nestsim.document.dumps import plain_values
+from nestsim.document.dumps import plain_record
 from nestsim.document.wording import (
     HOUR,
     difference,
@@ -91,8 +91,7 @@ def networks_json(
         "assumptions": assumptions(comparison),
         "currency": comparison.currency or None,
     }
-    plain: dict[str, object] = plain_values(report)
-    return plain
+    return plain_record(report)
 
 
 def _network_json(

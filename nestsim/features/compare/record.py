@@ -14,7 +14,7 @@ on from.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from nestsim.document.dumps import csv_of, plain_values
+from nestsim.document.dumps import csv_of, plain_record, plain_values
 from nestsim.document.folder import PAGE, REPORT
 from nestsim.document.wording import (
     difference,
@@ -61,8 +61,7 @@ def comparison_json(
             _group_json(group, with_times=with_times) for group in comparison.groups
         ],
     }
-    plain: dict[str, object] = plain_values(report)
-    return plain
+    return plain_record(report)
 
 
 def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, object]:

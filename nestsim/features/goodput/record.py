@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nestsim.document.dumps import plain_values
+from nestsim.document.dumps import plain_record
 from nestsim.document.wording import amount, long_time, percent, plural
 from nestsim.features.goodput.results import GoodputFindings, GoodputResult, SeedBand
 from nestsim.features.goodput.simulate import GIVEN
@@ -240,8 +240,7 @@ def goodput_json(result: GoodputResult) -> dict[str, object]:
         ],
         "tokens_over_time": _tokens_json(findings),
     }
-    plain: dict[str, object] = plain_values(record)
-    return plain
+    return plain_record(record)
 
 
 def _bands(bands: Mapping[str, SeedBand]) -> dict[str, object]:

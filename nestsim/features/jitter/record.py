@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nestsim.document.dumps import plain_values
+from nestsim.document.dumps import plain_record, plain_values
 from nestsim.document.wording import (
     device_ranges,
     no_plan_words,
@@ -178,8 +178,7 @@ def jitter_json(result: JitterResult) -> dict[str, object]:
             "in_words": agreement(result) if result.scale else None,
         },
     }
-    plain: dict[str, object] = plain_values(record)
-    return plain
+    return plain_record(record)
 
 
 def _spec_json(spec: JitterSpec) -> dict[str, object]:

@@ -8,7 +8,7 @@ left out, as they are not about the plan that is reported; so are sentences.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -304,9 +304,7 @@ def _table(
     columns: Mapping[str, Callable[[Any], str]],
     numbers: tuple[str, ...],
 ) -> DataTable:
-    table = DataTable.of(title, changes[:MOST_SHOWN], columns, numbers=numbers)
-    more = tuple((line, *[""] * (len(columns) - 1)) for line in _rest(len(changes)))
-    return replace(table, rows=(*table.rows, *more))
+    return DataTable.of(title, changes, columns, numbers=numbers, first=MOST_SHOWN)
 
 
 def _rest(count: int) -> list[str]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nestsim.document.dumps import csv_of, plain_values
+from nestsim.document.dumps import csv_of, plain_record
 from nestsim.evaluate.results import Checked
 from nestsim.evaluate.uncertainty import SHARE, need_json
 from nestsim.features.run.assumptions import assumptions_json
@@ -107,8 +107,7 @@ def result_json(result: "ReplayedResult") -> dict[str, object]:
     if result.kind == "simulate":
         for name in _OF_A_SEARCH:
             del report[name]
-    plain: dict[str, object] = plain_values(report)
-    return plain
+    return plain_record(report)
 
 
 def candidate_rows(result: "ReplayedResult") -> list[dict[str, object]]:
@@ -171,8 +170,7 @@ def plan_json(result: "PlanResult") -> dict[str, object]:
         "assumptions": assumptions_json(result.assumptions),
         "search": _search_json(result),
     }
-    plain: dict[str, object] = plain_values(report)
-    return plain
+    return plain_record(report)
 
 
 def _throughput(throughput: "Throughput") -> dict[str, object]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nestsim.document.dumps import plain_values
+from nestsim.document.dumps import plain_record
 from nestsim.document.parts import (
     Cell,
     DataTable,
@@ -257,8 +257,7 @@ def topology_json(network: Network) -> dict[str, object]:
             for tier in network.tiers()
         ],
     }
-    plain: dict[str, object] = plain_values(report)
-    return plain
+    return plain_record(report)
 
 
 _AS_BUILT = (

@@ -43,8 +43,7 @@ def draw_topology(network: "Network", path: Path) -> None:
     from matplotlib.figure import Figure
 
     from nestsim.features.topology.graphs import draw_custom, draw_torus
-    from nestsim.features.topology.marks import NOTE, find_wear
-    from nestsim.features.topology.trees import draw_tree
+    from nestsim.features.topology.trees import NOTE, draw_tree, find_wear
 
     with mpl.rc_context():
         mpl.rcdefaults()

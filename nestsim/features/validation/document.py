@@ -18,6 +18,7 @@ from nestsim.document.parts import (
     Section,
     Sentences,
     cell,
+    table_section,
 )
 from nestsim.document.wording import number, percent, plural, signed_percent
 from nestsim.evaluate.uncertainty import SHARE
@@ -152,8 +153,7 @@ def _sections(result: ValidationResult) -> Iterator[Section]:
     else:
         yield from _job_sections(result)
     if result.refused:
-        table = _refusals(result.refused)
-        yield Section("refused", table.caption, (table,))
+        yield table_section("refused", _refusals(result.refused))
 
 
 Columns = Mapping[str, Callable[[Errors], str | Cell]]
@@ -224,8 +224,9 @@ def _job_sections(result: ValidationResult) -> Iterator[Section]:
         figure = _scatter(result, sources)
         yield Section("sources", "By source", (figure,))
         groups = _with_all(result.errors_by("accelerator"), result.errors())
-        table = _errors_table("By accelerator", "Accelerator", groups)
-        yield Section("accelerators", table.caption, (table,))
+        yield table_section(
+            "accelerators", _errors_table("By accelerator", "Accelerator", groups)
+        )
         yield _ranking_section(result)
     else:
         yield Section("sources", "By source", (sources,))
@@ -430,11 +431,11 @@ def _curve_sections(result: ValidationResult) -> Iterator[Section]:
         curve.label(): errors
         for curve, errors in sorted(result.errors_by_curve().items())
     }
-    table = _errors_table("By curve", "Curve", curves)
-    yield Section("curves", table.caption, (table,))
+    yield table_section("curves", _errors_table("By curve", "Curve", curves))
     families = _with_all(result.errors_by_family(), result.errors())
-    table = _errors_table("By accelerator", "Accelerator", families)
-    yield Section("accelerators", table.caption, (table,))
+    yield table_section(
+        "accelerators", _errors_table("By accelerator", "Accelerator", families)
+    )
     figures = tuple(_panels(result))
     if figures:
         title = "Time over size"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from nestsim.document.dumps import csv_of, plain_values
+from nestsim.document.dumps import csv_of, plain_record
 from nestsim.evaluate.uncertainty import SHARE
 from nestsim.features.validation.results import (
     Errors,
@@ -44,8 +44,7 @@ def validation_json(result: ValidationResult) -> dict[str, object]:
             **_summary(result if result.kind == "throughput" else empty),
             "memory": {**_summary(of_memory), "out_of_memory": gone},
         }
-    plain: dict[str, object] = plain_values({"measurements": result.name, **parts})
-    return plain
+    return plain_record({"measurements": result.name, **parts})
 
 
 def _summary(result: ValidationResult) -> dict[str, object]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.cli.output import progress_bar
+from nestsim.cli.runner import progress_bar
 from nestsim.running.progress import ProgressLines
 from nestsim.scenario.editing import toml_text
 from tests.nestsim.features.compare.small import write
