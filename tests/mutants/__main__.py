@@ -75,13 +75,12 @@ def judged(mutant: Mutant, copy: Path, tests: Sequence[str]) -> Verdict:
 
 def _first_failure(copy: Path, tests: Sequence[str]) -> str:
     """Return the first test that fails; empty if all pass."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    command += ["--no-header", "-p", "no:randomly", "-n", "0", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "--no-header"]
+    command += ["-p", "no:randomly", "-o", f"cache_dir={copy / '.cache'}", *tests]
     environment = {
         **os.environ,
         "PYTHONPATH": str(copy),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "NESTSIM_CACHE_DIR": str(copy / ".cache"),
     }
     try:
         run = subprocess.run(
