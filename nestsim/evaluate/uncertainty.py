@@ -211,7 +211,7 @@ class Uncertainty:
     def memory_band(self, preset: str) -> MemoryBand:
         """Return the band of the memory of a device of a job, as factors on it."""
         deciles = self.memory.get(preset, self.memory["all"])
-        return MemoryBand(tuple(math.exp(one) for one in deciles))
+        return MemoryBand(tuple(math.exp(decile) for decile in deciles))
 
 
 def _narrowest(widths: Mapping[str, float], setting: Setting) -> float:

@@ -93,7 +93,9 @@ def grouped_folds(
     The groups of each source are dealt in an order that depends on nothing but the
     rows' names, each to the fold with the fewest rows of that source so far.
     """
-    groups = grouped((one.group, index) for index, one in enumerate(observations))
+    groups = grouped(
+        (observation.group, index) for index, observation in enumerate(observations)
+    )
     keyed = grouped(
         (observations[rows[0]].row.source, rows) for _, rows in sorted(groups.items())
     )
@@ -122,7 +124,10 @@ def _order(observations: Sequence[Observation], rows: Iterable[int]) -> bytes:
 def source_folds(observations: Sequence[Observation]) -> dict[str, IntArray]:
     """Leave out each source in turn, and with it rows of its configurations."""
     folds: dict[str, IntArray] = {}
-    keyed = grouped((one.row.source, index) for index, one in enumerate(observations))
+    keyed = grouped(
+        (observation.row.source, index)
+        for index, observation in enumerate(observations)
+    )
     for source, rows in keyed.items():
         if any(not observations[index].excluded for index in rows):
             folds[source] = np.array(rows, dtype=np.int64)
@@ -451,7 +456,7 @@ def uncertainty_toml(uncertainty: Uncertainty) -> str:
         lines += [f"{_quoted(name)} = {widths[name]:.4f}" for name in sorted(widths)]
     lines += ["", "[memory]"]
     for name in sorted(uncertainty.memory):
-        listed = ", ".join(f"{one:.4f}" for one in uncertainty.memory[name])
+        listed = ", ".join(f"{decile:.4f}" for decile in uncertainty.memory[name])
         lines += [f"{_quoted(name)} = [{listed}]"]
     return "\n".join(lines) + "\n"
 
@@ -504,17 +509,17 @@ def memory_deciles(misses: Sequence[Miss]) -> dict[str, tuple[float, ...]]:
     weights = np.array([1.0 / math.sqrt(counts[miss.source]) for miss in misses])
     errors = np.array([miss.error for miss in misses])
     every = deciles(errors, weights)
-    found = {"all": every}
+    by_preset = {"all": every}
     for preset, of_preset in sorted(
         grouped((miss.software, miss) for miss in misses).items()
     ):
         if len(of_preset) < FEWEST:
             continue
         alike = np.array([miss.error for miss in of_preset])
-        own = deciles(alike, np.ones(len(of_preset)))
+        of_alike = deciles(alike, np.ones(len(of_preset)))
         total = len(of_preset) + LEANING
-        found[preset] = (len(of_preset) * own + LEANING * every) / total
-    return {name: tuple(each.tolist()) for name, each in found.items()}
+        by_preset[preset] = (len(of_preset) * of_alike + LEANING * every) / total
+    return {name: tuple(values.tolist()) for name, values in by_preset.items()}
 
 
 def memory_coverage(misses: Sequence[Miss]) -> dict[str, Coverage]:
@@ -524,11 +529,11 @@ def memory_coverage(misses: Sequence[Miss]) -> dict[str, Coverage]:
         others = [miss for miss in misses if miss.fold != fold]
         if not others:
             continue
-        found = memory_deciles(others)
+        by_preset = memory_deciles(others)
         for miss in misses:
             if miss.fold == fold:
-                own = found.get(miss.software, found["all"])
-                inside = own[0] <= miss.error <= own[-1]
+                ends = by_preset.get(miss.software, by_preset["all"])
+                inside = ends[0] <= miss.error <= ends[-1]
                 for name in ("all", miss.software):
                     outcomes.setdefault(name, []).append(inside)
     return {

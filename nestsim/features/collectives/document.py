@@ -96,7 +96,9 @@ def collectives_csv(tables: Sequence[OperationTable]) -> str:
     """Return one line per kind of group, operation and size, in SI units."""
     columns = ["kind", "operation", "num_groups", "num_members", "size_bytes"]
     quantities = ("time_s", "algbw_bytes_per_s", "busbw_bytes_per_s")
-    names = [f"{one}_{quantity}" for one in CONDITIONS for quantity in quantities]
+    names = [
+        f"{condition}_{quantity}" for condition in CONDITIONS for quantity in quantities
+    ]
     rows = []
     for table in tables:
         traffic = table.traffic
@@ -209,8 +211,8 @@ def _figure(place: int, table: OperationTable) -> FigureBlock:
     """Return the bus bandwidth of an operation over the size."""
     traffic = table.traffic
     name = _name(traffic)
-    own = float(traffic.num_bytes.max())
-    inside = table.rows[0].num_bytes <= own <= table.rows[-1].num_bytes
+    sent = float(traffic.num_bytes.max())
+    inside = table.rows[0].num_bytes <= sent <= table.rows[-1].num_bytes
     return FigureBlock(
         name=f"operation-{place}",
         title=f"{name[:1].upper()}{name[1:]}: {_groups(traffic)}; {_sent(traffic)}",
@@ -228,7 +230,7 @@ def _figure(place: int, table: OperationTable) -> FigureBlock:
                 float(row.num_bytes): format_size(row.num_bytes) for row in table.rows
             },
             logarithmic=True,
-            marks=CurveMarks(upright=(own,) if inside else ()),
+            marks=CurveMarks(upright=(sent,) if inside else ()),
         ),
         note=f"{_algorithms(table)}{' Dotted: what the plan sends.' if inside else ''}",
         table=DataTable.of(

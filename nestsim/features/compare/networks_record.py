@@ -71,20 +71,20 @@ def networks_json(
         "work_limit": comparison.work_limit,
         "base": comparison.base.label,
         "fastest": fastest.label if fastest else None,
-        "leaders": [one.label for one in comparison.leaders],
+        "leaders": [network.label for network in comparison.leaders],
         "asked_equal": comparison.asked,
         "equal_within": EQUAL_WITHIN,
         "equal": {
             what: {
                 "is_equal": are_equal(comparison, what),
-                "spread": {one.name: one.spread for one in sticks},
+                "spread": {stick.name: stick.spread for stick in sticks},
                 "in_words": equality_sentence(comparison, what),
             }
             for what, sticks in yardsticks(comparison).items()
         },
         "networks": [
-            _network_json(comparison, one, with_times=with_times)
-            for one in comparison.networks
+            _network_json(comparison, network, with_times=with_times)
+            for network in comparison.networks
         ],
         "decisions": decisions(comparison),
         "fairness": fairness(comparison),
@@ -296,12 +296,12 @@ def decisions(comparison: NetworkComparison) -> list[str]:
     if fastest is None:
         return ["On no network is there a plan that the replay finds room for."]
     leaders = comparison.leaders
-    names = listed([one.label for one in leaders])
+    names = listed([network.label for network in leaders])
     time = f"{format_duration(fastest.best.simulated_time)} per iteration"
     lines = [f"{names} is fastest, with {time}."]
     if len(leaders) > 1:
         apart = (
-            max(one.best.simulated_time for one in leaders)
+            max(network.best.simulated_time for network in leaders)
             - fastest.best.simulated_time
         )
         by = f"at most {format_duration(apart)} apart" if apart else "all alike"
@@ -312,12 +312,12 @@ def decisions(comparison: NetworkComparison) -> list[str]:
     lines += [
         _slower(fastest, network)
         for network in comparison.networks
-        if network.label not in {one.label for one in leaders}
+        if network.label not in {leader.label for leader in leaders}
     ]
     for network in comparison.networks:
-        for one in network.entries:
-            planner = f", {one.planner}" if len(network.entries) > 1 else ""
-            lines += [f"{network.label}{planner}: {note}" for note in one.notes]
+        for entry in network.entries:
+            planner = f", {entry.planner}" if len(network.entries) > 1 else ""
+            lines += [f"{network.label}{planner}: {note}" for note in entry.notes]
     return lines
 
 

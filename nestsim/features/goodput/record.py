@@ -314,23 +314,23 @@ def headline(findings: GoodputFindings) -> str:
 def sentences(findings: GoodputFindings) -> list[str]:
     """Say what a day gives, what failures do, and what would help."""
     day, share = findings.tokens_per_day, findings.goodput
-    said = [
+    lines = [
         f"{amount(day.p50)} tokens a day ({amount(day.p5)} to {amount(day.p95)} in 90 "
         f"of 100 runs), {percent(share.p50)} ({percent(share.p5)} to "
         f"{percent(share.p95)}) of {amount(findings.healthy.tokens_per_day)} without "
         "failures."
     ]
     if math.isinf(findings.mtti):
-        said.append("No failure interrupts the job.")
+        lines.append("No failure interrupts the job.")
     else:
-        said.append(
+        lines.append(
             f"The job is interrupted every {long_time(findings.mtti)} on average; "
             f"{_main_cause(findings)}"
         )
-    said += [interval_sentence(findings), *_spares_sentences(findings)]
+    lines += [interval_sentence(findings), *_spares_sentences(findings)]
     if any(kind.shape != 1.0 for kind in findings.kinds):
-        said.append("Closed forms take rates as constant; the runs do not.")
-    return [sentence for sentence in said if sentence]
+        lines.append("Closed forms take rates as constant; the runs do not.")
+    return [sentence for sentence in lines if sentence]
 
 
 def _main_cause(findings: GoodputFindings) -> str:

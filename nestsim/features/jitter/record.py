@@ -199,7 +199,9 @@ def _spec_json(spec: JitterSpec) -> dict[str, object]:
             "mean_s": links.mean,
             "cv": links.cv,
         },
-        "slow": [{"fraction": one.fraction, "factor": one.factor} for one in spec.slow],
+        "slow": [
+            {"fraction": share.fraction, "factor": share.factor} for share in spec.slow
+        ],
         "runs": spec.runs,
         "seed": spec.jitter.seed,
         "most_replicas": spec.most_replicas,
@@ -326,8 +328,8 @@ def jitter_in_words(spec: JitterSpec) -> dict[str, str]:
         )
     if spec.slow:
         parts = [
-            f"{percent(one.fraction)} of the fleet {one.factor:g} times as long"
-            for one in spec.slow
+            f"{percent(share.fraction)} of the fleet {share.factor:g} times as long"
+            for share in spec.slow
         ]
         rows["slow devices"] = f"{', '.join(parts)}; others in each step"
     rows["steps"] = f"{spec.runs:,}, seed {jitter.seed}"
@@ -342,7 +344,7 @@ def share_name(share: float) -> str:
 def slowest_in_words(slowest: SlowestActor, num_stages: int) -> str:
     """Say who was slowest in the longest step."""
     stage = f"stage {slowest.stage} of " if num_stages > 1 else ""
-    told = (
+    sentence = (
         f"In the longest step (run {slowest.run}, {format_duration(slowest.time)}) "
         f"{stage}replica {slowest.replica} was at work longest, on "
         f"{plural(len(slowest.devices), 'device')} "
@@ -350,8 +352,8 @@ def slowest_in_words(slowest: SlowestActor, num_stages: int) -> str:
         "without jitter"
     )
     if slowest.slow_devices:
-        told += f"; slow: {device_ranges(slowest.slow_devices)}"
-    return f"{told}."
+        sentence += f"; slow: {device_ranges(slowest.slow_devices)}"
+    return f"{sentence}."
 
 
 def agreement(result: JitterResult) -> str:
@@ -361,14 +363,14 @@ def agreement(result: JitterResult) -> str:
     off = worst.difference or 0.0
     error = worst.loss_error or 0.0
     known = f"standard error {points(error)}" if math.isfinite(error) else "one run"
-    found = (
+    farthest = (
         f"the simulation is farthest from it with {plural(worst.replicas, 'replica')}, "
         f"{signed_points(off)} ({known})"
     )
     if not result.approximations:
-        return f"The closed form is exact for the mean of this plan: {found}."
+        return f"The closed form is exact for the mean of this plan: {farthest}."
     reasons = "; ".join(result.approximations)
-    return f"The closed form is an approximation ({reasons}): {found}."
+    return f"The closed form is an approximation ({reasons}): {farthest}."
 
 
 def points(share: float) -> str:

@@ -59,9 +59,9 @@ def _plan_json(plan: Plan) -> dict[str, object]:
     """Return a plan without devices, which it does not have."""
     written = plan.to_json()
     unknown = ("placement", "gradient_algorithm", "tensor_algorithm")
-    settings = {name: one for name, one in written.items() if name not in unknown}
+    settings = {name: value for name, value in written.items() if name not in unknown}
     stages = [
-        {name: one for name, one in stage.items() if name != "devices"}
+        {name: value for name, value in stage.items() if name != "devices"}
         for stage in written["stages"]
     ]
     return {**settings, "stages": stages}
@@ -106,21 +106,25 @@ def _change_json(change: Change) -> dict[str, object]:
 
 
 def _thrifty_json(
-    result: MemoryResult, found: ThriftyPlan | None
+    result: MemoryResult, thrifty: ThriftyPlan | None
 ) -> dict[str, object] | None:
-    if found is None:
+    if thrifty is None:
         return None
-    plan = found.memory.plan
+    plan = thrifty.memory.plan
     return {
         "num_devices": plan.parallel.num_devices,
-        "fits": found.memory.fits(result.limits),
+        "fits": thrifty.memory.fits(result.limits),
         "plan": _plan_json(plan),
-        **_needs_json(found.memory),
+        **_needs_json(thrifty.memory),
     }
 
 
-def _largest_json(found: Largest | None) -> dict[str, object] | None:
-    return None if found is None else {"size": found.size, **_needs_json(found.memory)}
+def _largest_json(largest: Largest | None) -> dict[str, object] | None:
+    return (
+        None
+        if largest is None
+        else {"size": largest.size, **_needs_json(largest.memory)}
+    )
 
 
 def _kept_json(kept: KeptActivations) -> dict[str, object]:

@@ -309,7 +309,9 @@ def _points(fit: LinkFit) -> DataTable:
 
 def _unmeasured(fit: LinkFit, scope: "Scope") -> str:
     """Say that single messages were not measured, if so."""
-    kinds = {one.point.operation for one in fit.points if one.point.scope == scope}
+    kinds = {
+        fitted.point.operation for fitted in fit.points if fitted.point.scope == scope
+    }
     single = kinds.intersection({"all_to_all", "send_recv"})
     return "" if single else ", not measured: a usual value"
 

@@ -266,8 +266,8 @@ def _operator_times(assumed: "Assumptions") -> str:
     profile = assumed.profile
     if profile is None:
         device = assumed.accelerator
-        own = (group.accelerator.name for group in assumed.groups)
-        names = list(dict.fromkeys(own)) or [device.name]
+        used = (group.accelerator.name for group in assumed.groups)
+        names = list(dict.fromkeys(used)) or [device.name]
         words = [f"from the rates of {' and '.join(names)}"]
         if device.like:
             words.append(_likeness(device))

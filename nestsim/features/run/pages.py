@@ -171,19 +171,19 @@ def _another(file: Path) -> InputError:
 
 def _judged(result: ReplayedResult, data: Value) -> ReplayedResult:
     """Return a replayed plan with the verdict that it was given."""
-    found: Candidate = result.candidate
-    _check_time(found.planned.iteration_time, data["planned"])
-    _check_time(found.simulated.iteration_time, data["simulated"])
+    candidate: Candidate = result.candidate
+    _check_time(candidate.planned.iteration_time, data["planned"])
+    _check_time(candidate.simulated.iteration_time, data["simulated"])
     # A search has another tolerance than a plan that is given, but not another gap.
     verdict = Verdict(
         kind=data["verdict"].choice(tuple(VERDICT_WORDS)),
         reason=_words(data["reason"]),
-        gap=found.verdict.gap,
-        memory=found.verdict.memory,
+        gap=candidate.verdict.gap,
+        memory=candidate.verdict.memory,
     )
     # A plan that was given has no rank, which is 0.
     rank = data.get("planner_rank", 0).whole(least=0, most=_MANY)
-    best = replace(found, rank=rank, verdict=verdict)
+    best = replace(candidate, rank=rank, verdict=verdict)
     chosen = 0 if data["confirmed"].flag() else None
     return replace(result, candidates=(best,), chosen=chosen)
 

@@ -59,8 +59,8 @@ def stress_json(result: "StressResult") -> dict[str, object]:
         "built_oversubscription": dict(result.built),
         "oversubscription": {k: list(v) for k, v in result.axes.items()},
         "conditions": [
-            _condition_json(one, result.network.num_devices)
-            for one in result.conditions
+            _condition_json(condition, result.network.num_devices)
+            for condition in result.conditions
         ],
         "plans": {
             key: {"name": names[key], **plan.to_json()}
@@ -82,12 +82,12 @@ def stress_json(result: "StressResult") -> dict[str, object]:
         "busiest_links": _links_json(result),
         "changes": [
             {
-                "planner": one.planner,
-                "level": one.level,
-                **one.change.to_json(),
-                "in_words": change_in_words(one),
+                "planner": change.planner,
+                "level": change.level,
+                **change.change.to_json(),
+                "in_words": change_in_words(change),
             }
-            for one in result.changes
+            for change in result.changes
         ],
         "inverse": _inverse_json(result),
         "robust": _robust_json(result),
@@ -97,7 +97,7 @@ def stress_json(result: "StressResult") -> dict[str, object]:
         ],
         **_costs_json(result),
         "failed": dict(result.failed),
-        "stopped": [list(one) for one in sorted(result.stopped)],
+        "stopped": [list(search) for search in sorted(result.stopped)],
         "problems": problems_in_words(result),
         "reproducible": result.is_reproducible,
     }
@@ -264,8 +264,8 @@ def _robust_json(result: "StressResult") -> dict[str, object] | None:
 
     names = ("least_worst", "least_mean")
     return {
-        name: plain(choice, said)
-        for name, choice, said in zip(names, choices, words, strict=True)
+        name: plain(choice, sentence)
+        for name, choice, sentence in zip(names, choices, words, strict=True)
     }
 
 

@@ -322,8 +322,8 @@ def narrow(
     return {
         "kept": limits.kept,
         "lost": limits.lost,
-        "bandwidths": [one and _bandwidth(evaluator, request, one) for one in ends],
-        "tried": [list(one) for one in limits.tried],
+        "bandwidths": [end and _bandwidth(evaluator, request, end) for end in ends],
+        "tried": [list(trial) for trial in limits.tried],
         "is_monotone": limits.is_monotone,
         "base_s": base,
     }

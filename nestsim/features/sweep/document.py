@@ -209,7 +209,7 @@ def _bars(data: SweepRecord) -> _Figure:
 def _maps(data: SweepRecord) -> _Figure:
     """Return a map of the first two settings for each combination of the others."""
     rows, columns, *others = data.varied
-    best = max(filter(None, (one.tokens_per_s for one in data.points)))
+    best = max(filter(None, (point.tokens_per_s for point in data.points)))
     points = dict(zip(_indices(data), data.points, strict=True))
 
     def group(choice: tuple[int, ...]) -> HeatGroup:

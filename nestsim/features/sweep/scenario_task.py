@@ -220,7 +220,7 @@ def _named_files(
                 named.update(_inner(value, inner) for value in settled)
         files[path] = {
             name: module_file(name) if path == "model.module" else name
-            for name in sorted(one for one in named if one)
+            for name in sorted(file for file in named if file)
         }
     return files
 

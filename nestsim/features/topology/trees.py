@@ -110,10 +110,10 @@ def draw_worn(
     """
     from matplotlib.collections import LineCollection
 
-    found = list(lines)
+    texts = list(lines)
     style: dict[str, Any] = {"colors": _COLOUR, "linewidths": width, "zorder": 2.5}
-    slow = [(a, b) for a, b, left in found if left > 0.0]
-    gone = [(a, b) for a, b, left in found if left == 0.0]
+    slow = [(a, b) for a, b, left in texts if left > 0.0]
+    gone = [(a, b) for a, b, left in texts if left == 0.0]
     if slow:
         axes.add_collection(LineCollection(_segments(slow), **style))
     if gone:

@@ -430,7 +430,7 @@ def uneven_step_time(
     directions = np.stack([rates.activation, rates.gradient], axis=-1)
     timeline = PlanTimeline(plan, prices, slowdown=1.0)
     replicas = np.unique(np.swapaxes(directions, 0, 1), axis=0)
-    return step_ends([AlikeReplicas(timeline, one) for one in replicas]).step
+    return step_ends([AlikeReplicas(timeline, replica) for replica in replicas]).step
 
 
 def _with_devices(network: FatTreeSpec, count: int) -> FatTreeSpec:
@@ -492,14 +492,14 @@ def _stage_price(
     """Return the price of a stage with parts of blocks and a mixture of recompute."""
 
     def costs(recompute: str) -> tuple[StageCost, StageCost]:
-        found = []
+        costs_of = []
         for blocks in (1, 2):
             workload = deepened(blocks * num_stages)
             plan = _like_plan(
                 workload, network, sized, num_stages, recompute, blocks=blocks
             )
-            found.append(price_plan(network, workload, plan).stages[index])
-        return found[0], found[1]
+            costs_of.append(price_plan(network, workload, plan).stages[index])
+        return costs_of[0], costs_of[1]
 
     held = sized.blocks
     first, second = costs("none")
