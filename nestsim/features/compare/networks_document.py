@@ -45,6 +45,7 @@ from nestsim.features.compare.stored import (
     EntryRecord,
     NetworkRecord,
     NetworksRecord,
+    TierRecord,
 )
 from topologies.units import (
     format_bandwidth,
@@ -401,8 +402,10 @@ def _ports(networks: Sequence[NetworkRecord]) -> tuple[FigureBlock, ...]:
 
 
 def _tiers(networks: Sequence[NetworkRecord]) -> DataTable:
-    def switches(key: str) -> Callable[[tuple[NetworkRecord, Any]], str | Cell]:
-        return lambda row: cell(row[1][key] if row[1].switches else None, number)
+    def switches(key: str) -> Callable[[tuple[NetworkRecord, TierRecord]], str | Cell]:
+        return lambda row: cell(
+            getattr(row[1], key) if row[1].switches else None, number
+        )
 
     return DataTable.of(
         "Tier by tier",

@@ -15,7 +15,7 @@ class ThroughputRecord:
     tokens_per_s: float
     """Throughput [token/s]."""
 
-    mfu: float
+    mfu: float | None
     """Share of the devices' peak rate that the model's FLOPs need."""
 
     peak_memory_bytes: float

@@ -34,11 +34,11 @@ class QuantileRecord:
     time_s: float
     """Time that so many steps take at most [s]."""
 
-    from_s: float
-    """Lower end of the band that holds it [s]."""
+    from_s: float | None
+    """Lower end of the band that holds it; None where there are too few steps [s]."""
 
-    to_s: float
-    """Upper end of the band that holds it [s]."""
+    to_s: float | None
+    """Upper end of the band that holds it; None where there are too few steps [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
