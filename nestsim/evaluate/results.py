@@ -217,10 +217,10 @@ class JobResult(Generic[C]):
         if not groups:
             return self.device_memory
         ends = np.cumsum([group.num_devices for group in groups])
-        own: list[int] = np.unique(
+        used: list[int] = np.unique(
             np.searchsorted(ends, devices, side="right")
         ).tolist()
-        return min(groups[number].accelerator.memory_bytes for number in own)
+        return min(groups[number].accelerator.memory_bytes for number in used)
 
     @property
     def candidate(self) -> C:
@@ -322,9 +322,9 @@ def found_values(
         return {"verdict": result.no_plan if result.covers_space else NO_PLAN}
     best = result.candidates[result.chosen or 0]
     if isinstance(best, PlannedCandidate):
-        found = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
+        values = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
         peaks = [stage.peak_memory for stage in best.priced.stages]
-        return {**found, **_numbers(best, _fraction(result, best.priced.plan, peaks))}
+        return {**values, **_numbers(best, _fraction(result, best.priced.plan, peaks))}
     peaks = [timeline.peak for timeline in best.replay.memory]
     gap = best.simulated.iteration_time / best.planned.iteration_time - 1.0
     return {
@@ -382,7 +382,7 @@ def exit_status(status: int, checked: Sequence[Checked]) -> int:
         `FAILED` if one does not hold; 0 if the verdict, or that there is none, is what
         was asserted; else ``status``.
     """
-    if any(one.holds is False for one in checked):
+    if any(item.holds is False for item in checked):
         return FAILED
-    named = any(one.assertion.name == "verdict" and one.holds for one in checked)
+    named = any(item.assertion.name == "verdict" and item.holds for item in checked)
     return 0 if named else status

@@ -11,8 +11,8 @@ MOST = 8
 OPTIONS = "Each is an option of the command, as its description names it: {}."
 
 EXCEPTIONS = {
-    "nestsim/features/run/launch.py:export_task": OPTIONS.format(9),
-    "nestsim/features/run/launch.py:import_task": OPTIONS.format(9),
+    "nestsim/launch/command.py:export_task": OPTIONS.format(9),
+    "nestsim/launch/command.py:import_task": OPTIONS.format(9),
     "nestsim/features/compare/command.py:compare": "The questions of Python: 9.",
     "nestsim/features/compare/command.py:compare_task": OPTIONS.format(10),
 }

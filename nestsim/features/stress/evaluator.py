@@ -1,6 +1,6 @@
 """Plan a scenario and replay plans under conditions, and say what limits a step.
 
-A process keeps one evaluator. A step is limited by a link, a stage and a term: the
+A step is limited by a link, a stage and a term: the
 simulated time is the sum of the planner's terms and of the gap's
 (`nestsim.evaluate.verdict.gap_by_cause`), and both together are its causes.
 """
@@ -275,16 +275,3 @@ class ConditionEvaluator:
             stage=busiest_stage(replayed),
             hottest=hottest(network, replayed),
         )
-
-
-_EVALUATORS: dict[str, ConditionEvaluator] = {}
-"""Evaluator that this process used last, by its scenario's digest: tracing a model
-takes longer than many points."""
-
-
-def evaluator_of(scenario: Scenario, digest: str) -> ConditionEvaluator:
-    """Return this process's evaluator for a scenario."""
-    if digest not in _EVALUATORS:
-        _EVALUATORS.clear()
-        _EVALUATORS[digest] = ConditionEvaluator.of(scenario)
-    return _EVALUATORS[digest]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.cli.output import progress_bar
+from nestsim.cli.runner import progress_bar
 from nestsim.running.progress import ProgressLines
 from nestsim.scenario.editing import toml_text
 from tests import failures
@@ -248,7 +248,7 @@ def test_a_file_that_is_no_profile_is_not_written_over(
 def test_a_full_file_system_is_told_and_earlier_results_stay(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nestsim.features.run import files
+    from nestsim.features.run import command
 
     call = writing("simulate")
     assert main(call) in {0, 1}
@@ -258,7 +258,7 @@ def test_a_full_file_system_is_told_and_earlier_results_stay(
         with Path("/dev/full").open("w", encoding="utf-8") as file:
             file.write("x" * 100_000)
 
-    monkeypatch.setattr(files, "_text", lambda _: full)
+    monkeypatch.setattr(command, "_text", lambda _: full)
     capsys.readouterr()
     message = refused(capsys, WRITING["simulate"], "-o", "out")
     assert "cannot be written: No space left on device" in message

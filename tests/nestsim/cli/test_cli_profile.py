@@ -16,8 +16,12 @@ from estimators.operators.profile import (
 )
 from nestsim.cli import main
 from nestsim.document.terminal import print_document
-from nestsim.features.profile.document import median_spread, profile_document
-from nestsim.features.profile.record import catalogue_entry, profile_json
+from nestsim.features.profile.document import (
+    catalogue_entry,
+    median_spread,
+    profile_document,
+    profile_json,
+)
 from tests import failures
 
 WRONG_INPUT = 2

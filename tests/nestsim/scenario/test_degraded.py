@@ -11,7 +11,7 @@ from estimators.platform import message_time
 from nestsim.cli import main
 from nestsim.evaluate.cluster import cluster_network, device_fleet
 from nestsim.evaluate.evaluator import build_job
-from nestsim.features.topology.marks import find_wear
+from nestsim.features.topology.trees import find_wear
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.replay import replay

@@ -11,15 +11,13 @@ from nestsim.features.calibration.bands import (
     coverage_by,
     coverage_by_class,
     errors_of_folds,
-    half_widths,
-)
-from nestsim.features.calibration.calibrate import calibrate
-from nestsim.features.calibration.cross_validation import (
     grouped_folds,
+    half_widths,
     hold_out,
     refit_without,
     source_folds,
 )
+from nestsim.features.calibration.calibrate import calibrate
 from nestsim.features.calibration.document import calibration_document
 from tests.nestsim.features.calibration.rows import (
     GAP,

@@ -32,13 +32,13 @@ from nestsim.features.compare.networks_record import (
     tokens_per_money,
     tokens_per_port,
 )
-from nestsim.features.compare.networks_results import (
+from nestsim.features.compare.results import (
     ComparedNetwork,
     NetworkComparison,
+    PlannerEntry,
     spread,
     step_parts,
 )
-from nestsim.features.compare.results import PlannerEntry
 from nestsim.running.store import Store
 from nestsim.scenario import Scenario, load_scenario
 from tests import failures

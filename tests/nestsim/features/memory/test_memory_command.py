@@ -15,8 +15,8 @@ from nestsim.evaluate.evaluator import build_workload
 from nestsim.features.memory.document import memory_document
 from nestsim.features.memory.job import memory_job
 from nestsim.features.validation.case import read_case
-from nestsim.features.validation.measured import measured_memory, published_measurements
 from nestsim.features.validation.predict import Predictor
+from nestsim.features.validation.runner import measured_memory, published_measurements
 from nestsim.scenario import load_scenario
 from planner.memory.account import MemoryJob, MemoryLimits
 from planner.step.memory import memory_of_stage

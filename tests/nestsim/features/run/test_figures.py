@@ -9,8 +9,8 @@ import pytest
 from nestsim.document.parts import Document
 from nestsim.document.sheet import draw_document, has_picture
 from nestsim.evaluate.results import JobResult
+from nestsim.features.run.command import PICTURES
 from nestsim.features.run.document import run_document
-from nestsim.features.run.files import PICTURES
 from nestsim.features.run.record import reported_candidate
 from nestsim.features.run.timeline_picture import _shades, draw_timeline
 from tests import failures
@@ -35,13 +35,14 @@ JOBS = {
 }
 
 
+SHOWN = [name.removeprefix("figures/") for name in PICTURES]
 DOCUMENTS = {id(job): run_document(job) for job in JOBS.values()}
 
 
 def part_of(job: JobResult, name: str) -> Document:
     """Return what a picture of a run shows."""
     document = DOCUMENTS.get(id(job)) or run_document(job)
-    return document.with_figures(*PICTURES[name])
+    return document.with_figures(*PICTURES[f"figures/{name}"])
 
 
 def drawing(name: str) -> Callable[[JobResult, Path], None]:
@@ -50,7 +51,7 @@ def drawing(name: str) -> Callable[[JobResult, Path], None]:
 
 FIGURES: dict[str, Callable[[JobResult, Path], None]] = {
     "timeline": lambda job, path: draw_timeline(best_of(job), path),
-    **{name: drawing(name) for name in PICTURES},
+    **{name: drawing(name) for name in SHOWN},
 }
 DRAWN = [
     pytest.param(name, job, id=f"{name} of {title}")

@@ -9,9 +9,13 @@ from estimators.layers.work import Degrees
 from estimators.software import IDEAL
 from nestsim.features.validation.case import read_case, read_stage
 from nestsim.features.validation.columns import Measurements, RowRefusedError
-from nestsim.features.validation.measured import counted, published_measurements
 from nestsim.features.validation.predict import CLEARLY, Predictor
-from nestsim.features.validation.runner import score_memory, validate
+from nestsim.features.validation.runner import (
+    counted,
+    published_measurements,
+    score_memory,
+    validate,
+)
 from nestsim.features.validation.stages import with_notes_of_run
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan

@@ -8,7 +8,7 @@ import pytest
 from nestsim.features.validation.case import read_case
 from nestsim.features.validation.columns import RowRefusedError, read_measurements
 from nestsim.features.validation.document import NUMBERS
-from nestsim.features.validation.measured import TABLES, published_measurements
+from nestsim.features.validation.runner import TABLES, published_measurements
 from tests import failures
 
 ROOT = Path(__file__).parents[4]

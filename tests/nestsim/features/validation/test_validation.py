@@ -11,9 +11,8 @@ from nestsim.features.validation.columns import (
     RowRefusedError,
     read_measurements,
 )
-from nestsim.features.validation.measured import GIB, measured_time
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.runner import validate
+from nestsim.features.validation.runner import GIB, measured_time, validate
 from nestsim.scenario import load_scenario
 from nestsim.scenario.editing import toml_text
 from tests import failures
