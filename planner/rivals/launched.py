@@ -23,12 +23,12 @@ from estimators.training import Sizes
 from planner.frameworks.rules import LaunchRules
 from planner.plans.build import with_algorithms
 from planner.rivals.protocol import (
-    Planner,
     PlannerOutcome,
     fits,
     priced_best_first,
     too_little_memory,
 )
+from planner.search.candidates import CandidateSet
 from planner.search.launchable import (
     BrokenRule,
     block_counts,
@@ -43,7 +43,7 @@ from planner.search.space import Configuration, Inner, SearchSpec, configuration
 from planner.step.execution import Workload
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
 from planner.step.schedules import SCHEDULES
-from planner.work import Work
+from planner.work import Progress, Work
 from topologies import Network
 
 T = TypeVar("T")
@@ -127,11 +127,29 @@ class Launcher:
             return None
         for written in self._written(self.space, plan):
             if self.fits(written) and not self.breaches(written):
-                auto = replace(
-                    written, gradient_algorithm="auto", tensor_algorithm="auto"
-                )
-                return with_algorithms(self.network, self.workload, auto)
+                return self.with_cheapest_algorithms(written)
         return None
+
+    def with_cheapest_algorithms(self, plan: Plan) -> Plan:
+        """Return a plan whose collectives take the algorithms that are cheapest."""
+        auto = replace(plan, gradient_algorithm="auto", tensor_algorithm="auto")
+        return with_algorithms(self.network, self.workload, auto)
+
+    def candidates(
+        self, work: Work | None = None, progress: Progress | None = None
+    ) -> CandidateSet:
+        """Return those configurations of the space that the framework can launch.
+
+        Parameters are those of `CandidateSet.enumerate`.
+        """
+        return CandidateSet.enumerate(
+            self.network,
+            self.workload,
+            self.spec,
+            work=work,
+            kept=self._launchable_sizes,
+            progress=progress,
+        )
 
     def first_launched(
         self, proposed: Iterable[tuple[T, Plan]]
@@ -168,7 +186,6 @@ class Launcher:
 
     def outcome(
         self,
-        planner: Planner,
         work: Work,
         proposed: tuple[float, Plan] | None,
         why_not: str,
@@ -180,8 +197,8 @@ class Launcher:
 
         Parameters
         ----------
-        planner, work
-            Who looked, and what it spent.
+        work
+            What the search spent.
         proposed
             Time of a step by its own model [s], and the plan as it is launched; None if
             there is none.
@@ -192,12 +209,9 @@ class Launcher:
         """
         plans = () if proposed is None else (proposed[1],)
         return PlannerOutcome(
-            planner=planner.name,
             plans=priced_best_first(self.network, self.workload, plans),
             belief=math.nan if proposed is None else proposed[0],
-            sees=planner.sees,
             spent=work.total(),
-            search_time=work.elapsed,
             evaluations=evaluations,
             why_not="" if plans else why_not,
             notes=(*(note for plan in plans for note in self.notes(plan)), *notes),
@@ -236,7 +250,7 @@ class Launcher:
         within = [] if self.space is None else self.space.zero_stages(pp, sizes)
         return tuple(within) or tuple(sorted(self.spec.zero_stages))
 
-    def launchable_sizes(self, inner: tuple[Inner, ...]) -> tuple[Inner, ...]:
+    def _launchable_sizes(self, inner: tuple[Inner, ...]) -> tuple[Inner, ...]:
         """Return those configurations that the framework can launch; all if free."""
         if self.space is None:
             return inner

@@ -47,9 +47,8 @@ References
    stage on.
 """
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
@@ -59,13 +58,14 @@ from estimators.layers.work import Degrees
 from estimators.training import Sizes
 from planner.cost.choices import RECOMPUTE_MODES
 from planner.cost.objective import PricedPlan
-from planner.plans.build import build_plan, with_algorithms
+from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.rivals.launched import Launcher
 from planner.rivals.protocol import (
     NO_SIZES,
+    Planner,
     PlannerOutcome,
-    PlannerSettings,
+    PlanRequest,
     priced_best_first,
     too_little_memory,
 )
@@ -83,7 +83,6 @@ from planner.work import (
     PRICED_DEVICES,
     STEP,
     LimitReachedError,
-    Progress,
     Work,
     stopped_sentence,
 )
@@ -126,40 +125,22 @@ class Proposal(NamedTuple):
         return self.plans[0].plan if self.plans else None
 
 
-@dataclass(frozen=True, slots=True)
-class Manual:
+class Manual(Planner):
     """Takes the cheapest of the few plans that rules of thumb leave."""
 
-    name: str = "manual"
-    """Name of the planner."""
-
-    sees: str = (
+    name = "manual"
+    sees = (
         "The size of a node, which tensor parallelism stays inside, and the price of "
         "the few plans that its rules leave."
     )
-    """What the planner sees of the network, in one sentence."""
 
-    def find(
-        self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
-        settings: PlannerSettings,
-        *,
-        progress: Progress | None = None,
-    ) -> PlannerOutcome:
+    def answer(self, request: PlanRequest) -> PlannerOutcome:
         """Return the plan of the recipe, if one fits."""
-        work = settings.allowance(spec)
-        if progress is not None:
-            progress("manual: search", None)
-        proposal = propose(network, workload, spec, work)
+        request.report("manual: search")
+        proposal = propose(*request.problem, request.work)
         return PlannerOutcome(
-            planner=self.name,
-            plans=proposal.plans[: spec.keep_best],
-            belief=math.nan,
-            sees=self.sees,
-            spent=work.total(),
-            search_time=work.elapsed,
+            plans=proposal.plans[: request.spec.keep_best],
+            spent=request.work.total(),
             evaluations=proposal.num_tried,
             why_not=proposal.why_not,
             refused=proposal.refused,
@@ -508,8 +489,7 @@ class _Recipe:
             self.work.spend(PLAN + self.network.num_devices // PRICED_DEVICES)
             plan = build_plan(self.network, self.workload, written)
             if self.launcher.takes(plan):
-                auto = replace(plan, gradient_algorithm="auto", tensor_algorithm="auto")
-                return with_algorithms(self.network, self.workload, auto)
+                return self.launcher.with_cheapest_algorithms(plan)
         self._last = written
         return None
 

@@ -19,11 +19,8 @@ from estimators.layers.work import Degrees
 from planner.cost.choices import RECOMPUTE_MODES
 from planner.rivals.alpa.meshes import LogicalMesh, MeshCase, Submesh, TwoLevelMesh
 from planner.rivals.alpa.stages import MixedSplit, StageCosts, StageModel, mixed_split
-from planner.search.space import (
-    SearchSpec,
-    divisors,
-    sequence_parallel,
-)
+from planner.rivals.protocol import allows
+from planner.search.space import SearchSpec, divisors, sequence_parallel
 from planner.step.execution import Workload
 from planner.work import LimitReachedError, Work
 from topologies.arrays import FloatArray, IntArray
@@ -72,7 +69,7 @@ class MeshChoices(NamedTuple):
             if (
                 left
                 or pp > num_units
-                or not _allows(self.spec.pipeline_model_parallel_sizes, pp)
+                or not allows(self.spec.pipeline_model_parallel_sizes, pp)
             ):
                 continue
             for mesh, plan in self._plan_meshes(submesh):
@@ -112,7 +109,7 @@ class MeshChoices(NamedTuple):
 
     def _allows_mesh(self, mesh: LogicalMesh, plan: str) -> bool:
         sizes = _sizes(mesh, plan)
-        return _allows(self.spec.tensor_model_parallel_sizes, sizes.tp) and _allows(
+        return allows(self.spec.tensor_model_parallel_sizes, sizes.tp) and allows(
             self.spec.data_parallel_sizes, sizes.dp
         )
 
@@ -147,7 +144,7 @@ class MeshChoices(NamedTuple):
             if mesh.has_free_batch and mesh.first.size == 1:
                 continue
             tps = self.spec.tensor_model_parallel_sizes
-            if mesh.has_free_batch and not _allows(tps, mesh.first.size):
+            if mesh.has_free_batch and not allows(tps, mesh.first.size):
                 continue
             plan = ""
             if not mesh.has_free_batch and not self._allows_mesh(mesh, "tensor"):
@@ -166,10 +163,6 @@ def _sizes(mesh: LogicalMesh, plan: str) -> PlanSizes:
     if plan == "data":
         return PlanSizes(1, first * second, 1, 1, 1)
     return PlanSizes(1, first, second, 1, 1)
-
-
-def _allows(sizes: tuple[int, ...] | None, size: int) -> bool:
-    return sizes is None or size in sizes
 
 
 MOST_FREEDOM = 4_000_000

@@ -45,6 +45,7 @@ References
 .. [2] Rajbhandari et al., "ZeRO", SC 2020.
 """
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -271,15 +272,17 @@ def hidden_states(case: MeshCase) -> tuple[tuple[int, int], ...]:
         (x, y)
         for x in (outer if first.size > 1 else [WHOLE])
         for y in (inner if second.size > 1 else [WHOLE])
-        if _divides_batch(case, (x, y))
+        if _divides_batch(case, x == BATCH, y == BATCH)
     )
 
 
-def _divides_batch(case: MeshCase, states: tuple[int, int]) -> bool:
-    parts = 1
-    for axis, state in zip(case.mesh.axes, states, strict=True):
-        parts *= axis.size if state == BATCH else 1
-    return case.sequences % parts == 0
+def _divides_batch(case: MeshCase, *splits: bool) -> bool:
+    """Tell whether the axes that split the batch divide a microbatch's sequences."""
+    sizes = zip(case.mesh.axes, splits, strict=True)
+    return (
+        case.sequences % math.prod(axis.size for axis, is_split in sizes if is_split)
+        == 0
+    )
 
 
 def operator_strategies(
@@ -290,18 +293,11 @@ def operator_strategies(
     outer = _first_axis(spec, operator, case) if first.size > 1 else ["replicated"]
     inner = _second_axis(spec, operator, case) if second.size > 1 else ["replicated"]
     return tuple(
-        OperatorStrategy(one, two)
-        for one in outer
-        for two in inner
-        if _splits_batch(case, one, two)
+        OperatorStrategy(x, y)
+        for x in outer
+        for y in inner
+        if _divides_batch(case, x in SHARES_BATCH, y in SHARES_BATCH)
     )
-
-
-def _splits_batch(case: MeshCase, one: str, two: str) -> bool:
-    parts = 1
-    for axis, strategy in zip(case.mesh.axes, (one, two), strict=True):
-        parts *= axis.size if strategy in SHARES_BATCH else 1
-    return case.sequences % parts == 0
 
 
 def _first_axis(

@@ -46,10 +46,7 @@ from planner.rivals.alpa.meshes import MeshCase, TwoLevelMesh
 from planner.rivals.alpa.sharding import operator_parameters
 from planner.rivals.alpa.stages import StageModel, uniform_split
 from planner.rivals.launched import MOST_TRIED, Launcher
-from planner.rivals.protocol import (
-    PlannerOutcome,
-    PlannerSettings,
-)
+from planner.rivals.protocol import Planner, PlannerOutcome, PlanRequest, allows
 from planner.search.device_kinds import least_memory
 from planner.search.space import SearchSpec, sequence_parallel
 from planner.step.execution import Workload
@@ -80,46 +77,33 @@ class UniformPlan(NamedTuple):
     """Mesh of its stages."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alpa:
+class Alpa(Planner):
     """Shards operator by operator, on two links of one speed each."""
 
-    name: str = "alpa"
-    """Name of the planner."""
-
-    sees: str = (
+    name = "alpa"
+    sees = (
         "A mesh of two levels: latency and bandwidth of level 0 inside a node and of "
         "the next one between nodes, for each axis of a stage's devices; no transfers "
         "between stages, no oversubscription."
     )
-    """What the planner sees of the network, in one sentence."""
 
-    def find(
-        self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
-        settings: PlannerSettings,
-        *,
-        progress: Progress | None = None,
-    ) -> PlannerOutcome:
+    def answer(self, request: PlanRequest) -> PlannerOutcome:
         """Return the best plan of the programs that fits."""
-        work = settings.allowance(spec)
-        if progress is not None:
-            progress("alpa: search", None)
-        search = AlpaSearch.of(network, workload, spec, work)
-        why_not = _refusal(workload, spec)
+        request.report("alpa: search")
+        work = request.work
+        search = AlpaSearch.of(*request.problem, work)
+        why_not = _refusal(request.workload, request.spec)
         chosen = None
         for recompute in search.choices.recompute_modes() if not why_not else ():
             search.look(recompute)
             chosen, why_not = search.first_fitting()
             if chosen is not None or work.stopped_by:
                 break
-        notes = () if chosen is None else search.notes(chosen[0], progress)
+        notes = () if chosen is None else search.notes(chosen[0], request.progress)
         proposed = None if chosen is None else (chosen[0].price, chosen[1])
         number = search.num_priced
         outcome = search.launcher.outcome(
-            self, work, proposed, why_not, evaluations=number, notes=notes
+            work, proposed, why_not, evaluations=number, notes=notes
         )
         statistics = {f"plans priced by {self.name}": number, **search.model.solved}
         return replace(outcome, statistics=statistics)
@@ -287,8 +271,8 @@ def _refusal(workload: Workload, spec: SearchSpec) -> str:
     """Say what of a problem Alpa has no way with; empty if nothing."""
     if not workload.graph.layers or not workload.chain[1]:
         return "Model: it needs the traced operators of a chain of blocks."
-    if 1 not in (spec.virtual_pipeline_model_parallel_sizes or (1,)):
+    if not allows(spec.virtual_pipeline_model_parallel_sizes, 1):
         return "Schedule: it knows 1F1B without virtual stages only."
-    if 1 not in (spec.context_parallel_sizes or (1,)):
+    if not allows(spec.context_parallel_sizes, 1):
         return "Devices: it knows no context parallelism."
     return ""

@@ -34,7 +34,7 @@ References
 .. [2] Huangfu and Hall, "Parallelizing the dual revised simplex method", 2018: HiGHS.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple
@@ -151,12 +151,7 @@ def pinned(program: ShardingProgram, entering: int, leaving: int) -> ShardingPro
         node = nodes[place]
         away = np.arange(len(node.cost)) != state
         nodes[place] = node._replace(cost=np.where(away, np.inf, node.cost))
-    return ShardingProgram(
-        nodes=tuple(nodes),
-        edges=program.edges,
-        entrance=program.entrance,
-        leave=program.leave,
-    )
+    return replace(program, nodes=tuple(nodes))
 
 
 class _Link(NamedTuple):

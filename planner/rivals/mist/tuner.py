@@ -31,6 +31,7 @@ from planner.rivals.mist.stage_costs import (
     Strategies,
     strategy_space,
 )
+from planner.rivals.protocol import allows
 from planner.step.plan import Offload
 from planner.work import Work
 from topologies.arrays import FloatArray, IntArray
@@ -205,10 +206,10 @@ class Tuner:
             mesh = _stage_mesh(whole, num_stages)
             if mesh is None or mesh.size % t or mesh.devices % t:
                 continue
-            if not _allows(space.stage_counts, num_stages):
+            if not allows(space.stage_counts, num_stages):
                 continue
             replicas = mesh.size // t
-            if not _allows(space.replica_counts, replicas):
+            if not allows(space.replica_counts, replicas):
                 continue
             for b in sorted(space.micro_batch_sizes):
                 steps, left = divmod(space.global_batch_size, b * replicas)
@@ -391,10 +392,6 @@ def _stage_mesh(whole: Mesh, num_stages: int) -> Mesh | None:
     if left or not devices or whole.devices % devices:
         return None
     return Mesh(1, devices)
-
-
-def _allows(listed: tuple[int, ...] | None, value: int) -> bool:
-    return listed is None or value in listed
 
 
 NUM_SAMPLES = 30
