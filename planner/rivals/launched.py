@@ -87,12 +87,7 @@ class Launcher:
                 rules=spec.rules,
                 num_devices=network.num_devices,
             )
-        facts = LaunchFacts.of(
-            workload,
-            network.num_devices,
-            idle_devices=spec.idle_devices,
-            network=network,
-        )
+        facts = LaunchFacts.of(workload, network, idle_devices=spec.idle_devices)
         return cls(
             network=network, workload=workload, spec=spec, space=space, facts=facts
         )

@@ -262,14 +262,7 @@ class CandidateSet:
         work = Work() if work is None else work
         tell = progress or _silent
         tell("search: list the space", None)
-        inner, dropped = inner_configurations(
-            workload.graph.spec,
-            spec,
-            num_devices=network.num_devices,
-            chain=workload.chain,
-            global_batch_size=workload.training.global_batch_size,
-            within_data=workload.software.experts_within_data,
-        )
+        inner, dropped = inner_configurations(workload, spec, network.num_devices)
         inner = inner if kept is None else kept(inner)
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}

@@ -10,7 +10,6 @@ import numpy as np
 
 from estimators.layers.work import Degrees
 from planner.cost.choices import (
-    HostCosts,
     MemoryChoice,
     choice_columns,
     goes_with,
@@ -22,7 +21,6 @@ from planner.cost.rates import (
     PlacementRates,
     PricedGrid,
     StageRates,
-    widest_overlap,
 )
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LaunchRules
@@ -205,13 +203,8 @@ class LaunchableCandidates:
             workload=workload, spec=spec, rules=rules, num_devices=network.num_devices
         )
         families, dropped = space.families()
-        bounds = ReplayBounds(
-            workload=workload,
-            by_layer=by_layer,
-            memory=most_memory(workload, spec.memory_reserve),
-            hosts=HostCosts.of(network, workload),
-            widest_overlap=widest_overlap(network),
-        )
+        memory = most_memory(workload, spec.memory_reserve)
+        bounds = ReplayBounds.of(network, workload, by_layer=by_layer, memory=memory)
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
         first: list[FloatArray] = [np.zeros(0)]
@@ -413,12 +406,8 @@ class LaunchableCandidates:
         """Tell whether a plan that somebody made keeps the rules, where they hold."""
         if not self.spec.launchable:
             return True
-        facts = LaunchFacts.of(
-            self.workload,
-            self.network.num_devices,
-            idle_devices=self.spec.idle_devices,
-            network=self.network,
-        )
+        idle = self.spec.idle_devices
+        facts = LaunchFacts.of(self.workload, self.network, idle_devices=idle)
         return not broken_rules(plan, self.rules, facts)
 
     def is_searched(self, plan: Plan) -> bool:

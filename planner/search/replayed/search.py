@@ -30,10 +30,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from planner.cost.choices import HostCosts
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
-from planner.cost.rates import widest_overlap
 from planner.search.best_first import LEFT, search
 from planner.search.bounds import Relaxation, best_group_rates
 from planner.search.replayed.bounds import ReplayBounds
@@ -579,22 +577,9 @@ def search_beyond(
 
 def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float:
     """Return what the mean stage works at least, in any configuration [s]."""
-    inner, _ = inner_configurations(
-        workload.graph.spec,
-        spec,
-        num_devices=network.num_devices,
-        chain=workload.chain,
-        global_batch_size=workload.training.global_batch_size,
-        within_data=workload.software.experts_within_data,
-    )
+    inner, _ = inner_configurations(workload, spec, network.num_devices)
     relaxation = Relaxation.of(network)
-    bounds = ReplayBounds(
-        workload=workload,
-        by_layer=True,
-        memory=np.inf,
-        hosts=HostCosts.of(network, workload),
-        widest_overlap=widest_overlap(network),
-    )
+    bounds = ReplayBounds.of(network, workload, by_layer=True, memory=np.inf)
     rules = spec.rules
     pairs = rules is not None and (
         rules.overlap_expert_parallel
