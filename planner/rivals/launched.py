@@ -217,25 +217,27 @@ class Launcher:
         """Say which rules the planner's own first plan breaks, if it breaks any."""
         if self.space is None or not self.refused:
             return ()
-        own = self.refused[0]
-        found = "; ".join(f"{one.rule} ({one.found})" for one in self.breaches(own))
-        alike = configuration_of(own) == configuration_of(proposed)
+        first = self.refused[0]
+        broken = "; ".join(
+            f"{breach.rule} ({breach.found})" for breach in self.breaches(first)
+        )
+        alike = configuration_of(first) == configuration_of(proposed)
         instead = (
             "the plan is of the same sizes" if alike else "the plan is another one"
         )
         framework = self.space.rules.framework
         return (
-            f"its own plan breaks rules of {framework}: {found}; {instead}, and keeps "
+            f"its own plan breaks rules of {framework}: {broken}; {instead}, and keeps "
             "them.",
         )
 
     def why_not(self, number: int) -> str:
         """Say that none of so many plans fits and can be launched."""
         assert self.space is not None
-        found = ", ".join(one.rule for one in self.breaches(self.refused[0]))
+        broken = ", ".join(breach.rule for breach in self.breaches(self.refused[0]))
         return (
             f"Rules of {self.space.rules.framework}: none of {number} plans fits and "
-            f"can be launched; the first that fits breaks {found}."
+            f"can be launched; the first that fits breaks {broken}."
         )
 
     def zero_stages(
@@ -252,10 +254,10 @@ class Launcher:
         known: dict[Configuration, set[tuple[int, int]]] = {}
         for family in self.space.families()[0]:
             for index in np.flatnonzero(family.pairs == 0).tolist():
-                one = family.configuration(index)
-                shape = one._replace(pp=0, dp=0)
-                known.setdefault(shape, set()).add((one.pp, one.dp))
-        found = []
+                configuration = family.configuration(index)
+                shape = configuration._replace(pp=0, dp=0)
+                known.setdefault(shape, set()).add((configuration.pp, configuration.dp))
+        launchable = []
         for item in inner:
             shape = item.configuration(0)._replace(pp=0, dp=0)
             allowed = known.get(shape, set())
@@ -267,8 +269,8 @@ class Launcher:
                 dtype=np.bool_,
             )
             if kept.any():
-                found.append(item._replace(pp=item.pp[kept], dp=item.dp[kept]))
-        return tuple(found)
+                launchable.append(item._replace(pp=item.pp[kept], dp=item.dp[kept]))
+        return tuple(launchable)
 
     def _refuse(self, plan: Plan) -> None:
         if not self.refused:
@@ -277,13 +279,13 @@ class Launcher:
     def _written(self, space: LaunchableSpace, plan: Plan) -> Iterator[Plan]:
         """Yield plans of the same sizes that may be launched, best first."""
         sizes = configuration_of(plan)
-        own = np.array(block_counts(plan, self.facts.is_block))
+        plan_counts = np.array(block_counts(plan, self.facts.is_block))
         schedule = plan.schedule
         if sizes.pp > 1:
             schedule = space.rules.usual_schedule(sizes.v) or schedule
 
         def distance(counts: tuple[int, ...]) -> int:
-            return int(np.abs(own - np.array(counts)).sum())
+            return int(np.abs(plan_counts - np.array(counts)).sum())
 
         nearest = sorted(space.layouts(sizes.pp, sizes.v), key=distance)[:_NEAREST]
         if not nearest:
@@ -342,10 +344,10 @@ class Launcher:
         can = space.zero_stages(pp, configuration_of(plan))
         zeros = sorted({stage.zero_stage for stage in plan.stages} & {*can}) or can[:1]
         keeps = [
-            *(one for one in {s.offload for s in plan.stages} if one != NO_OFFLOAD),
+            *(kept for kept in {s.offload for s in plan.stages} if kept != NO_OFFLOAD),
             NO_OFFLOAD,
         ]
-        keeps = [one for one in keeps if one in space.offloads(pp)]
+        keeps = [kept for kept in keeps if kept in space.offloads(pp)]
         whole = plan.parallel.data_parallel_size * plan.parallel.context_parallel_size
 
         def saving(

@@ -382,20 +382,20 @@ class _Recipe:
         num_blocks, pp = self.workload.chain[1], sizes.pp
         allowed = self.spec.virtual_pipeline_model_parallel_sizes
         plain = [] if allowed and 1 not in allowed else [_layout(num_blocks, pp, 1)]
-        found = [layout for layout in plain if layout is not None]
+        whole = [layout for layout in plain if layout is not None]
         if pp < 2 or m % pp:
-            return found
+            return whole
         if self.spec.recompute == ("stage",):
-            return found
+            return whole
         chunked = [
             layout
             for v in sorted(allowed or range(2, num_blocks + 1))
             if v > 1 and (layout := _layout(num_blocks, pp, v)) is not None
         ]
         if plain and (pp - 1) / m <= SMALL_BUBBLE:
-            return found or chunked[:1]
+            return whole or chunked[:1]
         too_few = [item for item in chunked if (pp - 1) / (m * item.v) > SMALL_BUBBLE]
-        return found + chunked[: len(too_few) + 1][::-1]
+        return whole + chunked[: len(too_few) + 1][::-1]
 
     def _fitting(self, group: list[Sizes], recompute: str) -> list[tuple[Sizes, Plan]]:
         """Return which sizes of one rank fit with the smallest micro-batch.
@@ -413,11 +413,13 @@ class _Recipe:
                 key = sizes.tp, sizes.cp, sizes.pp
                 fitting.setdefault(key, []).append((sizes, plan))
         kept = []
-        for (tp, cp, _), found in fitting.items():
+        for (tp, cp, _), alternatives in fitting.items():
             near = [
-                item for item in found[1:] if self._span(tp, cp, item[0].ep) <= node
+                item
+                for item in alternatives[1:]
+                if self._span(tp, cp, item[0].ep) <= node
             ]
-            kept += [found[0], *near[-1:]]
+            kept += [alternatives[0], *near[-1:]]
         return kept
 
     def _first_that_fits(

@@ -344,9 +344,9 @@ class _Walks:
         for step in range(1, self.settings.budget + 1):
             self.work.spend(STEP)
             limit = self._limit(time, rng)
-            found = self._step(now, limit, rng)
-            if found is not None:
-                now, time = found
+            accepted = self._step(now, limit, rng)
+            if accepted is not None:
+                now, time = accepted
             if time < best_time:
                 best, best_time = now, time
             if step % span == 0:
@@ -391,8 +391,8 @@ class _Walks:
 
     def _settled(self, state: WalkState) -> WalkState | None:
         """Return a state whose choices fit, as the framework would have it."""
-        found = self.space.settled(*state)
-        return None if found is None else self.space.launched(found, state)
+        settled = self.space.settled(*state)
+        return None if settled is None else self.space.launched(settled, state)
 
     def _accept(self, state: WalkState, value: float) -> float:
         """Remember a state if it is the best of its configuration; return its time."""
@@ -481,8 +481,8 @@ def _start_state(
             None,
         )
     if settings.init == "dp":
-        found = _data_parallel(space)
-        return found if found is not None and space.keeps_rules(found) else None
+        start = _data_parallel(space)
+        return start if start is not None and space.keeps_rules(start) else None
     return None
 
 
@@ -503,9 +503,7 @@ def _data_parallel(space: Walkable) -> WalkState | None:
 
 def _best(walks: _Walks, spec: SearchSpec) -> list[WalkState]:
     """Return the best states of the k best configurations."""
-    ranked = sorted(
-        walks.best.values(), key=lambda found: (found[0], found[1].configuration)
-    )
+    ranked = sorted(walks.best.values(), key=lambda pair: (pair[0], pair[1][0]))
     return [state for _, state in ranked[: spec.keep_best]]
 
 

@@ -171,7 +171,7 @@ class Exhaustive(Planner):
         candidates = launcher.candidates(work, request.progress)
         _check_size(candidates, request)
         prices = ChainPrices(candidates=candidates)
-        found: list[_BestSplit] = []
+        splits: list[_BestSplit] = []
         evaluations, looked = 0, 0
         for index in range(len(candidates)):
             request.report(
@@ -190,8 +190,8 @@ class Exhaustive(Planner):
             looked += 1
             if best is not None:
                 work.note_plan()
-                found = sorted([*found, best], key=lambda f: f[:2])[: spec.keep_best]
-        written = (launcher.launched(best.plan) for best in found)
+                splits = sorted([*splits, best], key=lambda f: f[:2])[: spec.keep_best]
+        written = (launcher.launched(best.plan) for best in splits)
         kept = [plan for plan in written if plan is not None]
         plans = priced_best_first(request.network, request.workload, kept)
         return PlannerOutcome(

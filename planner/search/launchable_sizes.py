@@ -275,8 +275,8 @@ def _context(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Brea
         and facts.has_latent_attention
         and not rules.exchanges_latent_attention
     ):
-        found = f"heads of latent attention exchanged by {ranks} ranks"
-        yield "context_parallelism", found, "a ring, or gathered keys and values"
+        exchanged = f"heads of latent attention exchanged by {ranks} ranks"
+        yield "context_parallelism", exchanged, "a ring, or gathered keys and values"
         return
     copies = rules.copies_exchanged_groups and ranks % groups == 0
     if groups % ranks and not copies:

@@ -76,12 +76,14 @@ class MeshChoices(NamedTuple):
                 sizes = _sizes(mesh, plan)._replace(pp=pp)
                 for ep in self._expert_sizes(mesh.first.size):
                     for b in self.spec.micro_batches:
-                        found = sizes._replace(ep=ep, b=b)
-                        if batch % (b * found.dp) or not self._is_possible(found):
+                        candidate = sizes._replace(ep=ep, b=b)
+                        if batch % (b * candidate.dp) or not self._is_possible(
+                            candidate
+                        ):
                             continue
-                        sequences = b * found.dp
+                        sequences = b * candidate.dp
                         yield (
-                            found,
+                            candidate,
                             MeshCase(
                                 mesh,
                                 sequences,
@@ -236,19 +238,19 @@ class Freedom(NamedTuple):
 
     def note(self, price: float, likely: int) -> str:
         """Say what one mesh for all stages costs against a mesh for each."""
-        found = self.best(price, likely)
-        gain = 0.0 if found.split is None else price / found.time - 1.0
-        limit = "" if found.is_exact else " that was looked at"
+        free = self.best(price, likely)
+        gain = 0.0 if free.split is None else price / free.time - 1.0
+        limit = "" if free.is_exact else " that was looked at"
         if gain < SMALLEST_GAIN:
             return (
                 f"by its own model no mesh for each stage{limit} is faster than one "
                 f"mesh for all by {SMALLEST_GAIN:.1%} or more, however operators are "
                 "sharded."
             )
-        least = "" if found.is_exact else "at least "
+        least = "" if free.is_exact else "at least "
         return (
             "by its own model a mesh for each stage and shardings for each operator, "
-            f"which no plan here can say, would take {format_duration(found.time)} "
+            f"which no plan here can say, would take {format_duration(free.time)} "
             f"instead of {format_duration(price)}: the restriction costs {least}"
             f"{gain:.1%}."
         )

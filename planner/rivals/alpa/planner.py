@@ -186,11 +186,11 @@ class AlpaSearch:
             self.work.count(PLAN + self.network.num_devices // PRICED_DEVICES)
             yield uniform, self.plan(uniform)
 
-    def plan(self, found: UniformPlan) -> Plan:
+    def plan(self, uniform: UniformPlan) -> Plan:
         """Write one of its plans out, each stage on consecutive devices."""
-        spec, sizes = self.choices.spec, found.sizes
+        spec, sizes = self.choices.spec, uniform.sizes
         zero = min(spec.zero_stages)
-        if 3 in spec.zero_stages and self._shards_weights(found):
+        if 3 in spec.zero_stages and self._shards_weights(uniform):
             zero = 3
         return build_plan(
             self.network,
@@ -202,19 +202,19 @@ class AlpaSearch:
                 data_parallel_size=sizes.dp,
                 expert_model_parallel_size=sizes.ep,
                 sequence_parallel=sequence_parallel(spec, sizes.tp),
-                num_layers_per_pipeline_stage=tuple(np.diff(found.cuts).tolist()),
-                recompute=found.case.recompute,
+                num_layers_per_pipeline_stage=tuple(np.diff(uniform.cuts).tolist()),
+                recompute=uniform.case.recompute,
                 zero_stage=zero if sizes.dp > 1 else min(spec.zero_stages),
             ),
         )
 
-    def _shards_weights(self, found: UniformPlan) -> bool:
+    def _shards_weights(self, uniform: UniformPlan) -> bool:
         """Tell whether the first stage shards most of its weights over replicas."""
-        if found.sizes.dp == 1:
+        if uniform.sizes.dp == 1:
             return False
         graph = self.choices.workload.graph
         sharded = whole = 0
-        for kind, chosen in self.model.strategies(found.case, 0, found.cuts[1] - 1):
+        for kind, chosen in self.model.strategies(uniform.case, 0, uniform.cuts[1] - 1):
             layer = graph.layers[kind]
             for operator, name in zip(layer.operators, chosen, strict=True):
                 count = operator_parameters(layer, operator)
@@ -239,24 +239,24 @@ class AlpaSearch:
         )
 
     def notes(
-        self, found: UniformPlan, progress: Progress | None = None
+        self, uniform: UniformPlan, progress: Progress | None = None
     ) -> tuple[str, ...]:
         """Say how a block is sharded, and what one mesh for all stages costs."""
         if self.work.stopped_by:
             return ()
         if progress is not None:
             progress("alpa: any mesh for each stage", None)
-        freedom = Freedom.of(self.choices, self.model, found.case.recompute)
-        note = freedom.note(found.price, found.case.sequences)
+        freedom = Freedom.of(self.choices, self.model, uniform.case.recompute)
+        note = freedom.note(uniform.price, uniform.case.sequences)
         self.work.count(freedom.model.work.spent)
-        return (*self._shardings(found), note)
+        return (*self._shardings(uniform), note)
 
-    def _shardings(self, found: UniformPlan) -> tuple[str, ...]:
+    def _shardings(self, uniform: UniformPlan) -> tuple[str, ...]:
         """Say how the weights of the first block are split over tensor ranks."""
-        if found.sizes.tp == 1:
+        if uniform.sizes.tp == 1:
             return ()
         graph = self.choices.workload.graph
-        layers = self.model.strategies(found.case, 0, found.cuts[1] - 1)
+        layers = self.model.strategies(uniform.case, 0, uniform.cuts[1] - 1)
         first = graph.names.index("block 0")
         operators = graph.layers[graph.kinds[first]].operators
         split = ", ".join(

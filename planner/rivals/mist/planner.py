@@ -81,11 +81,11 @@ class Mist(Planner):
         request.report("mist: search")
         launcher = Launcher.of(*request.problem)
         search = _MistSearch(*request.problem, request.work, launcher)
-        found, why_not = None, search.refusal()
+        proposed, why_not = None, search.refusal()
         if not why_not:
-            found, why_not = search.first_fitting()
+            proposed, why_not = search.first_fitting()
         return launcher.outcome(
-            search.work, found, why_not, evaluations=search.num_looked_at
+            search.work, proposed, why_not, evaluations=search.num_looked_at
         )
 
 
@@ -129,14 +129,14 @@ class _MistSearch:
         The time is in seconds.
         """
         try:
-            found, why_not = self.launcher.first_launched(self._proposals())
+            fitting, why_not = self.launcher.first_launched(self._proposals())
         except LimitReachedError:
             looked_at = f"{self.num_looked_at:,} sizes"
             return None, stopped_sentence(self.work.total(), looked_at)
-        if found is None:
+        if fitting is None:
             return None, why_not or self._why_not()
         self.work.note_plan()
-        return (found[0], self.launcher.with_cheapest_algorithms(found[1])), ""
+        return (fitting[0], self.launcher.with_cheapest_algorithms(fitting[1])), ""
 
     def _proposals(self) -> Iterator[tuple[float, Plan]]:
         """Yield the plans of all shares of the memory, those of each best first."""

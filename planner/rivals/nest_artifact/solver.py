@@ -77,13 +77,13 @@ def solve(instance: NestInstance) -> NestSolution:
     plan: PricedSplit | None = None
     best, chosen = math.inf, None
     for t, chain in instance.chains.items():
-        found = _best_split(instance, chain, zero=zeros[t], cutoff=best)
-        if found is not None:
-            best, chosen = found.value, (t, found)
+        split = _best_split(instance, chain, zero=zeros[t], cutoff=best)
+        if split is not None:
+            best, chosen = split.value, (t, split)
     if chosen is not None:
-        t, found = chosen
+        t, split = chosen
         costs = ArtifactCosts(instance, instance.chains[t], zero=zeros[t])
-        plan = price_split(costs, found.bounds, found.data)
+        plan = price_split(costs, split.bounds, split.data)
         assert math.isclose(plan.time_per_batch, best, rel_tol=1e-12)
     seconds = time.perf_counter() - start
     return NestSolution(
@@ -102,10 +102,10 @@ def best_cuts(
     Without ZeRO. None if no cuts fit.
     """
     chain = instance.chains[tensor]
-    found = _best_split(instance, chain, pipeline=pipeline, data=data)
-    if found is None:
+    split = _best_split(instance, chain, pipeline=pipeline, data=data)
+    if split is None:
         return None
-    return price_split(ArtifactCosts(instance, chain), found.bounds, found.data)
+    return price_split(ArtifactCosts(instance, chain), split.bounds, split.data)
 
 
 def zero_widths(instance: NestInstance) -> dict[int, bool]:
@@ -115,12 +115,12 @@ def zero_widths(instance: NestInstance) -> dict[int, bool]:
     this width or a narrower one, ZeRO is off for good.
     """
     last = instance.num_nodes - 1
-    allowed, found = True, {}
+    allowed, sharded = True, {}
     for t, chain in instance.chains.items():
         costs = ArtifactCosts(instance, chain, zero=True)
         allowed = allowed and costs.most_in_flight(last, last + 1) == 0
-        found[t] = allowed and costs.sharding(last, last + 1) is not None
-    return found
+        sharded[t] = allowed and costs.sharding(last, last + 1) is not None
+    return sharded
 
 
 @lru_cache
@@ -257,8 +257,8 @@ def _check_size(units: int, num_nodes: int) -> None:
 
 def _reason(instance: NestInstance) -> str:
     """Return what is missing at the width that comes closest to fitting."""
-    found = [_least_need(instance, chain) for chain in instance.chains.values()]
-    return min(found)[1]
+    needs = [_least_need(instance, chain) for chain in instance.chains.values()]
+    return min(needs)[1]
 
 
 def _least_need(instance: NestInstance, chain: LayerChain) -> tuple[float, str]:

@@ -282,10 +282,10 @@ class LaunchableCandidates:
                     break
                 self._spend(cuts, choices, kinds)
                 variants = Variants(cuts, columns)
-                found = self.bounds.relaxed(
+                values = self.bounds.relaxed(
                     shape, rates, exits, variants, kinds, cutoff
                 )
-                least = min(least, float(found.min()))
+                least = min(least, float(values.min()))
         return least
 
     def _sheaves(
@@ -349,11 +349,11 @@ class LaunchableCandidates:
                 cuts = np.ascontiguousarray(cuts[floors < cutoff])
             self._spend(cuts, choices, placed.kinds)
             variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
-            found = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
-            fits = np.argwhere(np.isfinite(found.values))
-            values = found.values[tuple(fits.T)]
+            bounded = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
+            fits = np.argwhere(np.isfinite(bounded.values))
+            values = bounded.values[tuple(fits.T)]
             order = np.argsort(values, kind="stable")
-            numbers = np.column_stack([fits, found.counts[tuple(fits.T)]])
+            numbers = np.column_stack([fits, bounded.counts[tuple(fits.T)]])
             known[key] = Leaves(
                 configuration,
                 placement,
@@ -370,7 +370,7 @@ class LaunchableCandidates:
 
         With shards shared by the whole group, which is the most that share them.
         """
-        least, found = np.inf, None
+        least, leaf = np.inf, None
         for index in range(len(self)):
             configuration = self[index]
             for shape in self._shapes(configuration):
@@ -392,15 +392,15 @@ class LaunchableCandidates:
                         least = float(memory.min())
                         choice, layout = np.unravel_index(memory.argmin(), memory.shape)
                         cut = tuple(cuts[layout].tolist())
-                        found = Leaf(
+                        leaf = Leaf(
                             configuration,
                             cut,
                             choices[choice],
                             placement,
                             schedule=shape.schedule,
                         )
-        assert found is not None, "the space is not empty"
-        return found
+        assert leaf is not None, "the space is not empty"
+        return leaf
 
     def is_launchable(self, plan: Plan) -> bool:
         """Tell whether a plan that somebody made keeps the rules, where they hold."""
@@ -479,11 +479,11 @@ class LaunchableCandidates:
         Over devices in each order that has other kinds work together.
         """
         extents = extents_of(configuration)
-        found: dict[object, Placement] = {}
+        by_steps: dict[object, Placement] = {}
         for order in orders_of(self.rules, configuration):
             placement = whole_dimensions(order, extents)
-            found.setdefault(placement.steps, placement)
-        return self.places.over_orders(tuple(found.values()))
+            by_steps.setdefault(placement.steps, placement)
+        return self.places.over_orders(tuple(by_steps.values()))
 
     def kinds(self, placement: Placement) -> PlacedKinds:
         """Return the kinds of devices that work on a placement."""
@@ -491,11 +491,11 @@ class LaunchableCandidates:
 
     def _distinct_kinds(self, configuration: Configuration) -> list[PlacedKinds]:
         """Return the kinds that work on each of a configuration's placements, once."""
-        found: dict[bytes, PlacedKinds] = {}
+        by_key: dict[bytes, PlacedKinds] = {}
         for placement in self.placements(configuration):
             kinds = self.kinds(placement)
-            found.setdefault(kinds.key, kinds)
-        return list(found.values())
+            by_key.setdefault(kinds.key, kinds)
+        return list(by_key.values())
 
     def placed(self, configuration: Configuration, placement: Placement) -> Placed:
         """Return what bounds read of a placement, made once."""
@@ -514,13 +514,13 @@ class LaunchableCandidates:
             exits = placed_exits(self.tiers, groups, sizes)
             read = rates.stage_rates._replace(boundary=np.zeros((0, 0, 2)))
             arrays = (*read, alone.ends, *alone.boundaries, *exits[:3])
-            told = b"".join(array.tobytes() for array in arrays)
-            found = Placed(read, alone, exits, kinds, told + kinds.key)
-            self._held[0] += 2 * found.size
+            content = b"".join(array.tobytes() for array in arrays)
+            placed = Placed(read, alone, exits, kinds, content + kinds.key)
+            self._held[0] += 2 * placed.size
             if self._held[0] > MOST_PRICED_NUMBERS:
                 self._placed.clear()
-                self._held[0] = 2 * found.size
-            self._placed[key] = found
+                self._held[0] = 2 * placed.size
+            self._placed[key] = placed
         return self._placed[key]
 
     def rates(
@@ -593,18 +593,18 @@ class LaunchableCandidates:
         To `PACE_DIGITS` digits: what differs by less is no class of its own.
         """
         is_block = self.workload.table(shape.degrees).is_block > 0
-        found = np.zeros(len(kinds.stages))
+        paces = np.zeros(len(kinds.stages))
         for number, groups in enumerate(kinds.stages):
-            for one in groups:
-                table = self.workload.table(shape.degrees, one)
+            for group in groups:
+                table = self.workload.table(shape.degrees, group)
                 both = table.forward_time + table.backward_time
-                found[number] = max(found[number], float(both[is_block].sum()))
-        return tuple(np.round(found / found.min(), PACE_DIGITS).tolist())
+                paces[number] = max(paces[number], float(both[is_block].sum()))
+        return tuple(np.round(paces / paces.min(), PACE_DIGITS).tolist())
 
     def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         tensor = self.tensor_rates[configuration.tp]
-        found = relaxed_rates(self.relaxation, tensor, configuration)
-        return shared_inside(found, configuration.tp, self.network.block_sizes)
+        rates = relaxed_rates(self.relaxation, tensor, configuration)
+        return shared_inside(rates, configuration.tp, self.network.block_sizes)
 
     def _least(self, rates: tuple[StageRates, ...]) -> StageRates:
         """Return rates that are at most any of some."""

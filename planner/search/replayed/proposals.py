@@ -45,7 +45,7 @@ def proposed_plans(
     statistics["plans of the dynamic program"] = 0
     statistics["of these in the space"] = 0
     try:
-        found = search(
+        planned = search(
             candidates.network, candidates.workload, wider, work=work, progress=progress
         )
     except InputError:
@@ -55,12 +55,12 @@ def proposed_plans(
     ranked = sorted(
         (
             priced
-            for priced in found.plans
+            for priced in planned.plans
             if candidates.is_searched(priced.plan) and _has_room(candidates, priced)
         ),
         key=lambda priced: (priced.iteration_time, configuration_of(priced.plan)),
     )
-    statistics["plans of the dynamic program"] = len(found.plans)
+    statistics["plans of the dynamic program"] = len(planned.plans)
     statistics["of these in the space"] = len(ranked)
     return tuple(priced.plan for priced in ranked)
 

@@ -593,6 +593,6 @@ def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float
             tensor[tp] = best_group_rates(network, tp)
         rates = relaxed_rates(relaxation, tensor[tp], item.configuration(0))
         may_pair = pairs and item.degrees.ep > 1
-        found = first_bounds(bounds, item, rates, pairs=may_pair)
-        least = min(least, float(found.min()))
+        floors = first_bounds(bounds, item, rates, pairs=may_pair)
+        least = min(least, float(floors.min()))
     return least
