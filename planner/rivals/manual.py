@@ -48,16 +48,15 @@ References
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import Sizes
 from planner.cost.choices import RECOMPUTE_MODES
-from planner.cost.objective import PricedPlan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.rivals.launched import Launcher
@@ -88,6 +87,9 @@ from planner.work import (
 )
 from topologies import Network
 
+if TYPE_CHECKING:
+    from planner.cost.objective import PricedPlan
+
 LONGEST_WHOLE = 2**15
 """Length from which sequences are split by context parallelism [token]."""
 
@@ -105,26 +107,6 @@ _COUNTED_ENDS = ((False, False), (True, True), (False, True), (True, False))
 """Whether embedding and loss count as blocks, in the order in which it is tried."""
 
 
-class Proposal(NamedTuple):
-    """The plans that the rules leave, or why there is none."""
-
-    plans: tuple[PricedPlan, ...]
-    """Plan of each configuration that is proposed, cheapest first."""
-
-    why_not: str
-    """Why there is no plan, in a sentence; empty if there is one."""
-    num_tried: int
-    """Number of plans that were looked at."""
-
-    refused: tuple[Plan, ...] = ()
-    """Its first plan that fits and that the framework cannot launch, if there is."""
-
-    @property
-    def plan(self) -> Plan | None:
-        """The cheapest plan."""
-        return self.plans[0].plan if self.plans else None
-
-
 class Manual(Planner):
     """Takes the cheapest of the few plans that rules of thumb leave."""
 
@@ -137,40 +119,35 @@ class Manual(Planner):
     def answer(self, request: PlanRequest) -> PlannerOutcome:
         """Return the plan of the recipe, if one fits."""
         request.report("manual: search")
-        proposal = propose(*request.problem, request.work)
-        return PlannerOutcome(
-            plans=proposal.plans[: request.spec.keep_best],
-            spent=request.work.total(),
-            evaluations=proposal.num_tried,
-            why_not=proposal.why_not,
-            refused=proposal.refused,
-        )
+        outcome = propose(*request.problem, request.work)
+        return replace(outcome, plans=outcome.plans[: request.spec.keep_best])
 
 
 def propose(
     network: Network, workload: Workload, spec: SearchSpec, work: Work | None = None
-) -> Proposal:
-    """Return the plans of the recipe that fit in memory, priced.
+) -> PlannerOutcome:
+    """Return the plans of the recipe that fit in memory, one for each configuration.
 
     Counted; a limit ends the recipe once it has a plan.
     """
     work = Work() if work is None else work
     launcher = Launcher.of(network, workload, spec)
     recipe = _Recipe(network, workload, spec, work, launcher)
-    refused = launcher.refused
-    plans = recipe.plans
+    why_not = ""
     try:
         recipe.follow()
     except LimitReachedError:
-        if not plans:
-            why_not = stopped_sentence(work.total(), f"{recipe.num_tried} plans")
-            return Proposal((), why_not, recipe.num_tried, tuple(refused))
+        why_not = stopped_sentence(work.total(), f"{recipe.num_tried} plans")
     cheapest: dict[Configuration, PricedPlan] = {}
-    for priced in priced_best_first(network, workload, plans):
+    for priced in priced_best_first(network, workload, recipe.plans):
         cheapest.setdefault(configuration_of(priced.plan), priced)
-    why_not = "" if plans else recipe.why_not()
-    ranked = tuple(cheapest.values())
-    return Proposal(ranked, why_not, recipe.num_tried, tuple(refused))
+    return PlannerOutcome(
+        plans=tuple(cheapest.values()),
+        spent=work.total(),
+        evaluations=recipe.num_tried,
+        why_not="" if cheapest else why_not or recipe.why_not(),
+        refused=tuple(launcher.refused),
+    )
 
 
 def manual_plans(

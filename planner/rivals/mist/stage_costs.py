@@ -254,26 +254,28 @@ class StageTimes:
     def _forward(self, ends: int, *, again: bool) -> _Pass:
         """Return what goes on beside a block's forward pass."""
         asked, saved = self.strategies, self._activations[int(again)]
+        weights, gradients, optimizer = self._states
         if ends == STEADY:
             gather = self._gather * asked.shard_weights
-            return _Pass(gather, 0.0, self._weights.fetch, saved.store)
+            return _Pass(gather, 0.0, weights.fetch, saved.store)
         gather = self._gather * asked.shard_optimizer
-        fetch = self._optimizer.fetch + self._gradients.fetch
-        store = self._optimizer.store + self._weights.store + saved.store
+        fetch = optimizer.fetch + gradients.fetch
+        store = optimizer.store + weights.store + saved.store
         return _Pass(gather, 0.0, fetch, store)
 
     def _backward(self, ends: int, *, again: bool) -> _Pass:
         """Return what goes on beside a block's backward pass."""
         asked, saved = self.strategies, self._activations[int(again)]
+        weights, gradients, _ = self._states
         block = self.profile.block
         scatter = self._collective(block.gradients, SCATTER)
         reduce = self._collective(block.gradients, REDUCE)
         sync = scatter * asked.shard_gradients
         if ends == ENDS:
             sync = np.where(asked.shard_optimizer > 0.0, scatter, reduce)
-        fetch = self._weights.fetch + self._gradients.fetch + saved.fetch
+        fetch = weights.fetch + gradients.fetch + saved.fetch
         gather = self._gather * asked.shard_weights
-        return _Pass(gather, sync, fetch, self._gradients.store)
+        return _Pass(gather, sync, fetch, gradients.store)
 
     def _backward_compute(self, *, again: bool) -> float:
         block = self.profile.block
@@ -295,21 +297,14 @@ class StageTimes:
         return self._collective(self.profile.block.weights, GATHER)
 
     @cached_property
-    def _weights(self) -> _Host:
-        asked = self.strategies
-        return self._host(
-            self.profile.block.weights, asked.shard_weights, asked.weights
+    def _states(self) -> tuple[_Host, _Host, _Host]:
+        """Transfers of weights, gradients and optimizer states."""
+        asked, block = self.strategies, self.profile.block
+        return (
+            self._host(block.weights, asked.shard_weights, asked.weights),
+            self._host(block.gradients, asked.shard_gradients, asked.gradients),
+            self._host(block.optimizer, asked.shard_optimizer, asked.optimizer),
         )
-
-    @cached_property
-    def _gradients(self) -> _Host:
-        asked, num_bytes = self.strategies, self.profile.block.gradients
-        return self._host(num_bytes, asked.shard_gradients, asked.gradients)
-
-    @cached_property
-    def _optimizer(self) -> _Host:
-        asked, num_bytes = self.strategies, self.profile.block.optimizer
-        return self._host(num_bytes, asked.shard_optimizer, asked.optimizer)
 
     @cached_property
     def _activations(self) -> tuple[_Host, _Host]:
