@@ -14,6 +14,7 @@ from planner.cost.choices import (
     choice_columns,
     goes_with,
 )
+from planner.cost.objective import PricedPlan
 from planner.cost.pricing import placement_choices
 from planner.cost.rates import (
     AlgorithmChoice,
@@ -409,6 +410,14 @@ class LaunchableCandidates:
         idle = self.spec.idle_devices
         facts = LaunchFacts.of(self.workload, self.network, idle_devices=idle)
         return not broken_rules(plan, self.rules, facts)
+
+    def has_room(self, priced: PricedPlan) -> bool:
+        """Tell whether a plan fits by the account that judges plans."""
+        reserve = self.spec.memory_reserve
+        return all(
+            cost.peak_memory <= self.workload.memory_on(stage.devices, reserve)
+            for cost, stage in zip(priced.stages, priced.plan.stages, strict=True)
+        )
 
     def is_searched(self, plan: Plan) -> bool:
         """Tell whether a plan keeps the rules, and has sizes that are searched."""
