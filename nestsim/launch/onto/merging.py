@@ -92,7 +92,7 @@ class ChangedLaunch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class LaunchReading:
     """What files are read as, alike for all ways to say the same."""
 
     model: TransformerSpec
@@ -200,7 +200,7 @@ class _Merge:
     """Each file, by its path or, of one inside of the script, its text."""
     wanted: Changes = field(default_factory=dict)
     by_variable: set[str] = field(default_factory=set)
-    readings: dict[str, Reading] = field(default_factory=dict)
+    readings: dict[str, LaunchReading] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -230,7 +230,7 @@ class _Merge:
         merge.count_devices()
         return merge
 
-    def planned(self, scenario: Scenario, reading: Reading) -> LaunchJob:
+    def planned(self, scenario: Scenario, reading: LaunchReading) -> LaunchJob:
         """Return the job with the plan that was read.
 
         Raises
@@ -396,7 +396,7 @@ class _Merge:
             texts[self.main] = texts[self.main].replace(file, texts.pop(file), 1)
         return texts
 
-    def reading(self, changes: Changes) -> Reading | None:
+    def reading(self, changes: Changes) -> LaunchReading | None:
         """Return what the files are read as with some changes; None if not at all."""
         texts = self.texts(changes)
         source = replace(self.source, text=texts[self.main])
@@ -411,7 +411,7 @@ class _Merge:
         reading = self.reading(changes)
         return None if reading is None else reading.said
 
-    def target(self) -> Reading:
+    def target(self) -> LaunchReading:
         """Return what the files of the plan are read as."""
         world = self.job.plan.parallel.num_devices
         with tempfile.TemporaryDirectory() as folder:
@@ -425,7 +425,7 @@ class _Merge:
             )
             return self.settled(self.reader.read(source))
 
-    def settled(self, job: ImportedJob) -> Reading:
+    def settled(self, job: ImportedJob) -> LaunchReading:
         """Return what was read, alike for all ways to say the same."""
         tables = {name: job.tables.get(name, {}) for name in _TABLES}
         key = dump_json({**tables, "world": job.num_devices})
@@ -440,7 +440,7 @@ class _Merge:
             scenario = read.scenario
             plan = scenario.plan
             workload = replace(self.job.workload, training=scenario.training)
-            self.readings[key] = Reading(
+            self.readings[key] = LaunchReading(
                 model=scenario.spec,
                 training=scenario.training,
                 software=(scenario.software, scenario.execution),
@@ -529,7 +529,9 @@ class _Merge:
                     self.by_variable.remove(name)
         return changes
 
-    def _beside(self, target: Reading, reached: Reading | None) -> LaunchFiles:
+    def _beside(
+        self, target: LaunchReading, reached: LaunchReading | None
+    ) -> LaunchFiles:
         """Return what no change of the file says."""
         asked = {name for _, name in self.wanted} | {"launch.options"}
         gaps = [
@@ -575,7 +577,7 @@ class _Merge:
                     f"{self.source.path.name} sets it to {now[1]}."
                 )
 
-    def is_the_job(self, reached: Reading) -> bool:
+    def is_the_job(self, reached: LaunchReading) -> bool:
         """Whether what was read is the job itself, not only what a file can say."""
         scenario = self.job.scenario
         software = scenario.software, scenario.execution
@@ -583,7 +585,7 @@ class _Merge:
         return reached.said[:-1] == asked
 
     def _left(
-        self, target: Reading, reached: Reading | None, *, mapped: bool
+        self, target: LaunchReading, reached: LaunchReading | None, *, mapped: bool
     ) -> Iterator[LaunchGap]:
         """Yield the settings that the changed file does not say."""
         for table in _TABLES:
