@@ -239,12 +239,8 @@ class Evaluator:
         search = self.search
         if search.rules is None:
             return ()
-        facts = LaunchFacts.of(
-            self.workload,
-            self.network.num_devices,
-            idle_devices=search.idle_devices,
-            network=self.network,
-        )
+        idle = search.idle_devices
+        facts = LaunchFacts.of(self.workload, self.network, idle_devices=idle)
         return broken_rules(plan, search.rules, facts)
 
     @property

@@ -218,6 +218,33 @@ def leaves(
             yield name, value
 
 
+def nested(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the table of tables that values under dotted names make.
+
+    Of a value and a table of one name the later stays.
+    """
+    tree: dict[str, Any] = {}
+    for name, value in values:
+        table = tree
+        *outer, key = name.split(".")
+        for part in outer:
+            if not isinstance(table.get(part), dict):
+                table[part] = {}
+            table = table[part]
+        table[key] = value
+    return tree
+
+
+def overlaid(below: Any, above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table of tables with another one laid over it."""
+    merged = dict(below)
+    for name, value in above.items():
+        under = merged.get(name)
+        both = isinstance(under, dict) and isinstance(value, dict)
+        merged[name] = overlaid(under, value) if both else value
+    return merged
+
+
 def stored_words(words: Sequence[str]) -> str | bool | list[str]:
     """Return the words behind an option of a command as a scenario has them."""
     stored = [with_variables(word) for word in words]

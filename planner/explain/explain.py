@@ -238,12 +238,8 @@ class _Job(NamedTuple):
         rules = self.spec.rules
         if not self.keeps_rules or rules is None:
             return ""
-        facts = LaunchFacts.of(
-            self.workload,
-            self.network.num_devices,
-            idle_devices=self.spec.idle_devices,
-            network=self.network,
-        )
+        idle = self.spec.idle_devices
+        facts = LaunchFacts.of(self.workload, self.network, idle_devices=idle)
         broken = broken_rules(plan, rules, facts)
         known = broken_rules(winner, rules, facts) if winner is not None else ()
         same = {rule.rule for rule in known}

@@ -23,12 +23,12 @@ from estimators.training import Sizes
 from planner.frameworks.rules import LaunchRules
 from planner.plans.build import with_algorithms
 from planner.rivals.protocol import (
-    Planner,
     PlannerOutcome,
     fits,
     priced_best_first,
     too_little_memory,
 )
+from planner.search.candidates import CandidateSet
 from planner.search.launchable import (
     BrokenRule,
     block_counts,
@@ -43,7 +43,7 @@ from planner.search.space import Configuration, Inner, SearchSpec, configuration
 from planner.step.execution import Workload
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
 from planner.step.schedules import SCHEDULES
-from planner.work import Work
+from planner.work import Progress, Work
 from topologies import Network
 
 T = TypeVar("T")
@@ -87,12 +87,7 @@ class Launcher:
                 rules=spec.rules,
                 num_devices=network.num_devices,
             )
-        facts = LaunchFacts.of(
-            workload,
-            network.num_devices,
-            idle_devices=spec.idle_devices,
-            network=network,
-        )
+        facts = LaunchFacts.of(workload, network, idle_devices=spec.idle_devices)
         return cls(
             network=network, workload=workload, spec=spec, space=space, facts=facts
         )
@@ -127,11 +122,29 @@ class Launcher:
             return None
         for written in self._written(self.space, plan):
             if self.fits(written) and not self.breaches(written):
-                auto = replace(
-                    written, gradient_algorithm="auto", tensor_algorithm="auto"
-                )
-                return with_algorithms(self.network, self.workload, auto)
+                return self.with_cheapest_algorithms(written)
         return None
+
+    def with_cheapest_algorithms(self, plan: Plan) -> Plan:
+        """Return a plan whose collectives take the algorithms that are cheapest."""
+        auto = replace(plan, gradient_algorithm="auto", tensor_algorithm="auto")
+        return with_algorithms(self.network, self.workload, auto)
+
+    def candidates(
+        self, work: Work | None = None, progress: Progress | None = None
+    ) -> CandidateSet:
+        """Return those configurations of the space that the framework can launch.
+
+        Parameters are those of `CandidateSet.enumerate`.
+        """
+        return CandidateSet.enumerate(
+            self.network,
+            self.workload,
+            self.spec,
+            work=work,
+            kept=self._launchable_sizes,
+            progress=progress,
+        )
 
     def first_launched(
         self, proposed: Iterable[tuple[T, Plan]]
@@ -168,7 +181,6 @@ class Launcher:
 
     def outcome(
         self,
-        planner: Planner,
         work: Work,
         proposed: tuple[float, Plan] | None,
         why_not: str,
@@ -180,8 +192,8 @@ class Launcher:
 
         Parameters
         ----------
-        planner, work
-            Who looked, and what it spent.
+        work
+            What the search spent.
         proposed
             Time of a step by its own model [s], and the plan as it is launched; None if
             there is none.
@@ -192,12 +204,9 @@ class Launcher:
         """
         plans = () if proposed is None else (proposed[1],)
         return PlannerOutcome(
-            planner=planner.name,
             plans=priced_best_first(self.network, self.workload, plans),
             belief=math.nan if proposed is None else proposed[0],
-            sees=planner.sees,
             spent=work.total(),
-            search_time=work.elapsed,
             evaluations=evaluations,
             why_not="" if plans else why_not,
             notes=(*(note for plan in plans for note in self.notes(plan)), *notes),
@@ -208,25 +217,27 @@ class Launcher:
         """Say which rules the planner's own first plan breaks, if it breaks any."""
         if self.space is None or not self.refused:
             return ()
-        own = self.refused[0]
-        found = "; ".join(f"{one.rule} ({one.found})" for one in self.breaches(own))
-        alike = configuration_of(own) == configuration_of(proposed)
+        first = self.refused[0]
+        broken = "; ".join(
+            f"{breach.rule} ({breach.found})" for breach in self.breaches(first)
+        )
+        alike = configuration_of(first) == configuration_of(proposed)
         instead = (
             "the plan is of the same sizes" if alike else "the plan is another one"
         )
         framework = self.space.rules.framework
         return (
-            f"its own plan breaks rules of {framework}: {found}; {instead}, and keeps "
+            f"its own plan breaks rules of {framework}: {broken}; {instead}, and keeps "
             "them.",
         )
 
     def why_not(self, number: int) -> str:
         """Say that none of so many plans fits and can be launched."""
         assert self.space is not None
-        found = ", ".join(one.rule for one in self.breaches(self.refused[0]))
+        broken = ", ".join(breach.rule for breach in self.breaches(self.refused[0]))
         return (
             f"Rules of {self.space.rules.framework}: none of {number} plans fits and "
-            f"can be launched; the first that fits breaks {found}."
+            f"can be launched; the first that fits breaks {broken}."
         )
 
     def zero_stages(
@@ -236,17 +247,17 @@ class Launcher:
         within = [] if self.space is None else self.space.zero_stages(pp, sizes)
         return tuple(within) or tuple(sorted(self.spec.zero_stages))
 
-    def launchable_sizes(self, inner: tuple[Inner, ...]) -> tuple[Inner, ...]:
+    def _launchable_sizes(self, inner: tuple[Inner, ...]) -> tuple[Inner, ...]:
         """Return those configurations that the framework can launch; all if free."""
         if self.space is None:
             return inner
         known: dict[Configuration, set[tuple[int, int]]] = {}
         for family in self.space.families()[0]:
             for index in np.flatnonzero(family.pairs == 0).tolist():
-                one = family.configuration(index)
-                shape = one._replace(pp=0, dp=0)
-                known.setdefault(shape, set()).add((one.pp, one.dp))
-        found = []
+                configuration = family.configuration(index)
+                shape = configuration._replace(pp=0, dp=0)
+                known.setdefault(shape, set()).add((configuration.pp, configuration.dp))
+        launchable = []
         for item in inner:
             shape = item.configuration(0)._replace(pp=0, dp=0)
             allowed = known.get(shape, set())
@@ -258,8 +269,8 @@ class Launcher:
                 dtype=np.bool_,
             )
             if kept.any():
-                found.append(item._replace(pp=item.pp[kept], dp=item.dp[kept]))
-        return tuple(found)
+                launchable.append(item._replace(pp=item.pp[kept], dp=item.dp[kept]))
+        return tuple(launchable)
 
     def _refuse(self, plan: Plan) -> None:
         if not self.refused:
@@ -268,13 +279,13 @@ class Launcher:
     def _written(self, space: LaunchableSpace, plan: Plan) -> Iterator[Plan]:
         """Yield plans of the same sizes that may be launched, best first."""
         sizes = configuration_of(plan)
-        own = np.array(block_counts(plan, self.facts.is_block))
+        plan_counts = np.array(block_counts(plan, self.facts.is_block))
         schedule = plan.schedule
         if sizes.pp > 1:
             schedule = space.rules.usual_schedule(sizes.v) or schedule
 
         def distance(counts: tuple[int, ...]) -> int:
-            return int(np.abs(own - np.array(counts)).sum())
+            return int(np.abs(plan_counts - np.array(counts)).sum())
 
         nearest = sorted(space.layouts(sizes.pp, sizes.v), key=distance)[:_NEAREST]
         if not nearest:
@@ -333,10 +344,10 @@ class Launcher:
         can = space.zero_stages(pp, configuration_of(plan))
         zeros = sorted({stage.zero_stage for stage in plan.stages} & {*can}) or can[:1]
         keeps = [
-            *(one for one in {s.offload for s in plan.stages} if one != NO_OFFLOAD),
+            *(kept for kept in {s.offload for s in plan.stages} if kept != NO_OFFLOAD),
             NO_OFFLOAD,
         ]
-        keeps = [one for one in keeps if one in space.offloads(pp)]
+        keeps = [kept for kept in keeps if kept in space.offloads(pp)]
         whole = plan.parallel.data_parallel_size * plan.parallel.context_parallel_size
 
         def saving(

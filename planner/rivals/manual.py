@@ -47,25 +47,24 @@ References
    stage on.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import Sizes
 from planner.cost.choices import RECOMPUTE_MODES
-from planner.cost.objective import PricedPlan
-from planner.plans.build import build_plan, with_algorithms
+from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.rivals.launched import Launcher
 from planner.rivals.protocol import (
     NO_SIZES,
+    Planner,
     PlannerOutcome,
-    PlannerSettings,
+    PlanRequest,
     priced_best_first,
     too_little_memory,
 )
@@ -83,11 +82,13 @@ from planner.work import (
     PRICED_DEVICES,
     STEP,
     LimitReachedError,
-    Progress,
     Work,
     stopped_sentence,
 )
 from topologies import Network
+
+if TYPE_CHECKING:
+    from planner.cost.objective import PricedPlan
 
 LONGEST_WHOLE = 2**15
 """Length from which sequences are split by context parallelism [token]."""
@@ -106,90 +107,47 @@ _COUNTED_ENDS = ((False, False), (True, True), (False, True), (True, False))
 """Whether embedding and loss count as blocks, in the order in which it is tried."""
 
 
-class Proposal(NamedTuple):
-    """The plans that the rules leave, or why there is none."""
-
-    plans: tuple[PricedPlan, ...]
-    """Plan of each configuration that is proposed, cheapest first."""
-
-    why_not: str
-    """Why there is no plan, in a sentence; empty if there is one."""
-    num_tried: int
-    """Number of plans that were looked at."""
-
-    refused: tuple[Plan, ...] = ()
-    """Its first plan that fits and that the framework cannot launch, if there is."""
-
-    @property
-    def plan(self) -> Plan | None:
-        """The cheapest plan."""
-        return self.plans[0].plan if self.plans else None
-
-
-@dataclass(frozen=True, slots=True)
-class Manual:
+class Manual(Planner):
     """Takes the cheapest of the few plans that rules of thumb leave."""
 
-    name: str = "manual"
-    """Name of the planner."""
-
-    sees: str = (
+    name = "manual"
+    sees = (
         "The size of a node, which tensor parallelism stays inside, and the price of "
         "the few plans that its rules leave."
     )
-    """What the planner sees of the network, in one sentence."""
 
-    def find(
-        self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
-        settings: PlannerSettings,
-        *,
-        progress: Progress | None = None,
-    ) -> PlannerOutcome:
+    def answer(self, request: PlanRequest) -> PlannerOutcome:
         """Return the plan of the recipe, if one fits."""
-        work = settings.allowance(spec)
-        if progress is not None:
-            progress("manual: search", None)
-        proposal = propose(network, workload, spec, work)
-        return PlannerOutcome(
-            planner=self.name,
-            plans=proposal.plans[: spec.keep_best],
-            belief=math.nan,
-            sees=self.sees,
-            spent=work.total(),
-            search_time=work.elapsed,
-            evaluations=proposal.num_tried,
-            why_not=proposal.why_not,
-            refused=proposal.refused,
-        )
+        request.report("manual: search")
+        outcome = propose(*request.problem, request.work)
+        return replace(outcome, plans=outcome.plans[: request.spec.keep_best])
 
 
 def propose(
     network: Network, workload: Workload, spec: SearchSpec, work: Work | None = None
-) -> Proposal:
-    """Return the plans of the recipe that fit in memory, priced.
+) -> PlannerOutcome:
+    """Return the plans of the recipe that fit in memory, one for each configuration.
 
     Counted; a limit ends the recipe once it has a plan.
     """
     work = Work() if work is None else work
     launcher = Launcher.of(network, workload, spec)
     recipe = _Recipe(network, workload, spec, work, launcher)
-    refused = launcher.refused
-    plans = recipe.plans
+    why_not = ""
     try:
         recipe.follow()
     except LimitReachedError:
-        if not plans:
-            why_not = stopped_sentence(work.total(), f"{recipe.num_tried} plans")
-            return Proposal((), why_not, recipe.num_tried, tuple(refused))
+        why_not = stopped_sentence(work.total(), f"{recipe.num_tried} plans")
     cheapest: dict[Configuration, PricedPlan] = {}
-    for priced in priced_best_first(network, workload, plans):
+    for priced in priced_best_first(network, workload, recipe.plans):
         cheapest.setdefault(configuration_of(priced.plan), priced)
-    why_not = "" if plans else recipe.why_not()
-    ranked = tuple(cheapest.values())
-    return Proposal(ranked, why_not, recipe.num_tried, tuple(refused))
+    return PlannerOutcome(
+        plans=tuple(cheapest.values()),
+        spent=work.total(),
+        evaluations=recipe.num_tried,
+        why_not="" if cheapest else why_not or recipe.why_not(),
+        refused=tuple(launcher.refused),
+    )
 
 
 def manual_plans(
@@ -401,20 +359,20 @@ class _Recipe:
         num_blocks, pp = self.workload.chain[1], sizes.pp
         allowed = self.spec.virtual_pipeline_model_parallel_sizes
         plain = [] if allowed and 1 not in allowed else [_layout(num_blocks, pp, 1)]
-        found = [layout for layout in plain if layout is not None]
+        whole = [layout for layout in plain if layout is not None]
         if pp < 2 or m % pp:
-            return found
+            return whole
         if self.spec.recompute == ("stage",):
-            return found
+            return whole
         chunked = [
             layout
             for v in sorted(allowed or range(2, num_blocks + 1))
             if v > 1 and (layout := _layout(num_blocks, pp, v)) is not None
         ]
         if plain and (pp - 1) / m <= SMALL_BUBBLE:
-            return found or chunked[:1]
+            return whole or chunked[:1]
         too_few = [item for item in chunked if (pp - 1) / (m * item.v) > SMALL_BUBBLE]
-        return found + chunked[: len(too_few) + 1][::-1]
+        return whole + chunked[: len(too_few) + 1][::-1]
 
     def _fitting(self, group: list[Sizes], recompute: str) -> list[tuple[Sizes, Plan]]:
         """Return which sizes of one rank fit with the smallest micro-batch.
@@ -432,11 +390,13 @@ class _Recipe:
                 key = sizes.tp, sizes.cp, sizes.pp
                 fitting.setdefault(key, []).append((sizes, plan))
         kept = []
-        for (tp, cp, _), found in fitting.items():
+        for (tp, cp, _), alternatives in fitting.items():
             near = [
-                item for item in found[1:] if self._span(tp, cp, item[0].ep) <= node
+                item
+                for item in alternatives[1:]
+                if self._span(tp, cp, item[0].ep) <= node
             ]
-            kept += [found[0], *near[-1:]]
+            kept += [alternatives[0], *near[-1:]]
         return kept
 
     def _first_that_fits(
@@ -508,8 +468,7 @@ class _Recipe:
             self.work.spend(PLAN + self.network.num_devices // PRICED_DEVICES)
             plan = build_plan(self.network, self.workload, written)
             if self.launcher.takes(plan):
-                auto = replace(plan, gradient_algorithm="auto", tensor_algorithm="auto")
-                return with_algorithms(self.network, self.workload, auto)
+                return self.launcher.with_cheapest_algorithms(plan)
         self._last = written
         return None
 

@@ -34,17 +34,17 @@ from planner.rivals.launched import Launcher
 from planner.rivals.manual import manual_plans
 from planner.rivals.mcmc_state import Walkable, WalkState
 from planner.rivals.protocol import (
+    Planner,
     PlannerOutcome,
     PlannerSettings,
+    PlanRequest,
     believed_time,
     priced_best_first,
 )
 from planner.search.candidates import CandidateSet
 from planner.search.space import Configuration, SearchSpec
 from planner.search.thriftiest import space_infeasibility
-from planner.step.execution import Workload
-from planner.work import STEP, LimitReachedError, Progress, Work, stopped_sentence
-from topologies import Network
+from planner.work import STEP, LimitReachedError, Work, stopped_sentence
 
 Move = Callable[[Walkable, WalkState, Random], WalkState | None]
 
@@ -344,9 +344,9 @@ class _Walks:
         for step in range(1, self.settings.budget + 1):
             self.work.spend(STEP)
             limit = self._limit(time, rng)
-            found = self._step(now, limit, rng)
-            if found is not None:
-                now, time = found
+            accepted = self._step(now, limit, rng)
+            if accepted is not None:
+                now, time = accepted
             if time < best_time:
                 best, best_time = now, time
             if step % span == 0:
@@ -391,8 +391,8 @@ class _Walks:
 
     def _settled(self, state: WalkState) -> WalkState | None:
         """Return a state whose choices fit, as the framework would have it."""
-        found = self.space.settled(*state)
-        return None if found is None else self.space.launched(found, state)
+        settled = self.space.settled(*state)
+        return None if settled is None else self.space.launched(settled, state)
 
     def _accept(self, state: WalkState, value: float) -> float:
         """Remember a state if it is the best of its configuration; return its time."""
@@ -421,36 +421,17 @@ class _Walks:
         return math.isfinite(self.space.value(state)) and self.space.keeps_rules(state)
 
 
-@dataclass(frozen=True, slots=True)
-class Mcmc:
+class Mcmc(Planner):
     """Walks at random and accepts what is faster, and some of what is not."""
 
-    name: str = "mcmc"
-    """Name of the planner."""
+    name = "mcmc"
+    sees = "Every link and route, through the price of each placement."
 
-    sees: str = "Every link and route, through the price of each placement."
-    """What the planner sees of the network, in one sentence."""
-
-    def find(
-        self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
-        settings: PlannerSettings,
-        *,
-        progress: Progress | None = None,
-    ) -> PlannerOutcome:
+    def answer(self, request: PlanRequest) -> PlannerOutcome:
         """Return the k best plans that the walks came through."""
-        work = settings.allowance(spec)
-        launcher = Launcher.of(network, workload, spec)
-        candidates = CandidateSet.enumerate(
-            network,
-            workload,
-            spec,
-            work=work,
-            kept=launcher.launchable_sizes,
-            progress=progress,
-        )
+        settings, work = request.settings, request.work
+        launcher = Launcher.of(*request.problem)
+        candidates = launcher.candidates(work, request.progress)
         space = Walkable.of(candidates, launcher)
         walks = _Walks(space=space, settings=settings, work=work, start=None)
         spread: list[float] = []
@@ -458,25 +439,21 @@ class Mcmc:
             with suppress(LimitReachedError):
                 walks.start = _start_state(space, settings, work)
             for number, seed in enumerate(settings.seeds):
-                if progress is not None:
-                    done = number / len(settings.seeds)
-                    progress(f"mcmc: walk {number + 1} of {len(settings.seeds)}", done)
+                total = len(settings.seeds)
+                request.report(f"mcmc: walk {number + 1} of {total}", number / total)
                 spread.append(walks.walk(seed))
         spent = work.total()
         # What was found is written out, whatever is left.
         writing = Walkable.of(replace(candidates, work=Work()), launcher)
-        written = [writing.plan(state) for state in _best(walks, spec)]
+        written = [writing.plan(state) for state in _best(walks, request.spec)]
         if space.launcher is not None:
             # With a schedule of the framework's own a plan may need more memory.
             written = [plan for plan in written if launcher.takes(plan)]
-        plans = priced_best_first(network, workload, written)
+        plans = priced_best_first(request.network, request.workload, written)
         return PlannerOutcome(
-            planner=self.name,
             plans=plans,
             belief=believed_time(plans),
-            sees=self.sees,
             spent=spent,
-            search_time=work.elapsed,
             evaluations=walks.evaluations,
             why_not="" if plans else _why_not(candidates, walks),
             spread=tuple(spread),
@@ -504,8 +481,8 @@ def _start_state(
             None,
         )
     if settings.init == "dp":
-        found = _data_parallel(space)
-        return found if found is not None and space.keeps_rules(found) else None
+        start = _data_parallel(space)
+        return start if start is not None and space.keeps_rules(start) else None
     return None
 
 
@@ -526,9 +503,7 @@ def _data_parallel(space: Walkable) -> WalkState | None:
 
 def _best(walks: _Walks, spec: SearchSpec) -> list[WalkState]:
     """Return the best states of the k best configurations."""
-    ranked = sorted(
-        walks.best.values(), key=lambda found: (found[0], found[1].configuration)
-    )
+    ranked = sorted(walks.best.values(), key=lambda pair: (pair[0], pair[1][0]))
     return [state for _, state in ranked[: spec.keep_best]]
 
 

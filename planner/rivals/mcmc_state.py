@@ -113,16 +113,16 @@ class ChainPrices:
     def chain(self, configuration: Configuration, number: int) -> PlacedChain:
         """Return the prices on one of a configuration's placements, made once."""
         key = configuration, number
-        found = self._chains.get(key)
-        if found is None:
+        chain = self._chains.get(key)
+        if chain is None:
             placement = self.candidates.placements(configuration)[number]
-            found = self._priced(configuration, placement)
-            if self._held[0] + found.priced.time.size > MOST_ENTRIES:
+            chain = self._priced(configuration, placement)
+            if self._held[0] + chain.priced.time.size > MOST_ENTRIES:
                 self._chains.clear()
                 self._held[0] = 0
-            self._held[0] += found.priced.time.size
-            self._chains[key] = found
-        return found
+            self._held[0] += chain.priced.time.size
+            self._chains[key] = chain
+        return chain
 
     def plan(
         self,
@@ -349,8 +349,10 @@ class Walkable:
         splits = self.launched_splits(state.configuration)
         if not splits:
             return None
-        own = np.array(state.bounds)
-        bounds = min(splits, key=lambda split: int(np.abs(own - np.array(split)).sum()))
+        cuts = np.array(state.bounds)
+        bounds = min(
+            splits, key=lambda split: int(np.abs(cuts - np.array(split)).sum())
+        )
         choices = state.choices
         if self.launcher.space.rules.same_savings:
             new = (choice for choice in choices if choice not in old.choices)
@@ -369,7 +371,8 @@ class Walkable:
         orders = orders_of(self.launcher.space.rules, state.configuration)
         known = {whole_dimensions(order, extents).name for order in orders}
         names = [
-            name_parts(one.name)[0] for one in self.placements(state.configuration)
+            name_parts(placement.name)[0]
+            for placement in self.placements(state.configuration)
         ]
         if names[state.placement] in known:
             return state.placement
@@ -387,13 +390,13 @@ class Walkable:
         if key not in self._splits:
             num_layers, num_blocks = self.prices.candidates.workload.chain
             first = self._first_block(configuration)
-            found = [
+            splits = [
                 (0, *(first + np.cumsum(counts[: p - 1])).tolist(), last)
                 for counts in self.launcher.space.layouts(p, v)
                 if counts[:p] * v == counts
                 for last in (num_layers - num_blocks + num_blocks // v,)
             ]
-            self._splits[key] = tuple(dict.fromkeys(found))
+            self._splits[key] = tuple(dict.fromkeys(splits))
         return self._splits[key]
 
     def state_of(self, plan: Plan) -> WalkState | None:
@@ -528,12 +531,12 @@ def _fitting(
     fits = priced.in_flight <= priced.most_in_flight[priced.memory_row, :, classes].T
     if not fits.any(axis=0).all():
         return None
-    found: list[int] = fits.argmax(axis=0).tolist()
-    for stage, choice in enumerate(preferred[: len(found)]):
+    chosen: list[int] = fits.argmax(axis=0).tolist()
+    for stage, choice in enumerate(preferred[: len(chosen)]):
         number = chain.number.get(choice, -1)
         if number >= 0 and fits[number, stage]:
-            found[stage] = number
-    return found
+            chosen[stage] = number
+    return chosen
 
 
 def _memory_split(chain: PlacedChain, p: int) -> tuple[int, ...]:

@@ -5,26 +5,29 @@ tries every configuration, placement, split and choice of a small space.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
+from planner.cost.objective import PricedPlan
 from planner.kernels import rivals as kernel
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.checks import check_plan
 from planner.rivals.launched import Launcher
 from planner.rivals.mcmc_state import ChainPrices, PlacedChain
 from planner.rivals.protocol import (
+    Planner,
     PlannerOutcome,
     PlannerSettings,
+    PlanRequest,
     believed_time,
     fits,
     priced_best_first,
     too_little_memory,
 )
-from planner.search.best_first import search
+from planner.search.best_first import SearchResult, search
 from planner.search.candidates import CONFIGURATIONS_PER_REPORT, CandidateSet
-from planner.search.replayed.search import Replays, search_by_replay
-from planner.search.space import Configuration, SearchSpec
+from planner.search.replayed.search import ReplayedSearch, search_by_replay
+from planner.search.space import Configuration
 from planner.search.thriftiest import space_infeasibility
 from planner.step.execution import Workload
 from planner.step.plan import Plan
@@ -33,108 +36,66 @@ from planner.work import (
     PLACEMENTS,
     PLAN,
     LimitReachedError,
-    Progress,
     Spent,
-    Work,
     stopped_sentence,
 )
 from topologies import InputError, Network
 from topologies.arrays import IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class Nest:
+class Nest(Planner):
     """Best-first search: for the fastest replay, or for the least planned time.
 
     The first where the space asks for it and something replays plans.
     """
 
-    name: str = "nest"
-    """Name of the planner."""
+    name = "nest"
+    sees = "Every link and route, through the price of each placement."
 
-    sees: str = "Every link and route, through the price of each placement."
-    """What the planner sees of the network, in one sentence."""
-
-    def find(
-        self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
-        settings: PlannerSettings,
-        *,
-        progress: Progress | None = None,
-    ) -> PlannerOutcome:
+    def answer(self, request: PlanRequest) -> PlannerOutcome:
         """Return the k best plans of the space with a lower bound."""
-        work = settings.allowance(spec)
-        if spec.objective == "replayed" and settings.replays is not None:
-            replays = settings.replays
-            return self._find_by_replay(
-                network, workload, spec, replays, work, progress
+        replays = request.settings.replays
+        if request.spec.objective != "replayed" or replays is None:
+            planned = search(
+                *request.problem, work=request.work, progress=request.progress
             )
-        found = search(network, workload, spec, work=work, progress=progress)
-        return PlannerOutcome(
-            planner=self.name,
-            plans=found.plans,
-            belief=believed_time(found.plans),
-            sees=self.sees,
-            spent=found.spent,
-            search_time=work.elapsed,
-            evaluations=found.statistics.get("configurations", 0),
-            statistics=found.statistics,
-            lower_bound=found.lower_bound,
-            covers_space=found.covers_space,
-            why_not=found.infeasibility,
+            return _outcome(planned, planned.plans)
+        replayed = search_by_replay(
+            *request.problem, replays, work=request.work, progress=request.progress
         )
-
-    def _find_by_replay(
-        self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
-        replays: Replays,
-        work: Work,
-        progress: Progress | None,
-    ) -> PlannerOutcome:
-        found = search_by_replay(
-            network, workload, spec, replays, work=work, progress=progress
-        )
-        return PlannerOutcome(
-            planner=self.name,
-            plans=tuple(plan.priced for plan in found.plans),
-            belief=found.plans[0].time if found.plans else float("nan"),
-            sees=self.sees,
-            spent=found.spent,
-            search_time=work.elapsed,
-            evaluations=found.statistics.get("configurations", 0),
-            statistics=found.statistics,
-            lower_bound=found.lower_bound,
-            proposed_time=found.proposed_time,
-            launchable_time=found.launchable_time,
-            replayed_times=tuple(plan.time for plan in found.plans),
-            covers_space=not found.spent.is_stopped,
-            why_not=found.infeasibility,
+        times = tuple(plan.time for plan in replayed.plans)
+        return replace(
+            _outcome(replayed, tuple(plan.priced for plan in replayed.plans)),
+            belief=times[0] if times else math.nan,
+            proposed_time=replayed.proposed_time,
+            launchable_time=replayed.launchable_time,
+            replayed_times=times,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+def _outcome(
+    result: SearchResult | ReplayedSearch, plans: tuple[PricedPlan, ...]
+) -> PlannerOutcome:
+    """Return what either search has found."""
+    return PlannerOutcome(
+        plans=plans,
+        belief=believed_time(plans),
+        spent=result.spent,
+        evaluations=result.statistics.get("configurations", 0),
+        statistics=result.statistics,
+        lower_bound=result.lower_bound,
+        covers_space=not result.spent.is_stopped,
+        why_not=result.infeasibility,
+    )
+
+
+class Fixed(Planner):
     """Searches nothing: a plan that is given, inside the space or not."""
 
-    name: str = "fixed"
-    """Name of the planner."""
+    name = "fixed"
+    sees = "Nothing: the plan is given."
 
-    sees: str = "Nothing: the plan is given."
-    """What the planner sees of the network, in one sentence."""
-
-    def find(
-        self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
-        settings: PlannerSettings,
-        *,
-        progress: Progress | None = None,  # noqa: ARG002  the protocol's
-    ) -> PlannerOutcome:
+    def answer(self, request: PlanRequest) -> PlannerOutcome:
         """Return the plan, if it fits in memory.
 
         Raises
@@ -143,21 +104,17 @@ class Fixed:
             If none is given, or it does not fit the model, the batch or the cluster,
             with the setting in ``where``.
         """
-        work = settings.allowance(spec)
-        work.count(PLAN)
-        plan = _plan(network, workload, settings)
+        network, workload, spec = request.problem
+        request.work.count(PLAN)
+        plan = _plan(network, workload, request.settings)
         is_small = fits(workload, spec, plan, network.host)
         why_not = ""
         if not is_small:
             short = too_little_memory(network, workload, spec, plan)
             why_not = f"Memory: the plan does not fit: {short}"
         return PlannerOutcome(
-            planner=self.name,
             plans=priced_best_first(network, workload, [plan] if is_small else []),
-            belief=math.nan,
-            sees=self.sees,
-            spent=work.total(),
-            search_time=work.elapsed,
+            spent=request.work.total(),
             evaluations=1,
             covers_space=True,
             why_not=why_not,
@@ -195,25 +152,13 @@ class _BestSplit(NamedTuple):
     """Plan of the split."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exhaustive:
+class Exhaustive(Planner):
     """Tries everything; refuses spaces for which that takes too long."""
 
-    name: str = "exhaustive"
-    """Name of the planner."""
+    name = "exhaustive"
+    sees = "Every link and route, through the price of each placement."
 
-    sees: str = "Every link and route, through the price of each placement."
-    """What the planner sees of the network, in one sentence."""
-
-    def find(
-        self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
-        settings: PlannerSettings,
-        *,
-        progress: Progress | None = None,
-    ) -> PlannerOutcome:
+    def answer(self, request: PlanRequest) -> PlannerOutcome:
         """Return the k best plans of the space.
 
         Raises
@@ -221,26 +166,18 @@ class Exhaustive:
         InputError
             If there are more than `MOST_SPLITS` splits to try.
         """
-        work = settings.allowance(spec)
-        launcher = Launcher.of(network, workload, spec)
-        candidates = CandidateSet.enumerate(
-            network,
-            workload,
-            spec,
-            work=work,
-            kept=launcher.launchable_sizes,
-            progress=progress,
-        )
-        _check_size(candidates, progress)
+        spec, work = request.spec, request.work
+        launcher = Launcher.of(*request.problem)
+        candidates = launcher.candidates(work, request.progress)
+        _check_size(candidates, request)
         prices = ChainPrices(candidates=candidates)
-        found: list[_BestSplit] = []
+        splits: list[_BestSplit] = []
         evaluations, looked = 0, 0
         for index in range(len(candidates)):
-            if progress is not None:
-                progress(
-                    f"exhaustive: {index} of {len(candidates)} configurations",
-                    index / len(candidates),
-                )
+            request.report(
+                f"exhaustive: {index} of {len(candidates)} configurations",
+                index / len(candidates),
+            )
             configuration = candidates[index]
             placed = range(len(candidates.placements(configuration)))
             num_splits = len(placed) * _num_splits(candidates, configuration)
@@ -253,17 +190,14 @@ class Exhaustive:
             looked += 1
             if best is not None:
                 work.note_plan()
-                found = sorted([*found, best], key=lambda f: f[:2])[: spec.keep_best]
-        written = (launcher.launched(best.plan) for best in found)
+                splits = sorted([*splits, best], key=lambda f: f[:2])[: spec.keep_best]
+        written = (launcher.launched(best.plan) for best in splits)
         kept = [plan for plan in written if plan is not None]
-        plans = priced_best_first(network, workload, kept)
+        plans = priced_best_first(request.network, request.workload, kept)
         return PlannerOutcome(
-            planner=self.name,
             plans=plans,
             belief=believed_time(plans),
-            sees=self.sees,
             spent=work.total(),
-            search_time=work.elapsed,
             evaluations=evaluations,
             covers_space=not work.stopped_by and not spec.keeps_rules,
             refused=tuple(launcher.refused),
@@ -278,11 +212,11 @@ def _why_not(candidates: CandidateSet, looked: int, spent: Spent) -> str:
     return space_infeasibility(candidates)
 
 
-def _check_size(candidates: CandidateSet, progress: Progress | None) -> None:
+def _check_size(candidates: CandidateSet, request: PlanRequest) -> None:
     total = 0
     for index in range(len(candidates)):
-        if progress is not None and index % CONFIGURATIONS_PER_REPORT == 0:
-            progress("exhaustive: count the splits", total / MOST_SPLITS)
+        if index % CONFIGURATIONS_PER_REPORT == 0:
+            request.report("exhaustive: count the splits", total / MOST_SPLITS)
         candidates.work.count(PLACEMENTS)
         configuration = candidates[index]
         placed = len(candidates.placements(configuration))

@@ -37,11 +37,7 @@ from planner.kernels import rivals as kernel
 from planner.kernels import tables
 from planner.rivals.launched import MOST_TRIED, Launcher
 from planner.rivals.mcmc_state import ChainPrices, PlacedChain, SpaceIndex
-from planner.rivals.protocol import (
-    NO_SIZES,
-    PlannerOutcome,
-    PlannerSettings,
-)
+from planner.rivals.protocol import NO_SIZES, Planner, PlannerOutcome, PlanRequest
 from planner.search.candidates import CandidateSet
 from planner.search.placements import extents_of
 from planner.search.space import Configuration, SearchSpec
@@ -100,34 +96,21 @@ class _Table(NamedTuple):
     [s]."""
 
 
-@dataclass(frozen=True, slots=True)
-class Phaze:
+class Phaze(Planner):
     """Splits the chain unevenly, and knows nothing of levels."""
 
-    name: str = "phaze"
-    """Name of the planner."""
-
-    sees: str = (
+    name = "phaze"
+    sees = (
         "One number: the bandwidth of level 0, which it takes for that of every link. "
         "Context parallelism, which the published program does not have, is priced so, "
         "too."
     )
-    """What the planner sees of the network, in one sentence."""
 
-    def find(
-        self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
-        settings: PlannerSettings,
-        *,
-        progress: Progress | None = None,
-    ) -> PlannerOutcome:
+    def answer(self, request: PlanRequest) -> PlannerOutcome:
         """Return the best plan of the program that fits."""
-        work = settings.allowance(spec)
-        program = PhazeProgram.of(network, workload, spec, work, progress)
-        if progress is not None:
-            progress("phaze: search", None)
+        work = request.work
+        program = PhazeProgram.of(*request.problem, work, request.progress)
+        request.report("phaze: search")
         table = program.table()
         chosen, why_not = program.first_fitting(table.best)
         if chosen is None and work.stopped_by:
@@ -137,7 +120,7 @@ class Phaze:
         if work.stopped_by:
             why_not = stopped_sentence(work.total(), f"{table.number:,} plans")
         outcome = program.launcher.outcome(
-            self, work, chosen, why_not, evaluations=table.number
+            work, chosen, why_not, evaluations=table.number
         )
         # Plans are written out on an account of their own.
         written = program.candidates.work.spent
@@ -175,13 +158,7 @@ class PhazeProgram:
         """Read what the program may see of a problem."""
         # What is written out is bounded by itself, whatever is left.
         launcher = Launcher.of(network, workload, spec)
-        candidates = CandidateSet.enumerate(
-            network,
-            workload,
-            spec,
-            kept=launcher.launchable_sizes,
-            progress=progress,
-        )
+        candidates = launcher.candidates(progress=progress)
         bandwidth = network.levels[0].bandwidth
         return cls(
             candidates=candidates,

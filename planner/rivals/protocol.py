@@ -7,9 +7,10 @@ by one evaluator (`planner.cost.pricing.price_plan`) and kept only if they fit i
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
@@ -24,7 +25,7 @@ from planner.step.memory import (
     stage_rooms,
 )
 from planner.step.plan import Plan
-from planner.work import Spent, Work
+from planner.work import Progress, Spent, Work
 from topologies import Network
 from topologies.accelerators import Host
 from topologies.units import format_size
@@ -32,7 +33,6 @@ from topologies.units import format_size
 if TYPE_CHECKING:
     from planner.plans.spec import PlanSpec
     from planner.search.replayed.search import Replays
-    from planner.work import Progress
 
 STARTS = ("manual", "random", "dp")
 """Where a Metropolis walk may start: the plan of Megatron's heuristics, a random one
@@ -66,7 +66,7 @@ class PlannerSettings:
     replays: "Replays | None" = field(default=None, repr=False, compare=False)
     """How plans are judged by replay; None where only the planner's model does."""
 
-    def allowance(self, spec: "SearchSpec") -> Work:
+    def allowance(self, spec: SearchSpec) -> Work:
         """Return what a search of a space may spend: the same for every planner."""
         limit = spec.time_limit if self.time_limit is None else self.time_limit
         return Work(limit=spec.work_limit, time_limit=limit)
@@ -74,26 +74,29 @@ class PlannerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerOutcome:
-    """What a planner found, what it believes of it, and what that took."""
+    """What a planner found, what it believes of it, and what that took.
 
-    planner: str
+    `Planner.find` puts in who looked, and how long that took.
+    """
+
+    planner: str = ""
     """Name of the planner."""
 
-    plans: "tuple[PricedPlan, ...]"
+    plans: tuple[PricedPlan, ...]
     """Distinct configurations that fit, best first by the common evaluator; empty if
     nothing does."""
 
-    belief: float
+    belief: float = math.nan
     """Iteration time of the planner's best plan by its own model; NaN if it has none
     [s]."""
 
-    sees: str
+    sees: str = ""
     """What the planner sees of the network, in one sentence."""
 
     spent: Spent
     """Work of the search, and which limit stopped it, if one did."""
 
-    search_time: float
+    search_time: float = math.nan
     """Wall time of the search [s]."""
 
     evaluations: int
@@ -143,49 +146,83 @@ class PlannerOutcome:
     nothing; empty from planners without seeds [s]."""
 
 
-class Planner(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What a planner is asked for, and the account that its work goes on."""
+
+    network: Network
+    """Cluster, of which a planner looks at what its definition lets it see."""
+
+    workload: Workload
+    """Model, job and device."""
+
+    spec: SearchSpec
+    """What may be tried, and how many plans to keep."""
+
+    settings: PlannerSettings
+    """Seeds, budgets and the like."""
+
+    work: Work
+    """Account that the search is counted on, with its limits."""
+
+    progress: Progress | None
+    """Takes reports now and then; None for no reports."""
+
+    @property
+    def problem(self) -> tuple[Network, Workload, SearchSpec]:
+        """Cluster, job and space."""
+        return self.network, self.workload, self.spec
+
+    def report(self, doing: str, share: float | None = None) -> None:
+        """Report what the planner does, and what share of it is done."""
+        if self.progress is not None:
+            self.progress(doing, share)
+
+
+class Planner(ABC):
     """Proposes plans for a workload on a cluster."""
 
-    @property
-    def name(self) -> str:
-        """What scenarios call it."""
-        ...
+    name: ClassVar[str]
+    """What scenarios call the planner."""
 
-    @property
-    def sees(self) -> str:
-        """What it sees of the network, in one sentence."""
-        ...
+    sees: ClassVar[str]
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,
-        network: "Network",
-        workload: "Workload",
-        spec: "SearchSpec",
+        network: Network,
+        workload: Workload,
+        spec: SearchSpec,
         settings: PlannerSettings,
         *,
-        progress: "Progress | None" = None,
+        progress: Progress | None = None,
     ) -> PlannerOutcome:
         """Propose plans.
 
-        Parameters
-        ----------
-        network
-            The cluster; a planner looks at what its definition lets it see.
-        workload
-            Model, job and device.
-        spec
-            What may be tried, and how many plans to keep.
-        settings
-            Seeds, budgets and the like.
-        progress
-            Called now and then.
+        Parameters are those of `PlanRequest`.
 
         Returns
         -------
         PlannerOutcome
             The same for the same arguments, unless there is a limit of time.
         """
-        ...
+        work = settings.allowance(spec)
+        request = PlanRequest(
+            network=network,
+            workload=workload,
+            spec=spec,
+            settings=settings,
+            work=work,
+            progress=progress,
+        )
+        outcome = self.answer(request)
+        return replace(
+            outcome, planner=self.name, sees=self.sees, search_time=work.elapsed
+        )
+
+    @abstractmethod
+    def answer(self, request: PlanRequest) -> PlannerOutcome:
+        """Return what the planner finds, but for its name and the time it took."""
 
 
 NO_SIZES = "Devices: the search space has no sizes for this cluster and batch."
@@ -251,6 +288,11 @@ def node_levels(network: Network) -> tuple[int, int, int]:
         return network.block_sizes[0], 0, min(1, last)
     inside = min(rules.node_levels - 1, last)
     return rules.node_size, inside, min(inside + 1, last)
+
+
+def allows(sizes: tuple[int, ...] | None, size: int) -> bool:
+    """Tell whether a space has a size; all of them where it lists none."""
+    return sizes is None or size in sizes
 
 
 def believed_time(plans: tuple[PricedPlan, ...]) -> float:

@@ -87,9 +87,6 @@ class SearchResult:
     spent: Spent
     """Work of the search, and which limit stopped it, if one did."""
 
-    covers_space: bool = True
-    """Whether finding nothing means that nothing of the space fits."""
-
 
 class _SplitFound(NamedTuple):
     """The best split of a configuration."""
@@ -341,7 +338,6 @@ def _result(
         statistics=dict(candidates.statistics),
         infeasibility="" if plans else _infeasibility(frontier, spent),
         spent=spent,
-        covers_space=not spent.is_stopped,
     )
 
 

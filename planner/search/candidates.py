@@ -110,7 +110,7 @@ class MemoryBounds:
             rows = rates.rows
             if splitter.hides:
                 rows = unhidden_rows(rows, execution)
-            found: float = bound_kernel.time_bound(
+            value: float = bound_kernel.time_bound(
                 inner,
                 rows,
                 rates.boundary,
@@ -120,7 +120,7 @@ class MemoryBounds:
                 weights.sum,
                 weights.max,
             )
-            return found
+            return value
 
         return bound
 
@@ -262,14 +262,7 @@ class CandidateSet:
         work = Work() if work is None else work
         tell = progress or _silent
         tell("search: list the space", None)
-        inner, dropped = inner_configurations(
-            workload.graph.spec,
-            spec,
-            num_devices=network.num_devices,
-            chain=workload.chain,
-            global_batch_size=workload.training.global_batch_size,
-            within_data=workload.software.experts_within_data,
-        )
+        inner, dropped = inner_configurations(workload, spec, network.num_devices)
         inner = inner if kept is None else kept(inner)
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
@@ -433,8 +426,10 @@ class CandidateSet:
             table = self.workload.fastest_table(degrees)
             least = self.splitter.layers[degrees].minima
             sent = least - table.forward_time - table.backward_time
-            own = [self.workload.table(degrees, (k,)) for k in range(len(fleet.kinds))]
-            times = [one.forward_time + one.backward_time + sent for one in own]
+            tables = [
+                self.workload.table(degrees, (k,)) for k in range(len(fleet.kinds))
+            ]
+            times = [kind.forward_time + kind.backward_time + sent for kind in tables]
             is_block = table.is_block > 0
             self._speeds[degrees] = [
                 (
@@ -455,8 +450,8 @@ class CandidateSet:
         """
         value = cutoff
         for rates in self.relaxed(configuration):
-            found = self.splitter.split(configuration, rates, value)
-            value = min(value, found.value)
+            split = self.splitter.split(configuration, rates, value)
+            value = min(value, split.value)
         if value >= cutoff:
             # Without a cutoff only memory can stop a split.
             no_split = np.isinf(cutoff) or not self.fits(configuration, self.memory)
@@ -484,8 +479,8 @@ class CandidateSet:
             value = bound(rates)
             if value < cutoff:
                 kinds = self.kinds(placement)
-                found = self.splitter.split(configuration, rates, cutoff, kinds)
-                value = max(value, floor, found.value * kernel.SAFE)
+                split = self.splitter.split(configuration, rates, cutoff, kinds)
+                value = max(value, floor, split.value * kernel.SAFE)
             if value < cutoff:
                 bounds.append((value, placement))
             else:
@@ -532,31 +527,31 @@ class CandidateSet:
                 self.statistics["placements priced alike"] += 1
                 continue
             seen.add(key)
-            found = self.splitter.split(configuration, rates.stage_rates, limit, kinds)
-            if found.value < limit:
+            split = self.splitter.split(configuration, rates.stage_rates, limit, kinds)
+            if split.value < limit:
                 choices = self.splitter.choices(configuration, len(rates.shardings))
-                chosen = tuple(choices[c] for c in found.picked)
-                limit = found.value
-                yield Solution(limit, found.bounds, chosen, placement, rates)
+                chosen = tuple(choices[c] for c in split.picked)
+                limit = split.value
+                yield Solution(limit, split.bounds, chosen, placement, rates)
 
     def listed(self, configuration: Configuration) -> tuple[Placement, ...]:
         """Return every placement of a configuration, counted."""
-        found = self.placements(configuration)
+        nested = self.placements(configuration)
         devices = self.network.num_devices // NESTED_DEVICES
-        self.work.spend(PLACEMENTS + LISTED * len(found) + devices)
-        return found
+        self.work.spend(PLACEMENTS + LISTED * len(nested) + devices)
+        return nested
 
     def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
         """Return every placement of a configuration.
 
         Over devices in each order that has other kinds work together.
         """
-        found = placements(
+        nested = placements(
             extents_of(configuration),
             self.network.num_devices,
             self.network.block_sizes,
         )
-        return self.places.over_orders(found)
+        return self.places.over_orders(nested)
 
     def kinds(self, placement: Placement) -> PlacedKinds:
         """Return the kinds of devices that work on a placement."""

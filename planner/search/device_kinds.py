@@ -85,9 +85,11 @@ def placed_kinds(workload: Workload, devices: IntArray, reserve: float) -> Place
     rows, number = np.unique(which.T, axis=0, return_inverse=True)
     number = number.ravel()
     present = [np.unique(row).tolist() for row in which]
-    stages = tuple(tuple(sets[one] for one in row) for row in present)
+    stages = tuple(tuple(sets[kind] for kind in row) for row in present)
     return PlacedKinds(
-        tuple(tuple(sets[one] for one in row) for row in rows[:MOST_REPLICAS].tolist()),
+        tuple(
+            tuple(sets[kind] for kind in row) for row in rows[:MOST_REPLICAS].tolist()
+        ),
         np.where(number < MOST_REPLICAS, number, -1),
         stages,
         _scarcity(workload, stages, reserve),
@@ -167,8 +169,8 @@ def group_speeds(fleet: Fleet, speeds: FloatArray, size: int) -> GroupSpeeds:
         Devices of each group.
     """
     falling = -np.sort(-speeds[fleet.of_device])
-    each = falling[size - 1 :: size]
-    return GroupSpeeds(each, np.concatenate([np.zeros(1), np.cumsum(each)]))
+    slowest = falling[size - 1 :: size]
+    return GroupSpeeds(slowest, np.concatenate([np.zeros(1), np.cumsum(slowest)]))
 
 
 def kind_speeds(least: FloatArray, times: list[FloatArray]) -> FloatArray:
@@ -181,12 +183,12 @@ def kind_speeds(least: FloatArray, times: list[FloatArray]) -> FloatArray:
     times
         Time of each layer on each kind [s].
     """
-    found = []
-    for own in times:
-        works = own > 0.0
-        ratios = least[works] / own[works]
-        found.append(float(ratios.max(initial=0.0)) if works.any() else 1.0)
-    return np.array(found)
+    speeds = []
+    for time in times:
+        works = time > 0.0
+        ratios = least[works] / time[works]
+        speeds.append(float(ratios.max(initial=0.0)) if works.any() else 1.0)
+    return np.array(speeds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -227,14 +229,14 @@ def device_orders(
     if node % group or network.num_devices % node:
         return (None,)
     pace = _node_paces(workload, fleet, node)
-    found: dict[bytes, DeviceOrder | None] = {}
+    orders: dict[bytes, DeviceOrder | None] = {}
     whole = np.arange(network.num_devices).reshape(-1, node)
-    found[whole.tobytes()] = None
+    orders[whole.tobytes()] = None
     for name, key in ((FAST_FIRST, pace), (SLOW_FIRST, -pace)):
         devices = whole[np.argsort(key, kind="stable")].ravel()
         order = DeviceOrder(name=name, devices=devices)
-        found.setdefault(devices.tobytes(), order)
-    return tuple(found.values())
+        orders.setdefault(devices.tobytes(), order)
+    return tuple(orders.values())
 
 
 def _node_paces(workload: Workload, fleet: Fleet, node: int) -> FloatArray:
@@ -243,11 +245,11 @@ def _node_paces(workload: Workload, fleet: Fleet, node: int) -> FloatArray:
     Of nodes whose slowest devices are alike, the sum over all devices decides.
     """
     precision = workload.training.precision
-    each = np.array(
+    per_device = np.array(
         [kind.factor / kind.accelerator.peak_flops[precision] for kind in fleet.kinds]
     )[fleet.of_device].reshape(-1, node)
-    each = np.sort(each, axis=1)
-    slowest, all_of_them = each[:, -1], each.sum(axis=1)
+    per_device = np.sort(per_device, axis=1)
+    slowest, all_of_them = per_device[:, -1], per_device.sum(axis=1)
     order = np.lexsort((all_of_them, slowest))
     ranks = np.zeros(len(order))
     paces = np.stack([slowest, all_of_them], axis=1)[order]

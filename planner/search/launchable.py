@@ -79,7 +79,7 @@ def broken_rules(
     facts
         The job and the cluster.
     """
-    found = (
+    breaches = (
         breach
         for check in (
             _batch,
@@ -94,7 +94,7 @@ def broken_rules(
     )
     return tuple(
         BrokenRule(rule=rule, found=what, expected=expected, source=rules.source(rule))
-        for rule, what, expected in found
+        for rule, what, expected in breaches
     )
 
 
@@ -219,12 +219,12 @@ def _splits(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     counts, pp = block_counts(plan, facts.is_block), len(plan.stages)
     least = 0 if rules.empty_ends else 1
     expected = " or ".join(WORDS["splits"][kind] for kind in rules.splits)
-    found = f"{_shorten_list(counts)} blocks on the virtual stages"
+    held = f"{_shorten_list(counts)} blocks on the virtual stages"
     ends = (counts[0], counts[-1])
     if min(ends) < least or min(counts[1:-1], default=1) < 1:
-        yield "split", found, "at least one block in each"
+        yield "split", held, "at least one block in each"
     elif not any(SPLIT_CHECKS[kind](counts, pp) for kind in rules.splits):
-        yield "split", found, expected
+        yield "split", held, expected
     elif not ends_together(plan, facts.is_block):
         yield (
             "split",
@@ -306,17 +306,17 @@ def _second_copies(plan: Plan, rules: LaunchRules, whole: int) -> Breaches:
     sizes = _distinct(stage.zero_hpz_partition_size for stage in sharded)
     if not plan.has_second_copies:
         return
-    found = f"second copies of weights over {_join_values(sizes)} ranks"
+    copies = f"second copies of weights over {_join_values(sizes)} ranks"
     if not rules.second_copies:
-        yield "sharding_group", found, "no second copy (zero_hpz_partition_size = 1)"
+        yield "sharding_group", copies, "no second copy (zero_hpz_partition_size = 1)"
     elif len(sizes) > 1 and rules.same_savings:
-        yield "sharding_group", found, "one size for all stages"
+        yield "sharding_group", copies, "one size for all stages"
     elif rules.second_copies_alone and plan.parallel.sizes().tp > 1:
-        yield "sharding_group", found, "none beside tensor parallelism"
+        yield "sharding_group", copies, "none beside tensor parallelism"
     elif rules.second_copies_alone and any(
         stage.sharding_group_size != whole for stage in sharded
     ):
-        yield "sharding_group", found, f"shards over all {whole} ranks beside them"
+        yield "sharding_group", copies, f"shards over all {whole} ranks beside them"
 
 
 def _counted(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
@@ -335,8 +335,8 @@ def _counted(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
         words = " and ".join(sorted(modes))
         yield "recompute", f"some blocks of a chunk, {words}", "all blocks or none"
     elif len(counts) > 1 and rules.same_savings:
-        found = _join_values(["all" if one is None else one for one in counts])
-        yield "recompute", f"{found} blocks on different stages", "one for all stages"
+        listed = _join_values(["all" if count is None else count for count in counts])
+        yield "recompute", f"{listed} blocks on different stages", "one for all stages"
 
 
 def _is_every(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> bool:
@@ -366,12 +366,12 @@ def _offloaded(plan: Plan, rules: LaunchRules, num_blocks: int) -> Breaches:
     lacking = [
         name
         for name in Offload._fields
-        if name not in can and any(getattr(one, name) > 0.0 for one in offloads)
+        if name not in can and any(getattr(kept, name) > 0.0 for kept in offloads)
     ]
     if lacking:
         expected = f"{_join_values(can)} at most" if can else "nothing on hosts"
         yield "offload", _join_values(lacking), expected
-    elif apart := [one for one in offloads if not rules.keeps_together(one)]:
+    elif apart := [kept for kept in offloads if not rules.keeps_together(kept)]:
         kept = [name for name, part in apart[0]._asdict().items() if part > 0.0]
         all_of = f"{_join_values(rules.offload_together)}, whole and together, or none"
         yield "offload", f"{_join_values(kept)} alone, or in part", all_of
@@ -397,13 +397,13 @@ def _beside(rules: LaunchRules) -> str:
 
 
 def _saving(
-    rule: str, found: Sequence[object], known: Sequence[object], rules: LaunchRules
+    rule: str, values: Sequence[object], known: Sequence[object], rules: LaunchRules
 ) -> Breaches:
     """Compare what stages save memory with to what the framework has."""
-    if any(value not in known for value in found):
-        yield rule, _join_values(found), f"one of {_join_values(known)}"
-    elif len(found) > 1 and rules.same_savings:
-        yield rule, f"{_join_values(found)} on different stages", "one for all stages"
+    if any(value not in known for value in values):
+        yield rule, _join_values(values), f"one of {_join_values(known)}"
+    elif len(values) > 1 and rules.same_savings:
+        yield rule, f"{_join_values(values)} on different stages", "one for all stages"
 
 
 def _distinct(values: Iterator[T]) -> list[T]:

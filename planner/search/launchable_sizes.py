@@ -87,19 +87,19 @@ class LaunchFacts:
     def of(
         cls,
         workload: Workload,
-        num_devices: int,
+        cluster: Network | int,
         *,
         idle_devices: bool = False,
-        network: Network | None = None,
     ) -> "LaunchFacts":
-        """Return the facts of a workload on a cluster.
+        """Return the facts of a workload on a cluster, or on a number of devices.
 
-        With a network nodes may be listed by how fast they are, where that differs.
+        On a cluster nodes may be listed by how fast they are, where that differs.
         """
         spec = workload.graph.spec
         orders: tuple[DeviceOrder | None, ...] = (None,)
-        if network is not None:
-            orders = device_orders(network, workload, 1)
+        if not isinstance(cluster, int):
+            orders = device_orders(cluster, workload, 1)
+            cluster = cluster.num_devices
         return cls(
             is_block=tuple(name.startswith("block") for name in workload.graph.names),
             num_attention_heads=spec.num_attention_heads,
@@ -114,7 +114,7 @@ class LaunchFacts:
             precision=workload.training.precision,
             experts_within_data=workload.software.experts_within_data,
             global_batch_size=workload.training.global_batch_size,
-            num_devices=num_devices,
+            num_devices=cluster,
             idle_devices=idle_devices,
             orders=orders,
         )
@@ -275,8 +275,8 @@ def _context(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Brea
         and facts.has_latent_attention
         and not rules.exchanges_latent_attention
     ):
-        found = f"heads of latent attention exchanged by {ranks} ranks"
-        yield "context_parallelism", found, "a ring, or gathered keys and values"
+        exchanged = f"heads of latent attention exchanged by {ranks} ranks"
+        yield "context_parallelism", exchanged, "a ring, or gathered keys and values"
         return
     copies = rules.copies_exchanged_groups and ranks % groups == 0
     if groups % ranks and not copies:

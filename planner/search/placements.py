@@ -243,25 +243,25 @@ class DevicePlaces:
             )
         return self._kinds[key]
 
-    def over_orders(self, found: tuple[Placement, ...]) -> tuple[Placement, ...]:
+    def over_orders(self, nested: tuple[Placement, ...]) -> tuple[Placement, ...]:
         """Return placements over devices in every order that is tried.
 
         Each order where other kinds work together than in those before it.
         """
-        group = found[0].extents.tp if found else 1
+        group = nested[0].extents.tp if nested else 1
         if group not in self._orders:
             self._orders[group] = device_orders(self.network, self.workload, group)
         if len(self._orders[group]) == 1:
-            return found
-        key = found[0].extents
+            return nested
+        key = nested[0].extents
         if key not in self._ordered:
             if len(self._ordered) >= MOST_KNOWN:
                 self._ordered.clear()
-            told: dict[object, Placement] = {}
-            for one, order in product(found, self._orders[group]):
-                placement = one.ordered(order)
-                told.setdefault((one.steps, self.kinds(placement).key), placement)
-            self._ordered[key] = tuple(told.values())
+            distinct: dict[object, Placement] = {}
+            for plain, order in product(nested, self._orders[group]):
+                placement = plain.ordered(order)
+                distinct.setdefault((plain.steps, self.kinds(placement).key), placement)
+            self._ordered[key] = tuple(distinct.values())
         return self._ordered[key]
 
 
@@ -339,21 +339,21 @@ class PlacementBounds:
         if placement.order is not None:
             # Blocks above nodes hold others.
             return base._replace(rows=row[None])
-        found = self._loads(placement)
-        rows, signature = loads.placement_rows(found.rates, row, base.group_sizes[0])
-        boundary = np.empty((*found.boundary.shape, 2))
+        least = self._loads(placement)
+        rows, signature = loads.placement_rows(least.rates, row, base.group_sizes[0])
+        boundary = np.empty((*least.boundary.shape, 2))
         boundary[..., 0] = base.boundary[0, 0, 0]
-        boundary[..., 1] = np.maximum(found.boundary, base.boundary[0, 0, 1])
+        boundary[..., 1] = np.maximum(least.boundary, base.boundary[0, 0, 1])
         return base._replace(rows=rows, signature=signature, boundary=boundary)
 
     def _loads(self, placement: Placement) -> Loads:
         key = placement.extents, placement.steps
-        found = self._known.get(key)
-        if found is None:
+        least = self._known.get(key)
+        if least is None:
             if self._held[0] > MOST_NUMBERS:
                 self._known.clear()
                 self._held[0] = 0
-            found = Loads(
+            least = Loads(
                 *loads.placement_loads(
                     np.array(placement.extents),
                     np.array(placement.steps),
@@ -362,9 +362,9 @@ class PlacementBounds:
                     *self.tiers,
                 )
             )
-            self._known[key] = found
-            self._held[0] += found.rates.size + found.boundary.size
-        return found
+            self._known[key] = least
+            self._held[0] += least.rates.size + least.boundary.size
+        return least
 
 
 class StageOutline(NamedTuple):

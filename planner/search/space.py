@@ -22,6 +22,7 @@ from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.training import Sizes, expert_data_size
 from planner.frameworks.rules import PART, TENSOR, WHOLE, LaunchRules
+from planner.step.execution import Workload
 from planner.step.plan import (
     NO_OFFLOAD,
     Offload,
@@ -338,13 +339,7 @@ class Inner(NamedTuple):
 
 
 def inner_configurations(
-    model: TransformerSpec,
-    spec: SearchSpec,
-    *,
-    num_devices: int,
-    chain: tuple[int, int],
-    global_batch_size: int,
-    within_data: bool = False,
+    workload: Workload, spec: SearchSpec, num_devices: int
 ) -> tuple[tuple[Inner, ...], Counter[str]]:
     """Enumerate the space.
 
@@ -352,8 +347,7 @@ def inner_configurations(
     divides the model, context-parallel sizes and micro-batch sizes that are powers of
     two, every expert-parallel size that divides the experts, every number of virtual
     stages that divides the blocks, of stages and of replicas that the cluster holds,
-    dividing it or not. ``chain`` is the number of layers and of blocks, ``within_data``
-    the software's ``experts_within_data``.
+    dividing it or not.
 
     Returns
     -------
@@ -369,8 +363,10 @@ def inner_configurations(
     inner: list[Inner] = []
     outer: dict[tuple[int, int], tuple[IntArray, IntArray]] = {}
     count = 0
-    for degrees in degrees_of(model, spec, num_devices, within_data=within_data):
-        if divisibility_problem(model, degrees) is not None:
+    num_layers, num_blocks = workload.chain
+    batch = workload.training.global_batch_size
+    for degrees in degrees_of(workload, spec, num_devices):
+        if divisibility_problem(workload.graph.spec, degrees) is not None:
             dropped["not divisible"] += 1
             continue
         group = degrees.tp * degrees.cp
@@ -380,22 +376,22 @@ def inner_configurations(
             outer[key] = _outer_sizes(
                 spec,
                 num_groups=num_devices // group,
-                num_layers=chain[0],
+                num_layers=num_layers,
                 unit=unit,
-                most_replicas=global_batch_size,
+                most_replicas=batch,
             )
         b = degrees.micro_batch_size
-        fits = outer[key][1] * b <= global_batch_size
+        fits = outer[key][1] * b <= batch
         pairs = outer[key][0][fits], outer[key][1][fits]
         if not pairs[0].size:
             dropped["too large for the cluster or the batch"] += 1
         for item in _with_virtual_stages(
-            spec, degrees, pairs, num_blocks=chain[1], batch=global_batch_size
+            spec, degrees, pairs, num_blocks=num_blocks, batch=batch
         ):
             inner.append(item)
             count += len(item.pp)
             if count > MOST_CONFIGURATIONS:
-                raise _too_large(spec, num_devices, global_batch_size)
+                raise _too_large(spec, num_devices, batch)
     return tuple(inner), dropped
 
 
@@ -447,18 +443,18 @@ def _too_large(
 
 
 def degrees_of(
-    model: TransformerSpec,
+    workload: Workload,
     spec: SearchSpec,
     num_devices: int,
     rules: LaunchRules | None = None,
-    *,
-    within_data: bool,
 ) -> Iterator[Degrees]:
     """Yield what layer tables depend on, dividing the model or not.
 
     With ``rules`` ranks form all groups that the framework has, without them rings and
-    tensor-parallel groups of experts alone. ``within_data`` as for `Grouping.of`.
+    tensor-parallel groups of experts alone.
     """
+    model = workload.graph.spec
+    within_data = workload.software.experts_within_data
     tps = spec.tensor_model_parallel_sizes or divisors(model.num_attention_heads)
     powers = [2**k for k in range(num_devices.bit_length())]
     cps = spec.context_parallel_sizes or (

@@ -204,17 +204,17 @@ class Splitter:
             # One row for each of the rates, as they are.
             distinct = [(row, groups[0]) for row in range(len(rates.rows))]
         every: dict[tuple[Kinds | None, ...], IntArray] = {
-            own: np.array([row for row, other in distinct if other == own])
-            for own in dict.fromkeys(own for _, own in distinct)
+            group: np.array([row for row, other in distinct if other == group])
+            for group in dict.fromkeys(group for _, group in distinct)
         }
         time: FloatArray | None = None
         step_end = np.zeros(0)
-        for own, rows in every.items():
+        for group, rows in every.items():
             which = [
-                number for number, (_, other) in enumerate(distinct) if other == own
+                number for number, (_, other) in enumerate(distinct) if other == group
             ]
             slowest = self._slowest(
-                configuration, rates._replace(rows=rates.rows[rows]), own
+                configuration, rates._replace(rows=rates.rows[rows]), group
             )
             if time is None:
                 shape = (len(distinct), *slowest[0].shape[1:])
@@ -224,7 +224,7 @@ class Splitter:
         return ChoiceCosts(
             time,
             step_end,
-            np.stack([self._with_room(configuration, rates, one) for one in rooms]),
+            np.stack([self._with_room(configuration, rates, room) for room in rooms]),
             np.array([distinct.index(pair) for pair in pairs]),
             memory_row.ravel(),
         )
@@ -236,10 +236,10 @@ class Splitter:
         groups: tuple[Kinds | None, ...],
     ) -> tuple[FloatArray, FloatArray]:
         """Return time and step end of the slowest of some groups of devices [s]."""
-        found = [self._costs(configuration, rates, kinds) for kinds in groups]
-        if len(found) == 1:
-            return found[0]
-        times, step_ends = zip(*found, strict=True)
+        costs = [self._costs(configuration, rates, kinds) for kinds in groups]
+        if len(costs) == 1:
+            return costs[0]
+        times, step_ends = zip(*costs, strict=True)
         return np.max(times, axis=0), np.max(step_ends, axis=0)
 
     def _costs(
@@ -253,15 +253,15 @@ class Splitter:
         choices = self.choice_columns(configuration, len(rates.group_sizes))
         constants = self.constants(configuration, self.memory)
         if kinds is not None:
-            own = self.workload.step_time(kinds)
-            constants = constants._replace(step_time=own)
+            step_time = self.workload.step_time(kinds)
+            constants = constants._replace(step_time=step_time)
             if choices.offload.any() and self.hosts.cpu_adam:
                 saved = choices.offload[:, tables.OPTIMIZER]
-                saved = saved * (self.hosts.step_time - own)
+                saved = saved * (self.hosts.step_time - step_time)
                 choices = choices._replace(host_step=choices.host_step + saved)
 
         def price(rows: FloatArray, job: JobConstants) -> tuple[FloatArray, FloatArray]:
-            found: tuple[FloatArray, FloatArray] = tables.time_and_step_end(
+            priced: tuple[FloatArray, FloatArray] = tables.time_and_step_end(
                 table.sums,
                 table.traffic,
                 choices,
@@ -270,7 +270,7 @@ class Splitter:
                 job,
                 KERNEL_LEDGER,
             )
-            return found
+            return priced
 
         if self.hides:
             whole = self._table(self.degrees(configuration), kinds)

@@ -37,13 +37,7 @@ def test_search_of_a_named_figure(benchmark, case):
 def test_the_powers_of_two_are_as_many_as_they_are_said_to_be():
     case = powers_of_two()
     _, workload, spec = case.problem(None)
-    inner, _ = inner_configurations(
-        workload.graph.spec,
-        spec,
-        num_devices=case.network.num_devices,
-        chain=workload.chain,
-        global_batch_size=case.batch,
-    )
+    inner, _ = inner_configurations(workload, spec, case.network.num_devices)
     used = np.concatenate(
         [item.degrees.tp * item.degrees.cp * item.pp * item.dp for item in inner]
     )

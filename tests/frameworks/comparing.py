@@ -98,7 +98,7 @@ def refusals(job: LaunchJob) -> tuple[BrokenRule, ...]:
     """Return the rules of the job's release that its plan breaks."""
     rules = job.scenario.search.rules
     assert rules is not None
-    facts = LaunchFacts.of(job.workload, job.network.num_devices, network=job.network)
+    facts = LaunchFacts.of(job.workload, job.network)
     return broken_rules(job.plan, rules, facts)
 
 

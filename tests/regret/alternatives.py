@@ -125,12 +125,8 @@ class Alternatives:
 
     def _is_launchable(self, plan: Plan) -> bool:
         rules = self.spec.rules or FRAMEWORKS["ideal"].rules
-        facts = LaunchFacts.of(
-            self.workload,
-            self.network.num_devices,
-            idle_devices=self.spec.idle_devices,
-            network=self.network,
-        )
+        idle = self.spec.idle_devices
+        facts = LaunchFacts.of(self.workload, self.network, idle_devices=idle)
         is_small = fits(self.workload, self.spec, plan, self.network.host)
         return is_small and not broken_rules(plan, rules, facts)
 

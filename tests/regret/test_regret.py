@@ -96,7 +96,7 @@ def test_a_stopped_search_answers_with_what_can_be_launched() -> None:
     search = replace(scenario.search, work_limit=1, proven_gap=0.0)
     scenario = replace(scenario, search=search)
     network, workload = build_job(scenario, None)
-    facts = LaunchFacts.of(workload, network.num_devices, network=network)
+    facts = LaunchFacts.of(workload, network)
     rules = FRAMEWORKS["fsdp"].rules
     # What a search would start from if no rules held.
     ordinary = manual_plans(network, workload, replace(search, launchable=False))

@@ -18,7 +18,7 @@ from nestsim.document.parts import (
 from nestsim.document.wording import number, plural, size_of_limit
 from planner.rivals.nest_artifact.costs import ArtifactStageCost, PricedSplit
 from planner.rivals.nest_artifact.instance import NestInstance
-from planner.rivals.nest_artifact.solver import WHY, NestSolution, Score, ScoredBaseline
+from planner.rivals.nest_artifact.solver import WHY, NestSolution, ScoredBaseline
 from topologies.units import format_duration
 
 
@@ -197,7 +197,7 @@ def _missing(scored: Sequence[ScoredBaseline]) -> list[str]:
     return lines
 
 
-def _score_json(score: Score, optimum: float) -> dict[str, object]:
+def _score_json(score: PricedSplit, optimum: float) -> dict[str, object]:
     return {
         "time_per_batch": score.time_per_batch,
         "ratio": score.time_per_batch / optimum if optimum > 0 else math.nan,

@@ -15,7 +15,7 @@ from typing import Any
 import tomli
 import yaml
 
-from nestsim.launch.carried import leaves
+from nestsim.launch.carried import leaves, nested
 from nestsim.launch.onto.script_text import Edit, ScriptText, applied
 from nestsim.launch.read import LaunchSource
 from nestsim.scenario.editing import toml_text
@@ -108,13 +108,7 @@ class TreeText:
     ) -> Iterator[Edit]:
         """Yield what puts options at the end of a table."""
         node = self._values[table]
-        nested: dict[str, Any] = {}
-        for key, value in values.items():
-            inner = nested
-            *outer, last = key.split(".")
-            for part in outer:
-                inner = inner.setdefault(part, {})
-            inner[last] = value
+        tables = nested(values.items())
         prefix = f"{table}." if table else ""
         stays = {
             prefix + key.value: (key, inner)
@@ -124,8 +118,8 @@ class TreeText:
         flow = bool(node.flow_style)
         if not stays:
             place = node.start_mark.index + flow
-            written = json.dumps(nested)[1:-1]
-            yield Edit(place, place, written if flow else f"{_block(nested, '')}\n")
+            written = json.dumps(tables)[1:-1]
+            yield Edit(place, place, written if flow else f"{_block(tables, '')}\n")
             return
         first = prefix + next(iter(values))
         neighbours = [] if flow else [*reversed(_until(self.order, first))]
@@ -141,13 +135,13 @@ class TreeText:
             between = f",\n{indent}" if not indent.strip() and begin else ", "
             written = between.join(
                 f"{json.dumps(name)}: {_indented(value, indent, unit)}"
-                for name, value in nested.items()
+                for name, value in tables.items()
             )
             yield Edit(end, end, between + written)
         else:
             newline = self.text.find("\n", end)
             end = len(self.text) if newline < 0 else newline
-            yield Edit(end, end, f"\n{_block(nested, indent)}")
+            yield Edit(end, end, f"\n{_block(tables, indent)}")
 
     def _end(self, node: yaml.Node) -> int:
         """Return where a value ends; a table in lines, with its last value."""

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from estimators.models.spec import TransformerSpec
+from estimators.software import Software
+from estimators.training import TrainingSpec
 from nestsim.document.dumps import dump_json
 from nestsim.launch.formats.megatron.options import TOKENS
 from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchGap, LaunchJob
@@ -44,7 +47,7 @@ from nestsim.scenario.load import Scenario
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.plans.written import plan_settings
-from planner.step.execution import Workload
+from planner.step.execution import Execution, Workload
 from planner.step.plan import Plan
 from topologies.errors import InputError
 from topologies.input_file import carried_files, decode, read_file
@@ -86,6 +89,41 @@ class ChangedLaunch:
 
     beside: LaunchFiles
     """What the plan is launched with otherwise, and what the file does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchReading:
+    """What files are read as, alike for all ways to say the same."""
+
+    model: TransformerSpec
+    """Architecture of the model."""
+
+    training: TrainingSpec
+    """Batch, precision and optimizer."""
+
+    software: tuple[Software, Execution]
+    """What the framework has, and how it executes a step."""
+
+    plan: Plan | PlanSpec | None
+    """The plan; its settings where it cannot be built, None where there is none."""
+
+    world: int
+    """Devices of the job."""
+
+    is_counted: bool
+    """Whether the files say how many devices there are."""
+
+    tables: Mapping[str, Mapping[str, Any]]
+    """Tables of the scenario that was read."""
+
+    @property
+    def said(self) -> tuple[object, ...]:
+        """What counts of it: the job and its plan, however they are said."""
+        return self.model, self.training, self.software, self.plan, self.world
+
+
+Aim = tuple[object, ...] | None
+"""What files should be read as; None if nothing can be read."""
 
 
 def changed_launch(
@@ -162,7 +200,7 @@ class _Merge:
     """Each file, by its path or, of one inside of the script, its text."""
     wanted: Changes = field(default_factory=dict)
     by_variable: set[str] = field(default_factory=set)
-    readings: dict[str, Any] = field(default_factory=dict)
+    readings: dict[str, LaunchReading] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -192,7 +230,7 @@ class _Merge:
         merge.count_devices()
         return merge
 
-    def planned(self, scenario: Scenario, reading: dict[str, Any]) -> LaunchJob:
+    def planned(self, scenario: Scenario, reading: LaunchReading) -> LaunchJob:
         """Return the job with the plan that was read.
 
         Raises
@@ -200,10 +238,10 @@ class _Merge:
         InputError
             If none was.
         """
-        plan, job = reading["plan"], self.job
+        plan, job = reading.plan, self.job
         if not isinstance(plan, Plan):
             raise InputError("has no plan of this cluster")
-        workload = replace(job.workload, training=reading["training"])
+        workload = replace(job.workload, training=reading.training)
         settings = plan_settings(
             plan,
             workload.table(plan.degrees).is_block,
@@ -311,7 +349,7 @@ class _Merge:
         """
         editor, world = self.editors[self.main], self.job.plan.parallel.num_devices
         reading = self.reading(self.wanted)
-        if reading is not None and reading["world"] == world and reading["is counted"]:
+        if reading is not None and reading.world == world and reading.is_counted:
             return
         per_node = min(world, self.job.devices_per_node)
         counts = dict.fromkeys(NODES, -(-world // per_node))
@@ -324,7 +362,7 @@ class _Merge:
             }
             self.wanted |= more
             reading = self.reading(self.wanted)
-            if more and reading is not None and reading["world"] == world:
+            if more and reading is not None and reading.world == world:
                 return
             for name in more:
                 del self.wanted[name]
@@ -358,7 +396,7 @@ class _Merge:
             texts[self.main] = texts[self.main].replace(file, texts.pop(file), 1)
         return texts
 
-    def reading(self, changes: Changes) -> Any:
+    def reading(self, changes: Changes) -> LaunchReading | None:
         """Return what the files are read as with some changes; None if not at all."""
         texts = self.texts(changes)
         source = replace(self.source, text=texts[self.main])
@@ -368,7 +406,12 @@ class _Merge:
         except InputError:
             return None
 
-    def target(self) -> Any:
+    def aim(self, changes: Changes) -> Aim:
+        """Return what counts of what the files are read as with some changes."""
+        reading = self.reading(changes)
+        return None if reading is None else reading.said
+
+    def target(self) -> LaunchReading:
         """Return what the files of the plan are read as."""
         world = self.job.plan.parallel.num_devices
         with tempfile.TemporaryDirectory() as folder:
@@ -382,7 +425,7 @@ class _Merge:
             )
             return self.settled(self.reader.read(source))
 
-    def settled(self, job: ImportedJob) -> dict[str, Any]:
+    def settled(self, job: ImportedJob) -> LaunchReading:
         """Return what was read, alike for all ways to say the same."""
         tables = {name: job.tables.get(name, {}) for name in _TABLES}
         key = dump_json({**tables, "world": job.num_devices})
@@ -397,26 +440,25 @@ class _Merge:
             scenario = read.scenario
             plan = scenario.plan
             workload = replace(self.job.workload, training=scenario.training)
-            self.readings[key] = {
-                "model": scenario.spec,
-                "training": scenario.training,
-                "software": (scenario.software, scenario.execution),
-                "plan": plan and _built(self.job.network, workload, plan),
-                "world": job.num_devices or world,
-                "is counted": job.num_devices is not None,
-                "tables": tables,
-            }
-        return dict(self.readings[key])
+            self.readings[key] = LaunchReading(
+                model=scenario.spec,
+                training=scenario.training,
+                software=(scenario.software, scenario.execution),
+                plan=plan and _built(self.job.network, workload, plan),
+                world=job.num_devices or world,
+                is_counted=job.num_devices is not None,
+                tables=tables,
+            )
+        return self.readings[key]
 
     def result(self, content: bytes) -> ChangedLaunch:
         """Return the files with the fewest changes."""
         target = self.target()
         full = dict(self.wanted)
-        aim = _plain(self.reading(full))
-        if aim is None or aim != _plain(target):
-            alone = self._readable(full)
-            aim = _plain(self.reading(alone))
-            full = alone
+        aim = self.aim(full)
+        if aim is None or aim != target.said:
+            full = self._readable(full)
+            aim = self.aim(full)
         changes = self._fewest(full, aim)
         changes = self._fewest(self._by_variables(changes, aim), aim)
         reached = self.reading(changes)
@@ -443,7 +485,7 @@ class _Merge:
                 kept[name] = value
         return kept
 
-    def _fewest(self, changes: Changes, aim: Any) -> Changes:
+    def _fewest(self, changes: Changes, aim: Aim) -> Changes:
         """Return changes of which none can be left out: all are read as ``aim``."""
         units: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for file, name in changes:
@@ -456,7 +498,7 @@ class _Merge:
             nonlocal kept
             less = {key for unit in some for key in unit}
             rest = {key: value for key, value in kept.items() if key not in less}
-            if _plain(self.reading(rest)) == aim:
+            if self.aim(rest) == aim:
                 kept = rest
             elif len(some) > 1:
                 leave_out(some[: len(some) // 2])
@@ -467,7 +509,7 @@ class _Merge:
             leave_out(free)
         return kept
 
-    def _by_variables(self, changes: Changes, aim: Any) -> Changes:
+    def _by_variables(self, changes: Changes, aim: Aim) -> Changes:
         """Note options whose variable can be changed, and nothing else with it."""
         editor = self.editors[self.main]
         if not isinstance(editor, ScriptText):
@@ -479,15 +521,17 @@ class _Merge:
             if editor.variable_of(name)
         ]
         self.by_variable = set(names)
-        if _plain(self.reading(changes)) != aim:
+        if self.aim(changes) != aim:
             self.by_variable = set()
             for name in names:
                 self.by_variable.add(name)
-                if _plain(self.reading(changes)) != aim:
+                if self.aim(changes) != aim:
                     self.by_variable.remove(name)
         return changes
 
-    def _beside(self, target: dict[str, Any], reached: Any) -> LaunchFiles:
+    def _beside(
+        self, target: LaunchReading, reached: LaunchReading | None
+    ) -> LaunchFiles:
         """Return what no change of the file says."""
         asked = {name for _, name in self.wanted} | {"launch.options"}
         gaps = [
@@ -502,7 +546,7 @@ class _Merge:
             where = f"{RANK_MAP} says on which node and device each must run."
             reason = f"{self.source.path.name} starts ranks in their order; {where}"
             gaps.append(LaunchGap("placement", self.job.plan.placement, reason))
-        gaps += self._left(target, reached or {}, mapped=mapped)
+        gaps += self._left(target, reached, mapped=mapped)
         notes = [*self._environment()]
         if (start := self.source.num_devices) and not mapped:
             nodes = -(-start // self.job.devices_per_node)
@@ -533,27 +577,22 @@ class _Merge:
                     f"{self.source.path.name} sets it to {now[1]}."
                 )
 
-    def is_the_job(self, reached: Mapping[str, Any]) -> bool:
+    def is_the_job(self, reached: LaunchReading) -> bool:
         """Whether what was read is the job itself, not only what a file can say."""
         scenario = self.job.scenario
-        return bool(
-            reached["plan"] == self.job.plan
-            and reached["model"] == scenario.spec
-            and reached["training"] == scenario.training
-            and reached["software"] == (scenario.software, scenario.execution)
-        )
+        software = scenario.software, scenario.execution
+        asked = scenario.spec, scenario.training, software, self.job.plan
+        return reached.said[:-1] == asked
 
     def _left(
-        self, target: dict[str, Any], reached: Mapping[str, Any], *, mapped: bool
+        self, target: LaunchReading, reached: LaunchReading | None, *, mapped: bool
     ) -> Iterator[LaunchGap]:
         """Yield the settings that the changed file does not say."""
         for table in _TABLES:
-            if target[table] == reached.get(table):
+            if reached and getattr(target, table) == getattr(reached, table):
                 continue
-            asked, now = (
-                reading.get("tables", {}).get(table, {})
-                for reading in (target, reached)
-            )
+            asked = target.tables[table]
+            now = reached.tables[table] if reached else {}
             for name in {**asked, **now}:
                 value = asked.get(name)
                 if value != now.get(name) and not (mapped and name == "placement"):
@@ -572,11 +611,3 @@ def _built(network: Network, workload: Workload, plan: PlanSpec) -> Plan | PlanS
         return build_plan(network, workload, plan)
     except InputError:
         return plan
-
-
-def _plain(reading: Any) -> Any:
-    """Return what counts of a reading: the plan itself, however it is said."""
-    if reading is None:
-        return None
-    counted = {name: reading[name] for name in ("model", "training", "software")}
-    return {**counted, "plan": reading["plan"], "world": reading["world"]}

@@ -19,11 +19,8 @@ from estimators.layers.work import Degrees
 from planner.cost.choices import RECOMPUTE_MODES
 from planner.rivals.alpa.meshes import LogicalMesh, MeshCase, Submesh, TwoLevelMesh
 from planner.rivals.alpa.stages import MixedSplit, StageCosts, StageModel, mixed_split
-from planner.search.space import (
-    SearchSpec,
-    divisors,
-    sequence_parallel,
-)
+from planner.rivals.protocol import allows
+from planner.search.space import SearchSpec, divisors, sequence_parallel
 from planner.step.execution import Workload
 from planner.work import LimitReachedError, Work
 from topologies.arrays import FloatArray, IntArray
@@ -72,19 +69,21 @@ class MeshChoices(NamedTuple):
             if (
                 left
                 or pp > num_units
-                or not _allows(self.spec.pipeline_model_parallel_sizes, pp)
+                or not allows(self.spec.pipeline_model_parallel_sizes, pp)
             ):
                 continue
             for mesh, plan in self._plan_meshes(submesh):
                 sizes = _sizes(mesh, plan)._replace(pp=pp)
                 for ep in self._expert_sizes(mesh.first.size):
                     for b in self.spec.micro_batches:
-                        found = sizes._replace(ep=ep, b=b)
-                        if batch % (b * found.dp) or not self._is_possible(found):
+                        candidate = sizes._replace(ep=ep, b=b)
+                        if batch % (b * candidate.dp) or not self._is_possible(
+                            candidate
+                        ):
                             continue
-                        sequences = b * found.dp
+                        sequences = b * candidate.dp
                         yield (
-                            found,
+                            candidate,
                             MeshCase(
                                 mesh,
                                 sequences,
@@ -112,7 +111,7 @@ class MeshChoices(NamedTuple):
 
     def _allows_mesh(self, mesh: LogicalMesh, plan: str) -> bool:
         sizes = _sizes(mesh, plan)
-        return _allows(self.spec.tensor_model_parallel_sizes, sizes.tp) and _allows(
+        return allows(self.spec.tensor_model_parallel_sizes, sizes.tp) and allows(
             self.spec.data_parallel_sizes, sizes.dp
         )
 
@@ -147,7 +146,7 @@ class MeshChoices(NamedTuple):
             if mesh.has_free_batch and mesh.first.size == 1:
                 continue
             tps = self.spec.tensor_model_parallel_sizes
-            if mesh.has_free_batch and not _allows(tps, mesh.first.size):
+            if mesh.has_free_batch and not allows(tps, mesh.first.size):
                 continue
             plan = ""
             if not mesh.has_free_batch and not self._allows_mesh(mesh, "tensor"):
@@ -166,10 +165,6 @@ def _sizes(mesh: LogicalMesh, plan: str) -> PlanSizes:
     if plan == "data":
         return PlanSizes(1, first * second, 1, 1, 1)
     return PlanSizes(1, first, second, 1, 1)
-
-
-def _allows(sizes: tuple[int, ...] | None, size: int) -> bool:
-    return sizes is None or size in sizes
 
 
 MOST_FREEDOM = 4_000_000
@@ -243,19 +238,19 @@ class Freedom(NamedTuple):
 
     def note(self, price: float, likely: int) -> str:
         """Say what one mesh for all stages costs against a mesh for each."""
-        found = self.best(price, likely)
-        gain = 0.0 if found.split is None else price / found.time - 1.0
-        limit = "" if found.is_exact else " that was looked at"
+        free = self.best(price, likely)
+        gain = 0.0 if free.split is None else price / free.time - 1.0
+        limit = "" if free.is_exact else " that was looked at"
         if gain < SMALLEST_GAIN:
             return (
                 f"by its own model no mesh for each stage{limit} is faster than one "
                 f"mesh for all by {SMALLEST_GAIN:.1%} or more, however operators are "
                 "sharded."
             )
-        least = "" if found.is_exact else "at least "
+        least = "" if free.is_exact else "at least "
         return (
             "by its own model a mesh for each stage and shardings for each operator, "
-            f"which no plan here can say, would take {format_duration(found.time)} "
+            f"which no plan here can say, would take {format_duration(free.time)} "
             f"instead of {format_duration(price)}: the restriction costs {least}"
             f"{gain:.1%}."
         )

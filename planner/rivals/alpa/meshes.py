@@ -45,6 +45,7 @@ References
 .. [2] Rajbhandari et al., "ZeRO", SC 2020.
 """
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -162,9 +163,9 @@ class TwoLevelMesh(NamedTuple):
         Powers of two inside of a node, the node, and powers of two of nodes ([1]_,
         ``get_submesh_choices``). NEST's runs stop at 128 devices; that cap is left out.
         """
-        found = [Submesh(1, width) for width in _powers(self.node_size - 1)]
+        inside = [Submesh(1, width) for width in _powers(self.node_size - 1)]
         nodes = _powers(self.num_devices // self.node_size)
-        return (*found, *(Submesh(hosts, self.node_size) for hosts in nodes))
+        return (*inside, *(Submesh(hosts, self.node_size) for hosts in nodes))
 
     def logical(self, submesh: Submesh, second: int) -> LogicalMesh:
         """Return a submesh with an axis of so many devices inside of nodes."""
@@ -271,15 +272,17 @@ def hidden_states(case: MeshCase) -> tuple[tuple[int, int], ...]:
         (x, y)
         for x in (outer if first.size > 1 else [WHOLE])
         for y in (inner if second.size > 1 else [WHOLE])
-        if _divides_batch(case, (x, y))
+        if _divides_batch(case, x == BATCH, y == BATCH)
     )
 
 
-def _divides_batch(case: MeshCase, states: tuple[int, int]) -> bool:
-    parts = 1
-    for axis, state in zip(case.mesh.axes, states, strict=True):
-        parts *= axis.size if state == BATCH else 1
-    return case.sequences % parts == 0
+def _divides_batch(case: MeshCase, *splits: bool) -> bool:
+    """Tell whether the axes that split the batch divide a microbatch's sequences."""
+    sizes = zip(case.mesh.axes, splits, strict=True)
+    return (
+        case.sequences % math.prod(axis.size for axis, is_split in sizes if is_split)
+        == 0
+    )
 
 
 def operator_strategies(
@@ -290,18 +293,11 @@ def operator_strategies(
     outer = _first_axis(spec, operator, case) if first.size > 1 else ["replicated"]
     inner = _second_axis(spec, operator, case) if second.size > 1 else ["replicated"]
     return tuple(
-        OperatorStrategy(one, two)
-        for one in outer
-        for two in inner
-        if _splits_batch(case, one, two)
+        OperatorStrategy(x, y)
+        for x in outer
+        for y in inner
+        if _divides_batch(case, x in SHARES_BATCH, y in SHARES_BATCH)
     )
-
-
-def _splits_batch(case: MeshCase, one: str, two: str) -> bool:
-    parts = 1
-    for axis, strategy in zip(case.mesh.axes, (one, two), strict=True):
-        parts *= axis.size if strategy in SHARES_BATCH else 1
-    return case.sequences % parts == 0
 
 
 def _first_axis(
@@ -310,14 +306,14 @@ def _first_axis(
     axis = case.mesh.first
     if case.mesh.has_free_batch:
         return _every(spec, operator, axis, case.ep)
-    found = ["data"]
+    strategies = ["data"]
     if _has_weights(operator):
-        found.append("shard")
+        strategies.append("shard")
     if case.ep > 1 and _is_expert(operator):
-        return ["expert"] if case.plan else [*found, "expert"]
+        return ["expert"] if case.plan else [*strategies, "expert"]
     if case.ep > 1 and _passes_on(operator):
-        found.append("expert")
-    return found
+        strategies.append("expert")
+    return strategies
 
 
 def _second_axis(
@@ -328,28 +324,30 @@ def _second_axis(
         return ["data", "shard"] if _has_weights(operator) else ["data"]
     divides = spec.num_moe_experts > 0 and spec.num_moe_experts % axis.size == 0
     experts = axis.size if divides and not case.plan else 1
-    found = _every(spec, operator, axis, experts)
+    strategies = _every(spec, operator, axis, experts)
     if case.plan and operator.sharding:
         kept = {"column", "row", "features"}
-        found = [strategy for strategy in found if strategy in kept] or found
-    return found
+        strategies = [
+            strategy for strategy in strategies if strategy in kept
+        ] or strategies
+    return strategies
 
 
 def _every(
     spec: TransformerSpec, operator: TracedOperator, axis: MeshAxis, ep: int
 ) -> list[str]:
     """Return all strategies of an operator on an axis."""
-    found = ["data"]
+    strategies = ["data"]
     if _has_weights(operator):
-        found += _divided(spec, operator, axis.size)
-        found += ["shard", "replicated"]
+        strategies += _divided(spec, operator, axis.size)
+        strategies += ["shard", "replicated"]
     elif _has_features(spec, operator, axis.size):
-        found += ["features", "replicated"]
+        strategies += ["features", "replicated"]
     else:
-        found += ["replicated"]
+        strategies += ["replicated"]
     if ep > 1 and (_is_expert(operator) or _passes_on(operator)):
-        found.append("expert")
-    return found
+        strategies.append("expert")
+    return strategies
 
 
 def _has_features(spec: TransformerSpec, operator: TracedOperator, size: int) -> bool:

@@ -46,10 +46,7 @@ from planner.rivals.alpa.meshes import MeshCase, TwoLevelMesh
 from planner.rivals.alpa.sharding import operator_parameters
 from planner.rivals.alpa.stages import StageModel, uniform_split
 from planner.rivals.launched import MOST_TRIED, Launcher
-from planner.rivals.protocol import (
-    PlannerOutcome,
-    PlannerSettings,
-)
+from planner.rivals.protocol import Planner, PlannerOutcome, PlanRequest, allows
 from planner.search.device_kinds import least_memory
 from planner.search.space import SearchSpec, sequence_parallel
 from planner.step.execution import Workload
@@ -80,46 +77,33 @@ class UniformPlan(NamedTuple):
     """Mesh of its stages."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alpa:
+class Alpa(Planner):
     """Shards operator by operator, on two links of one speed each."""
 
-    name: str = "alpa"
-    """Name of the planner."""
-
-    sees: str = (
+    name = "alpa"
+    sees = (
         "A mesh of two levels: latency and bandwidth of level 0 inside a node and of "
         "the next one between nodes, for each axis of a stage's devices; no transfers "
         "between stages, no oversubscription."
     )
-    """What the planner sees of the network, in one sentence."""
 
-    def find(
-        self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
-        settings: PlannerSettings,
-        *,
-        progress: Progress | None = None,
-    ) -> PlannerOutcome:
+    def answer(self, request: PlanRequest) -> PlannerOutcome:
         """Return the best plan of the programs that fits."""
-        work = settings.allowance(spec)
-        if progress is not None:
-            progress("alpa: search", None)
-        search = AlpaSearch.of(network, workload, spec, work)
-        why_not = _refusal(workload, spec)
+        request.report("alpa: search")
+        work = request.work
+        search = AlpaSearch.of(*request.problem, work)
+        why_not = _refusal(request.workload, request.spec)
         chosen = None
         for recompute in search.choices.recompute_modes() if not why_not else ():
             search.look(recompute)
             chosen, why_not = search.first_fitting()
             if chosen is not None or work.stopped_by:
                 break
-        notes = () if chosen is None else search.notes(chosen[0], progress)
+        notes = () if chosen is None else search.notes(chosen[0], request.progress)
         proposed = None if chosen is None else (chosen[0].price, chosen[1])
         number = search.num_priced
         outcome = search.launcher.outcome(
-            self, work, proposed, why_not, evaluations=number, notes=notes
+            work, proposed, why_not, evaluations=number, notes=notes
         )
         statistics = {f"plans priced by {self.name}": number, **search.model.solved}
         return replace(outcome, statistics=statistics)
@@ -202,11 +186,11 @@ class AlpaSearch:
             self.work.count(PLAN + self.network.num_devices // PRICED_DEVICES)
             yield uniform, self.plan(uniform)
 
-    def plan(self, found: UniformPlan) -> Plan:
+    def plan(self, uniform: UniformPlan) -> Plan:
         """Write one of its plans out, each stage on consecutive devices."""
-        spec, sizes = self.choices.spec, found.sizes
+        spec, sizes = self.choices.spec, uniform.sizes
         zero = min(spec.zero_stages)
-        if 3 in spec.zero_stages and self._shards_weights(found):
+        if 3 in spec.zero_stages and self._shards_weights(uniform):
             zero = 3
         return build_plan(
             self.network,
@@ -218,19 +202,19 @@ class AlpaSearch:
                 data_parallel_size=sizes.dp,
                 expert_model_parallel_size=sizes.ep,
                 sequence_parallel=sequence_parallel(spec, sizes.tp),
-                num_layers_per_pipeline_stage=tuple(np.diff(found.cuts).tolist()),
-                recompute=found.case.recompute,
+                num_layers_per_pipeline_stage=tuple(np.diff(uniform.cuts).tolist()),
+                recompute=uniform.case.recompute,
                 zero_stage=zero if sizes.dp > 1 else min(spec.zero_stages),
             ),
         )
 
-    def _shards_weights(self, found: UniformPlan) -> bool:
+    def _shards_weights(self, uniform: UniformPlan) -> bool:
         """Tell whether the first stage shards most of its weights over replicas."""
-        if found.sizes.dp == 1:
+        if uniform.sizes.dp == 1:
             return False
         graph = self.choices.workload.graph
         sharded = whole = 0
-        for kind, chosen in self.model.strategies(found.case, 0, found.cuts[1] - 1):
+        for kind, chosen in self.model.strategies(uniform.case, 0, uniform.cuts[1] - 1):
             layer = graph.layers[kind]
             for operator, name in zip(layer.operators, chosen, strict=True):
                 count = operator_parameters(layer, operator)
@@ -255,24 +239,24 @@ class AlpaSearch:
         )
 
     def notes(
-        self, found: UniformPlan, progress: Progress | None = None
+        self, uniform: UniformPlan, progress: Progress | None = None
     ) -> tuple[str, ...]:
         """Say how a block is sharded, and what one mesh for all stages costs."""
         if self.work.stopped_by:
             return ()
         if progress is not None:
             progress("alpa: any mesh for each stage", None)
-        freedom = Freedom.of(self.choices, self.model, found.case.recompute)
-        note = freedom.note(found.price, found.case.sequences)
+        freedom = Freedom.of(self.choices, self.model, uniform.case.recompute)
+        note = freedom.note(uniform.price, uniform.case.sequences)
         self.work.count(freedom.model.work.spent)
-        return (*self._shardings(found), note)
+        return (*self._shardings(uniform), note)
 
-    def _shardings(self, found: UniformPlan) -> tuple[str, ...]:
+    def _shardings(self, uniform: UniformPlan) -> tuple[str, ...]:
         """Say how the weights of the first block are split over tensor ranks."""
-        if found.sizes.tp == 1:
+        if uniform.sizes.tp == 1:
             return ()
         graph = self.choices.workload.graph
-        layers = self.model.strategies(found.case, 0, found.cuts[1] - 1)
+        layers = self.model.strategies(uniform.case, 0, uniform.cuts[1] - 1)
         first = graph.names.index("block 0")
         operators = graph.layers[graph.kinds[first]].operators
         split = ", ".join(
@@ -287,8 +271,8 @@ def _refusal(workload: Workload, spec: SearchSpec) -> str:
     """Say what of a problem Alpa has no way with; empty if nothing."""
     if not workload.graph.layers or not workload.chain[1]:
         return "Model: it needs the traced operators of a chain of blocks."
-    if 1 not in (spec.virtual_pipeline_model_parallel_sizes or (1,)):
+    if not allows(spec.virtual_pipeline_model_parallel_sizes, 1):
         return "Schedule: it knows 1F1B without virtual stages only."
-    if 1 not in (spec.context_parallel_sizes or (1,)):
+    if not allows(spec.context_parallel_sizes, 1):
         return "Devices: it knows no context parallelism."
     return ""

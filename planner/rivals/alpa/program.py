@@ -34,7 +34,7 @@ References
 .. [2] Huangfu and Hall, "Parallelizing the dual revised simplex method", 2018: HiGHS.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple
@@ -97,10 +97,10 @@ class ShardingProgram:
 
     def cost(self, chosen: tuple[int, ...]) -> float:
         """Return the cost of a choice of strategies [s]."""
-        own = sum(
+        nodes_cost = sum(
             float(node.cost[s]) for node, s in zip(self.nodes, chosen, strict=True)
         )
-        return own + sum(
+        return nodes_cost + sum(
             float(edge.cost[chosen[edge.source], chosen[edge.target]])
             for edge in self.edges
         )
@@ -123,27 +123,6 @@ def add_footprints(first: FloatArray, second: FloatArray) -> FloatArray:
     return total
 
 
-def joined(first: ShardingProgram, second: ShardingProgram) -> ShardingProgram:
-    """Return the program of two that follow each other.
-
-    What leaves the first one is what enters the second, in the same state.
-    """
-    shift = len(first.nodes)
-    size = len(first.nodes[first.leave].strategies)
-    same = np.where(np.eye(size) > 0, 0.0, np.inf)
-    moved = tuple(
-        ProgramEdge(edge.source + shift, edge.target + shift, edge.cost)
-        for edge in second.edges
-    )
-    bridge = ProgramEdge(first.leave, second.entrance + shift, same)
-    return ShardingProgram(
-        nodes=(*first.nodes, *second.nodes),
-        edges=(*first.edges, bridge, *moved),
-        entrance=first.entrance,
-        leave=second.leave + shift,
-    )
-
-
 def pinned(program: ShardingProgram, entering: int, leaving: int) -> ShardingProgram:
     """Return the program with both ends in given states."""
     nodes = list(program.nodes)
@@ -151,12 +130,7 @@ def pinned(program: ShardingProgram, entering: int, leaving: int) -> ShardingPro
         node = nodes[place]
         away = np.arange(len(node.cost)) != state
         nodes[place] = node._replace(cost=np.where(away, np.inf, node.cost))
-    return ShardingProgram(
-        nodes=tuple(nodes),
-        edges=program.edges,
-        entrance=program.entrance,
-        leave=program.leave,
-    )
+    return replace(program, nodes=tuple(nodes))
 
 
 class _Link(NamedTuple):
@@ -187,7 +161,7 @@ class Reduction:
     @classmethod
     def of(cls, program: ShardingProgram) -> "Reduction":
         """Return a program, reduced as far as it goes."""
-        found = cls(
+        reduction = cls(
             costs=[node.cost for node in program.nodes],
             footprints=[node.footprint for node in program.nodes],
             ends=(program.entrance, program.leave),
@@ -195,10 +169,10 @@ class Reduction:
         )
         for edge in program.edges:
             nothing = np.zeros((*edge.cost.shape, len(FOOTPRINT)))
-            found._add(edge.source, edge.target, _Link(edge.cost, nothing))
-        while found._step():
+            reduction._add(edge.source, edge.target, _Link(edge.cost, nothing))
+        while reduction._step():
             pass
-        return found
+        return reduction
 
     @property
     def is_solved(self) -> bool:
@@ -250,7 +224,7 @@ class Reduction:
         few = [number for number in inner if len(self.links[number]) <= 2]
         if not few:
             return False
-        number = min(few, key=lambda one: (len(self.links[one]), one))
+        number = min(few, key=lambda node: (len(self.links[node]), node))
         neighbours = self.links.pop(number)
         for other in neighbours:
             del self.links[other][number]
@@ -277,15 +251,15 @@ class Reduction:
         best = total.argmin(axis=0)
         columns = np.arange(len(best))
         self.costs[other] = self.costs[other] + total[best, columns]
-        own = add_footprints(
+        added = add_footprints(
             self.footprints[number][best], link.footprint[best, columns]
         )
-        self.footprints[other] = add_footprints(self.footprints[other], own)
+        self.footprints[other] = add_footprints(self.footprints[other], added)
 
     def _into_edge(
-        self, number: int, one: tuple[int, _Link], two: tuple[int, _Link]
+        self, number: int, first: tuple[int, _Link], second: tuple[int, _Link]
     ) -> None:
-        (u, before), (v, after) = one, two
+        (u, before), (v, after) = first, second
         here = before.cost + self.costs[number][:, None]
         total = here.T[:, :, None] + after.cost[None, :, :]
         best = total.argmin(axis=1)
@@ -339,7 +313,7 @@ def solve(
         rules.append(LinearConstraint(needs / max(budget, 1.0), -np.inf, 1.0))
     allowed = np.isfinite(linear.cost)
     for presolve in (True, False):
-        found = milp(
+        result = milp(
             np.where(allowed, linear.cost, 0.0) / _unit(program),
             integrality=(np.arange(size) < num_strategies).astype(np.int64),
             bounds=Bounds(0.0, allowed.astype(np.float64)),
@@ -347,11 +321,11 @@ def solve(
             options={"mip_rel_gap": 0.0, "presolve": presolve},
         )
         # Seldom HiGHS ends in an error if it presolves.
-        if found.status != NUMERICAL_TROUBLE:
+        if result.status != NUMERICAL_TROUBLE:
             break
-    if found.x is None:
+    if result.x is None:
         return None
-    return tuple(int(found.x[a:b].argmax()) for a, b in pairwise(linear.starts))
+    return tuple(int(result.x[a:b].argmax()) for a, b in pairwise(linear.starts))
 
 
 class _Linear(NamedTuple):
@@ -387,8 +361,8 @@ class _Linear(NamedTuple):
             for node, table in ((edge.source, pairs), (edge.target, pairs.T)):
                 for strategy in range(len(table)):
                     line = [(int(pair), 1.0) for pair in table[strategy]]
-                    own = (int(starts[node]) + strategy, -1.0)
-                    linear._add([*line, own], 0.0)
+                    binary = (int(starts[node]) + strategy, -1.0)
+                    linear._add([*line, binary], 0.0)
         return linear
 
     def _add(self, entries: list[tuple[int, float]], wanted: float) -> None:

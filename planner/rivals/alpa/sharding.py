@@ -87,8 +87,8 @@ class LayerPrograms:
         end = self._end(layer, states, case)
         nodes = [end]
         counted: set[int] = set()
-        for index, found in enumerate(strategies):
-            nodes.append(self._node(kind, index, found, case, counted))
+        for index, options in enumerate(strategies):
+            nodes.append(self._node(kind, index, options, case, counted))
         plain = np.zeros((len(states), len(FOOTPRINT)))
         nodes.append(end._replace(name="end", footprint=plain))
         return ShardingProgram(
@@ -181,9 +181,11 @@ class LayerPrograms:
     ) -> float:
         """Return the weights, gradients and optimizer states of a device [byte]."""
         width = self.workload.parameter_bytes
-        each = width.weights + width.gradients + width.optimizer
+        bytes_each = width.weights + width.gradients + width.optimizer
         return (
-            each * operator_parameters(layer, operator) * _weights_part(case, strategy)
+            bytes_each
+            * operator_parameters(layer, operator)
+            * _weights_part(case, strategy)
         )
 
     def _time(
@@ -201,8 +203,8 @@ class LayerPrograms:
                 ep *= case.ep if place == 0 else axis.size
             elif name in {"column", "row", "features"} and axis.size > 1:
                 parts.append((name, axis.size))
-        (one, first), (two, second) = (*parts, ("", 1), ("", 1))[:2]
-        key = kind, index, sequences, f"{ep} {one}", first, two, second
+        (outer, first), (inner, second) = (*parts, ("", 1), ("", 1))[:2]
+        key = kind, index, sequences, f"{ep} {outer}", first, inner, second
         if key not in self._times:
             work = self._work(kind, sequences)[index]
             operator = self.workload.graph.layers[kind].operators[index]
@@ -309,7 +311,7 @@ class LayerPrograms:
     ) -> Iterator[ProgramEdge]:
         """Yield what passes between the nodes of a layer."""
         layer, sources = self.workload.graph.layers[kind], self._made_by(kind)
-        left = [states, *([s.leaving for s in found] for found in strategies)]
+        left = [states, *([s.leaving for s in options] for options in strategies)]
         again = float(case.recompute == "stage")
         if case.recompute == "full":
             names, kinds = self.workload.graph.names, self.workload.graph.kinds
@@ -421,22 +423,25 @@ def operator_parameters(layer: TracedLayer, operator: TracedOperator) -> int:
 def _resharding(
     case: MeshCase,
     size: float,
-    one: tuple[int, int],
-    two: tuple[int, int],
+    source: tuple[int, int],
+    target: tuple[int, int],
     again: float,
 ) -> float:
     """Return the time of a tensor there and of its gradient back [s].
 
     Axis by axis, with what the other axis leaves of it before.
     """
-    if one == two:
+    if source == target:
         return 0.0
     time = 0.0
     for place, axis in enumerate(case.mesh.axes):
-        if axis.size == 1 or one[place] == two[place]:
+        if axis.size == 1 or source[place] == target[place]:
             continue
         ep = case.ep if place == 0 else axis.size
-        for before, after, times in ((one, two, 1.0 + again), (two, one, 1.0)):
+        for before, after, times in (
+            (source, target, 1.0 + again),
+            (target, source, 1.0),
+        ):
             other = list(before)
             other[place] = WHOLE
             left = size * _part(case, (other[0], other[1]))

@@ -91,7 +91,7 @@ def cheapest_ceiling(
     bound
         Steps that are no faster are of no interest [s].
     """
-    best, found = bound, None
+    best, cheapest = bound, None
     times = num_microbatches - 1
     queue: list[tuple[float, int, int, bool]] = []
     if ceilings.size:
@@ -105,7 +105,7 @@ def cheapest_ceiling(
         total, largest, solution = stages(float(ceilings[middle]))
         if math.isfinite(total):
             if total + times * largest < best:
-                best, found = total + times * largest, solution
+                best, cheapest = total + times * largest, solution
             # The same stages stand below every ceiling down to their largest time.
             below = int(np.searchsorted(ceilings, largest)) - 1
             if below >= low:
@@ -114,7 +114,7 @@ def cheapest_ceiling(
         if is_known and middle < high:
             at = bound_here + times * float(ceilings[middle + 1] - ceilings[low])
             heapq.heappush(queue, (at, middle + 1, high, True))
-    return best, found
+    return best, cheapest
 
 
 def uniform_split(
@@ -203,8 +203,8 @@ def mixed_split(
 
 
 def _ceilings(times: FloatArray) -> FloatArray:
-    found = np.unique(times)
-    return np.asarray(found[np.isfinite(found)])
+    distinct = np.unique(times)
+    return np.asarray(distinct[np.isfinite(distinct)])
 
 
 LAYER_PROGRAM = 1000
@@ -289,7 +289,7 @@ class StageModel:
 
     def _tables(self, case: MeshCase) -> list[Reduced] | None:
         """Return the table of each kind of layer by the states at its ends."""
-        found = []
+        tables = []
         for kind in range(len(self.workload.graph.layers)):
             self.solved["programs of layers reduced"] += 1
             program = self.programs.program(kind, case)
@@ -300,8 +300,8 @@ class StageModel:
                 # Of one layer at a time.
                 table.footprint[..., PEAK] += table.footprint[..., REPEATED]
                 table.footprint[..., REPEATED] = 0.0
-            found.append(table)
-        return found
+            tables.append(table)
+        return tables
 
     def _most_later(self, memory: FloatArray, case: MeshCase) -> IntArray:
         saved = memory[..., SAVED]
@@ -338,13 +338,13 @@ class StageModel:
         firsts, lasts = self.units
         kinds = self.kinds[firsts[first] : lasts[last] + 1].tolist()
         known: dict[tuple[int, int, int], tuple[str, ...]] = {}
-        found = []
+        layers = []
         for kind, entering, leaving in _path(kinds, tables):
             key = kind, entering, leaving
             if key not in known:
                 known[key] = self._solved(case, *key, tables[kind])
-            found.append((kind, known[key]))
-        return found
+            layers.append((kind, known[key]))
+        return layers
 
     def _solved(
         self, case: MeshCase, kind: int, entering: int, leaving: int, table: Reduced

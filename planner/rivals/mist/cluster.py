@@ -181,18 +181,6 @@ class LinkTable:
     """Time that a collective of such a group takes beside its bytes, shape ``(4, 4)``
     [s]."""
 
-    @classmethod
-    def of_pairs(cls, pairs: FloatArray) -> "LinkTable":
-        """Read Mist's list of 16 pairs of gigabytes a second and seconds.
-
-        Parameters
-        ----------
-        pairs
-            Shape ``(32,)``, as ``gpu_gpu_comm_params`` of Mist's files.
-        """
-        values = np.asarray(pairs, dtype=np.float64).reshape(4, 4, 2)
-        return cls(values[..., 0] * GIGABYTE, values[..., 1].copy())
-
     def collective_time(self, num_bytes: float, group: Mesh, factor: float) -> float:
         """Return the time of a collective [s].
 

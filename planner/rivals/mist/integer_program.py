@@ -124,9 +124,9 @@ class PipelineProgram:
         if known <= front.bound * (1.0 + SAME):
             return OptionChoice(known, chosen, is_proven=True)
         kept = self._undominated() & (self._through() <= known * (1.0 + SAME))
-        found = self.solve_among(kept, known)
-        if found is not None and (found.is_proven or found.time < known):
-            return found
+        choice = self.solve_among(kept, known)
+        if choice is not None and (choice.is_proven or choice.time < known):
+            return choice
         return OptionChoice(known, chosen, is_proven=False)
 
     def _improved(self, options: tuple[int, ...]) -> tuple[int, ...]:
@@ -253,10 +253,10 @@ class PipelineProgram:
             for cell in cells:
                 others = ahead[stage][: total + 1 - cell.layers]
                 others = others + behind[stage + 1][: total + 1 - cell.layers][::-1]
-                own = self._cost(stage, cell.options)
+                cost = self._cost(stage, cell.options)
                 slowest = np.maximum(cell.steady, self._front.least_limit)
                 bounds[cell.options] = (
-                    others.min() + own + (self.num_steps - 1) * slowest
+                    others.min() + cost + (self.num_steps - 1) * slowest
                 )
         return bounds
 
@@ -342,8 +342,8 @@ class PipelineProgram:
         costs: dict[int, float] = {}
 
         def look(numbers: list[int]) -> None:
-            found = self._tables(limits[numbers])[-1][:, -1]
-            costs.update(zip(numbers, found.tolist(), strict=True))
+            totals = self._tables(limits[numbers])[-1][:, -1]
+            costs.update(zip(numbers, totals.tolist(), strict=True))
 
         look(sorted({0, len(limits) - 1}))
         open_ends = [(0, len(limits) - 1)]

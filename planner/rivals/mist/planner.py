@@ -18,10 +18,10 @@ There is no context or expert parallelism.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from estimators.layers.work import Degrees
-from planner.plans.build import build_plan, with_algorithms
+from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.rivals.launched import Launcher
 from planner.rivals.mist.cluster import (
@@ -40,8 +40,10 @@ from planner.rivals.mist.tuner import (
 )
 from planner.rivals.protocol import (
     NO_SIZES,
+    Planner,
     PlannerOutcome,
-    PlannerSettings,
+    PlanRequest,
+    allows,
 )
 from planner.search.device_kinds import least_memory
 from planner.search.space import SearchSpec, sequence_parallel
@@ -52,7 +54,6 @@ from planner.work import (
     PLAN,
     PRICED_DEVICES,
     LimitReachedError,
-    Progress,
     Work,
     stopped_sentence,
 )
@@ -65,40 +66,26 @@ MEMORY_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 """Parts of the memory that it is told of, one after the other until a plan fits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mist:
+class Mist(Planner):
     """Proposes the best plan of Mist's tuner that fits."""
 
-    name: str = "mist"
-    """Name of the planner."""
-
-    sees: str = (
+    name = "mist"
+    sees = (
         "A table of bandwidths by nodes and devices of a node, and the host's links: "
         "no transfers between stages, no oversubscription, no placement, nothing of "
         "the hierarchy above the node."
     )
-    """What the planner sees of the network, in one sentence."""
 
-    def find(
-        self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
-        settings: PlannerSettings,
-        *,
-        progress: Progress | None = None,
-    ) -> PlannerOutcome:
+    def answer(self, request: PlanRequest) -> PlannerOutcome:
         """Return the best plan by Mist's model that fits."""
-        if progress is not None:
-            progress("mist: search", None)
-        launcher = Launcher.of(network, workload, spec)
-        allowance = settings.allowance(spec)
-        search = _MistSearch(network, workload, spec, allowance, launcher)
-        found, why_not = None, search.refusal()
+        request.report("mist: search")
+        launcher = Launcher.of(*request.problem)
+        search = _MistSearch(*request.problem, request.work, launcher)
+        proposed, why_not = None, search.refusal()
         if not why_not:
-            found, why_not = search.first_fitting()
+            proposed, why_not = search.first_fitting()
         return launcher.outcome(
-            self, search.work, found, why_not, evaluations=search.num_looked_at
+            search.work, proposed, why_not, evaluations=search.num_looked_at
         )
 
 
@@ -130,8 +117,7 @@ class _MistSearch:
             ("context_parallel_sizes", "plans without context parallelism"),
             ("expert_model_parallel_sizes", "plans without expert parallelism"),
         ):
-            listed = getattr(spec, name)
-            if listed is not None and 1 not in listed:
+            if not allows(getattr(spec, name), 1):
                 return f"Schedule: it knows {what} only."
         if not {"none", "full"} & set(spec.recompute):
             return "Recompute: it leaves blocks alone or recomputes them as a whole."
@@ -143,14 +129,14 @@ class _MistSearch:
         The time is in seconds.
         """
         try:
-            found, why_not = self.launcher.first_launched(self._proposals())
+            fitting, why_not = self.launcher.first_launched(self._proposals())
         except LimitReachedError:
             looked_at = f"{self.num_looked_at:,} sizes"
             return None, stopped_sentence(self.work.total(), looked_at)
-        if found is None:
+        if fitting is None:
             return None, why_not or self._why_not()
         self.work.note_plan()
-        return (found[0], self._with_algorithms(found[1])), ""
+        return (fitting[0], self.launcher.with_cheapest_algorithms(fitting[1])), ""
 
     def _proposals(self) -> Iterator[tuple[float, Plan]]:
         """Yield the plans of all shares of the memory, those of each best first."""
@@ -255,11 +241,7 @@ class _MistSearch:
             return min(self.spec.zero_stages)
         return round(sum(stage.strategy[:3]))
 
-    def _with_algorithms(self, plan: Plan) -> Plan:
-        auto = replace(plan, gradient_algorithm="auto", tensor_algorithm="auto")
-        return with_algorithms(self.network, self.workload, auto)
-
 
 def _listed(sizes: tuple[int, ...], allowed: tuple[int, ...] | None) -> tuple[int, ...]:
     """Return those sizes that the space allows."""
-    return tuple(size for size in sizes if allowed is None or size in allowed)
+    return tuple(size for size in sizes if allows(allowed, size))

@@ -253,27 +253,29 @@ class StageTimes:
 
     def _forward(self, ends: int, *, again: bool) -> _Pass:
         """Return what goes on beside a block's forward pass."""
-        told, saved = self.strategies, self._activations[int(again)]
+        asked, saved = self.strategies, self._activations[int(again)]
+        weights, gradients, optimizer = self._states
         if ends == STEADY:
-            gather = self._gather * told.shard_weights
-            return _Pass(gather, 0.0, self._weights.fetch, saved.store)
-        gather = self._gather * told.shard_optimizer
-        fetch = self._optimizer.fetch + self._gradients.fetch
-        store = self._optimizer.store + self._weights.store + saved.store
+            gather = self._gather * asked.shard_weights
+            return _Pass(gather, 0.0, weights.fetch, saved.store)
+        gather = self._gather * asked.shard_optimizer
+        fetch = optimizer.fetch + gradients.fetch
+        store = optimizer.store + weights.store + saved.store
         return _Pass(gather, 0.0, fetch, store)
 
     def _backward(self, ends: int, *, again: bool) -> _Pass:
         """Return what goes on beside a block's backward pass."""
-        told, saved = self.strategies, self._activations[int(again)]
+        asked, saved = self.strategies, self._activations[int(again)]
+        weights, gradients, _ = self._states
         block = self.profile.block
         scatter = self._collective(block.gradients, SCATTER)
         reduce = self._collective(block.gradients, REDUCE)
-        sync = scatter * told.shard_gradients
+        sync = scatter * asked.shard_gradients
         if ends == ENDS:
-            sync = np.where(told.shard_optimizer > 0.0, scatter, reduce)
-        fetch = self._weights.fetch + self._gradients.fetch + saved.fetch
-        gather = self._gather * told.shard_weights
-        return _Pass(gather, sync, fetch, self._gradients.store)
+            sync = np.where(asked.shard_optimizer > 0.0, scatter, reduce)
+        fetch = weights.fetch + gradients.fetch + saved.fetch
+        gather = self._gather * asked.shard_weights
+        return _Pass(gather, sync, fetch, gradients.store)
 
     def _backward_compute(self, *, again: bool) -> float:
         block = self.profile.block
@@ -295,19 +297,14 @@ class StageTimes:
         return self._collective(self.profile.block.weights, GATHER)
 
     @cached_property
-    def _weights(self) -> _Host:
-        told = self.strategies
-        return self._host(self.profile.block.weights, told.shard_weights, told.weights)
-
-    @cached_property
-    def _gradients(self) -> _Host:
-        told, num_bytes = self.strategies, self.profile.block.gradients
-        return self._host(num_bytes, told.shard_gradients, told.gradients)
-
-    @cached_property
-    def _optimizer(self) -> _Host:
-        told, num_bytes = self.strategies, self.profile.block.optimizer
-        return self._host(num_bytes, told.shard_optimizer, told.optimizer)
+    def _states(self) -> tuple[_Host, _Host, _Host]:
+        """Transfers of weights, gradients and optimizer states."""
+        asked, block = self.strategies, self.profile.block
+        return (
+            self._host(block.weights, asked.shard_weights, asked.weights),
+            self._host(block.gradients, asked.shard_gradients, asked.gradients),
+            self._host(block.optimizer, asked.shard_optimizer, asked.optimizer),
+        )
 
     @cached_property
     def _activations(self) -> tuple[_Host, _Host]:
@@ -432,17 +429,17 @@ class MistMemory:
 
     @cached_property
     def _factor(self) -> FloatArray:
-        told, profile = self.strategies, self.profile
+        asked, profile = self.strategies, self.profile
         return np.asarray(
             1.0
             + 0.005 * max(0.0, profile.hidden_size / 2048 - 1)
             + 0.045 * max(0.0, profile.seq_length / 2048 - 1)
-            + 0.025 * (told.weights > 0)
-            + 0.025 * (told.gradients > 0)
-            + 0.03 * (told.optimizer > 0)
-            + 0.04 * (told.activations > 0)
-            + 0.025 * told.shard_weights
-            + 0.025 * told.shard_gradients
+            + 0.025 * (asked.weights > 0)
+            + 0.025 * (asked.gradients > 0)
+            + 0.03 * (asked.optimizer > 0)
+            + 0.04 * (asked.activations > 0)
+            + 0.025 * asked.shard_weights
+            + 0.025 * asked.shard_gradients
             + 0.04 * (profile.tensor_size > 1)
             + 0.01 * (profile.micro_batch_size >= 4)
         )
@@ -491,31 +488,31 @@ class MistMemory:
     @cached_property
     def _states(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Weights and gradients on the device, and the shard of optimizer states."""
-        told, block = self.strategies, self.profile.block
+        asked, block = self.strategies, self.profile.block
         weights, gradients, optimizer = (
             size / np.where(sharded, self.replicas, 1)
             for size, sharded in (
-                (block.weights, told.shard_weights),
-                (block.gradients, told.shard_gradients),
-                (block.optimizer, told.shard_optimizer),
+                (block.weights, asked.shard_weights),
+                (block.gradients, asked.shard_gradients),
+                (block.optimizer, asked.shard_optimizer),
             )
         )
         return (
-            weights * (1.0 - told.weights),
-            gradients * (1.0 - told.gradients),
+            weights * (1.0 - asked.weights),
+            gradients * (1.0 - asked.gradients),
             optimizer,
         )
 
     @cached_property
     def _buffers(self) -> FloatArray:
         """Whole layers that come and go where they are sharded or offloaded [byte]."""
-        told, profile = self.strategies, self.profile
+        asked, profile = self.strategies, self.profile
         layers = (profile.embedding, profile.block, profile.head)
         many = self.replicas > 1
         weights = max(layer.weights for layer in layers)
         gradients = max(layer.gradients for layer in layers)
-        weights_move = (many & (told.shard_weights > 0)) | (told.weights > 0)
-        gradients_move = (many & (told.shard_gradients > 0)) | (told.gradients > 0)
+        weights_move = (many & (asked.shard_weights > 0)) | (asked.weights > 0)
+        gradients_move = (many & (asked.shard_gradients > 0)) | (asked.gradients > 0)
         return np.asarray(
             2.0
             * (

@@ -31,6 +31,7 @@ from planner.rivals.mist.stage_costs import (
     Strategies,
     strategy_space,
 )
+from planner.rivals.protocol import allows
 from planner.step.plan import Offload
 from planner.work import Work
 from topologies.arrays import FloatArray, IntArray
@@ -205,10 +206,10 @@ class Tuner:
             mesh = _stage_mesh(whole, num_stages)
             if mesh is None or mesh.size % t or mesh.devices % t:
                 continue
-            if not _allows(space.stage_counts, num_stages):
+            if not allows(space.stage_counts, num_stages):
                 continue
             replicas = mesh.size // t
-            if not _allows(space.replica_counts, replicas):
+            if not allows(space.replica_counts, replicas):
                 continue
             for b in sorted(space.micro_batch_sizes):
                 steps, left = divmod(space.global_batch_size, b * replicas)
@@ -219,11 +220,11 @@ class Tuner:
     def _solved(self, sizes: TunerSizes, problem: _Problem) -> Tuned | None:
         self.num_programs += 1
         self.work.spend(OPTION_WORK * len(problem.choices))
-        found = problem.program.solve()
-        if found is None:
+        choice = problem.program.solve()
+        if choice is None:
             return None
-        stages = tuple(problem.choices[option] for option in found.options)
-        return Tuned(found.time, sizes, stages, found.is_proven)
+        stages = tuple(problem.choices[option] for option in choice.options)
+        return Tuned(choice.time, sizes, stages, choice.is_proven)
 
     def _problem(self, sizes: TunerSizes) -> _Problem:
         """Sample the stages of some sizes."""
@@ -291,10 +292,10 @@ class _StageSampler:
             steady.append(samples.steady)
             delta.append(samples.delta)
             choices += samples.choices
-        told = np.array(columns, dtype=np.int64).reshape(-1, 2)
+        options = np.array(columns, dtype=np.int64).reshape(-1, 2)
         program = PipelineProgram(
-            stage=told[:, 0],
-            layers=told[:, 1],
+            stage=options[:, 0],
+            layers=options[:, 1],
             steady=np.concatenate(steady),
             delta=np.concatenate(delta),
             num_stages=self.sizes.num_stages,
@@ -322,13 +323,13 @@ class _StageSampler:
         return self._known[key]
 
     def _pooled(self, num_layers: int, num_saved: int, role: Role) -> _Samples:
-        found = [
+        samples = [
             self._sampled(num_layers, again, num_saved, role)
             for again in self._recomputed(num_layers, role)
         ]
-        steady = np.concatenate([item.steady for item in found])
-        delta = np.concatenate([item.delta for item in found])
-        choices = [choice for item in found for choice in item.choices]
+        steady = np.concatenate([item.steady for item in samples])
+        delta = np.concatenate([item.delta for item in samples])
+        choices = [choice for item in samples for choice in item.choices]
         kept = pareto_samples(steady, delta)
         # A step is never shorter than its steady microbatches.
         delta = np.maximum(delta[kept], 0.0)
@@ -391,10 +392,6 @@ def _stage_mesh(whole: Mesh, num_stages: int) -> Mesh | None:
     if left or not devices or whole.devices % devices:
         return None
     return Mesh(1, devices)
-
-
-def _allows(listed: tuple[int, ...] | None, value: int) -> bool:
-    return listed is None or value in listed
 
 
 NUM_SAMPLES = 30

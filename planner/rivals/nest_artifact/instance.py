@@ -190,15 +190,15 @@ def instance_of(data: object) -> NestInstance:
 
 def _by_width(table: Value) -> list[tuple[int, Value]]:
     """Return the graphs or edges of each tensor-parallel width."""
-    found = []
+    graphs = []
     for key, value in table.items():
         if not (key.isascii() and key.isdigit() and 1 <= int(key[:9]) <= MAX_DEVICES):
             expected = f'a tensor-parallel width from "1" to "{MAX_DEVICES}"'
             raise InputError("is not a width", where=value.where, expected=expected)
-        found.append((int(key), value))
-    if len({width for width, _ in found}) < max(1, len(found)):
+        graphs.append((int(key), value))
+    if len({width for width, _ in graphs}) < max(1, len(graphs)):
         raise table.error("names no width, or one twice", 'e.g. {"1": [...]}')
-    return found
+    return graphs
 
 
 def _network(file: Value) -> dict[str, Any]:
@@ -237,22 +237,22 @@ def _network(file: Value) -> dict[str, Any]:
 
 def _nodes(value: Value) -> dict[int, tuple[float, ...]]:
     """Return id -> parameters, activations, forward, backward."""
-    found: dict[int, tuple[float, ...]] = {}
+    nodes: dict[int, tuple[float, ...]] = {}
     keys = ("parameterSize", "activationSize", "optimalLatencyFw", "optimalLatencyBw")
     rows = value.array(least=1)
     if len(rows) > MAX_NODES:
         raise value.error("has too many nodes", f"at most {MAX_NODES}")
     for row in rows:
         node = row["id"].whole(least=-_MANY, most=_MANY)
-        if node in found:
+        if node in nodes:
             raise row["id"].error("is there twice", "ids that differ")
-        found[node] = tuple(row[key].number() for key in keys)
-    return found
+        nodes[node] = tuple(row[key].number() for key in keys)
+    return nodes
 
 
 def _edges(value: Value, nodes: Mapping[int, object]) -> dict[tuple[int, int], float]:
     """Return the edges of one width in the order of the file."""
-    found: dict[tuple[int, int], float] = {}
+    edges: dict[tuple[int, int], float] = {}
     for row in value.array():
         ends = []
         for key in ("sourceId", "destId"):
@@ -263,10 +263,10 @@ def _edges(value: Value, nodes: Mapping[int, object]) -> dict[tuple[int, int], f
         source, target = ends
         if source == target:
             raise row.error("is an edge from a node to itself", "two different nodes")
-        if (source, target) in found:
+        if (source, target) in edges:
             raise row.error("is an edge that is there twice", "one edge for each pair")
-        found[source, target] = row["communicationCost"].number()
-    return found
+        edges[source, target] = row["communicationCost"].number()
+    return edges
 
 
 def _check_same(

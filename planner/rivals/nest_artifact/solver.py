@@ -77,13 +77,13 @@ def solve(instance: NestInstance) -> NestSolution:
     plan: PricedSplit | None = None
     best, chosen = math.inf, None
     for t, chain in instance.chains.items():
-        found = _best_split(instance, chain, zero=zeros[t], cutoff=best)
-        if found is not None:
-            best, chosen = found.value, (t, found)
+        split = _best_split(instance, chain, zero=zeros[t], cutoff=best)
+        if split is not None:
+            best, chosen = split.value, (t, split)
     if chosen is not None:
-        t, found = chosen
+        t, split = chosen
         costs = ArtifactCosts(instance, instance.chains[t], zero=zeros[t])
-        plan = price_split(costs, found.bounds, found.data)
+        plan = price_split(costs, split.bounds, split.data)
         assert math.isclose(plan.time_per_batch, best, rel_tol=1e-12)
     seconds = time.perf_counter() - start
     return NestSolution(
@@ -102,10 +102,10 @@ def best_cuts(
     Without ZeRO. None if no cuts fit.
     """
     chain = instance.chains[tensor]
-    found = _best_split(instance, chain, pipeline=pipeline, data=data)
-    if found is None:
+    split = _best_split(instance, chain, pipeline=pipeline, data=data)
+    if split is None:
         return None
-    return price_split(ArtifactCosts(instance, chain), found.bounds, found.data)
+    return price_split(ArtifactCosts(instance, chain), split.bounds, split.data)
 
 
 def zero_widths(instance: NestInstance) -> dict[int, bool]:
@@ -115,12 +115,12 @@ def zero_widths(instance: NestInstance) -> dict[int, bool]:
     this width or a narrower one, ZeRO is off for good.
     """
     last = instance.num_nodes - 1
-    allowed, found = True, {}
+    allowed, sharded = True, {}
     for t, chain in instance.chains.items():
         costs = ArtifactCosts(instance, chain, zero=True)
         allowed = allowed and costs.most_in_flight(last, last + 1) == 0
-        found[t] = allowed and costs.sharding(last, last + 1) is not None
-    return found
+        sharded[t] = allowed and costs.sharding(last, last + 1) is not None
+    return sharded
 
 
 @lru_cache
@@ -257,8 +257,8 @@ def _check_size(units: int, num_nodes: int) -> None:
 
 def _reason(instance: NestInstance) -> str:
     """Return what is missing at the width that comes closest to fitting."""
-    found = [_least_need(instance, chain) for chain in instance.chains.values()]
-    return min(found)[1]
+    needs = [_least_need(instance, chain) for chain in instance.chains.values()]
+    return min(needs)[1]
 
 
 def _least_need(instance: NestInstance, chain: LayerChain) -> tuple[float, str]:
@@ -290,27 +290,17 @@ WHY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """One price of a baseline."""
-
-    time_per_batch: float
-    """Time of one batch; infinite if there is no plan [unit of the file]."""
-    reason: str
-    """Why there is no plan; empty if there is one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredBaseline:
     """A baseline and its three prices."""
 
     baseline: Baseline
     """Plan by hand that is scored."""
-    as_scored: Score
-    """Score that the artifact gives it."""
-    true_order: Score
-    """Score of the same cuts, the first stage first."""
-    best_cuts: Score
-    """Score of the best cuts for its width, depth and replicas, in true order."""
+    as_scored: PricedSplit
+    """Price that the artifact gives it."""
+    true_order: PricedSplit
+    """Price of the same cuts, the first stage first."""
+    best_cuts: PricedSplit
+    """Price of the best cuts for its width, depth and replicas, in true order."""
 
 
 def score_baselines(instance: NestInstance) -> tuple[ScoredBaseline, ...]:
@@ -320,19 +310,18 @@ def score_baselines(instance: NestInstance) -> tuple[ScoredBaseline, ...]:
 
 def _score_baseline(instance: NestInstance, baseline: Baseline) -> ScoredBaseline:
     if baseline.tensor not in instance.chains:
-        none = _no_score(f"no graph of tensor width {baseline.tensor}")
+        none = _no_price(baseline, f"no graph of tensor width {baseline.tensor}")
         return ScoredBaseline(
             baseline=baseline, as_scored=none, true_order=none, best_cuts=none
         )
     bounds, problem = _cuts(baseline, instance.num_nodes)
     if problem:
-        as_scored = true_order = _no_score(f"{problem}; the artifact crashes")
+        problem = f"{problem}; the artifact crashes"
+        as_scored = true_order = _no_price(baseline, problem)
     else:
         costs = ArtifactCosts(instance, instance.chains[baseline.tensor])
-        as_scored = _score(
-            price_split(costs, bounds, baseline.data, order_reversed=True)
-        )
-        true_order = _score(price_split(costs, bounds, baseline.data))
+        as_scored = price_split(costs, bounds, baseline.data, order_reversed=True)
+        true_order = price_split(costs, bounds, baseline.data)
     return ScoredBaseline(
         baseline=baseline,
         as_scored=as_scored,
@@ -364,24 +353,28 @@ def _cuts(baseline: Baseline, num_nodes: int) -> tuple[tuple[int, ...], str]:
     return bounds, ""
 
 
-def _with_best_cuts(instance: NestInstance, baseline: Baseline) -> Score:
+def _with_best_cuts(instance: NestInstance, baseline: Baseline) -> PricedSplit:
     t, p, d = baseline.tensor, baseline.pipeline, baseline.data
     plan = best_cuts(instance, t, p, d)
     if plan is not None:
-        return _score(plan)
+        return plan
+    reason = "no cuts fit in memory"
     needed = p * d * instance.devices_per_stage(t)
     if needed > instance.num_devices:
-        return _no_score(f"needs {needed} devices, there are {instance.num_devices}")
-    if d > instance.num_microbatches:
-        return _no_score(f"{d} replicas for {instance.num_microbatches} microbatches")
-    if p > instance.num_nodes:
-        return _no_score(f"{p} stages for {instance.num_nodes} nodes")
-    return _no_score("no cuts fit in memory")
+        reason = f"needs {needed} devices, there are {instance.num_devices}"
+    elif d > instance.num_microbatches:
+        reason = f"{d} replicas for {instance.num_microbatches} microbatches"
+    elif p > instance.num_nodes:
+        reason = f"{p} stages for {instance.num_nodes} nodes"
+    return _no_price(baseline, reason)
 
 
-def _score(priced: PricedSplit) -> Score:
-    return Score(time_per_batch=priced.time_per_batch, reason=priced.reason)
-
-
-def _no_score(reason: str) -> Score:
-    return Score(time_per_batch=math.inf, reason=reason)
+def _no_price(baseline: Baseline, reason: str) -> PricedSplit:
+    """Return that a baseline has no plan, and why."""
+    return PricedSplit(
+        time_per_batch=math.inf,
+        reason=reason,
+        tensor=baseline.tensor,
+        data=baseline.data,
+        stages=(),
+    )

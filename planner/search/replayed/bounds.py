@@ -18,7 +18,7 @@ import numpy as np
 from estimators.layers.work import Degrees, LayerTable
 from estimators.training import Sizes, expert_data_size
 from planner.cost.choices import RATE_COLUMNS, RECOMPUTE_MODES, HostCosts
-from planner.cost.rates import StageRates
+from planner.cost.rates import StageRates, widest_overlap
 from planner.kernels import replay_bound as kernel
 from planner.kernels import replay_memory as terms
 from planner.kernels import tables
@@ -36,6 +36,7 @@ from planner.step.instructions import round_length
 from planner.step.ledger import KERNEL_LEDGER
 from planner.step.recompute import recompute_shares
 from planner.step.schedules import SCHEDULES, schedule_name
+from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
 MOST_PASSES = 256
@@ -143,6 +144,19 @@ class ReplayBounds:
 
     _columns: dict[Degrees, _Columns] = field(default_factory=dict)
     _passes: dict[object, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, network: Network, workload: Workload, *, by_layer: bool, memory: float
+    ) -> "ReplayBounds":
+        """Return the bounds of a job on a cluster."""
+        return cls(
+            workload=workload,
+            by_layer=by_layer,
+            memory=memory,
+            hosts=HostCosts.of(network, workload),
+            widest_overlap=widest_overlap(network),
+        )
 
     def relaxed(
         self,

@@ -10,11 +10,11 @@ import numpy as np
 
 from estimators.layers.work import Degrees
 from planner.cost.choices import (
-    HostCosts,
     MemoryChoice,
     choice_columns,
     goes_with,
 )
+from planner.cost.objective import PricedPlan
 from planner.cost.pricing import placement_choices
 from planner.cost.rates import (
     AlgorithmChoice,
@@ -22,7 +22,6 @@ from planner.cost.rates import (
     PlacementRates,
     PricedGrid,
     StageRates,
-    widest_overlap,
 )
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LaunchRules
@@ -205,13 +204,8 @@ class LaunchableCandidates:
             workload=workload, spec=spec, rules=rules, num_devices=network.num_devices
         )
         families, dropped = space.families()
-        bounds = ReplayBounds(
-            workload=workload,
-            by_layer=by_layer,
-            memory=most_memory(workload, spec.memory_reserve),
-            hosts=HostCosts.of(network, workload),
-            widest_overlap=widest_overlap(network),
-        )
+        memory = most_memory(workload, spec.memory_reserve)
+        bounds = ReplayBounds.of(network, workload, by_layer=by_layer, memory=memory)
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
         first: list[FloatArray] = [np.zeros(0)]
@@ -289,10 +283,10 @@ class LaunchableCandidates:
                     break
                 self._spend(cuts, choices, kinds)
                 variants = Variants(cuts, columns)
-                found = self.bounds.relaxed(
+                values = self.bounds.relaxed(
                     shape, rates, exits, variants, kinds, cutoff
                 )
-                least = min(least, float(found.min()))
+                least = min(least, float(values.min()))
         return least
 
     def _sheaves(
@@ -356,11 +350,11 @@ class LaunchableCandidates:
                 cuts = np.ascontiguousarray(cuts[floors < cutoff])
             self._spend(cuts, choices, placed.kinds)
             variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
-            found = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
-            fits = np.argwhere(np.isfinite(found.values))
-            values = found.values[tuple(fits.T)]
+            bounded = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
+            fits = np.argwhere(np.isfinite(bounded.values))
+            values = bounded.values[tuple(fits.T)]
             order = np.argsort(values, kind="stable")
-            numbers = np.column_stack([fits, found.counts[tuple(fits.T)]])
+            numbers = np.column_stack([fits, bounded.counts[tuple(fits.T)]])
             known[key] = Leaves(
                 configuration,
                 placement,
@@ -377,7 +371,7 @@ class LaunchableCandidates:
 
         With shards shared by the whole group, which is the most that share them.
         """
-        least, found = np.inf, None
+        least, leaf = np.inf, None
         for index in range(len(self)):
             configuration = self[index]
             for shape in self._shapes(configuration):
@@ -399,27 +393,31 @@ class LaunchableCandidates:
                         least = float(memory.min())
                         choice, layout = np.unravel_index(memory.argmin(), memory.shape)
                         cut = tuple(cuts[layout].tolist())
-                        found = Leaf(
+                        leaf = Leaf(
                             configuration,
                             cut,
                             choices[choice],
                             placement,
                             schedule=shape.schedule,
                         )
-        assert found is not None, "the space is not empty"
-        return found
+        assert leaf is not None, "the space is not empty"
+        return leaf
 
     def is_launchable(self, plan: Plan) -> bool:
         """Tell whether a plan that somebody made keeps the rules, where they hold."""
         if not self.spec.launchable:
             return True
-        facts = LaunchFacts.of(
-            self.workload,
-            self.network.num_devices,
-            idle_devices=self.spec.idle_devices,
-            network=self.network,
-        )
+        idle = self.spec.idle_devices
+        facts = LaunchFacts.of(self.workload, self.network, idle_devices=idle)
         return not broken_rules(plan, self.rules, facts)
+
+    def has_room(self, priced: PricedPlan) -> bool:
+        """Tell whether a plan fits by the account that judges plans."""
+        reserve = self.spec.memory_reserve
+        return all(
+            cost.peak_memory <= self.workload.memory_on(stage.devices, reserve)
+            for cost, stage in zip(priced.stages, priced.plan.stages, strict=True)
+        )
 
     def is_searched(self, plan: Plan) -> bool:
         """Tell whether a plan keeps the rules, and has sizes that are searched."""
@@ -490,11 +488,11 @@ class LaunchableCandidates:
         Over devices in each order that has other kinds work together.
         """
         extents = extents_of(configuration)
-        found: dict[object, Placement] = {}
+        by_steps: dict[object, Placement] = {}
         for order in orders_of(self.rules, configuration):
             placement = whole_dimensions(order, extents)
-            found.setdefault(placement.steps, placement)
-        return self.places.over_orders(tuple(found.values()))
+            by_steps.setdefault(placement.steps, placement)
+        return self.places.over_orders(tuple(by_steps.values()))
 
     def kinds(self, placement: Placement) -> PlacedKinds:
         """Return the kinds of devices that work on a placement."""
@@ -502,11 +500,11 @@ class LaunchableCandidates:
 
     def _distinct_kinds(self, configuration: Configuration) -> list[PlacedKinds]:
         """Return the kinds that work on each of a configuration's placements, once."""
-        found: dict[bytes, PlacedKinds] = {}
+        by_key: dict[bytes, PlacedKinds] = {}
         for placement in self.placements(configuration):
             kinds = self.kinds(placement)
-            found.setdefault(kinds.key, kinds)
-        return list(found.values())
+            by_key.setdefault(kinds.key, kinds)
+        return list(by_key.values())
 
     def placed(self, configuration: Configuration, placement: Placement) -> Placed:
         """Return what bounds read of a placement, made once."""
@@ -525,13 +523,13 @@ class LaunchableCandidates:
             exits = placed_exits(self.tiers, groups, sizes)
             read = rates.stage_rates._replace(boundary=np.zeros((0, 0, 2)))
             arrays = (*read, alone.ends, *alone.boundaries, *exits[:3])
-            told = b"".join(array.tobytes() for array in arrays)
-            found = Placed(read, alone, exits, kinds, told + kinds.key)
-            self._held[0] += 2 * found.size
+            content = b"".join(array.tobytes() for array in arrays)
+            placed = Placed(read, alone, exits, kinds, content + kinds.key)
+            self._held[0] += 2 * placed.size
             if self._held[0] > MOST_PRICED_NUMBERS:
                 self._placed.clear()
-                self._held[0] = 2 * found.size
-            self._placed[key] = found
+                self._held[0] = 2 * placed.size
+            self._placed[key] = placed
         return self._placed[key]
 
     def rates(
@@ -604,18 +602,18 @@ class LaunchableCandidates:
         To `PACE_DIGITS` digits: what differs by less is no class of its own.
         """
         is_block = self.workload.table(shape.degrees).is_block > 0
-        found = np.zeros(len(kinds.stages))
+        paces = np.zeros(len(kinds.stages))
         for number, groups in enumerate(kinds.stages):
-            for one in groups:
-                table = self.workload.table(shape.degrees, one)
+            for group in groups:
+                table = self.workload.table(shape.degrees, group)
                 both = table.forward_time + table.backward_time
-                found[number] = max(found[number], float(both[is_block].sum()))
-        return tuple(np.round(found / found.min(), PACE_DIGITS).tolist())
+                paces[number] = max(paces[number], float(both[is_block].sum()))
+        return tuple(np.round(paces / paces.min(), PACE_DIGITS).tolist())
 
     def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         tensor = self.tensor_rates[configuration.tp]
-        found = relaxed_rates(self.relaxation, tensor, configuration)
-        return shared_inside(found, configuration.tp, self.network.block_sizes)
+        rates = relaxed_rates(self.relaxation, tensor, configuration)
+        return shared_inside(rates, configuration.tp, self.network.block_sizes)
 
     def _least(self, rates: tuple[StageRates, ...]) -> StageRates:
         """Return rates that are at most any of some."""

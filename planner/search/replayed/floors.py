@@ -31,7 +31,7 @@ def relaxed_rates(
 
 
 def shared_inside(
-    found: tuple[StageRates, ...], tp: int, blocks: tuple[int, ...]
+    relaxed: tuple[StageRates, ...], tp: int, blocks: tuple[int, ...]
 ) -> tuple[StageRates, ...]:
     """Return rates where shards are shared inside of blocks of a network.
 
@@ -46,15 +46,15 @@ def shared_inside(
     blocks
         `Network.block_sizes`, rising.
     """
-    sizes = found[0].group_sizes
+    sizes = relaxed[0].group_sizes
     if len(sizes) == 1:
-        return found
+        return relaxed
     inside = [blocks[0]] * (len(sizes) - 2) + [max(blocks[:-1], default=blocks[0])]
     shared = sizes.copy()
     for option, block in enumerate(inside, start=1):
         shared[option] = min(sizes[0], max(block // tp, 1))
     changed = []
-    for rates in found:
+    for rates in relaxed:
         rows = rates.rows.copy()
         first = tables.SHARD_ACROSS + 1
         rows[:, first::4] *= shared / sizes
@@ -76,11 +76,11 @@ def first_bounds(
     """
     workload, degrees = bounds.workload, family.degrees
     times = [bounds.pass_times(degrees, row, pairs=pairs) for row in rates]
-    found = mean_stage_bounds(workload, family, times)
+    least = mean_stage_bounds(workload, family, times)
     fleet = workload.fleet
     if fleet is None or fleet.is_uniform:
-        return found
-    own = [
+        return least
+    kind_times = [
         [bounds.pass_times(degrees, row, pairs=pairs, kinds=(kind,)) for row in rates]
         for kind in range(len(fleet.kinds))
     ]
@@ -93,7 +93,7 @@ def first_bounds(
             [
                 kind_speeds(
                     np.add(*part[number]),
-                    [np.add(*kind[number])[layers] for kind in own],
+                    [np.add(*kind[number])[layers] for kind in kind_times],
                 )
                 for number in range(len(rates))
             ],
@@ -102,8 +102,8 @@ def first_bounds(
         groups = group_speeds(fleet, speeds, degrees.tp * degrees.cp)
         stages = groups.stages(family.pp, family.dp)
         bound = mean_stage_bounds(workload, family, part) * family.pp / stages
-        found = np.maximum(found, bound * (1.0 - 1e-12))
-    return found
+        least = np.maximum(least, bound * (1.0 - 1e-12))
+    return least
 
 
 def mean_stage_bounds(

@@ -30,19 +30,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from planner.cost.choices import HostCosts
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
-from planner.cost.rates import widest_overlap
 from planner.search.best_first import LEFT, search
 from planner.search.bounds import Relaxation, best_group_rates
 from planner.search.replayed.bounds import ReplayBounds
-from planner.search.replayed.candidates import (
-    LaunchableCandidates,
-    Leaves,
-)
+from planner.search.replayed.candidates import LaunchableCandidates, Leaves
 from planner.search.replayed.floors import first_bounds, relaxed_rates
-from planner.search.replayed.proposals import proposed_plans
 from planner.search.space import (
     Configuration,
     SearchSpec,
@@ -54,6 +48,7 @@ from planner.step.execution import Workload
 from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES
 from planner.work import (
+    DEFAULT_WORK,
     PLAN,
     LimitReachedError,
     Progress,
@@ -61,7 +56,7 @@ from planner.work import (
     Work,
     stopped_sentence,
 )
-from topologies import Network
+from topologies import InputError, Network
 from topologies.units import format_size
 
 REPLAY = 25_000
@@ -79,6 +74,12 @@ are not even alternatives."""
 
 MOST_BEYOND = 20
 """Most plans of the wider space that are replayed."""
+
+PROPOSED_SHARE = 60
+"""Divisor of the search's work limit: the part that the dynamic program may spend."""
+
+KEPT_EACH = 4
+"""Plans that the dynamic program keeps for each one that is replayed first."""
 
 
 class Judge(Protocol):
@@ -473,6 +474,49 @@ class _ReplayFrontier:
         self._progress(text, min(work.share, 1.0) or None)
 
 
+def proposed_plans(
+    candidates: LaunchableCandidates, progress: Progress | None = None
+) -> tuple[Plan, ...]:
+    """Return plans of the dynamic program that are in the space, best planned first.
+
+    By their exact timelines. Neither these nor the planned cost are lower bounds of a
+    replay: contention makes replays longer, and a split may hide more than the cost
+    grants. So no configuration is left out because of its planned cost.
+
+    Counted on the work of the search, in units only: no clock has a say. What the
+    program found of their number is in the statistics.
+    """
+    spec = candidates.spec
+    if not spec.proposals:
+        return ()
+    limit = DEFAULT_WORK if spec.work_limit is None else spec.work_limit
+    # As if it had a plan: at the limit it ends with what it has.
+    work = Work(limit=limit // PROPOSED_SHARE, has_plan=True)
+    wider = replace(spec, hides=True, keep_best=KEPT_EACH * spec.proposals)
+    statistics = candidates.statistics
+    statistics["plans of the dynamic program"] = 0
+    statistics["of these in the space"] = 0
+    try:
+        planned = search(
+            candidates.network, candidates.workload, wider, work=work, progress=progress
+        )
+    except InputError:
+        return ()
+    finally:
+        candidates.work.count(work.spent)
+    ranked = sorted(
+        (
+            priced
+            for priced in planned.plans
+            if candidates.is_searched(priced.plan) and candidates.has_room(priced)
+        ),
+        key=lambda priced: (priced.iteration_time, configuration_of(priced.plan)),
+    )
+    statistics["plans of the dynamic program"] = len(planned.plans)
+    statistics["of these in the space"] = len(ranked)
+    return tuple(priced.plan for priced in ranked)
+
+
 def _infeasibility(candidates: LaunchableCandidates) -> str:
     """Say what stops every plan of a space that can be launched.
 
@@ -579,22 +623,9 @@ def search_beyond(
 
 def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float:
     """Return what the mean stage works at least, in any configuration [s]."""
-    inner, _ = inner_configurations(
-        workload.graph.spec,
-        spec,
-        num_devices=network.num_devices,
-        chain=workload.chain,
-        global_batch_size=workload.training.global_batch_size,
-        within_data=workload.software.experts_within_data,
-    )
+    inner, _ = inner_configurations(workload, spec, network.num_devices)
     relaxation = Relaxation.of(network)
-    bounds = ReplayBounds(
-        workload=workload,
-        by_layer=True,
-        memory=np.inf,
-        hosts=HostCosts.of(network, workload),
-        widest_overlap=widest_overlap(network),
-    )
+    bounds = ReplayBounds.of(network, workload, by_layer=True, memory=np.inf)
     rules = spec.rules
     pairs = rules is not None and (
         rules.overlap_expert_parallel
@@ -608,6 +639,6 @@ def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float
             tensor[tp] = best_group_rates(network, tp)
         rates = relaxed_rates(relaxation, tensor[tp], item.configuration(0))
         may_pair = pairs and item.degrees.ep > 1
-        found = first_bounds(bounds, item, rates, pairs=may_pair)
-        least = min(least, float(found.min()))
+        floors = first_bounds(bounds, item, rates, pairs=may_pair)
+        least = min(least, float(floors.min()))
     return least

@@ -262,16 +262,11 @@ class LaunchableSpace:
         for.
         """
         dropped: Counter[str] = Counter()
-        model = self.workload.graph.spec
         facts = LaunchFacts.of(self.workload, self.num_devices)
         found = [
             family
             for degrees in degrees_of(
-                model,
-                self.spec,
-                self.num_devices,
-                self.rules,
-                within_data=self.workload.software.experts_within_data,
+                self.workload, self.spec, self.num_devices, self.rules
             )
             if self._is_allowed(degrees, facts, dropped)
             and (family := self._family(degrees, facts)) is not None

@@ -66,19 +66,19 @@ def unequal_counts(
     if LAYOUT not in splits and several:
         return ()
     least_end = 0 if empty_ends and several else 1
-    found: dict[tuple[int, ...], None] = {}
+    layouts: dict[tuple[int, ...], None] = {}
     for first, last in ends:
         ranked = []
         total = num_blocks + first + last
         for counts in set(_dealt(total, stage, paces, splits)):
-            own = (counts[0] - first, *counts[1:-1], counts[-1] - last)
-            if min(own[1:-1], default=1) >= 1 and min(own[0], own[-1]) >= least_end:
+            held = (counts[0] - first, *counts[1:-1], counts[-1] - last)
+            if min(held[1:-1], default=1) >= 1 and min(held[0], held[-1]) >= least_end:
                 busy = [0.0] * len(paces)
                 for number, count in zip(stage, counts, strict=True):
                     busy[number] += count * paces[number]
-                ranked.append((max(busy), own))
-        found.update((own, None) for _, own in sorted(ranked)[:MOST_UNEQUAL])
-    return tuple(found)
+                ranked.append((max(busy), held))
+        layouts.update((held, None) for _, held in sorted(ranked)[:MOST_UNEQUAL])
+    return tuple(layouts)
 
 
 def _dealt(
@@ -111,20 +111,21 @@ def _by_class(
     But for one more in some of a class, late ones first, the very last one only in the
     end.
     """
-    members = [class_of.count(one) for one in range(len(paces))]
+    members = [class_of.count(number) for number in range(len(paces))]
     last = len(class_of) - 1
     order = [*range(last - 1, -1, -1), last]
     for rest in range(len(paces)):
-        others = [one for one in range(len(paces)) if one != rest]
+        others = [number for number in range(len(paces)) if number != rest]
         for numbers in _numbers(total, members, paces, others):
             left = total - sum(
-                count * members[one] for one, count in zip(others, numbers, strict=True)
+                count * members[number]
+                for number, count in zip(others, numbers, strict=True)
             )
             if left < 0:
                 continue
             even, over = divmod(left, members[rest])
             by_class = dict(zip(others, numbers, strict=True))
-            counts = [by_class.get(one, even) for one in class_of]
+            counts = [by_class.get(number, even) for number in class_of]
             for place in [k for k in order if class_of[k] == rest][:over]:
                 counts[place] += 1
             yield tuple(counts)
@@ -140,8 +141,8 @@ def _numbers(
     speed = sum(count / pace for count, pace in zip(members, paces, strict=True))
     width = max(1, int(MOST_NUMBERS ** (1.0 / max(len(others), 1))) // 2)
     ranges = []
-    for one in others:
-        equal = int(total / (paces[one] * speed))
-        most = total // members[one]
+    for number in others:
+        equal = int(total / (paces[number] * speed))
+        most = total // members[number]
         ranges.append(range(max(0, equal - width), min(most, equal + width) + 1))
     yield from product(*ranges)

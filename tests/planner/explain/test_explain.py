@@ -133,13 +133,7 @@ def test_a_rule_is_broken_exactly_where_the_space_is_empty(
 ):
     spec = SearchSpec(sequence_parallel=None if sequence_parallel else False)
     request = Request(values=values)
-    found, _ = inner_configurations(
-        workload.graph.spec,
-        request.narrowed(spec),
-        num_devices=num_devices,
-        chain=workload.chain,
-        global_batch_size=workload.training.global_batch_size,
-    )
+    found, _ = inner_configurations(workload, request.narrowed(spec), num_devices)
     rule = broken_rule(workload, spec, request, num_devices)
     assert (rule is None) == bool(found)
 

@@ -9,7 +9,7 @@ from tests import failures
 from tests.planner.examples import eight_devices, tiny_job
 
 NETWORK, JOB = eight_devices(), tiny_job(2.0**40)
-FACTS = LaunchFacts.of(JOB, 8, idle_devices=False, network=NETWORK)
+FACTS = LaunchFacts.of(JOB, NETWORK)
 
 
 def broken(rules, **settings):

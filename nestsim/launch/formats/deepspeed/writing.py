@@ -23,6 +23,8 @@ from nestsim.launch.carried import (
     carried_options,
     joined,
     leaves,
+    nested,
+    overlaid,
     taken_outside,
     with_imported,
     words_of_option,
@@ -200,7 +202,7 @@ def write_deepspeed(job: LaunchJob) -> LaunchFiles:
         job, words, config, lambda *both: read(*both).tables
     )
     groups = with_imported(groups, back, name="SCRIPT", file="script")
-    config = merged(config, keys)
+    config = overlaid(config, keys)
     words |= back
     files = {
         "launch.sh": _script(job, groups, environment, mapped=not in_order),
@@ -492,29 +494,12 @@ def _parted(options: Mapping[str, Any]) -> tuple[Settings, Settings]:
     words = {
         name: value for name, value in options.items() if not name.startswith(JSON)
     }
-    config: Settings = {}
-    for name, value in options.items():
-        if name.startswith(JSON):
-            table = config
-            *outer, key = name.removeprefix(JSON).split(".")
-            for part in outer:
-                if not isinstance(table.get(part), dict):
-                    table[part] = {}
-                table = table[part]
-            table[key] = value
+    config = nested(
+        (name.removeprefix(JSON), value)
+        for name, value in options.items()
+        if name.startswith(JSON)
+    )
     return words, config
-
-
-def merged(config: Mapping[str, Any], back: Mapping[str, Any]) -> Settings:
-    """Return a JSON with others in it."""
-    whole = dict(config)
-    for key, value in back.items():
-        inner = whole.get(key)
-        if isinstance(inner, dict) and isinstance(value, dict):
-            whole[key] = merged(inner, value)
-        else:
-            whole[key] = value
-    return whole
 
 
 # Files.

@@ -19,7 +19,9 @@ from nestsim.launch.formats.megatron.options import (
     read_list,
     write_list,
 )
+from nestsim.launch.formats.megatron.settings import script_of
 from nestsim.launch.formats.usual import decoder_family, gated_width
+from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import Settings
 from nestsim.scenario.base import AnyTable, settings
 from nestsim.scenario.model import SpelledOutModel
@@ -56,6 +58,15 @@ class Launched:
 
     model: Mapping[str, Any] = field(default_factory=dict)
     """Settings of [model] that no option stands for."""
+
+    @classmethod
+    def of(cls, job: LaunchJob) -> "Launched":
+        """Return how a job is started; its vocabulary is that of no tokenizer."""
+        return cls(
+            script=script_of(job.model),
+            num_devices=job.plan.parallel.num_devices,
+            vocab_size=job.model.vocab_size,
+        )
 
 
 def read_model(given: GivenOptions, launched: Launched) -> Settings:

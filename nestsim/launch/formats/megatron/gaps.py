@@ -14,12 +14,7 @@ from estimators.models.spec import TransformerSpec
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
 from nestsim.launch.formats.megatron.options import GivenOptions
-from nestsim.launch.formats.megatron.settings import (
-    Values,
-    launch_rules,
-    rank_order,
-    script_of,
-)
+from nestsim.launch.formats.megatron.settings import Values, launch_rules, rank_order
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.scenario.defaults import checked_plan, checked_training
@@ -64,15 +59,9 @@ def find_gaps(job: LaunchJob, values: Mapping[str, Values]) -> tuple[LaunchGap, 
     values
         The options, without their dashes.
     """
-    launched = Launched(
-        script=script_of(job.model),
-        num_devices=job.plan.parallel.num_devices,
-        # What tokenizers have that are not known here.
-        vocab_size=job.model.vocab_size,
-    )
     gaps: list[LaunchGap] = []
     try:
-        tables = read_tables(GivenOptions(values=values), launched)
+        tables = read_tables(GivenOptions(values=values), Launched.of(job))
     except InputError as error:
         return (LaunchGap(error.where, error.got, error.problem),)
     gaps += model_gaps(job.model, tables["model"])
@@ -260,9 +249,7 @@ def _orders(job: LaunchJob) -> Iterator[LaunchGap]:
 
 def _refusals(job: LaunchJob) -> Iterator[LaunchGap]:
     """Yield what can be said, and Megatron-LM would refuse when it starts."""
-    facts = LaunchFacts.of(
-        job.workload, job.network.num_devices, idle_devices=True, network=job.network
-    )
+    facts = LaunchFacts.of(job.workload, job.network, idle_devices=True)
     rules = launch_rules(job)
     for broken in broken_rules(job.plan, rules, facts):
         if broken.rule in _REFUSED_AT_START:

@@ -58,11 +58,9 @@ def write_megatron(job: LaunchJob) -> LaunchFiles:
     groups, changes = with_script(job, (*job_options(job), *_yours(job)))
     values = joined(groups)
     mapped = needs_rank_map(job)
-    files: dict[str, str | bytes] = {SCRIPT: _script(job, groups, mapped=mapped)}
-    if mapped:
-        files[RANK_MAP] = mapped_ranks(job)
+    script = _script(job, groups, mapped=mapped)
     return LaunchFiles(
-        files=files,
+        files={SCRIPT: script, **_rank_files(job, mapped=mapped)},
         gaps=(*find_gaps(job, values), *changes),
         notes=tuple(_notes(job, values)),
     )
@@ -74,10 +72,10 @@ def needs_rank_map(job: LaunchJob) -> bool:
     return rank_order(job) is None or (world > node and world % node > 0)
 
 
-def mapped_ranks(job: LaunchJob) -> str:
-    """Return the rank map of a job."""
+def _rank_files(job: LaunchJob, *, mapped: bool) -> dict[str, str]:
+    """Return the rank map of a job by its name, where one is needed."""
     devices = job.devices_of_ranks(rank_order(job) or known.USUAL_ORDER)
-    return rank_map(devices, job.devices_per_node)
+    return {RANK_MAP: rank_map(devices, job.devices_per_node)} if mapped else {}
 
 
 def environment(values: Mapping[str, Sequence[str]], job: LaunchJob) -> tuple[str, str]:
@@ -288,12 +286,11 @@ def has_tokens(job: LaunchJob) -> bool:
     tokens = {name: words for name, words in script.items() if name in known.TOKENS}
     if "tokenizer-type" not in tokens:
         return False
-    size = job.model.vocab_size
-    launched = Launched(script=script_of(job.model), vocab_size=size)
     try:
-        return read_vocabulary(GivenOptions(values=tokens), launched) == size
+        size = read_vocabulary(GivenOptions(values=tokens), Launched.of(job))
     except InputError:
         return False
+    return size == job.model.vocab_size
 
 
 def has_data(job: LaunchJob) -> bool:
@@ -316,12 +313,7 @@ def _unfit(values: Options, name: str) -> str:
 
 def _read(job: LaunchJob, values: Options) -> Any:
     """Return what options are read as."""
-    launched = Launched(
-        script=script_of(job.model),
-        num_devices=job.plan.parallel.num_devices,
-        vocab_size=job.model.vocab_size,
-    )
-    tables = read_tables(GivenOptions(values=values), launched)
+    tables = read_tables(GivenOptions(values=values), Launched.of(job))
     # Which kernel of attention runs is not said by options of ours.
     tables["software"].pop("attention_kernel", None)
     return tables
@@ -412,15 +404,13 @@ def write_megatron_bridge(job: LaunchJob) -> LaunchFiles:
     values = {name: words for name, words in script.items() if name in fields} | options
     recipe = _recipe(job, values)
     mapped = needs_rank_map(job)
-    files: dict[str, str | bytes] = {
-        RECIPE: _recipe_text(job, recipe),
-        SCRIPT: _script_text(job, values, mapped=mapped),
-    }
-    if mapped:
-        files[RANK_MAP] = mapped_ranks(job)
     vocabulary = {"vocab-size": (str(job.model.vocab_size),)}
     return LaunchFiles(
-        files=files,
+        files={
+            RECIPE: _recipe_text(job, recipe),
+            SCRIPT: _script_text(job, values, mapped=mapped),
+            **_rank_files(job, mapped=mapped),
+        },
         gaps=(
             *find_gaps(job, values | vocabulary),
             *_bridge_gaps(job, recipe),

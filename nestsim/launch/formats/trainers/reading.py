@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nestsim.launch.carried import nested, overlaid
 from nestsim.launch.formats.deepspeed.script import option_words
 from nestsim.launch.formats.torchtitan.reading import read_torchtitan
 from nestsim.launch.formats.torchtitan.sources import PRINTS
@@ -32,7 +33,6 @@ from nestsim.launch.formats.trainers.renaming import (
     Values,
     inner,
     needed_model,
-    overlaid,
     parsed_table,
     plain_value,
     tree_job,
@@ -319,12 +319,8 @@ def _read_slime(source: LaunchSource) -> ImportedJob:
 
 def _read_verl(source: LaunchSource) -> ImportedJob:
     start = _start(source, "verl")
-    tree: dict[str, Any] = {}
-    for word in filter(None, map(_WORD.fullmatch, start.options)):
-        value = plain_value(word[2])
-        for key in reversed(word[1].split(".")):
-            value = {key: value}
-        tree = overlaid(tree, value)
+    words = filter(None, map(_WORD.fullmatch, start.options))
+    tree = nested((word[1], plain_value(word[2])) for word in words)
     notes = start.assumptions
     return tree_job(source, tree, "verl", notes=notes, complete=_complete_verl)
 

@@ -67,16 +67,6 @@ def inner(tree: Any, path: str) -> Any:
     return tree
 
 
-def overlaid(below: Any, above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tree with another one laid over it."""
-    merged = dict(below)
-    for name, value in above.items():
-        under = merged.get(name)
-        both = isinstance(under, dict) and isinstance(value, dict)
-        merged[name] = overlaid(under, value) if both else value
-    return merged
-
-
 def with_references(root: Mapping[str, Any], given: Mapping[str, str]) -> Any:
     """Return a tree whose values that name others are those.
 

@@ -15,12 +15,33 @@ from planner.rivals.alpa.program import (
     Reduction,
     ShardingProgram,
     add_footprints,
-    joined,
     pinned,
     solve,
     solve_ends,
 )
 from tests import failures
+
+
+def joined(first: ShardingProgram, second: ShardingProgram) -> ShardingProgram:
+    """Return the program of two that follow each other.
+
+    What leaves the first one is what enters the second, in the same state.
+    """
+    shift = len(first.nodes)
+    size = len(first.nodes[first.leave].strategies)
+    same = np.where(np.eye(size) > 0, 0.0, np.inf)
+    moved = tuple(
+        ProgramEdge(edge.source + shift, edge.target + shift, edge.cost)
+        for edge in second.edges
+    )
+    bridge = ProgramEdge(first.leave, second.entrance + shift, same)
+    return ShardingProgram(
+        nodes=(*first.nodes, *second.nodes),
+        edges=(*first.edges, bridge, *moved),
+        entrance=first.entrance,
+        leave=second.leave + shift,
+    )
+
 
 few = settings(deadline=None, max_examples=25)
 

@@ -9,12 +9,13 @@ from estimators.layers.work import Degrees
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner.rivals.alpa.meshes import BATCH, WHOLE, LogicalMesh, MeshAxis, MeshCase
-from planner.rivals.alpa.program import joined, solve, solve_ends
+from planner.rivals.alpa.program import solve, solve_ends
 from planner.rivals.alpa.sharding import LayerPrograms
 from planner.rivals.alpa.stages import StageModel
 from planner.step.execution import Workload
 from planner.work import Work
 from tests import failures
+from tests.planner.rivals.alpa.test_program import joined
 from tests.planner.rivals.examples import small_job
 from tests.planner.strategies import tiny_spec
 from topologies.accelerators import load_accelerator

@@ -32,18 +32,19 @@ MB = 2.0**20
 L4_MEMORY = 22.488 * 2.0**30
 """Memory of an L4 as Mist has it [byte]."""
 
-L4_PAIRS = np.array(
+_PAIRS = np.array(
     [
         *(4.5, 0.0, 2.964, 0.0001, 4.1635, 0.0004, 4.6832, 0.0003),
         *(0.4895, 0.0045, 0.9791, 0.0076, 1.7183, 0.0, 3.3215, 0.0013),
         *(0.4609, 0.0102, 0.9195, 0.0008, 1.6759, 0.0045, 2.9659, 0.003),
         *(4.5, 0.0, 4.5, 0.0, 4.5, 0.0, 4.5, 0.0),
     ]
-)
-"""Mist's link table of L4 machines: specs/baselines.md, section 5.8."""
+).reshape(4, 4, 2)
+"""Mist's link table of L4 machines, pairs of gigabytes a second and seconds:
+specs/baselines.md, section 5.8."""
 
 L4 = DeviceRates(
-    links=LinkTable.of_pairs(L4_PAIRS),
+    links=LinkTable(_PAIRS[..., 0] * GIGABYTE, _PAIRS[..., 1].copy()),
     interference=PCIE_FACTORS,
     host=HostTransfers(
         to_device=5.7546 * GIGABYTE,

@@ -39,7 +39,7 @@ def test_the_bound_holds_for_plans_that_no_framework_launches():
         assert wider.launchable_time == inside.plans[0].time
         assert wider.proposed_time >= wider.plans[0].time
         assert wider.lower_bound <= inside.lower_bound * (1.0 + 1e-9)
-        facts = LaunchFacts.of(workload, network.num_devices, network=network)
+        facts = LaunchFacts.of(workload, network)
         for priced in search(network, workload, replace(spec, keep_best=FEW)).plans:
             time = world.time(priced.plan)
             assert wider.lower_bound <= time + ROUNDING

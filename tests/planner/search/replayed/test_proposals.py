@@ -5,7 +5,7 @@ from dataclasses import replace
 from planner.search.best_first import search
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
-from planner.search.replayed.proposals import KEPT_EACH
+from planner.search.replayed.search import KEPT_EACH
 from tests.planner.search.replayed.test_search import SEEDS, searched, wholes
 
 PROPOSALS = 3
@@ -15,12 +15,8 @@ def launchable_plans(world):
     """Return what the dynamic program finds that can be launched, in any order."""
     wider = replace(world.spec, hides=True, keep_best=KEPT_EACH * PROPOSALS)
     found = search(world.network, world.workload, wider)
-    facts = LaunchFacts.of(
-        world.workload,
-        world.network.num_devices,
-        idle_devices=world.spec.idle_devices,
-        network=world.network,
-    )
+    idle = world.spec.idle_devices
+    facts = LaunchFacts.of(world.workload, world.network, idle_devices=idle)
     return [
         priced
         for priced in found.plans

@@ -38,9 +38,7 @@ def facts_of(world, candidates):
         candidates[number].devices == num_devices for number in range(len(candidates))
     )
     idle = world.spec.idle_devices or not uses_all
-    return LaunchFacts.of(
-        world.workload, num_devices, idle_devices=idle, network=world.network
-    )
+    return LaunchFacts.of(world.workload, world.network, idle_devices=idle)
 
 
 @failures.over("preset", sorted(FRAMEWORKS))
