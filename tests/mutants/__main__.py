@@ -16,11 +16,17 @@ from pathlib import Path
 
 from tests.mutants.mutating import AREAS, ROOT, Mutant, drawn_mutants
 
-PARTS = ("nestsim", "planner", "estimators", "topologies", "tests", "scenarios", "docs")
+CODE = ("nestsim", "planner", "estimators", "topologies")
+"""Packages that have mutants."""
+
+PARTS = (*CODE, "tests", "scenarios", "docs")
 """What a copy needs, beside the files at the top."""
 
 LONGEST = 600.0
-"""A folder of tests that takes longer has noticed: it hangs [s]."""
+"""Tests that take longer without any mutant are no near ones [s]."""
+
+LEAST = 60.0
+"""Tests that hang are given as long, or ten times what they take otherwise [s]."""
 
 
 @dataclass(frozen=True)
@@ -39,41 +45,88 @@ class Verdict:
 
 
 @cache
-def _test_files() -> tuple[tuple[str, str], ...]:
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    return tuple(
-        (file.relative_to(ROOT).as_posix(), file.read_text("utf-8")) for file in files
+def _texts(*folders: str) -> dict[str, str]:
+    """Return the text of each Python file below folders, by its path."""
+    files = [file for name in folders for file in sorted((ROOT / name).rglob("*.py"))]
+    return {
+        file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in files
+    }
+
+
+def _naming(path: str, *folders: str) -> list[str]:
+    """Return the files below folders that import a module."""
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    package, _, stem = module.rpartition(".")
+    names = rf"(?:\([^)]*|[^(\n]*)\b{stem}\b"
+    word = re.compile(
+        rf"\b{re.escape(module)}\b|from {re.escape(package)} import {names}"
     )
+    texts = _texts(*folders)
+    return [file for file in texts if file != path and word.search(texts[file])]
 
 
+def _tests_naming(path: str, package: str) -> list[str]:
+    """Return the files of a package's tests that import a module."""
+    files = _naming(path, f"tests/{package}")
+    return [file for file in files if Path(file).name.startswith("test_")]
+
+
+def _beside(path: str) -> list[str]:
+    """Return the tests of the folder that mirrors a file's.
+
+    A folder below it is of code below the file's, if there is such a folder.
+    """
+    code = Path(path).parent
+    folder = "tests" / code
+    if len(folder.parts) == 2 or not (ROOT / folder).is_dir():
+        return []
+    files = sorted(ROOT.glob(f"{folder}/test_*.py"))
+    for child in sorted((ROOT / folder).iterdir()):
+        if child.is_dir() and not (ROOT / code / child.name).exists():
+            files += sorted(child.rglob("test_*.py"))
+    return [file.relative_to(ROOT).as_posix() for file in files]
+
+
+@cache
 def nearest_tests(path: str) -> list[str]:
-    """Return the folder of tests that mirrors a file's, or the files that name it."""
-    folder = Path("tests") / Path(path).parent
-    if len(folder.parts) > 2 and (ROOT / folder).is_dir():
-        return [folder.as_posix()]
-    module = path.removesuffix(".py").replace("/", ".")
-    for name in (module, module.rpartition(".")[0]):
-        word = re.compile(rf"\b{re.escape(name)}\b")
-        files = [file for file, text in _test_files() if word.search(text)]
-        if files:
-            return files
-    return [f"tests/{Path(path).parts[0]}"]
+    """Return the files of tests that are nearest to a file of code.
+
+    Those of the folder that mirrors its folder, after the ones among them that import
+    it. Where none does, after those elsewhere that import it; where no test does, after
+    those of the modules that import it.
+    """
+    beside, package = _beside(path), Path(path).parts[0]
+    tests = _tests_naming(path, package)
+    if near := [file for file in tests if file in beside]:
+        tests = near
+    elif not tests:
+        for reader in _naming(path, package):
+            if Path(reader).name != "__init__.py":
+                tests += _tests_naming(reader, package)
+    shared = os.path.commonpath
+    tests.sort(key=lambda file: -len(shared([file, f"tests/{path}"])))
+    return list(dict.fromkeys([*tests, *beside])) or [f"tests/{package}"]
 
 
-def judged(mutant: Mutant, copy: Path, tests: Sequence[str]) -> Verdict:
-    """Run tests on a copy of the code in which one thing is wrong."""
+def judged(
+    mutant: Mutant, copy: Path, tests: Sequence[str], longest: float = LONGEST
+) -> Verdict:
+    """Run tests on a copy of the code in which one thing is wrong.
+
+    Tests that take longer than ``longest`` seconds have noticed: they hang.
+    """
     file = copy / mutant.path
     text = file.read_text("utf-8")
     file.write_text(mutant.applied(text), "utf-8")
     begun = time.monotonic()
     try:
-        killed_by = _first_failure(copy, tests)
+        killed_by = _first_failure(copy, tests, longest)
     finally:
         file.write_text(text, "utf-8")
     return Verdict(mutant, " ".join(tests), killed_by, time.monotonic() - begun)
 
 
-def _first_failure(copy: Path, tests: Sequence[str]) -> str:
+def _first_failure(copy: Path, tests: Sequence[str], longest: float) -> str:
     """Return the first test that fails; empty if all pass."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "--no-header"]
     command += ["-p", "no:randomly", "-o", f"cache_dir={copy / '.cache'}", *tests]
@@ -89,7 +142,7 @@ def _first_failure(copy: Path, tests: Sequence[str]) -> str:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=LONGEST,
+            timeout=longest,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -111,16 +164,18 @@ def verdicts(mutants: Sequence[Mutant], *, suite: bool) -> Iterator[Verdict]:
         for file in ROOT.iterdir():
             if file.is_file():
                 shutil.copy2(file, copy / file.name)
-        passing = set()
+        longest: dict[tuple[str, ...], float] = {}
         for mutant in mutants:
             tests = nearest_tests(mutant.path)
-            if tuple(tests) not in passing:
-                failure = _first_failure(copy, tests)
+            if tuple(tests) not in longest:
+                begun = time.monotonic()
+                failure = _first_failure(copy, tests, LONGEST)
                 if failure:
                     message = f"without any mutant, {failure} of {tests} fails"
                     raise SystemExit(message)
-                passing.add(tuple(tests))
-            verdict = judged(mutant, copy, tests)
+                seconds = time.monotonic() - begun
+                longest[tuple(tests)] = min(max(LEAST, 10 * seconds), LONGEST)
+            verdict = judged(mutant, copy, tests, longest[tuple(tests)])
             if suite and not verdict.killed_by:
                 verdict = judged(mutant, copy, ["tests"])
             yield verdict
