@@ -23,10 +23,11 @@ PARTS = (*CODE, "tests", "scenarios", "docs")
 """What a copy needs, beside the files at the top."""
 
 LONGEST = 600.0
-"""Tests that take longer without any mutant are no near ones [s]."""
+"""Tests that take longer have noticed, if they do not without the mutant: they hang
+[s]."""
 
-LEAST = 60.0
-"""Tests that hang are given as long, or ten times what they take otherwise [s]."""
+ENDLESS = 120.0
+"""A single test that takes longer has noticed [s]."""
 
 
 @dataclass(frozen=True)
@@ -108,28 +109,25 @@ def nearest_tests(path: str) -> list[str]:
     return list(dict.fromkeys([*tests, *beside])) or [f"tests/{package}"]
 
 
-def judged(
-    mutant: Mutant, copy: Path, tests: Sequence[str], longest: float = LONGEST
-) -> Verdict:
-    """Run tests on a copy of the code in which one thing is wrong.
-
-    Tests that take longer than ``longest`` seconds have noticed: they hang.
-    """
+def judged(mutant: Mutant, copy: Path, tests: Sequence[str]) -> Verdict:
+    """Run tests on a copy of the code in which one thing is wrong."""
     file = copy / mutant.path
     text = file.read_text("utf-8")
     file.write_text(mutant.applied(text), "utf-8")
     begun = time.monotonic()
     try:
-        killed_by = _first_failure(copy, tests, longest)
+        killed_by = _first_failure(copy, tests)
     finally:
         file.write_text(text, "utf-8")
     return Verdict(mutant, " ".join(tests), killed_by, time.monotonic() - begun)
 
 
-def _first_failure(copy: Path, tests: Sequence[str], longest: float) -> str:
+def _first_failure(copy: Path, tests: Sequence[str]) -> str:
     """Return the first test that fails; empty if all pass."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "--no-header"]
     command += ["-p", "no:randomly", "-o", f"cache_dir={copy / '.cache'}", *tests]
+    command += ["-o", f"faulthandler_timeout={ENDLESS}"]
+    command += ["-o", "faulthandler_exit_on_timeout=true"]
     environment = {
         **os.environ,
         "PYTHONPATH": str(copy),
@@ -142,7 +140,7 @@ def _first_failure(copy: Path, tests: Sequence[str], longest: float) -> str:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=longest,
+            timeout=LONGEST,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -151,6 +149,15 @@ def _first_failure(copy: Path, tests: Sequence[str], longest: float) -> str:
         return ""
     lines = re.findall(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
     return lines[0] if lines else f"exit {run.returncode}"
+
+
+def _check_without_mutant(copy: Path, verdict: Verdict) -> None:
+    """Refuse a verdict of tests that fail without any mutant."""
+    name = verdict.killed_by.partition("[")[0]
+    tests = [name] if name.startswith("tests/") else verdict.tests.split()
+    failure = _first_failure(copy, tests) if name else ""
+    if failure:
+        raise SystemExit(f"without any mutant, {failure} of {tests} fails")
 
 
 def verdicts(mutants: Sequence[Mutant], *, suite: bool) -> Iterator[Verdict]:
@@ -164,20 +171,14 @@ def verdicts(mutants: Sequence[Mutant], *, suite: bool) -> Iterator[Verdict]:
         for file in ROOT.iterdir():
             if file.is_file():
                 shutil.copy2(file, copy / file.name)
-        longest: dict[tuple[str, ...], float] = {}
+        passing: set[str] = set()
         for mutant in mutants:
-            tests = nearest_tests(mutant.path)
-            if tuple(tests) not in longest:
-                begun = time.monotonic()
-                failure = _first_failure(copy, tests, LONGEST)
-                if failure:
-                    message = f"without any mutant, {failure} of {tests} fails"
-                    raise SystemExit(message)
-                seconds = time.monotonic() - begun
-                longest[tuple(tests)] = min(max(LEAST, 10 * seconds), LONGEST)
-            verdict = judged(mutant, copy, tests, longest[tuple(tests)])
+            verdict = judged(mutant, copy, nearest_tests(mutant.path))
             if suite and not verdict.killed_by:
                 verdict = judged(mutant, copy, ["tests"])
+            if verdict.killed_by not in passing:
+                _check_without_mutant(copy, verdict)
+                passing.add(verdict.killed_by)
             yield verdict
 
 
