@@ -26,7 +26,7 @@ LONGEST = 600.0
 """Tests that take longer have noticed, if they do not without the mutant: they hang
 [s]."""
 
-ENDLESS = 120.0
+ENDLESS = 300.0
 """A single test that takes longer has noticed [s]."""
 
 

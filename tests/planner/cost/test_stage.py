@@ -8,12 +8,12 @@ import pytest
 
 from estimators.platform import optimizer_step_bytes
 from planner.cost.pricing import price_plan, rates_of
-from planner.cost.stage import stage_price
+from planner.cost.stage import passes_differ, stage_price
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.step.memory import expert_group_size
 from tests.planner.cost.test_pricing import TREE, plan, table, workload
-from tests.planner.examples import eight_devices, tiny_job
+from tests.planner.examples import eight_devices, executed, tiny_job
 from topologies.accelerators import Host
 
 HOST = Host(to_device=2e9, to_host=1e9, latency=1e-6, memory=1e15, adam_rate=1e8)
@@ -111,3 +111,42 @@ def test_passes_that_are_split_take_together_what_whole_ones_take(zero, cuts):
         assert joined.charged_time == pytest.approx(
             joined.forward_time + joined.backward_time
         )
+
+
+@pytest.mark.parametrize("family", ["gpt", "mixtral"])
+def test_what_is_sent_at_the_ends_is_sent_whole_or_in_buckets(family):
+    network = eight_devices()
+    # Expert groups of several ranks leave no choice of sharding groups.
+    for zero, size in product(range(4), (2, 4, 8) if family == "gpt" else (8,)):
+        spec = PlanSpec(
+            micro_batch_size=1,
+            data_parallel_size=8,
+            expert_model_parallel_size=2 if family == "mixtral" else 1,
+            zero_stage=zero,
+            **({"sharding_group_size": size} if zero else {}),
+        )
+        for behind, ahead in product((False, True), (False, True)):
+            job = executed(
+                tiny_job(2.0**40, family=family),
+                overlap_grad_reduce=behind,
+                overlap_param_gather=ahead,
+            )
+            made = build_plan(network, job, spec)
+            price = stage_price(job, rates_of(network, job, made), made, 0)
+            assert price.reduce_time == (0.0 if behind else price.cost.reduce_time)
+            assert price.gather_time == (0.0 if ahead else price.cost.gather_time)
+            is_sent = price.cost.reduce_time > 0.0, price.cost.gather_time > 0.0
+            assert bool(price.reduces) == (behind and is_sent[0])
+            assert bool(price.gathers) == (ahead and is_sent[1])
+            # Buckets move the same bytes; each begins anew.
+            for buckets, whole in (
+                (price.reduces, price.cost.reduce_time),
+                (price.gathers, price.cost.gather_time),
+            ):
+                if buckets:
+                    assert sum(bucket.time for bucket in buckets) >= whole * 0.999
+                if len(buckets) == 1:
+                    assert buckets[0].time == pytest.approx(whole, rel=1e-12)
+            # Layer by layer where passes wait for what they send and hide it.
+            differs = (ahead and zero == 3) or (behind and zero >= 2)
+            assert passes_differ(made, job.execution) == differs
