@@ -160,3 +160,24 @@ def test_another_thread_leaves_signals_to_the_main_one() -> None:
     thread.start()
     thread.join()
     assert handlers == [signal.getsignal(signal.SIGTERM)]
+
+
+@pytest.mark.parametrize("received", [None, signal.SIGTERM])
+@pytest.mark.parametrize("error", [StoppedError(), KeyError("else")])
+def test_what_is_no_stop_of_ours_goes_to_the_hooks_of_before(
+    received: int | None,
+    error: BaseException,
+    sent: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: heard.append("lost"))
+    monkeypatch.setattr(threading, "excepthook", lambda lost: heard.append("thread"))
+    lost = SimpleNamespace(exc_value=error)
+    with stoppable() as stop:
+        stop.received = received
+        sys.unraisablehook(lost)  # type: ignore[arg-type]
+        threading.excepthook(lost)  # type: ignore[arg-type]
+    is_ours = received is not None and isinstance(error, StoppedError)
+    assert heard == [*["lost"] * (not is_ours), *["thread"] * (received is None)]
+    assert len(sent) == is_ours
