@@ -313,8 +313,9 @@ def test_stores_without_a_mark_are_known_by_all_their_tables(
 ) -> None:
     changed(path, VERSION, *(f"CREATE TABLE {name} (x TEXT)" for name in tables))
     assert is_store(path) == (len(tables) > 2)
-    changed(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    assert not is_store(path)
+    for other in (SCHEMA_VERSION + 1, SCHEMA_VERSION + 2**24, SCHEMA_VERSION * 256):
+        changed(path, f"PRAGMA user_version = {other}")
+        assert not is_store(path)
 
 
 @pytest.mark.parametrize("column", ["key", "point", "row"])

@@ -9,6 +9,7 @@ from planner.cost.choices import (
     HostCosts,
     MemoryChoice,
     Sharers,
+    _ends_behind,
     choice_columns,
     interval_classes,
 )
@@ -149,3 +150,42 @@ def test_the_search_exposes_of_exchanges_with_the_host_what_prices_do(
             number = classes.class_of[first, last + 1]
             assert exposed[number] == pytest.approx(expected, rel=1e-12)
     assert total > 0.0
+
+
+@pytest.mark.parametrize("cpu_adam", [False, True])
+def test_the_search_adds_of_hosts_to_the_step_what_prices_do(cpu_adam):
+    host = Host(to_device=2e7, to_host=1e7, latency=1e-3, memory=1e15, adam_rate=1e6)
+    network, job = eight_devices().with_host(host), tiny_job(2.0**40)
+    job = replace(job, execution=replace(job.execution, cpu_adam=cpu_adam))
+    costs = HostCosts.of(network, job)
+
+    def end(offload):
+        parts = {f"offload_{name}": part for name, part in offload._asdict().items()}
+        spec = PlanSpec(micro_batch_size=1, data_parallel_size=1, **parts)
+        made = build_plan(network, job, spec)
+        (stage,) = price_plan(network, job, made).stages
+        held = stage.memory["weights"] / job.parameter_bytes.weights
+        return stage.host_time + stage.optimizer_time, held
+
+    bare, held = end(Offload())
+    for offload in (
+        Offload(optimizer=0.5),
+        Offload(optimizer=1.0, weights=0.25, gradients=0.5),
+        Offload(weights=1.0, gradients=1.0),
+    ):
+        once, each = costs.step_end(offload)
+        assert once + held * each == pytest.approx(end(offload)[0] - bare, rel=1e-9)
+        assert once == pytest.approx(round(once / 1e-3) * 1e-3)
+
+
+def test_ends_behind_a_kind_are_those_after_its_last_layer():
+    chain = table()
+    classes, saved = interval_classes(chain.kinds), chain.saved_bytes["none"]
+    found = _ends_behind(chain, classes)
+    for first in range(3):
+        for last in range(first, 3):
+            layers = range(first, last + 1)
+            for kind in range(3):
+                behind = [n for n in layers if n > kind and not chain.is_block[n]]
+                number = classes.class_of[first, last + 1]
+                assert found[number, kind] == sum(saved[n] for n in behind)
