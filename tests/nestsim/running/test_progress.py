@@ -149,3 +149,15 @@ def test_a_caller_hears_of_what_is_done_once() -> None:
         assert notices().listener is outer
     assert call.listener is None
     assert heard == [("compile", None)]
+
+
+def test_work_without_a_name_is_timed_from_its_begin(lines: ProgressLines) -> None:
+    lines.show("", 0.5)
+    assert lines.line(110.0) == "after 10 s: working, 50% done, about 10 s left"
+
+
+@pytest.mark.parametrize("progress", [None, False])
+def test_whoever_wants_no_progress_hears_nothing(progress: bool | None) -> None:
+    with gathered_notices() as call, shown_progress(progress) as shown:
+        assert shown is None
+        assert call.listener is None

@@ -189,3 +189,16 @@ def test_ends_behind_a_kind_are_those_after_its_last_layer():
                 behind = [n for n in layers if n > kind and not chain.is_block[n]]
                 number = classes.class_of[first, last + 1]
                 assert found[number, kind] == sum(saved[n] for n in behind)
+
+
+@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize("cuts", CUTS)
+def test_layer_by_layer_passes_take_as_long_as_the_whole_stage_is_charged(zero, cuts):
+    devices = [[[2 * d], [2 * d + 1]] for d in range(len(cuts) + 1)]
+    job, made = workload(), plan(devices, cuts, m=4, zero=zero)
+    rates = rates_of(TREE, job, made)
+    for index in range(len(devices)):
+        (passes,) = PassPrices(job, rates, made, index).passes()
+        cost = stage_price(job, rates, made, index).cost
+        assert passes[FORWARD].whole == pytest.approx(cost.forward_time, rel=1e-12)
+        assert passes[BACKWARD].whole == pytest.approx(cost.backward_time, rel=1e-12)
