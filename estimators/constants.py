@@ -170,7 +170,7 @@ class Constants:
     def knows_accelerator(self, name: str) -> bool:
         """Return whether anything is known of an accelerator, or of its like."""
         starts = tuple(f"accelerator.{prefix}." for prefix in _prefixes(name))
-        return any(one.startswith(starts) for one in self.values)
+        return any(value.startswith(starts) for value in self.values)
 
     def software(self, name: str) -> SoftwareConstants:
         """Return those of a framework."""

@@ -439,15 +439,15 @@ class TrainingSpec(Spec):
         matrices
             Part of them that are matrices of blocks.
         """
-        each = self.parameter_bytes
+        of_matrix = self.parameter_bytes
         if not self.tells_matrices_apart:
-            return each
+            return of_matrix
         name = "adam" if self.optimizer == "muon" else self.optimizer
         others = replace(self, optimizer=name, fp8_param_gather=False).parameter_bytes
         return ParameterBytes(
             *(
-                matrices * one + (1.0 - matrices) * other
-                for one, other in zip(each, others, strict=True)
+                matrices * matrix + (1.0 - matrices) * other
+                for matrix, other in zip(of_matrix, others, strict=True)
             )
         )
 

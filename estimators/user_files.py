@@ -103,10 +103,10 @@ def number_in(value: Value, least: float, most: float) -> float:
     InputError
         If it is none, or outside.
     """
-    found = value.number()
-    if not least <= found <= most:
+    number = value.number()
+    if not least <= number <= most:
         raise value.error("is out of range", f"a number from {least:g} to {most:g}")
-    return found
+    return number
 
 
 def refuse_unknown(value: Value, known: Mapping[str, object]) -> None:
@@ -493,15 +493,15 @@ def measured_efficiencies(
 
     What was measured of the links themselves counts before what was fitted to runs.
     """
-    found: dict[Scope, float] = {}
+    efficiencies: dict[Scope, float] = {}
     for scope in SCOPES:
         fitted = None if constants is None else constants.efficiency(scope)
         if fitted is not None:
-            found[scope] = fitted
+            efficiencies[scope] = fitted
         link = links.transport(inside_node=scope == "node") if links else None
         if link is not None:
-            found[scope] = link.efficiency
-    return found
+            efficiencies[scope] = link.efficiency
+    return efficiencies
 
 
 def _link_lines(link: UserLink) -> list[str]:
@@ -532,22 +532,22 @@ def read_user_links(path: Path) -> UserLinks:
 
 def _build_links(name: str, tables: Value) -> UserLinks:
     refuse_unknown(tables, dict.fromkeys((*_LINKS_HEAD, *SCOPES)))
-    found: dict[str, UserLink] = {}
+    links: dict[str, UserLink] = {}
     problems = Problems()
     for scope in SCOPES:
         if scope in tables.table():
             with problems.noted():
-                found[scope] = _link(scope, tables[scope])
+                links[scope] = _link(scope, tables[scope])
     problems.refuse()
-    if not found:
+    if not links:
         raise InputError(
             "has no links", where="node", expected="a table [node] or [fabric]"
         )
     facts = {fact: tables.get(fact, "unknown").text() for fact in _LINKS_HEAD[1:]}
     return UserLinks(
         name=name,
-        node=found.get("node"),
-        fabric=found.get("fabric"),
+        node=links.get("node"),
+        fabric=links.get("fabric"),
         **facts,
     )
 

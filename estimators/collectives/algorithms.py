@@ -208,12 +208,12 @@ def ruled_exchanges(operation: str, shape: Shape, rules: CollectiveRules) -> Exc
         The network's.
     """
     places = np.arange(math.prod(max(size, 1) for size in shape))
-    found = []
+    exchanged = []
     for phase in phases_of_shape(operation, shape, rules):
         grid = places.reshape(-1, phase.size, phase.stride)
         ends = _freeze(grid.copy()), _freeze(np.roll(grid, -1, axis=1))
-        found.append(Exchange(*ends, phase.fraction, phase.num_steps))
-    return tuple(found)
+        exchanged.append(Exchange(*ends, phase.fraction, phase.num_steps))
+    return tuple(exchanged)
 
 
 def _reduced(flat: Builders, operation: str, sizes: Shape) -> Exchanges:

@@ -195,8 +195,10 @@ def collective_rates(
         If there is no such algorithm for the operation.
     """
     if algorithm in RING_ALGORITHMS and operation in RING_OPERATIONS:
-        found = _rates(network, (operation,), groups, (algorithm,), together=together)
-        rates = found[0]
+        by_algorithm = _rates(
+            network, (operation,), groups, (algorithm,), together=together
+        )
+        rates = by_algorithm[0]
     else:
         rates = exchange_rates(network, operation, groups, algorithm, together=together)
     return tuple(CollectiveRate(a, b) for a, b in rates.tolist())
@@ -228,12 +230,12 @@ def rates_by_algorithm(
     rates: Iterator[FloatArray] = iter(())
     if searched:
         rates = iter(_rates(network, operations, groups, searched, together=together))
-    found = {
+    by_name = {
         name: {operation: next(rates) for operation in operations} for name in searched
     }
     for name in algorithms:
-        if name not in found:
-            found[name] = {
+        if name not in by_name:
+            by_name[name] = {
                 operation: exchange_rates(
                     network,
                     operation,
@@ -243,7 +245,7 @@ def rates_by_algorithm(
                 )
                 for operation in operations
             }
-    return {name: found[name] for name in algorithms}
+    return {name: by_name[name] for name in algorithms}
 
 
 def _rates(

@@ -415,14 +415,16 @@ def _phases(
     rules = algorithm_rules(algorithm, network.rules)
     if rules is not None and rules.depends_on_nodes and operation in RING_OPERATIONS:
         shapes = ruled_shapes(rules)(ordered, blocks)
-        found = [
+        by_shape = [
             ruled_exchanges(operation, tuple(row), rules) for row in shapes.tolist()
         ]
     else:
         shapes_of = level_shapes if algorithm in HIERARCHICAL else flat_shapes
         shapes = shapes_of(ordered, blocks)
-        found = [exchanges(algorithm, operation, tuple(row)) for row in shapes.tolist()]
-    return found * len(ordered) if len(found) == 1 else found
+        by_shape = [
+            exchanges(algorithm, operation, tuple(row)) for row in shapes.tolist()
+        ]
+    return by_shape * len(ordered) if len(by_shape) == 1 else by_shape
 
 
 def _place_exchanges(

@@ -212,7 +212,7 @@ def _with_library_steps(
 ) -> tuple[RingTurns, ...]:
     """Return phases of the same bytes, with the steps that a library waits for."""
     members = math.prod(max(size, 1) for size in shape)
-    found = []
+    stepped = []
     for phase in plain:
         steps = phase.num_steps
         if operation != "all_reduce":
@@ -220,8 +220,8 @@ def _with_library_steps(
             steps *= members // (phase.stride * phase.size)
         elif phase.stride >= shape[0]:
             steps = min(steps, _tree_steps(phase.size) * (steps // (phase.size - 1)))
-        found.append(phase._replace(num_steps=steps))
-    return tuple(found)
+        stepped.append(phase._replace(num_steps=steps))
+    return tuple(stepped)
 
 
 def _tree_steps(size: int) -> int:

@@ -129,13 +129,13 @@ class Transport:
         """
         if operation in _PAIRWISE:
             return self.send_efficiency
-        found = self.efficiency * self._link_share(num_ranks)
+        bandwidth = self.efficiency * self._link_share(num_ranks)
         if operation == "all_reduce" and self.multicast_efficiency:
             gain = 2 * (num_ranks - 1) / (num_ranks + 1)
-            found = max(found, self.multicast_efficiency * gain)
+            bandwidth = max(bandwidth, self.multicast_efficiency * gain)
         if operation == "all_reduce" and self.adds_in_switches:
-            found *= 2 * (num_ranks - 1) / num_ranks
-        return found
+            bandwidth *= 2 * (num_ranks - 1) / num_ranks
+        return bandwidth
 
     def latency(
         self, operation: str, num_ranks: int, num_nodes: int | None = None

@@ -124,16 +124,16 @@ ATTENTION_CORE = ("core_attn",)
 def runs_again(layer: TracedLayer, modules: tuple[str, ...]) -> tuple[bool, ...]:
     """Return whether each operator of a layer belongs to one of some modules."""
     chosen = _present(layer, modules)
-    return tuple(any(one.holds(op) for one in chosen) for op in layer.operators)
+    return tuple(any(module.holds(op) for module in chosen) for op in layer.operators)
 
 
 def discarded_tensors(layer: TracedLayer, modules: tuple[str, ...]) -> frozenset[int]:
     """Return the results of a layer's operators that some modules do not keep."""
-    discarding = [one for one in _present(layer, modules) if one.discards]
+    discarding = [module for module in _present(layer, modules) if module.discards]
     return frozenset(
         number
         for operator in layer.operators
-        if any(one.holds(operator) for one in discarding)
+        if any(module.holds(operator) for module in discarding)
         for number in operator.outputs
     )
 

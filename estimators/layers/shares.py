@@ -209,8 +209,8 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
 def _inner_widths(spec: TransformerSpec) -> tuple[str, ...]:
     """Return the widths that tensor groups split in some block."""
     layers = {kind.split("+")[-1] for kind in spec.block_kinds.values()}
-    own = spec.moe_ffn_hidden_size != spec.ffn_hidden_size
-    if "experts" in layers and own:
+    has_expert_width = spec.moe_ffn_hidden_size != spec.ffn_hidden_size
+    if "experts" in layers and has_expert_width:
         dense = ("ffn_hidden_size",) if "dense" in layers else ()
         return (*dense, "moe_ffn_hidden_size")
     return ("ffn_hidden_size",)

@@ -213,7 +213,7 @@ def _listen(
 ) -> LinkSweep:
     """Pass progress on until every process has said how it ended."""
     waiting = dict(zip(ends, processes, strict=True))
-    found: LinkSweep | None = None
+    sweep: LinkSweep | None = None
     while waiting:
         for end in wait(list(waiting)):
             assert isinstance(end, Connection)
@@ -228,10 +228,10 @@ def _listen(
             if kind == "progress" and progress is not None:
                 progress(*value)
             if kind == "done":
-                found = value or found
+                sweep = value or sweep
                 del waiting[end]
-    assert found is not None
-    return found
+    assert sweep is not None
+    return sweep
 
 
 def _failure(message: str) -> InputError:
@@ -253,7 +253,7 @@ def _work(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     try:
-        found = measure_links(
+        sweep = measure_links(
             world,
             budget=budget,
             quick=quick,
@@ -264,4 +264,4 @@ def _work(
     except (RuntimeError, ValueError, OSError) as error:
         end.send(("failed", f"rank {world.rank}: {error}".splitlines()[0]))
         return
-    end.send(("done", found))
+    end.send(("done", sweep))

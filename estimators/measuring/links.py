@@ -391,10 +391,10 @@ class _Buffers:
 
 def _function(*names: str) -> Callable[..., Any]:
     """Return the first function of these names that this torch has."""
-    found: Callable[..., Any] = next(
+    function: Callable[..., Any] = next(
         getattr(dist, name) for name in names if hasattr(dist, name)
     )
-    return found
+    return function
 
 
 def _all_reduce(buffers: _Buffers, rank: int) -> Callable[[], object]:

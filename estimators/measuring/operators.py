@@ -326,7 +326,7 @@ def measure_profile(
     sizes = sizes[:NUM_QUICK_SIZES] if quick else sizes
     planned = planned_cases(sizes, precisions_of(device))
     setup = MeasuringSetup.of(device, QUICK if quick else Effort())
-    found: dict[tuple[str, str, tuple[int, ...]], Measurement] = {}
+    measurements: dict[tuple[str, str, tuple[int, ...]], Measurement] = {}
     skipped, done = 0, 0
     total = sum(len(row) for row in planned)
     with _seed_fixed(device):
@@ -340,10 +340,12 @@ def measure_profile(
                 if spent > budget and not in_any_case:
                     skipped += 1
                     continue
-                skipped += not _measure(setup, precision, case, found)
+                skipped += not _measure(setup, precision, case, measurements)
             if in_any_case or time.perf_counter() - start <= budget:
                 adam = measure_adam(setup, 4 * size.hidden**2)
-                found.setdefault((adam.operation, adam.precision, adam.shape), adam)
+                measurements.setdefault(
+                    (adam.operation, adam.precision, adam.shape), adam
+                )
     return Profile(
         device=device_name(device),
         driver=driver_of(device),
@@ -351,7 +353,7 @@ def measure_profile(
         torch_version=torch.__version__,
         num_threads=torch.get_num_threads() if device.type == "cpu" else 0,
         launch_time=setup.launch_time,
-        measurements=tuple(found.values()),
+        measurements=tuple(measurements.values()),
         num_skipped=skipped,
     )
 
@@ -360,15 +362,15 @@ def _measure(
     setup: MeasuringSetup,
     precision: str,
     case: OperatorCase,
-    found: dict[tuple[str, str, tuple[int, ...]], Measurement],
+    measurements: dict[tuple[str, str, tuple[int, ...]], Measurement],
 ) -> bool:
     """Measure a case unless its shape is known; False if memory does not suffice."""
     work = case.work(DTYPES[precision].itemsize)
     key = (case.operation, precision, case.shape(work))
-    if key in found:
+    if key in measurements:
         return True
     try:
-        found[key] = measure_case(setup, precision, case, work)
+        measurements[key] = measure_case(setup, precision, case, work)
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
         return False

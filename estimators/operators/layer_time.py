@@ -213,9 +213,9 @@ def _first_better_order(
         for task, new in ((first, place[second] + 0.5), (second, place[first] - 0.5)):
             keys = place.copy()
             keys[task] = new
-            found = schedule_in_order(graph, durations, keys)
-            if makespan(found, durations) < limit:
-                return found
+            schedule = schedule_in_order(graph, durations, keys)
+            if makespan(schedule, durations) < limit:
+                return schedule
     return None
 
 
@@ -336,7 +336,7 @@ def _improve_schedule(
         return starts, bound
     answer = solve(durations, orders, length)
     if answer.keys is not None:
-        found = schedule_in_order(graph, durations, answer.keys)
-        if makespan(found, durations) < length:
-            starts = found
+        improved = schedule_in_order(graph, durations, answer.keys)
+        if makespan(improved, durations) < length:
+            starts = improved
     return starts, max(bound, answer.lower_bound)

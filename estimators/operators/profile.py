@@ -167,12 +167,12 @@ class Profile:
         InputError
             If it is no profile, or holds what cannot have been measured.
         """
-        found = data.get("format") if isinstance(data, dict) else None
-        if found != FORMAT:
+        file_format = data.get("format") if isinstance(data, dict) else None
+        if file_format != FORMAT:
             raise InputError(
                 "is not a profile that this version reads",
                 where="format",
-                got=found,
+                got=file_format,
                 expected=f'"{FORMAT}", which nestsim profile writes',
             )
         file, problems = Value(data), Problems()
@@ -195,7 +195,7 @@ def _record(measurement: Measurement) -> dict[str, Any]:
 
 def _measurement(row: Value) -> Measurement:
     """Read one record."""
-    found = Measurement(
+    measurement = Measurement(
         operation=row["operation"].text(),
         precision=row["precision"].choice(PRECISIONS),
         shape=row["shape"].each(
@@ -207,12 +207,12 @@ def _measurement(row: Value) -> Measurement:
         backward=_timing_or_none(row["backward"]),
         weight_gradient=_timing_or_none(row["weight_gradient"]),
     )
-    if found.operation in PRODUCTS and len(found.shape) != 4:
+    if measurement.operation in PRODUCTS and len(measurement.shape) != 4:
         expected = "rows, columns, inner size and count of a product"
         raise row["shape"].error("is not the shape of a product", expected)
-    if found.operation == "attention" and not found.flops:
+    if measurement.operation == "attention" and not measurement.flops:
         raise row["flops"].error("attention has products", "a number above 0")
-    return found
+    return measurement
 
 
 def _timing(value: Value) -> OperatorTiming:

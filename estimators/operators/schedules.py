@@ -214,8 +214,10 @@ def _data_dependencies(layer: TracedLayer) -> list[set[int]]:
 
 def _routers(operators: Sequence[TracedOperator]) -> set[int]:
     """Return the last choice of experts among some operators."""
-    found = [i for i, operator in enumerate(operators) if operator.operation == "top-k"]
-    return set(found[-1:])
+    routers = [
+        i for i, operator in enumerate(operators) if operator.operation == "top-k"
+    ]
+    return set(routers[-1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,9 +72,15 @@ def takes_labels(model: nn.Module) -> bool:
     """
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     given = inspect.signature(model.forward).parameters.values()
-    needed = [one for one in given if one.default is inspect.Parameter.empty]
-    plain = [one.name for one in needed if one.kind in kinds]
-    only = [one.name for one in needed if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    needed = [
+        argument for argument in given if argument.default is inspect.Parameter.empty
+    ]
+    plain = [argument.name for argument in needed if argument.kind in kinds]
+    only = [
+        argument.name
+        for argument in needed
+        if argument.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
     if len(plain) not in {1, 2} or only:
         raise InputError(
             "forward takes other inputs than token ids and labels",
@@ -125,19 +131,21 @@ class _Assembly(NamedTuple):
         _check_count(graph, self.root)
         whole = dict.fromkeys(
             path
-            for (_, part), one in zip(named, splits, strict=True)
-            for path in one.whole
+            for (_, part), split in zip(named, splits, strict=True)
+            for path in split.whole
             if part.path
         )
         return ModuleGraph(graph, tuple(whole))
 
     def _splits(self, part: ModulePart) -> Splits:
         """Return what can be split of a part: of the blocks alone, and the logits."""
-        found = find_splits(part, self.root)
+        splits = find_splits(part, self.root)
         if part.path:
-            return found
-        problem = "it has attention outside of its blocks" if found.cores else ""
-        return found._replace(attention=(), inner=(), problem=problem or found.problem)
+            return splits
+        problem = "it has attention outside of its blocks" if splits.cores else ""
+        return splits._replace(
+            attention=(), inner=(), problem=problem or splits.problem
+        )
 
     def _words(self) -> nn.Parameter:
         """Return the weight of the embedding of token ids."""
@@ -169,14 +177,14 @@ class _Assembly(NamedTuple):
         else:
             leaf = head.nodes and kind_of(head.nodes[0], self.root) == "norm"
             count = 1 if leaf else 0
-        own, rest = head.nodes[:count], head.nodes[count:]
+        normed, rest = head.nodes[:count], head.nodes[count:]
         assert head.entering is not None, "the head takes hidden states"
         readers = {user for user in head.entering.users if user in rest}
-        if not rest or not own or readers:
+        if not rest or not normed or readers:
             return [("head", head)]
         return [
-            ("final norm", ModulePart("", own, head.entering, own[-1])),
-            ("head", ModulePart("", rest, own[-1], head.leaving)),
+            ("final norm", ModulePart("", normed, head.entering, normed[-1])),
+            ("head", ModulePart("", rest, normed[-1], head.leaving)),
         ]
 
     def _parameters(self, part: ModulePart) -> Iterator[_Named]:
@@ -192,16 +200,16 @@ class _Assembly(NamedTuple):
         """Return the parameters that some nodes read, also by way of constants."""
         seen: set[int] = set()
         for node in _with_constants(nodes, self.chain.live):
-            found: list[tuple[str, nn.Parameter]] = []
+            named: list[tuple[str, nn.Parameter]] = []
             if node.op == "call_module":
                 module = self.root.get_submodule(str(node.target))
-                found = [
+                named = [
                     (f"{node.target}.{name}", one)
                     for name, one in module.named_parameters()
                 ]
             elif node.op == "get_attr" and isinstance(value_of(node), nn.Parameter):
-                found = [(str(node.target), value_of(node))]
-            for path, parameter in found:
+                named = [(str(node.target), value_of(node))]
+            for path, parameter in named:
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
                     yield path, path.removeprefix(f"{ROOT}."), parameter
@@ -209,19 +217,19 @@ class _Assembly(NamedTuple):
     def _tied(self, parameters: Sequence[list[_Named]], words: nn.Parameter) -> bool:
         """Return whether the head has the embedding's weight; refuse other ties."""
         owners: dict[int, list[int]] = {}
-        for place, found in enumerate(parameters):
-            for _, _, parameter in found:
+        for place, of_part in enumerate(parameters):
+            for _, _, parameter in of_part:
                 owners.setdefault(id(parameter), []).append(place)
         hidden = value_of(self.chain.blocks[0].leaving).shape[-1]
         tied = owners.get(id(words)) == [0, len(parameters) - 1]
         tied = tied and words.shape[-1] == hidden
         for name, parameter in self.root.named_parameters():
-            own = owners.get(id(parameter), [])
-            if len(own) == 1 or (tied and parameter is words):
+            owned = owners.get(id(parameter), [])
+            if len(owned) == 1 or (tied and parameter is words):
                 continue
             raise InputError(
                 "the model has a parameter that no layer of the chain uses"
-                if not own
+                if not owned
                 else "the model has a parameter that several layers share",
                 got=name.removeprefix(f"{ROOT}."),
                 expected="parameters of one layer each; the output layer may share the "
@@ -233,12 +241,12 @@ class _Assembly(NamedTuple):
         self, splits: Sequence[Splits], vocab_size: int, *, tied: bool
     ) -> TransformerSpec:
         """Return what the parts have in common, and what parallel sizes must divide."""
-        cores = [core for one in splits for core in one.cores]
-        attention = [split for one in splits for split in one.attention]
-        inner = [split for one in splits for split in one.inner]
+        cores = [core for split in splits for core in split.cores]
+        attention = [split for of_part in splits for split in of_part.attention]
+        inner = [split for of_part in splits for split in of_part.inner]
         widths = [_inner_width(split.row) for split in inner]
         shapes = {(split.heads, split.groups) for split in attention}
-        problems = [one.problem for one in splits if one.problem]
+        problems = [split.problem for split in splits if split.problem]
         if len(shapes) > 1:
             problems.append("its blocks have unlike numbers of attention heads")
         if not attention and not inner:
@@ -246,8 +254,10 @@ class _Assembly(NamedTuple):
         heads, groups = min(shapes) if shapes else (math.gcd(*widths) or 1,) * 2
         hidden = value_of(self.chain.blocks[0].leaving).shape[-1]
         flash = all(core.is_fused for core in cores)
-        flash = flash and not any(one.products for one in splits)
-        norms = [one for one in self.root.modules() if isinstance(one, nn.LayerNorm)]
+        flash = flash and not any(split.products for split in splits)
+        norms = [
+            module for module in self.root.modules() if isinstance(module, nn.LayerNorm)
+        ]
         return TransformerSpec(
             family=MODULE_FAMILY,
             num_layers=len(self.chain.blocks),
@@ -277,7 +287,7 @@ def _with_constants(
 ) -> Iterator[fx.Node]:
     """Return some nodes, each behind the constants that it reads."""
     for node in nodes:
-        constants = [one for one in node.all_input_nodes if one not in live]
+        constants = [source for source in node.all_input_nodes if source not in live]
         yield from _with_constants(constants, live)
         yield node
 

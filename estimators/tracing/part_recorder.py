@@ -77,11 +77,13 @@ class PartRecorder:
         self._part, self._splits, self._root = part, splits, root
         self._vocab_size = vocab_size
         self._norms = {node: norm for norm in splits.norms for node in norm.nodes}
-        self._columns = {n: one for one in splits.inner for n in one.columns}
-        self._rows = {one.row for one in (*splits.inner,)}
-        self._rows |= {one.out for one in splits.attention}
-        self._attention = {n: one for one in splits.attention for n in one.projections}
-        self._roles = {n: one for one in splits.attention for n in one.roles}
+        self._columns = {n: split for split in splits.inner for n in split.columns}
+        self._rows = {split.row for split in (*splits.inner,)}
+        self._rows |= {split.out for split in splits.attention}
+        self._attention = {
+            n: split for split in splits.attention for n in split.projections
+        }
+        self._roles = {n: split for split in splits.attention for n in split.roles}
         self._cores = {node: core for core in splits.cores for node in core.nodes}
         self._heads: dict[int, list[int]] = {}
         if part.entering is not None:
@@ -125,9 +127,9 @@ class PartRecorder:
             widths = self.heads_of.get(path, {})
             for role, width in widths.items():
                 part, layout = _PARTS[role]
-                own = name if len(widths) == 1 else f"{name}.{part}"
+                full_name = name if len(widths) == 1 else f"{name}.{part}"
                 size = count * width // sum(widths.values())
-                found.append(TracedParameter(own, size, layout))
+                found.append(TracedParameter(full_name, size, layout))
             if widths:
                 continue
             layout = self.layouts.get(path, "whole")
@@ -145,11 +147,11 @@ class PartRecorder:
         core, shared = node in self._cores, node in self._roles
         operators = self.tape.operators
         for place in range(before, len(operators)):
-            one = operators[place]
-            name = path if node.op == "call_module" else f"{path}.{one.operation}"
-            operators[place] = one._replace(
+            operator = operators[place]
+            name = path if node.op == "call_module" else f"{path}.{operator.operation}"
+            operators[place] = operator._replace(
                 name=name.lstrip("."),
-                core=core or (shared and one.operation == "repeat"),
+                core=core or (shared and operator.operation == "repeat"),
             )
 
     def _record(self, node: fx.Node) -> None:
@@ -175,7 +177,9 @@ class PartRecorder:
         return self.tape.numbers.get(node, ())
 
     def _inputs(self, node: fx.Node) -> tuple[int, ...]:
-        return tuple(n for one in node.all_input_nodes for n in self._numbers(one))
+        return tuple(
+            n for source in node.all_input_nodes for n in self._numbers(source)
+        )
 
     def _apply(
         self,
@@ -197,7 +201,7 @@ class PartRecorder:
     def _plain(self, node: fx.Node, kind: str) -> None:
         """Describe what is split by the layout of its tensors alone."""
         inputs = self._inputs(node)
-        own = {
+        recorders = {
             "view": self._view,
             "part": self._take,
             "parts": self._parts,
@@ -206,8 +210,8 @@ class PartRecorder:
         }
         if kind == "embedding":
             self._embedding(node)
-        elif inputs and kind in own:
-            own[kind](node, inputs)
+        elif inputs and kind in recorders:
+            recorders[kind](node, inputs)
         elif inputs:
             self._apply(_RULES[kind], node, inputs)
 
@@ -227,7 +231,9 @@ class PartRecorder:
         value = value_of(node)
         layout = self.tape.tensors[inputs[0]].layout
         results = value if isinstance(value, tuple | list) else (value,)
-        return tuple(self.tape.add(one.numel(), layout, "model") for one in results)
+        return tuple(
+            self.tape.add(result.numel(), layout, "model") for result in results
+        )
 
     def _view(self, node: fx.Node, inputs: tuple[int, ...]) -> None:
         """Share the tensor, unless there is more of it than before."""
@@ -252,7 +258,7 @@ class PartRecorder:
         That of a product with a constant does not, that of one with a parameter does.
         """
         return len(self._inputs(node)) > 1 or any(
-            has_parameter(one) for one in node.all_input_nodes
+            has_parameter(source) for source in node.all_input_nodes
         )
 
     def _chance(self, node: fx.Node) -> float:
@@ -315,7 +321,7 @@ class PartRecorder:
         if self._part.path or weight.shape[0] != self._vocab_size:
             return False
         while node is not self._part.leaving:
-            users = [one for one in node.users if one in self._part.nodes]
+            users = [user for user in node.users if user in self._part.nodes]
             if len(users) != 1:
                 return False
             (node,) = users
@@ -331,13 +337,13 @@ class PartRecorder:
         split = self._columns[node]
         if node is not split.columns[0]:
             return
-        for one in split.columns:
-            self._set_layout(one, self._weight(one)[0], "tensor")
+        for column in split.columns:
+            self._set_layout(column, self._weight(column)[0], "tensor")
         outputs = self._merged(split.columns, "column")
         if len(split.columns) > 1:
-            for one in split.columns:
-                size = value_of(one).numel()
-                self._set(one, (self.tape.add(size, "tensor", "model"),))
+            for column in split.columns:
+                size = value_of(column).numel()
+                self._set(column, (self.tape.add(size, "tensor", "model"),))
         else:
             self._set(node, outputs)
 
@@ -347,8 +353,8 @@ class PartRecorder:
         """Write one product of several weights down; return its results."""
         first = linears[0]
         inputs = self._inputs(first)
-        weights = [self._weight(one)[1] for one in linears]
-        width, inner = sum(one.shape[0] for one in weights), weights[0].shape[1]
+        weights = [self._weight(linear)[1] for linear in linears]
+        width, inner = sum(weight.shape[0] for weight in weights), weights[0].shape[1]
         rows = self.tape.tensors[inputs[0]].elements // inner
         layouts = ("tensor", "groups", "groups") if parts else ("tensor",)
         outputs = tuple(
@@ -369,16 +375,16 @@ class PartRecorder:
         """Describe the projections of an attention as one, at the first of them."""
         if id(split) in self._heads:
             return
-        query, _, value = (value_of(one) for one in split.core.sources)
+        query, _, value = (value_of(source) for source in split.core.sources)
         sizes = (
             split.heads * query.shape[-1],
             split.groups * query.shape[-1],
             split.groups * value.shape[-1],
         )
-        for one, roles in zip(
+        for projection, roles in zip(
             split.projections, _ROLES[len(split.projections)], strict=True
         ):
-            path, _ = self._weight(one)
+            path, _ = self._weight(projection)
             for name in (path, f"{path.removesuffix('weight')}bias"):
                 self.heads_of[name] = {role: sizes[role] for role in roles}
         self._heads[id(split)] = list(self._merged(split.projections, "qkv", sizes))
@@ -423,16 +429,16 @@ class PartRecorder:
         """Return the last of them; None if they only scale by a number."""
         turns = self._turns(split)
         with_tables = any(
-            one not in split.roles and value_of(one).dim() > 0
+            source not in split.roles and value_of(source).dim() > 0
             for node in turns
-            for one in node.all_input_nodes
+            for source in node.all_input_nodes
         )
         return turns[-1] if with_tables else None
 
     def _rotary(self, node: fx.Node, current: list[int], split: AttentionSplit) -> None:
         """Describe all of them as one operator that keeps nothing."""
         turned = sorted(
-            {role for one in self._turns(split) for role in split.roles[one]}
+            {role for turn in self._turns(split) for role in split.roles[turn]}
         )
         inputs = tuple(current[role] for role in turned)
         outputs = tuple(

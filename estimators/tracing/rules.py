@@ -462,7 +462,7 @@ def _position_bias(call: TracedCall) -> None:
 def _cross_heads(call: TracedCall) -> None:
     """Share the queries' tensor; keys and values can be kept by themselves."""
     keys, values = (
-        call.tape.add(one.numel(), "tensor", "model") for one in call.results[1:]
+        call.tape.add(result.numel(), "tensor", "model") for result in call.results[1:]
     )
     call.set((call.inputs[0], keys, values))
 
@@ -617,7 +617,7 @@ class _Recorder(fx.Interpreter):
 
 
 def _parameters(module: nn.Module) -> list[TracedParameter]:
-    found = []
+    parameters = []
     for path, part in module.named_modules():
         if isinstance(part, families.LaterTokenEmbedding) and part.is_held_already:
             continue
@@ -625,11 +625,11 @@ def _parameters(module: nn.Module) -> list[TracedParameter]:
             if isinstance(part, attention.QKVParallelLinear):
                 row = parameter.numel() // parameter.shape[0]
                 query, key, value = (n * part.head_size * row for n in part.heads)
-                found.append(TracedParameter(f"{name}.query", query, "tensor"))
-                found.append(TracedParameter(f"{name}.key", key, "groups"))
-                found.append(TracedParameter(f"{name}.value", value, "groups"))
+                parameters.append(TracedParameter(f"{name}.query", query, "tensor"))
+                parameters.append(TracedParameter(f"{name}.key", key, "groups"))
+                parameters.append(TracedParameter(f"{name}.value", value, "groups"))
                 continue
             own_name = name.rpartition(".")[2]
             layout = _PARAMETER_LAYOUTS.get((type(part), own_name), "whole")
-            found.append(TracedParameter(name, parameter.numel(), layout))
-    return found
+            parameters.append(TracedParameter(name, parameter.numel(), layout))
+    return parameters

@@ -156,8 +156,8 @@ def written_norms(part: ModulePart, root: nn.Module) -> tuple[WrittenNorm, ...]:
         kinds = {kind_of(node, root) for node in nodes}
         if next(module.children(), None) is not None or not kinds <= _IN_NORM:
             continue
-        own, live = set(nodes), frozenset(part.nodes) | {part.entering}
-        entering = {n for node in nodes for n in live_inputs(node, live)} - own
+        inside, live = set(nodes), frozenset(part.nodes) | {part.entering}
+        entering = {n for node in nodes for n in live_inputs(node, live)} - inside
         if "reduction" not in kinds or not _has_root(nodes) or len(entering) != 1:
             continue
         (source,) = entering
@@ -187,8 +187,8 @@ class _Finder(NamedTuple):
     def splits(self) -> Splits:
         """Return what can be split."""
         cores = tuple(self._cores())
-        found = [(core, self._attention(core)) for core in cores]
-        attention = tuple(split for _, split in found if split is not None)
+        candidates = [(core, self._attention(core)) for core in cores]
+        attention = tuple(split for _, split in candidates if split is not None)
         taken = {n for one in attention for n in (*one.projections, one.out)}
         inner: list[InnerSplit] = []
         for node in self.part.nodes:
@@ -210,15 +210,15 @@ class _Finder(NamedTuple):
             inner=tuple(inner),
             whole=tuple(dict.fromkeys(path_of(node) for node in left)),
             products=tuple(path_of(n) for n in left if self._is_of_two(n)),
-            problem=self._problem(found, [n for n in left if self._is_of_two(n)]),
+            problem=self._problem(candidates, [n for n in left if self._is_of_two(n)]),
         )
 
     def _problem(
         self,
-        found: Sequence[tuple[Core, AttentionSplit | None]],
+        candidates: Sequence[tuple[Core, AttentionSplit | None]],
         products: Sequence[fx.Node],
     ) -> str:
-        for core, split in found:
+        for core, split in candidates:
             if split is None:
                 where = path_of(core.nodes[0])
                 return (
@@ -242,7 +242,7 @@ class _Finder(NamedTuple):
         return self._kind(node) == "matmul" and len(self._live(node)) > 1
 
     def _cores(self) -> list[Core]:
-        found = []
+        cores = []
         for node in self.part.nodes:
             core = None
             if self._kind(node) == "attention":
@@ -254,8 +254,8 @@ class _Finder(NamedTuple):
             elif self._kind(node) == "softmax":
                 core = self._written_core(node)
             if core is not None:
-                found.append(core)
-        return found
+                cores.append(core)
+        return cores
 
     def _written_core(self, softmax: fx.Node) -> Core | None:
         before, first = self._only(softmax, backward=True)
@@ -273,9 +273,11 @@ class _Finder(NamedTuple):
 
     def _is_mask(self, node: fx.Node) -> bool:
         """Return whether a sum hides scores: with a constant that is not learned."""
-        constants = [one for one in node.all_input_nodes if one not in self.own]
+        constants = [
+            source for source in node.all_input_nodes if source not in self.own
+        ]
         return self._kind(node) == "add" and any(
-            not has_parameter(one) for one in constants
+            not has_parameter(constant) for constant in constants
         )
 
     def _only(
@@ -393,7 +395,7 @@ def _head_counts(
     query, key, value = (value_of(source) for source in core.sources)
     if not core.is_fused:
         key = key.transpose(-1, -2)
-    if any(one.dim() != 4 for one in (query, key, value)):
+    if any(projection.dim() != 4 for projection in (query, key, value)):
         return None
     heads, width = query.shape[-3], query.shape[-1]
     queries, keys, values = (_out_features(nodes[0]) for nodes in ends)

@@ -129,8 +129,9 @@ class UserModule:
         if not callable(build):
             known = sorted(
                 name
-                for name, one in module.__dict__.items()
-                if getattr(one, "__module__", "") == module.__name__ and callable(one)
+                for name, member in module.__dict__.items()
+                if getattr(member, "__module__", "") == module.__name__
+                and callable(member)
             )
             raise InputError(
                 "the file has no such function",
@@ -152,12 +153,14 @@ class UserModule:
             raise
         except (Exception, SystemExit) as error:  # whatever the user's code raises
             frames = traceback.extract_tb(error.__traceback__)
-            lines = [one.lineno for one in frames if one.filename == str(self.file)]
+            lines = [
+                frame.lineno for frame in frames if frame.filename == str(self.file)
+            ]
             lines += [getattr(error, "lineno", None)] * isinstance(error, SyntaxError)
             where = f" (line {lines[-1]})" if lines else ""
-            said = " ".join(f"{type(error).__name__}: {error}".split())
+            message = " ".join(f"{type(error).__name__}: {error}".split())
             raise InputError(
-                f"{problem}{where}", got=said.removesuffix(": "), expected=expected
+                f"{problem}{where}", got=message.removesuffix(": "), expected=expected
             ) from None
 
 

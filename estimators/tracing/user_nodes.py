@@ -99,7 +99,7 @@ def _keep_results(graph: fx.Graph) -> None:
     """Let a graph result in the loss, or in the logits where there is none."""
     output = next(node for node in graph.nodes if node.op == "output")
     results = output.all_input_nodes
-    losses = [one for one in results if value_of(one).dim() == 0]
+    losses = [result for result in results if value_of(result).dim() == 0]
     output.args = (losses[0] if losses else results[0] if results else None,)
     for node in reversed(list(graph.nodes)):
         if node.op not in {"placeholder", "output"} and not node.users:
@@ -111,10 +111,10 @@ class _ShapedProxy(fx.Proxy):
 
     def __getattr__(self, k: str) -> Any:
         """Return what is known without numbers, else trace it."""
-        found = getattr(value_of(self.node), k)
-        if isinstance(found, Tensor):
+        attribute = getattr(value_of(self.node), k)
+        if isinstance(attribute, Tensor):
             return self.tracer.create_proxy("call_function", getattr, (self, k), {})
-        return super().__getattr__(k) if callable(found) else found
+        return super().__getattr__(k) if callable(attribute) else attribute
 
     def __len__(self) -> int:
         """Return the length, which is part of the shape."""
@@ -210,7 +210,7 @@ def _attribute(root: Any, path: str) -> Any:
 
 def _has_tensor(value: Any) -> bool:
     if isinstance(value, tuple | list):
-        return any(_has_tensor(one) for one in value)
+        return any(_has_tensor(item) for item in value)
     return isinstance(value, Tensor)
 
 
@@ -473,7 +473,11 @@ class _Calls(NamedTuple):
             for members in [self._members(path, len(module))]
             if len(members) > 1
         ]
-        lists.sort(key=lambda one: -sum(len(member.nodes) for member in one[1]))
+        lists.sort(
+            key=lambda path_and_members: (
+                -sum(len(member.nodes) for member in path_and_members[1])
+            )
+        )
         for path, members in lists:
             if isinstance(self.root.get_submodule(path), nn.Sequential):
                 run = self._longest_run(members)
@@ -481,8 +485,8 @@ class _Calls(NamedTuple):
                     return run
             else:
                 return self._checked_run(members)
-        found = ", ".join(path.removeprefix(f"{ROOT}.") for path, _ in lists)
-        raise _no_chain("has no repeated blocks", found or "no list of called modules")
+        listed = ", ".join(path.removeprefix(f"{ROOT}.") for path, _ in lists)
+        raise _no_chain("has no repeated blocks", listed or "no list of called modules")
 
     def _members(self, path: str, count: int) -> list[_Member]:
         """Return those members of a list that have products, in the order of calls.
@@ -495,9 +499,9 @@ class _Calls(NamedTuple):
             for name in names.intersection(n.partition("@")[0] for n in _modules(node)):
                 nodes.setdefault(name, []).append(node)
         return [
-            _Member(name, tuple(found))
-            for name, found in nodes.items()
-            if any(kind_of(node, self.root) in _BLOCK for node in found)
+            _Member(name, tuple(of_member))
+            for name, of_member in nodes.items()
+            if any(kind_of(node, self.root) in _BLOCK for node in of_member)
         ]
 
     def _part(self, member: _Member) -> ModulePart:
@@ -508,14 +512,14 @@ class _Calls(NamedTuple):
         InputError
             If it takes or returns more than one tensor, or another shape.
         """
-        own, path = set(member.nodes), member.path.removeprefix(f"{ROOT}.")
-        if any(f"{member.path}@" in name for n in own for name in _modules(n)):
+        inside, path = set(member.nodes), member.path.removeprefix(f"{ROOT}.")
+        if any(f"{member.path}@" in name for n in inside for name in _modules(n)):
             raise _no_chain("calls a block more than once", path)
         read = dict.fromkeys(
             source
             for node in member.nodes
             for source in live_inputs(node, self.live)
-            if source not in own
+            if source not in inside
         )
         (entering, *others), names = (
             read,
@@ -523,7 +527,9 @@ class _Calls(NamedTuple):
         )
         if others or not is_counted(entering):
             raise _no_chain(_SKIPS, f"{path} takes the results of {names}")
-        leaving = [n for n in member.nodes if any(user not in own for user in n.users)]
+        leaving = [
+            n for n in member.nodes if any(user not in inside for user in n.users)
+        ]
         if len(leaving) != 1:
             raise _no_chain(_SKIPS, f"{path} has {len(leaving)} results")
         before, after = value_of(entering).shape, value_of(leaving[0]).shape

@@ -271,12 +271,14 @@ class StepEnd:
 
         Those of a single rank are left out.
         """
-        found = (
+        every = (
             StepCollective(operation, self._members(group), num_bytes)
             for group, operation, num_bytes in self._parts(moment, dense, expert)
             if num_bytes > 0.0
         )
-        return tuple(one for one in found if one.groups.shape[1] > 1)
+        return tuple(
+            collective for collective in every if collective.groups.shape[1] > 1
+        )
 
     def _parts(
         self, moment: str, dense: float, expert: float

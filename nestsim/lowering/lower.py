@@ -281,11 +281,11 @@ def _actor_times(
 
 def _host_time(priced: PricedPlan, kinds: ActorKinds) -> FloatArray:
     """Return what devices wait for their hosts, as `PipelineWork.host_time` has it."""
-    found = []
+    times = []
     for stage, which in enumerate(kinds.kind):
         waits = np.array([cost.host_waits for cost in priced.costs_of(stage)])
-        found.append(waits[np.minimum(which, len(waits) - 1)].mean(axis=0))
-    return np.asarray(priced.plan.num_microbatches * np.array(found))
+        times.append(waits[np.minimum(which, len(waits) - 1)].mean(axis=0))
+    return np.asarray(priced.plan.num_microbatches * np.array(times))
 
 
 def _order(plan: Plan) -> list[tuple[int, int]]:
@@ -354,11 +354,13 @@ def _writers(
         devices = groups._replace(grid=groups.grid[index : index + 1])
         traffic = StageTraffic(network, plan, devices, index, skew)
         passes = []
-        for one in sets:
+        for group_set in sets:
             experts = Experts(*np.zeros((3, len(workload.graph.names))))
             if skews:
-                experts = Experts(*workload.expert_times(plan_degrees(plan), one))
-            passes.append(StagePasses(workload, plan, traffic, experts, rates, one))
+                experts = Experts(*workload.expert_times(plan_degrees(plan), group_set))
+            passes.append(
+                StagePasses(workload, plan, traffic, experts, rates, group_set)
+            )
         yield _Writers(
             tuple(passes),
             StepEnd(
@@ -387,19 +389,21 @@ def stage_collectives(
     """Return what each stage of a plan sends, as `lower_plan` has it in phases."""
     rates = rates_of(network, workload, priced.plan)
     kinds = plan_kinds(workload, priced.plan)
-    found = []
+    collectives = []
     for (writer, *_), step_end in _writers(network, workload, priced, rates, kinds):
         writer.write()
         share = stage_share(writer.table, writer.stage, priced.plan)
         traffic = writer.traffic
-        found.append(
+        collectives.append(
             StageCollectives(
-                tuple((one, traffic.groups_of(one)) for one in traffic.numbers),
+                tuple(
+                    (number, traffic.groups_of(number)) for number in traffic.numbers
+                ),
                 step_end.collectives(BEFORE_OPTIMIZER, share.dense, share.expert),
                 step_end.collectives(AFTER_OPTIMIZER, share.dense, share.expert),
             )
         )
-    return tuple(found)
+    return tuple(collectives)
 
 
 def _stage(writer: StagePasses, step_end: StepEnd, cost: StageCost) -> _StageWork:

@@ -453,8 +453,8 @@ def _in_units(groups: StageGroups, item: InLayerTraffic, stage: int) -> IntArray
         # Replicas that expert groups have in common move in lockstep, too.
         span = groups.grouping.expert_span((tp, cp, groups.ep))
         units = dp * cp * tp // math.lcm(cp * tp, span)
-    found: IntArray = members.reshape(units, -1, members.shape[1])
-    return found
+    blocks: IntArray = members.reshape(units, -1, members.shape[1])
+    return blocks
 
 
 def _per_microbatch(

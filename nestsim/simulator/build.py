@@ -87,7 +87,7 @@ class Draft(NamedTuple):
     ) -> System:
         """Return what the engine runs, over the links ``kept``."""
         return System(
-            programs=tuple(one.steps for one in programs.distinct),
+            programs=tuple(program.steps for program in programs.distinct),
             program=programs.of_actor,
             ports=_table(self.by_stage, programs),
             num_sources=self.flows.num_sources,
@@ -144,11 +144,15 @@ def _check(work: PipelineWork) -> None:
     num_stages, num_replicas, _ = work.devices.shape
     num_virtual = num_stages * work.num_chunks
     for number in range(1 + len(work.others)):
-        own = work.of_kind(number)
-        times = own.forward_time, own.backward_time, own.weight_time
-        by_kind = *own.unusual_time.values(), *own.sent_time.values()
-        assert {one.size for one in (*times, *by_kind)} == {num_virtual}
-        assert own.optimizer_time.size == num_stages
+        work_of_kind = work.of_kind(number)
+        times = (
+            work_of_kind.forward_time,
+            work_of_kind.backward_time,
+            work_of_kind.weight_time,
+        )
+        by_kind = *work_of_kind.unusual_time.values(), *work_of_kind.sent_time.values()
+        assert {time_.size for time_ in (*times, *by_kind)} == {num_virtual}
+        assert work_of_kind.optimizer_time.size == num_stages
     assert work.boundary_bytes.size == num_virtual - 1
     assert work.kind.shape == (num_stages, num_replicas)
     assert 0 <= work.kind.min() <= work.kind.max() <= len(work.others)
@@ -160,7 +164,7 @@ def _table(by_stage: Sequence[StagePorts], programs: Programs) -> IntArray:
 
     Rows are filled up with `NONE`.
     """
-    width = max(one.channels.shape[1] for one in by_stage)
+    width = max(rows.channels.shape[1] for rows in by_stage)
     blocks = []
     for stage in (*range(len(by_stage)), *programs.streams):
         channels = by_stage[stage].channels
@@ -189,9 +193,9 @@ def _horizon(programs: Programs, slowest: FloatArray) -> float:
     for number in range(len(programs.distinct)):
         rows = slowest[programs.of_actor == number]
         most[number] = rows.max(axis=0)
-    steps = [one.steps for one in programs.distinct]
+    steps = [program.steps for program in programs.distinct]
     messages = float((num_posts(steps, slowest.shape[1]) * most).sum())
-    work = sum(float(one.duration.sum()) for one in steps)
+    work = sum(float(step.duration.sum()) for step in steps)
     # Rounding to ticks adds less than the last term.
     return work + messages + 1.0
 

@@ -222,8 +222,8 @@ def binding_links(flows: Sequence[Flows], links: Links) -> IntArray:
 
     What neighbours on routes carry counts, so all flows that there are must be given.
     """
-    used = np.logical_or.reduce([one.used(len(links)) for one in flows])
-    kept = binding([one.seams for one in flows], links)
+    used = np.logical_or.reduce([flow.used(len(links)) for flow in flows])
+    kept = binding([flow.seams for flow in flows], links)
     return np.flatnonzero(used & kept)
 
 

@@ -133,7 +133,7 @@ def fold(system: System, actor_colours: IntArray, channel_colours: IntArray) -> 
     while not kernels.certify(graph, partition):
         kernels.refine(graph, partition, _SEED + num_rounds)
         num_rounds += 1
-    classes = [_classes(each) for each in partition]
+    classes = [_classes(cells) for cells in partition]
     return Folding(
         system=_quotient(system, graph, *classes),
         actors=classes[0],
@@ -404,8 +404,8 @@ def binding(seams: Sequence[Seams], links: Links) -> BoolArray:
         Of the network.
     """
     num_links = len(links)
-    inner = np.logical_and.reduce([one.inner for one in seams])
-    pairs = np.concatenate([one.first * num_links + one.second for one in seams])
+    inner = np.logical_and.reduce([seam.inner for seam in seams])
+    pairs = np.concatenate([seam.first * num_links + seam.second for seam in seams])
     first, second = _distinct_pairs(pairs, num_links)
     # A link without neighbours stays.
     joined_links = np.zeros(num_links, dtype=np.bool_)

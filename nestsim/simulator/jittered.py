@@ -321,11 +321,11 @@ def timings_of(model: Model, work: PipelineWork, per: str) -> list[Timing]:
             timings.append(Timing(nothing, none, none, nothing, nothing))
             continue
         stage, replica = divmod(actor, num_replicas)
-        own = work.of_kind(int(work.kind[stage, replica]))
+        work_of_kind = work.of_kind(int(work.kind[stage, replica]))
         instructions = schedule.instructions(
             stage, num_stages, work.num_microbatches, work.num_chunks
         )
-        passes = _passes(own, stage, instructions)
+        passes = _passes(work_of_kind, stage, instructions)
         timings.append(_timing(program, passes, per))
     return timings
 
@@ -390,13 +390,17 @@ def _joined(timings: Sequence[Timing], lengths: Sequence[int]) -> Timing:
         Steps of the program of each actor; streams come behind.
     """
     first_step = np.cumsum([0, *lengths])
-    first_factor = np.cumsum([0, *(one.num_draws.size for one in timings)])
+    first_factor = np.cumsum([0, *(timing.num_draws.size for timing in timings)])
     return Timing(
-        np.concatenate([one.step + first_step[k] for k, one in enumerate(timings)]),
-        np.concatenate([one.duration for one in timings]),
-        np.concatenate([one.compute for one in timings]),
-        np.concatenate([one.factor + first_factor[k] for k, one in enumerate(timings)]),
-        np.concatenate([one.num_draws for one in timings]),
+        np.concatenate(
+            [timing.step + first_step[k] for k, timing in enumerate(timings)]
+        ),
+        np.concatenate([timing.duration for timing in timings]),
+        np.concatenate([timing.compute for timing in timings]),
+        np.concatenate(
+            [timing.factor + first_factor[k] for k, timing in enumerate(timings)]
+        ),
+        np.concatenate([timing.num_draws for timing in timings]),
     )
 
 
@@ -405,11 +409,11 @@ def _notes(jitter: Jitter, run: int) -> Iterator[str]:
     drawn = f"in run {run} of seed {jitter.seed}"
     compute, links = jitter.compute, jitter.links
     if compute is not None and compute.varies:
-        each = "" if jitter.per == "step" else f" for each {jitter.per}"
+        per_unit = "" if jitter.per == "step" else f" for each {jitter.per}"
         yield (
             "Compute is multiplied by random factors of mean 1 "
             f"({compute.distribution}, coefficient of variation {compute.cv:g}), drawn "
-            f"for each device{each} {drawn}."
+            f"for each device{per_unit} {drawn}."
         )
     if links is not None and links.mean > 0.0:
         yield (

@@ -155,10 +155,10 @@ def _gamma_exceeded(cv: float, q: FloatArray) -> FloatArray:
     a, b, c, d = _gamma_cubics(cv)
     rest = score - _SCORES[place]
     root = ((a[place] * rest + b[place]) * rest + c[place]) * rest + d[place]
-    found = root * root * root
+    exceeded = root * root * root
     if not is_inside.all():
-        found = np.where(is_inside, found, gammainccinv(shape, q) / shape)
-    return np.asarray(found)
+        exceeded = np.where(is_inside, exceeded, gammainccinv(shape, q) / shape)
+    return np.asarray(exceeded)
 
 
 def _exponential_cdf(cv: float, x: FloatArray) -> FloatArray:

@@ -102,7 +102,9 @@ def parts_of(moves: Moves, ports: StagePorts) -> Parts:
         source = NONE
         if wait != NONE:
             phases = ports.in_passes[wait]
-            parts += [Part(0.0, one, target=other) for one, other in pairwise(phases)]
+            parts += [
+                Part(0.0, phase, target=other) for phase, other in pairwise(phases)
+            ]
             source = phases[-1]
         target = ports.in_passes[post][0] if post != NONE else NONE
         parts.append(Part(duration, source, target=target))
@@ -506,8 +508,8 @@ def build_programs(
             np.append(instructions.chunk, -1),
         )
         of_actor.append(len(distinct) + work.kind[stage])
-        for own in of_kind[: int(work.kind[stage].max()) + 1]:
-            writer = Writer(own, instructions, numbers, stage, ports[stage])
+        for work_of_kind in of_kind[: int(work.kind[stage].max()) + 1]:
+            writer = Writer(work_of_kind, instructions, numbers, stage, ports[stage])
             distinct.append(StageProgram(writer.write(tick), *meaning))
     for stage, ports_of_stage in enumerate(ports):
         steps = _stream(ports_of_stage)

@@ -279,7 +279,9 @@ def collect_spans(model: Model, folding: Folding, run: Run) -> tuple[Spans, IntA
         stage=np.repeat(stage, length)[order],
         replica=np.repeat(replica, length)[order],
         kind=np.concatenate([program.kinds for program in programs])[order],
-        microbatch=np.concatenate([one.microbatches for one in programs])[order],
+        microbatch=np.concatenate([program.microbatches for program in programs])[
+            order
+        ],
         chunk=np.concatenate([program.chunks for program in programs])[order],
         start=start[order],
         end=_joined(run.span_ends)[order],

@@ -127,7 +127,7 @@ def join_jobs(
     links = network.links
     drafts = [draft_step(network, stint.work) for stint in stints]
     flows = tuple(draft.flows for draft in drafts)
-    weights = np.sum([one.weights(len(links)) for one in flows], axis=0)
+    weights = np.sum([flow.weights(len(links)) for flow in flows], axis=0)
     programs = [draft.programs(TICK) for draft in drafts]
     for job, (stint, of_job) in enumerate(zip(stints, programs, strict=True)):
         _check_length(job, stint, of_job)
@@ -216,7 +216,7 @@ def carried_bytes(
 
 def _check_length(job: int, stint: Stint, programs: Programs) -> None:
     """Refuse steps in a row that would fill the memory."""
-    length = sum(len(one.steps) for one in programs.distinct)
+    length = sum(len(program.steps) for program in programs.distinct)
     if stint.num_steps * length > MOST_PROGRAM_STEPS:
         raise InputError(
             "makes too many steps to be replayed in a row",
@@ -242,8 +242,8 @@ def _told_of_ends(system: System, programs: Programs, shape: tuple[int, ...]) ->
     added = num_channels + np.arange(num_streams)
     begins[streams] = added.reshape(-1, num_replicas)
     column = np.append(begins.ravel(), added)
-    told = np.zeros(len(system.programs), dtype=np.bool_)
-    told[system.program[:num_workers][begins.ravel() != NONE]] = True
+    is_end = np.zeros(len(system.programs), dtype=np.bool_)
+    is_end[system.program[:num_workers][begins.ravel() != NONE]] = True
     num_programs = int(system.program[:num_workers].max()) + 1
     begin = Steps.of([Step(0.0, port, 0, NONE, 0)])
     steps = []
@@ -251,7 +251,7 @@ def _told_of_ends(system: System, programs: Programs, shape: tuple[int, ...]) ->
         if number >= num_programs:
             steps.append(begin.followed_by(once))
             continue
-        target = port if told[number] else NONE
+        target = port if is_end[number] else NONE
         end = Steps.of([Step(0.0, NONE, 0, target, WHOLE)])
         steps.append(once.followed_by(end))
     indptr = system.incidence.indptr
@@ -323,9 +323,9 @@ def _colours(draft: Draft, programs: Programs) -> tuple[IntArray, IntArray]:
 
 def _side_by_side(systems: Sequence[System]) -> System:
     """Return systems over the same links as one."""
-    num_ports = max(one.ports.shape[1] for one in systems)
-    channels = _firsts([one.latency.size for one in systems])
-    programs = _firsts([len(one.programs) for one in systems])
+    num_ports = max(system.ports.shape[1] for system in systems)
+    channels = _firsts([system.latency.size for system in systems])
+    programs = _firsts([len(system.programs) for system in systems])
     ports = []
     for one, first in zip(systems, channels.tolist(), strict=False):
         moved = np.where(one.ports == NONE, NONE, one.ports + first)
@@ -333,16 +333,19 @@ def _side_by_side(systems: Sequence[System]) -> System:
         ports.append(np.pad(moved, ((0, 0), (0, missing)), constant_values=NONE))
     return replace(
         systems[0],
-        programs=tuple(steps for one in systems for steps in one.programs),
+        programs=tuple(steps for system in systems for steps in system.programs),
         program=np.concatenate(
-            [one.program + first for one, first in zip(systems, programs, strict=False)]
+            [
+                system.program + first
+                for system, first in zip(systems, programs, strict=False)
+            ]
         ),
         ports=np.concatenate(ports),
-        num_sources=np.concatenate([one.num_sources for one in systems]),
-        latency=np.concatenate([one.latency for one in systems]),
-        num_bytes=np.concatenate([one.num_bytes for one in systems]),
-        incidence=_stacked([one.incidence for one in systems]),
-        num_recorded=sum(one.num_recorded for one in systems),
+        num_sources=np.concatenate([system.num_sources for system in systems]),
+        latency=np.concatenate([system.latency for system in systems]),
+        num_bytes=np.concatenate([system.num_bytes for system in systems]),
+        incidence=_stacked([system.incidence for system in systems]),
+        num_recorded=sum(system.num_recorded for system in systems),
     )
 
 
@@ -362,9 +365,9 @@ def _stacked(parts: Sequence[Incidence]) -> Incidence:
 
 def _apart(colours: Sequence[IntArray]) -> IntArray:
     """Join colours of jobs, so that no two jobs have one in common."""
-    first = _firsts([int(one.max(initial=-1)) + 1 for one in colours])
+    first = _firsts([int(colour.max(initial=-1)) + 1 for colour in colours])
     return np.concatenate(
-        [one + begin for one, begin in zip(colours, first.tolist(), strict=False)]
+        [colour + begin for colour, begin in zip(colours, first.tolist(), strict=False)]
     )
 
 

@@ -212,7 +212,9 @@ class Engine:
     def result(self, end: float) -> Run:
         """Collect the logs of a run that has ended."""
         steps = sum(actor.position for actor in self.actors)
-        messages = sum(len(one.starts) + one.arrived for one in self.channels)
+        messages = sum(
+            len(channel.starts) + channel.arrived for channel in self.channels
+        )
         skipped = sum(skip.num_events for skip in self._skips)
         return Run(
             end=end,

@@ -259,16 +259,16 @@ class Run:
         return sum(skip.num_spans for skip in self.skips)
 
 
-def is_same_run(one: Run, other: Run) -> bool:
+def is_same_run(first: Run, other: Run) -> bool:
     """Tell whether two runs are the same, bit for bit."""
     numbers = operator.attrgetter("end", "bin_width", "num_events", "skips")
     logs = operator.attrgetter(
         "span_starts", "span_ends", "posts", "departures", "arrivals"
     )
-    pairs = [(one.bins, other.bins)]
-    for ours, theirs in zip(logs(one), logs(other), strict=True):
+    pairs = [(first.bins, other.bins)]
+    for ours, theirs in zip(logs(first), logs(other), strict=True):
         pairs += zip(ours, theirs, strict=True)
-    return bool(numbers(one) == numbers(other)) and all(
+    return bool(numbers(first) == numbers(other)) and all(
         np.array_equal(mine, its) for mine, its in pairs
     )
 

@@ -67,13 +67,13 @@ class Threads(NamedTuple):
 
     def transfer(self, kind: int, replica: IntArray, chunk: IntArray) -> IntArray:
         """Return the threads of messages of one kind, or of collectives."""
-        own = self.compute(replica) + 1
+        behind = self.compute(replica) + 1
         if kind in _DIRECTIONS:
             first = list(_DIRECTIONS).index(kind) * self.num_chunks
-            return own + first + chunk
+            return behind + first + chunk
         column = _COLLECTIVES.index(kind)
         first = len(_DIRECTIONS) * self.num_chunks
-        return np.where(replica < 0, column, own + first + column)
+        return np.where(replica < 0, column, behind + first + column)
 
     def name(self, thread: int) -> tuple[str, int]:
         """Return what a thread shows, and the replica; -1 for one of several."""

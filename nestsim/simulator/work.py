@@ -437,7 +437,8 @@ def _at(
     """Return the buckets of each stage at other moments."""
     return tuple(
         tuple(
-            bucket._replace(at=moment) for bucket, moment in zip(own, when, strict=True)
+            bucket._replace(at=moment)
+            for bucket, moment in zip(of_stage, when, strict=True)
         )
-        for own, when in zip(buckets, moments, strict=True)
+        for of_stage, when in zip(buckets, moments, strict=True)
     )

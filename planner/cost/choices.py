@@ -176,9 +176,9 @@ def _most_saved(
     A block of an interleaved chain is as many layers as there are chunks.
     """
     most = np.zeros((rows.NUM_MODES, len(classes.counts)))
-    each = np.where(table.is_block > 0, 1.0 / num_chunks, 1.0)
+    per_chunk = np.where(table.is_block > 0, 1.0 / num_chunks, 1.0)
     for mode in ("none", "selective", "full"):
-        saved = (table.saved_bytes[mode] * each)[classes.first_of_kind]
+        saved = (table.saved_bytes[mode] * per_chunk)[classes.first_of_kind]
         most[RECOMPUTE_MODES[mode]] = classes.maxima(saved)
     return most
 
@@ -373,10 +373,10 @@ class HostCosts(NamedTuple):
     @classmethod
     def of(cls, network: Network, workload: Workload) -> "HostCosts":
         """Return what the hosts of a network cost a job."""
-        each = workload.parameter_bytes
+        sizes = workload.parameter_bytes
         return cls(
             host_rates(network.host),
-            each,
+            sizes,
             workload.execution.cpu_adam,
             workload.step_time(),
             0.0 if network.host is None else network.host.memory,
@@ -395,11 +395,11 @@ class HostCosts(NamedTuple):
                 self.rates._replace(to_device=0.0, to_host=0.0)
             )
         )
-        each = np.sum(sent.times(self.rates._replace(latency=0.0)))
+        repeated = np.sum(sent.times(self.rates._replace(latency=0.0)))
         slower = 0.0
         if sent.on_host > 0.0:
             slower = sent.on_host * (self.rates.adam_time - self.step_time)
-        return float(once), float(each) + slower
+        return float(once), float(repeated) + slower
 
     def exposed_times(
         self,

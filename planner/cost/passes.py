@@ -252,7 +252,7 @@ class PassPrices:
 
     def progress(self, passes: Passes, kind: int) -> list[PassProgress]:
         """Return where the passes of each chunk are at each layer."""
-        found = []
+        steps = []
         for chunk, times in enumerate(passes):
             order = self._order(kind, self.stage.chunks[chunk])
             dense, expert = (column[order].tolist() for column in self.parameters)
@@ -262,8 +262,8 @@ class PassPrices:
                 (pass_times.begin / all_work).tolist(),
                 (pass_times.end / all_work).tolist(),
             )
-            found.append(PassProgress(chunk, dense, expert, begin, end))
-        return found
+            steps.append(PassProgress(chunk, dense, expert, begin, end))
+        return steps
 
     def _order(self, kind: int, chunk: tuple[int, int]) -> slice:
         """Return the layers of a chunk in the order of a pass."""
@@ -317,17 +317,17 @@ class PassPrices:
     def _shard_groups(self, group: str) -> list[tuple[FloatArray, FloatArray]]:
         """Return rates of who shares shards, and what each layer has to share."""
         dense, expert = self.parameters
-        found = []
+        groups = []
         if self.stage.sharding_group_size > 1:
             rates_of = neighbours_of if group == NEARBY else sharding_of
             rate = rates_of(self.rates, self.stage).inside["all_gather"]
-            found.append((rate, dense))
+            groups.append((rate, dense))
         has_experts = any(
             expert[first : last + 1].any() for first, last in self.stage.chunks
         )
         if has_experts and expert_group_size(self.plan) > 1:
-            found.append((self.rates.expert_data["all_gather"], expert))
-        return found
+            groups.append((self.rates.expert_data["all_gather"], expert))
+        return groups
 
     def _layers(self) -> _Layers:
         """Return every layer, as if the stage had them all."""
@@ -371,7 +371,9 @@ class PassPrices:
         """Return what layers send, but for what goes between experts."""
         groups = [item.group for item in self.table.traffic if self._is_sent(item)]
         return [
-            one for one, group in zip(sent, groups, strict=True) if group != "expert"
+            bytes_sent
+            for bytes_sent, group in zip(sent, groups, strict=True)
+            if group != "expert"
         ]
 
     def _compute(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:

@@ -153,25 +153,25 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
     rates = rates_of(network, workload, plan)
     kinds = plan_kinds(workload, plan)
     by_kind = [
-        [stage_price(workload, rates, plan, index, one) for one in sets]
+        [stage_price(workload, rates, plan, index, group) for group in sets]
         for index, sets in enumerate(kinds.sets)
     ]
     v, m = plan.virtual_pipeline_model_parallel_size, plan.num_microbatches
     weights = iteration_weights(m, v)
     charged = np.array(
-        [max(price.cost.charged_time for price in found) for found in by_kind]
+        [max(price.cost.charged_time for price in of_stage) for of_stage in by_kind]
     )
     transfers = stage_transfers(rates, by_kind[0][0].cost.boundary_bytes, v)
     loads = charged + transfers
     times = weights.sum * loads.sum(axis=1) + weights.max * loads.max(axis=1)
     costs = [
-        tuple(replace(price.cost, transfer_time=transfer) for price in found)
-        for found, transfer in zip(
+        tuple(replace(price.cost, transfer_time=transfer) for price in of_stage)
+        for of_stage, transfer in zip(
             by_kind, transfers[np.argmax(times)].tolist(), strict=True
         )
     ]
-    stages = tuple(max(found, key=_pace) for found in costs)
-    step_end = max(cost.step_end_time for found in costs for cost in found)
+    stages = tuple(max(of_stage, key=_pace) for of_stage in costs)
+    step_end = max(cost.step_end_time for of_stage in costs for cost in of_stage)
     # The first microbatch meets what all stages gather more for it.
     step_end += sum(stage.first_gathers for stage in stages)
     pipelines = _pipelines(workload, plan, rates, by_kind, kinds)
@@ -217,7 +217,7 @@ def _pipelines(
     for row, boundaries in zip(*kinds.pipelines(directions), strict=True):
         numbers = tuple(row.tolist())
         if numbers not in timelines:
-            prices = [found[n] for found, n in zip(by_kind, numbers, strict=True)]
+            prices = [of_stage[n] for of_stage, n in zip(by_kind, numbers, strict=True)]
             timelines[numbers] = PlanTimeline(plan, prices, slowdown)
         pipelines.append(AlikeReplicas(timelines[numbers], boundaries))
     return pipelines

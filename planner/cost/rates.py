@@ -590,8 +590,8 @@ def _all_to_all_rates(network: Network, groups: IntArray) -> FloatArray:
 def _slowest(network: Network, senders: IntArray, receivers: IntArray) -> FloatArray:
     """Price messages sent at once; return the slowest of each stage (first axis)."""
     shape = (1, len(senders), -1)
-    found = slowest_edges(network, senders.reshape(shape), receivers.reshape(shape))
-    return np.asarray(found[0])
+    edges = slowest_edges(network, senders.reshape(shape), receivers.reshape(shape))
+    return np.asarray(edges[0])
 
 
 def _boundary_rates(

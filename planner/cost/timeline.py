@@ -74,7 +74,9 @@ class _Reached(NamedTuple):
 
 def last_pass(pipelines: Sequence[AlikeReplicas]) -> float:
     """Return the end of the last pass without what it does for parameters [s]."""
-    return max(one.timeline.last_pass(one.boundaries) for one in pipelines)
+    return max(
+        pipeline.timeline.last_pass(pipeline.boundaries) for pipeline in pipelines
+    )
 
 
 def step_ends(pipelines: Sequence[AlikeReplicas]) -> StepEnds:
@@ -85,7 +87,7 @@ def step_ends(pipelines: Sequence[AlikeReplicas]) -> StepEnds:
     pipelines
         Replicas that differ, each once.
     """
-    reached = [one.timeline.reached(one.boundaries) for one in pipelines]
+    reached = [pipeline.timeline.reached(pipeline.boundaries) for pipeline in pipelines]
     passes = np.max([one.passes for one in reached], axis=0)
     # What is sent does not depend on the devices: it is that of any replica.
     stages = pipelines[0].timeline.stages

@@ -141,8 +141,8 @@ class Explanation:
         """Return each term less the winner's; they add up to that of the times [s]."""
         assert self.priced is not None
         assert self.winner is not None
-        own, theirs = self.terms_of(self.priced), self.terms_of(self.winner)
-        return {name: time - theirs[name] for name, time in own.items()}
+        priced, theirs = self.terms_of(self.priced), self.terms_of(self.winner)
+        return {name: time - theirs[name] for name, time in priced.items()}
 
     def terms_of(self, priced: PricedPlan) -> Mapping[str, float]:
         """Return one of the two plans' terms; they add up to its time [s]."""
@@ -189,13 +189,13 @@ class _Job(NamedTuple):
 
     def search_planned(self, spec: SearchSpec) -> ReplayedSearch:
         """Search all splits of a space for the least planned time."""
-        found = search(self.network, self.workload, spec, progress=self.progress)
+        result = search(self.network, self.workload, spec, progress=self.progress)
         return ReplayedSearch(
-            plans=tuple(self.judged(priced) for priced in found.plans),
-            lower_bound=found.lower_bound,
-            statistics=found.statistics,
-            spent=found.spent,
-            infeasibility=found.infeasibility,
+            plans=tuple(self.judged(priced) for priced in result.plans),
+            lower_bound=result.lower_bound,
+            statistics=result.statistics,
+            spent=result.spent,
+            infeasibility=result.infeasibility,
         )
 
     def judged(self, priced: PricedPlan) -> ReplayedPlan:
@@ -212,9 +212,9 @@ class _Job(NamedTuple):
 
     def launchable_plan(self, spec: SearchSpec) -> ReplayedPlan | None:
         """Return the fastest launchable plan, else the thriftiest; None without one."""
-        found = self.search(spec)
-        if found.plans:
-            return found.plans[0]
+        result = self.search(spec)
+        if result.plans:
+            return result.plans[0]
         candidates = LaunchableCandidates.enumerate(
             self.network, self.workload, spec, by_layer=True, work=Work()
         )
@@ -225,9 +225,9 @@ class _Job(NamedTuple):
 
     def any_plan(self, spec: SearchSpec) -> ReplayedPlan | None:
         """Return the best plan of all splits, else the thriftiest; None without one."""
-        found = self.search_planned(spec) if self.keeps_rules else self.search(spec)
-        if found.plans:
-            return found.plans[0]
+        result = self.search_planned(spec) if self.keeps_rules else self.search(spec)
+        if result.plans:
+            return result.plans[0]
         candidates = CandidateSet.enumerate(self.network, self.workload, spec)
         if not len(candidates):
             return None
@@ -288,8 +288,8 @@ def explain(
     if spec.objective != "replayed":
         replays = None
     job = _Job(network, workload, spec, replays, progress)
-    found = job.search(spec)
-    best = found.plans[0] if found.plans else None
+    result = job.search(spec)
+    best = result.plans[0] if result.plans else None
     named, rule = _named_plan(job, request)
     excluded = [*exclusions(spec, request)]
     if named is not None:
@@ -313,13 +313,13 @@ def explain(
         lacking_stage=lacking,
         winner_memory=winner_memory,
         winner_stage=winner_stage,
-        lower_bound=found.lower_bound,
-        infeasibility=found.infeasibility
-        if found.spent.is_stopped
+        lower_bound=result.lower_bound,
+        infeasibility=result.infeasibility
+        if result.spent.is_stopped
         else explain_infeasibility(
-            network, workload, spec, found.infeasibility, progress=progress
+            network, workload, spec, result.infeasibility, progress=progress
         ),
-        spent=found.spent,
+        spent=result.spent,
     )
 
 
@@ -344,7 +344,7 @@ def _room(
         return workload.memory_on(reserve=spec.memory_reserve), 0
     plan, costs = named.priced.plan, named.priced.stages
     rooms = [
-        workload.memory_on(one.devices, spec.memory_reserve) for one in plan.stages
+        workload.memory_on(stage.devices, spec.memory_reserve) for stage in plan.stages
     ]
     missing = [cost.peak_memory - room for cost, room in zip(costs, rooms, strict=True)]
     lacking = missing.index(max(missing))

@@ -180,10 +180,10 @@ class _RuleCase(NamedTuple):
         tp, cp, ep = (self.request.size(key) for key in ("tp", "cp", "ep"))
         if self.within_data:
             return ep
-        own, named = self.own_split, self.request.names
-        if not named("cp") or (own and not named("tp")):
+        split, named = self.own_split, self.request.names
+        if not named("cp") or (split and not named("tp")):
             return 1
-        etp = 1 if own else tp
+        etp = 1 if split else tp
         return Grouping.of((tp, cp, ep), etp=etp).replica_unit((tp, cp, ep))
 
 

@@ -144,9 +144,9 @@ def parameter_cost(
     step_end += sent.reduced_across * gradient * dense / group * across
     step_end += sent.reduced_once * gradient * shared
     step_end += sent.gathered_once * weight * shared
-    each = sent.reduced_each * gradient * shared
-    each += sent.gathered_each * weight * shared
-    return each, step_end
+    every_microbatch = sent.reduced_each * gradient * shared
+    every_microbatch += sent.gathered_each * weight * shared
+    return every_microbatch, step_end
 
 
 @subkernel
@@ -219,12 +219,14 @@ def choice_costs(
     cheapest = np.inf
     for c in range(num_choices):
         mode, option = choices.recompute[c], choices.sharding[c]
-        own = zero_terms(options.ledger, choices.zero_stage[c])
-        sent, step_end = parameter_cost(row, job, group, own, option, dense, expert)
-        others = parameter_cost(row, job, group, own, option, other_dense, other_expert)
+        terms = zero_terms(options.ledger, choices.zero_stage[c])
+        sent, step_end = parameter_cost(row, job, group, terms, option, dense, expert)
+        others = parameter_cost(
+            row, job, group, terms, option, other_dense, other_expert
+        )
         updated = dense + expert
         other_updated = other_dense + other_expert
-        if own.shards_optimizer > 0.0:
+        if terms.shards_optimizer > 0.0:
             updated = dense / group + expert / job.expert_group
             other_updated = other_dense / group + other_expert / job.expert_group
         away = choices.offload[c]
@@ -240,8 +242,8 @@ def choice_costs(
         cheapest = min(cheapest, cost[c])
         sharded = dense / group + expert / job.expert_group
         whole = dense + expert
-        reduced = sharded if own.shards_gradients > 0.0 else whole
-        gathered = sharded if own.shards_weights > 0.0 else whole
+        reduced = sharded if terms.shards_gradients > 0.0 else whole
+        gathered = sharded if terms.shards_weights > 0.0 else whole
         static[c] = (
             (1.0 - away[tables.OPTIMIZER]) * job.optimizer_bytes * updated
             + (1.0 - away[tables.GRADIENTS]) * job.gradient_bytes * reduced

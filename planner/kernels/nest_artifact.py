@@ -338,7 +338,7 @@ def best_replicas(
     From ``most`` downwards, since fewer replicas take more rounds: the first whose
     rounds alone reach the best ends the loop. Ties go to more replicas.
     """
-    found = 0
+    replicas = 0
     for d in range(most, 0, -1):
         if fixed_data > 0 and d != fixed_data:
             break
@@ -349,8 +349,8 @@ def best_replicas(
         value += all_reduce_time(d, first_bytes, pipeline_devices, job)
         if value < best:
             best = value
-            found = d
-    return best, found
+            replicas = d
+    return best, replicas
 
 
 @kernel

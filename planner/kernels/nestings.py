@@ -86,31 +86,31 @@ def _even_extents(extent: int, blocks: IntVector) -> IntArray:
     most = 0
     for block in blocks:
         most += 1 if extent > block else block // extent
-    found = np.empty(max(most, 1), dtype=np.int64)
+    extents = np.empty(max(most, 1), dtype=np.int64)
     count = 0
     for block in blocks:
         if extent > block:
-            found[count] = -(-extent // block) * block
+            extents[count] = -(-extent // block) * block
             count += 1
             continue
         for parts in range(1, block // extent + 1):
             if block % parts == 0:
-                found[count] = block // parts
+                extents[count] = block // parts
                 count += 1
     kept = 0
     for i in range(count):
         # Insertion among those that are kept: there are few.
         place = kept
-        while place > 0 and found[place - 1] > found[i]:
+        while place > 0 and extents[place - 1] > extents[i]:
             place -= 1
-        if found[i] == extent or (place > 0 and found[place - 1] == found[i]):
+        if extents[i] == extent or (place > 0 and extents[place - 1] == extents[i]):
             continue
-        one = found[i]
+        one = extents[i]
         for k in range(kept, place, -1):
-            found[k] = found[k - 1]
-        found[place] = one
+            extents[k] = extents[k - 1]
+        extents[place] = one
         kept += 1
-    return found[:kept]
+    return extents[:kept]
 
 
 @subkernel
@@ -156,34 +156,34 @@ def _position(rows: IntMatrix, count: int, row: IntVector) -> int:
 
 @subkernel
 def _next_states(
-    one: IntVector,
+    state: IntVector,
     num_devices: int,
     blocks: IntVector,
     following: IntMatrix,
     count: int,
 ) -> tuple[IntArray, int]:
     """Append what may come next to a state: a whole dimension, or an inner part."""
-    for i in range(one[_NUM_LEFT]):
-        dim = one[_ORDER + i]
-        size = one[_LEFT + dim]
+    for i in range(state[_NUM_LEFT]):
+        dim = state[_ORDER + i]
+        size = state[_LEFT + dim]
         if count + 1 + blocks.shape[0] > following.shape[0]:
             following = _grown(following)
-        _with_factor(one, dim, size, 0, following[count])
+        _with_factor(state, dim, size, 0, following[count])
         # Whatever comes next has at least this extent for its stride.
         step = following[count]
         if step[_NUM_LEFT] == 0 or step[_EXTENT] < num_devices:
             count += 1
-        may_split = dim in (DATA, PIPELINE) and one[_SPLIT + dim] == 0
-        if not may_split or one[_NUM_LEFT] == 1:
+        may_split = dim in (DATA, PIPELINE) and state[_SPLIT + dim] == 0
+        if not may_split or state[_NUM_LEFT] == 1:
             continue
         before = 0
         # Blocks rise, so parts that fill them do, too.
         for block in blocks:
-            part = block // one[_EXTENT]
+            part = block // state[_EXTENT]
             if part < 2 or part >= size or part == before:
                 continue
             before = part
-            _with_factor(one, dim, part, -(-size // part), following[count])
+            _with_factor(state, dim, part, -(-size // part), following[count])
             if following[count, _EXTENT] < num_devices:
                 count += 1
     return following, count

@@ -56,20 +56,20 @@ class Groups(NamedTuple):
 @subkernel
 def offsets(sizes: IntVector, steps: IntMatrix, dim: int) -> IntArray:
     """Return what a rank of a dimension adds to the device number."""
-    found = np.empty(sizes[dim], dtype=np.int64)
+    places = np.empty(sizes[dim], dtype=np.int64)
     inner = steps[dim, 0]
     for rank in range(sizes[dim]):
-        found[rank] = rank % inner * steps[dim, 1] + rank // inner * steps[dim, 2]
-    return found
+        places[rank] = rank % inner * steps[dim, 1] + rank // inner * steps[dim, 2]
+    return places
 
 
 @subkernel
 def _stages(p: int, per_stage: int) -> IntArray:
     """Return the stage of each group, ``per_stage`` of them in each."""
-    found = np.empty(p * per_stage, dtype=np.int64)
+    stages = np.empty(p * per_stage, dtype=np.int64)
     for key in range(p * per_stage):
-        found[key] = key // per_stage
-    return found
+        stages[key] = key // per_stage
+    return stages
 
 
 @subkernel
@@ -135,7 +135,7 @@ def _leaving_passes(
     count = np.zeros(stage_of_key.shape[0], dtype=np.int64)
     touched = np.empty(block, dtype=np.int64)
     num_devices = owner.shape[0]
-    own = np.zeros((rates.shape[0], 4))
+    leaving = np.zeros((rates.shape[0], 4))
     every = np.zeros(4)
     for first in range(0, num_devices, block):
         num_touched = 0
@@ -150,14 +150,14 @@ def _leaving_passes(
             count[group] += 1
         every[:] = 0.0
         for i in range(num_touched):
-            own[stage_of_key[touched[i]]] = 0.0
+            leaving[stage_of_key[touched[i]]] = 0.0
         for i in range(num_touched):
             k = count[touched[i]]
             if k < size:
                 s = stage_of_key[touched[i]]
                 amounts = (1.0 - k / size, 1.0, float(k), k * (size - k) / size)
                 for column in range(4):
-                    own[s, column] += amounts[column]
+                    leaving[s, column] += amounts[column]
                     every[column] += amounts[column]
         for i in range(num_touched):
             group = touched[i]
@@ -165,7 +165,7 @@ def _leaving_passes(
                 s = stage_of_key[group]
                 for column in range(4):
                     if columns[column] >= 0:
-                        load = every[column] if meet else own[s, column]
+                        load = every[column] if meet else leaving[s, column]
                         known = rates[s, columns[column]]
                         rates[s, columns[column]] = max(known, load * inverse)
             count[group] = 0
@@ -321,9 +321,9 @@ def _context_hops(
         most = 0
         for first in range(begin, end, size):
             for i in range(size):
-                own = home[first + i]
-                if home[first + ring[i]] != own:
-                    most = max(most, leaving[own])
+                home_of_rank = home[first + i]
+                if home[first + ring[i]] != home_of_rank:
+                    most = max(most, leaving[home_of_rank])
         if most > 0:
             load = max(most * inverse, link_inverse)
             rates[s, CONTEXT] = max(rates[s, CONTEXT], load)
@@ -414,46 +414,54 @@ def placement_rows(
     rows = np.empty((p, row.shape[0]))
     signature = np.empty(p, dtype=np.int64)
     num_rows = 0
-    one = np.empty(row.shape[0])
+    candidate = np.empty(row.shape[0])
     for s in range(p):
         for k in range(row.shape[0]):
-            one[k] = row[k]
+            candidate[k] = row[k]
         load = loads[s]
-        one[tables.DENSE_REDUCE + 1] = max(
-            one[tables.DENSE_REDUCE + 1], 2.0 * load[PASS]
+        candidate[tables.DENSE_REDUCE + 1] = max(
+            candidate[tables.DENSE_REDUCE + 1], 2.0 * load[PASS]
         )
-        one[tables.SHARD_PASS + 1] = max(one[tables.SHARD_PASS + 1], load[PASS])
-        one[tables.EXPERT_REDUCE + 1] = max(
-            one[tables.EXPERT_REDUCE + 1], 2.0 * load[EXPERT_PASS]
+        candidate[tables.SHARD_PASS + 1] = max(
+            candidate[tables.SHARD_PASS + 1], load[PASS]
         )
-        one[tables.EXPERT_PASS + 1] = max(
-            one[tables.EXPERT_PASS + 1], load[EXPERT_PASS]
+        candidate[tables.EXPERT_REDUCE + 1] = max(
+            candidate[tables.EXPERT_REDUCE + 1], 2.0 * load[EXPERT_PASS]
         )
-        one[tables.CONTEXT + 1] = max(one[tables.CONTEXT + 1], load[CONTEXT])
-        one[tables.EXPERT + 1] = max(one[tables.EXPERT + 1], load[EXCHANGE])
+        candidate[tables.EXPERT_PASS + 1] = max(
+            candidate[tables.EXPERT_PASS + 1], load[EXPERT_PASS]
+        )
+        candidate[tables.CONTEXT + 1] = max(
+            candidate[tables.CONTEXT + 1], load[CONTEXT]
+        )
+        candidate[tables.EXPERT + 1] = max(candidate[tables.EXPERT + 1], load[EXCHANGE])
         if options > 1:
             across = 2.0 * group * load[NODE_PASS]
-            one[tables.SHARD_ACROSS + 5] = max(one[tables.SHARD_ACROSS + 5], across)
+            candidate[tables.SHARD_ACROSS + 5] = max(
+                candidate[tables.SHARD_ACROSS + 5], across
+            )
         if options > 2:
-            one[tables.SHARD_PASS + 9] = max(
-                one[tables.SHARD_PASS + 9], 0.5 * load[NODE_GROUPS]
+            candidate[tables.SHARD_PASS + 9] = max(
+                candidate[tables.SHARD_PASS + 9], 0.5 * load[NODE_GROUPS]
             )
             across = 2.0 * load[NODE_MEMBERS]
-            one[tables.SHARD_ACROSS + 9] = max(one[tables.SHARD_ACROSS + 9], across)
-        found = -1
+            candidate[tables.SHARD_ACROSS + 9] = max(
+                candidate[tables.SHARD_ACROSS + 9], across
+            )
+        known = -1
         for other in range(num_rows):
             same = True
             for k in range(row.shape[0]):
-                same = same and rows[other, k] == one[k]
+                same = same and rows[other, k] == candidate[k]
             if same:
-                found = other
+                known = other
                 break
-        if found < 0:
+        if known < 0:
             for k in range(row.shape[0]):
-                rows[num_rows, k] = one[k]
-            found = num_rows
+                rows[num_rows, k] = candidate[k]
+            known = num_rows
             num_rows += 1
-        signature[s] = found
+        signature[s] = known
     return rows[:num_rows].copy(), signature
 
 
@@ -474,7 +482,7 @@ def leaving_shares(groups: IntCube, block_size: int, num_blocks: int) -> FloatAr
         Shape ``(num_blocks, p)``; O(p groups n).
     """
     num_stages, num_groups, size = groups.shape
-    found = np.zeros((num_blocks, num_stages))
+    shares = np.zeros((num_blocks, num_stages))
     counts = np.zeros(num_blocks, dtype=np.int64)
     for s in range(num_stages):
         for g in range(num_groups):
@@ -483,6 +491,6 @@ def leaving_shares(groups: IntCube, block_size: int, num_blocks: int) -> FloatAr
             for k in range(size):
                 block = groups[s, g, k] // block_size
                 if counts[block] > 0:
-                    found[block, s] += 1.0 - counts[block] / size
+                    shares[block, s] += 1.0 - counts[block] / size
                     counts[block] = 0
-    return found
+    return shares

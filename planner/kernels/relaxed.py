@@ -82,10 +82,10 @@ def pass_inverses(
     network: NetworkTerms, tp: int, n: FloatVector, groups: int
 ) -> FloatArray:
     """Return `pass_inverse` for several numbers of replicas, of the shape of ``n``."""
-    found = np.empty(n.shape[0])
+    inverses = np.empty(n.shape[0])
     for i in range(n.shape[0]):
-        found[i] = pass_inverse(network, tp, n[i], groups)
-    return found
+        inverses[i] = pass_inverse(network, tp, n[i], groups)
+    return inverses
 
 
 @subkernel
@@ -101,8 +101,8 @@ def exchange_inverse(network: NetworkTerms, tp: int, ep: int, together: int) -> 
         return inside
     lanes = min(float(tp), network.block_size)
     leaving = max(together * lanes * network.exit_inverse, network.exit_link_inverse)
-    found: float = max(inside, (ep - together) / ep * leaving)
-    return found
+    inverse: float = max(inside, (ep - together) / ep * leaving)
+    return inverse
 
 
 @kernel
@@ -119,8 +119,8 @@ def context_inverse(network: NetworkTerms, tp: int, cp: int) -> float:
     if tp * cp <= block or not network.is_aligned:
         return hop
     lanes = min(float(tp), block)
-    found: float = max(hop, lanes * network.exit_inverse, network.exit_link_inverse)
-    return found
+    inverse: float = max(hop, lanes * network.exit_inverse, network.exit_link_inverse)
+    return inverse
 
 
 @kernel
@@ -288,7 +288,7 @@ def closed_form(
     memory = np.empty(pp.shape[0])
     tp, cp, ep, v = chain.tp, chain.cp, chain.ep, chain.v
     hop = network.hop_inverse
-    one = network.hop_latency + chain.boundary_bytes * hop
+    boundary_hop = network.hop_latency + chain.boundary_bytes * hop
     dense, expert = chain.dense, chain.expert
     ws = 1.0 / v
     for i in range(pp.shape[0]):
@@ -300,8 +300,8 @@ def closed_form(
         chunks = v * np.ceil(chain.num_blocks / (v * p)) * chain.least_block
         largest = max(largest, chunks)
         if p > 1:
-            total += 2.0 * one * (v * (p - 1.0) + v - 1.0)
-            largest += v * one
+            total += 2.0 * boundary_hop * (v * (p - 1.0) + v - 1.0)
+            largest += v * boundary_hop
         whole = pass_inverse(network, tp, n, 1)
         inside = whole
         if ep == 1:

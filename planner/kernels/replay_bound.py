@@ -188,7 +188,7 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
     sharded, hidden = family.passes.sharded, family.passes.hidden
     f, b, w = stages.forward, stages.backward, stages.weight
     order, number = family.order, family.order.number
-    each, gathers = plan.sent.reduced_each, plan.sent.gathered_each
+    reduces, gathers = plan.sent.reduced_each, plan.sent.gathered_each
     for k in range(p * v):
         stage = order.stage[k]
         row = family.passes.signature[stage]
@@ -202,12 +202,12 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
         if order.is_listed:
             w[k] = order.weight[row, end] - order.weight[row, begin]
         stages.passed_on[k] = b[k] - w[k]
-        if each + gathers > 0.0:
+        if reduces + gathers > 0.0:
             first, second = begin, end
             share = 1.0
             by_layer = job.by_layer
             by_layer |= job.gathers_ahead and gathers > 0.0
-            by_layer |= job.reduces_behind and each > 0.0
+            by_layer |= job.reduces_behind and reduces > 0.0
             by_layer |= plan.offload.sum() > plan.offload[tables.OPTIMIZER]
             if not by_layer and v > 1:
                 held = 0
@@ -227,11 +227,11 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
                 gathered -= sharded[row, option, 0, first]
                 # Half of the gathers in either pass.
                 f[k] += share * 0.5 * gathers * gathered
-                b[k] += share * (each * reduced + 0.5 * gathers * gathered)
-                w[k] += share * each * reduced
+                b[k] += share * (reduces * reduced + 0.5 * gathers * gathered)
+                w[k] += share * reduces * reduced
                 stages.passed_on[k] += share * 0.5 * gathers * gathered
             beside = hidden[row, option, 1, end] - hidden[row, option, 1, begin]
-            b[k] = max(b[k], each * beside)
+            b[k] = max(b[k], reduces * beside)
             beside = hidden[row, option, 0, end] - hidden[row, option, 0, begin]
             f[k] = max(f[k], 0.5 * gathers * beside)
             b[k] = max(b[k], 0.5 * gathers * beside)
@@ -549,10 +549,10 @@ def _fill_bounds(
     variants: Variants,
     cutoff: float,
     stages: _Stages,
-    found: PlanBounds,
+    bounds: PlanBounds,
 ) -> None:
     """Fill the bounds, the memory and the repeated blocks of all plans."""
-    values, memory = found.values, found.memory
+    values, memory = bounds.values, bounds.memory
     p, m = family.pipeline.p, family.pipeline.m
     choices = variants.choices
     for i in range(p):
@@ -576,7 +576,7 @@ def _fill_bounds(
                 if count == 0:
                     memory[c, y] = np.inf
                     continue
-                found.counts[c, y] = count
+                bounds.counts[c, y] = count
                 plan = _with_count(plan, count)
             memory[c, y] = most_memory(family, plan)
             if memory[c, y] * _SAFE <= family.job.constants.memory:
@@ -598,7 +598,7 @@ def replay_bounds(family: PlanFamily, variants: Variants, cutoff: float) -> Plan
     values[:] = np.inf
     memory = np.zeros(shape)
     counts = np.zeros(shape, dtype=np.int64)
-    found = PlanBounds(values, memory, counts)
+    bounds = PlanBounds(values, memory, counts)
     stages = _Stages(
         forward=np.empty(num_virtual),
         backward=np.empty(num_virtual),
@@ -611,5 +611,5 @@ def replay_bounds(family: PlanFamily, variants: Variants, cutoff: float) -> Plan
         sizes=np.empty((2, p)),
         counts=np.empty(p),
     )
-    _fill_bounds(family, variants, cutoff, stages, found)
-    return found
+    _fill_bounds(family, variants, cutoff, stages, bounds)
+    return bounds

@@ -404,15 +404,15 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
             if layers.is_block[layer] == 0.0 and not family.order.is_listed:
                 ends += layers.saved[0, layer]
         for layer in range(begin, end):
-            own = row if layer < behind else 0
+            kept_row = row if layer < behind else 0
             if layers.is_block[layer] == 0.0 and not family.order.is_listed:
                 ends -= layers.saved[0, layer]
             dense += layers.dense[layer]
             expert += layers.expert[layer]
             largest = max(largest, layers.largest[layer])
-            working = max(working, layers.working[own, layer] - ends)
+            working = max(working, layers.working[kept_row, layer] - ends)
             redone += layers.saved[0, layer]
-            most_saved = max(most_saved, layers.saved[own, layer])
+            most_saved = max(most_saved, layers.saved[kept_row, layer])
             if layers.is_block[layer] > 0.0:
                 blocks += 1
         most = max(most, blocks)

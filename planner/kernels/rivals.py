@@ -221,9 +221,9 @@ def mixed_stages(
                         continue
                     size = sizes[m]
                     for devices in range(size, num_devices + 1):
-                        found = value + total[before, j + 1, devices - size]
-                        if found < total[s, i, devices]:
-                            total[s, i, devices] = found
+                        candidate = value + total[before, j + 1, devices - size]
+                        if candidate < total[s, i, devices]:
+                            total[s, i, devices] = candidate
                             end[s, i, devices] = j + 1
                             mesh[s, i, devices] = m
     best = 1
@@ -362,10 +362,13 @@ def best_split(chain: StagedChain) -> tuple[float, IntArray, IntArray]:
                 break
             last = front[s, k, length[s, k] - 1]
             shortest = max(shortest, step_end[signature[s], last, k] + tied[s])
-        for one in range(p if possible else 0):
-            k = classes[one]
-            for place in range(length[one, k]):
-                longest = step_end[signature[one], front[one, k, place], k] + tied[one]
+        for position in range(p if possible else 0):
+            k = classes[position]
+            for place in range(length[position, k]):
+                longest = (
+                    step_end[signature[position], front[position, k, place], k]
+                    + tied[position]
+                )
                 if longest < shortest:
                     break
                 total = 0.0

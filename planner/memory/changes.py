@@ -67,13 +67,13 @@ class Change(NamedTuple):
 def single_changes(job: MemoryJob, spec: PlanSpec) -> tuple[Change, ...]:
     """Return one change of each kind that saves memory, those that suffice first."""
     before = job.memory(spec)
-    found = [
+    changes = [
         change
         for kind, steps in KINDS.items()
         if (change := _first(job, spec, before, kind, steps(job, spec))) is not None
     ]
-    enough = [change for change in found if change.fits]
-    others = [change for change in found if not change.fits]
+    enough = [change for change in changes if change.fits]
+    others = [change for change in changes if not change.fits]
     return (*enough, *sorted(others, key=lambda change: change.memory.needed))
 
 
@@ -101,10 +101,10 @@ def _first(
     """Return the first step that suffices, or the one that needs least."""
     best: Change | None = None
     for step in steps:
-        found = changed_memory(job, spec, step)
-        if found is None:
+        changed = changed_memory(job, spec, step)
+        if changed is None:
             continue
-        memory = found[1]
+        memory = changed[1]
         if memory.plan.parallel.num_devices != before.plan.parallel.num_devices:
             continue  # devices would have no work
         if memory.needed >= before.needed:
@@ -197,7 +197,9 @@ def _tensor(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
 
 def _pipeline(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
     per_stage = [getattr(spec, name) for name in STAGE_NAMES]
-    if not job.rules.pipeline or any(isinstance(one, tuple) for one in per_stage):
+    if not job.rules.pipeline or any(
+        isinstance(setting, tuple) for setting in per_stage
+    ):
         return
     v, blocks = spec.virtual_pipeline_model_parallel_size, job.workload.chain[1]
     for size in range(spec.pipeline_model_parallel_size + 1, blocks // v + 1):
@@ -335,9 +337,9 @@ def largest_micro_batch(job: MemoryJob, spec: PlanSpec) -> Largest | None:
     per_replica = max(job.workload.training.global_batch_size // dp, 1)
     for size in reversed(divisors(per_replica)):
         step = PlanStep({"micro_batch_size": size, "num_microbatches": None})
-        found = changed_memory(job, spec, step)
-        if found is not None and found[1].fits(job.limits):
-            return Largest(size, found[1])
+        changed = changed_memory(job, spec, step)
+        if changed is not None and changed[1].fits(job.limits):
+            return Largest(size, changed[1])
     return None
 
 
@@ -351,16 +353,16 @@ def longest_sequence(job: MemoryJob, spec: PlanSpec) -> Largest | None:
     best = _at_length(job, spec, low)
     if best is None:
         return None
-    while 2 * low <= LONGEST and (found := _at_length(job, spec, 2 * low)):
-        best, low = found, 2 * low
+    while 2 * low <= LONGEST and (changed := _at_length(job, spec, 2 * low)):
+        best, low = changed, 2 * low
     fits, fails = 0, PARTS
     while fails - fits > 1:
         middle = (fits + fails) // 2
-        found = _at_length(job, spec, low + low * middle // PARTS)
-        if found is None:
+        changed = _at_length(job, spec, low + low * middle // PARTS)
+        if changed is None:
             fails = middle
         else:
-            best, fits = found, middle
+            best, fits = changed, middle
     return best
 
 

@@ -94,12 +94,12 @@ def fewest_devices(job: MemoryJob, spec: SearchSpec) -> ThriftyPlan | None:
     )
     tried, most = 0, 1
     while tried < MOST_DEVICES:
-        found = [
+        fitting = [
             way
             for way in ways(job, free, most)
             if way.devices > tried and way.bound <= job.limits.device
         ]
-        for way in sorted(found, key=attrgetter("devices", "bound")):
+        for way in sorted(fitting, key=attrgetter("devices", "bound")):
             plan = outline_plan(job.workload, way.spec, way.devices)
             rooms = _rooms(plan, job.limits.device)
             if has_room(job.workload, plan, rooms, job.limits.host):
@@ -108,8 +108,8 @@ def fewest_devices(job: MemoryJob, spec: SearchSpec) -> ThriftyPlan | None:
     return None
 
 
-def _rooms(plan: Plan, each: float) -> list[float]:
-    return [each] * len(plan.stages)
+def _rooms(plan: Plan, room: float) -> list[float]:
+    return [room] * len(plan.stages)
 
 
 _LESS = 1.0 - 2e-9

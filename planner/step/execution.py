@@ -154,8 +154,8 @@ class Workload:
         if not kinds:
             return self._table(None, degrees)
         if (kinds, degrees) not in self._group_tables:
-            own = [self._kind_table(kind, degrees) for kind in kinds]
-            self._group_tables[kinds, degrees] = lockstep_table(own)
+            tables = [self._kind_table(kind, degrees) for kind in kinds]
+            self._group_tables[kinds, degrees] = lockstep_table(tables)
         return self._group_tables[kinds, degrees]
 
     def fastest_table(self, degrees: Degrees) -> LayerTable:
@@ -164,8 +164,8 @@ class Workload:
             return self.table(degrees)
         if degrees not in self._fastest:
             every = range(len(self.fleet.kinds))
-            own = [self._kind_table(kind, degrees) for kind in every]
-            self._fastest[degrees] = least_table(own)
+            tables = [self._kind_table(kind, degrees) for kind in every]
+            self._fastest[degrees] = least_table(tables)
         return self._fastest[degrees]
 
     def on(self, fleet: Fleet | None) -> "Workload":
@@ -249,10 +249,10 @@ class Workload:
         """
         if not kinds:
             return self._own_expert_times(None, degrees)
-        each = [
+        times = [
             self._factor(kind) * self._own_expert_times(kind, degrees) for kind in kinds
         ]
-        return np.asarray(np.max(each, axis=0))
+        return np.asarray(np.max(times, axis=0))
 
     def _own_expert_times(self, kind: int | None, degrees: Degrees) -> FloatArray:
         """Return those of a healthy device of a kind, None for the workload's."""

@@ -318,14 +318,14 @@ def parameter_buckets(
         Whether a bucket counts as reached with its first parameter, which needs it, or
         with its last one, which fills it.
     """
-    found = []
+    buckets = []
     for experts, column in enumerate((progress.dense, progress.expert)):
         for begin, end in _bucket_edges(sum(column), size):
             at = _moment(progress, column, begin if first else end, first=first)
             count = end - begin
             counts = (0.0, count) if experts else (count, 0.0)
-            found.append(ParameterBucket(progress.chunk, at, *counts))
-    return sorted(found, key=lambda bucket: bucket.at)
+            buckets.append(ParameterBucket(progress.chunk, at, *counts))
+    return sorted(buckets, key=lambda bucket: bucket.at)
 
 
 def _bucket_edges(total: float, size: float) -> list[tuple[float, float]]:

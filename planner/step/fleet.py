@@ -265,11 +265,13 @@ def _combined(
     host: Mapping[str, FloatArray] = first.host_time
     for table in tables[1:]:
         now = {"forward": forward, "backward": backward, **repeated}
-        own = _pass_times(table)
+        pass_times = _pass_times(table)
         # Who sets the time of a pass says what of it the host is.
         host = {
             name: np.where(
-                better(now[name], own[name]) == now[name], time, table.waited(name)
+                better(now[name], pass_times[name]) == now[name],
+                time,
+                table.waited(name),
             )
             for name, time in host.items()
         }

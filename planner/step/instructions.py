@@ -310,18 +310,18 @@ class Schedule:
             If so, with the estimate and what would fit.
         """
         kinds = 3 if self.splits_backward else 2
-        each = kinds * num_stages * num_chunks * copies
-        if each * num_microbatches > MAX_PASSES:
+        per_copy = kinds * num_stages * num_chunks * copies
+        if per_copy * num_microbatches > MAX_PASSES:
             of_copies = f", {copies:,} times," if copies > 1 else ""
             raise InputError(
                 "makes too many passes to be written down and replayed",
                 where=where,
                 got=f"{num_microbatches:,} microbatches through {num_stages:,} stages "
                 f"of {num_chunks:,} chunks{of_copies} make "
-                f"{each * num_microbatches:,} passes",
+                f"{per_copy * num_microbatches:,} passes",
                 expected=f"at most {MAX_PASSES:,} passes, here "
-                f"{max(MAX_PASSES // each, 1):,} microbatches: a smaller global batch, "
-                "or larger micro-batches or more replicas",
+                f"{max(MAX_PASSES // per_copy, 1):,} microbatches: a smaller global "
+                "batch, or larger micro-batches or more replicas",
             )
 
     def instructions(
@@ -394,7 +394,9 @@ class Schedule:
         kind, _, chunk = self.instructions(
             stage, num_stages, num_microbatches, num_chunks
         )
-        forward, backward, weight = (kind == one for one in (FORWARD, BACKWARD, WEIGHT))
+        forward, backward, weight = (
+            kind == pass_kind for pass_kind in (FORWARD, BACKWARD, WEIGHT)
+        )
         # A pass allocates before it begins, and releases after it has ended.
         saved = _running(forward.astype(np.int64), chunk, num_chunks)
         saved -= _before(_running(backward.astype(np.int64), chunk, num_chunks))
@@ -413,13 +415,18 @@ class Schedule:
             for stage in range(num_stages)
         ]
         number = self.virtual_stages(num_stages, num_chunks).number
-        lengths = [0, *(one.kind.size for one in lists)]
+        lengths = [0, *(instructions.kind.size for instructions in lists)]
         return Program(
             indptr=np.cumsum(lengths, dtype=np.int64),
-            kind=np.concatenate([one.kind for one in lists]),
-            microbatch=np.concatenate([one.microbatch for one in lists]),
+            kind=np.concatenate([instructions.kind for instructions in lists]),
+            microbatch=np.concatenate(
+                [instructions.microbatch for instructions in lists]
+            ),
             virtual_stage=np.concatenate(
-                [number[stage, one.chunk] for stage, one in enumerate(lists)]
+                [
+                    number[stage, instructions.chunk]
+                    for stage, instructions in enumerate(lists)
+                ]
             ),
         )
 
@@ -455,9 +462,10 @@ class Schedule:
         if self.pairs_passes:
             parts = part if self.pairs_chunks else np.arange(part.size)
             lists = zip(
-                *(np.split(one, indptr[1:-1]) for one in (kind, parts)), strict=True
+                *(np.split(listed, indptr[1:-1]) for listed in (kind, parts)),
+                strict=True,
             )
-            written = np.concatenate([paired_kind(*one) for one in lists])
+            written = np.concatenate([paired_kind(*listed) for listed in lists])
         if first:
             number = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
             forward = np.flatnonzero(kind == FORWARD)
@@ -478,8 +486,8 @@ def _lay_out(
     """Return where a rule puts virtual stages, in arrays that nobody may change."""
     count = num_stages * num_chunks
     stage = np.array([stage_of(k, num_stages) for k in range(count)], dtype=np.int64)
-    held = [np.flatnonzero(stage == one) for one in range(num_stages)]
-    assert {one.size for one in held} == {num_chunks}, "as many for every stage"
+    held = [np.flatnonzero(stage == index) for index in range(num_stages)]
+    assert {index.size for index in held} == {num_chunks}, "as many for every stage"
     number = np.stack(held).astype(np.int64)
     chunk = np.empty(count, dtype=np.int64)
     chunk[number] = np.arange(num_chunks)

@@ -228,7 +228,7 @@ _SENT_FIELDS: Mapping[Sent, str] = MappingProxyType(
 
 
 def _zero_terms(stage: ZeroStage) -> ZeroTerms:
-    counted = Counter(_SENT_FIELDS[one] for one in stage.sent)
+    counted = Counter(_SENT_FIELDS[sent] for sent in stage.sent)
     return ZeroTerms(
         **{name: float(counted[name]) for name in _SENT_FIELDS.values()},
         shards_optimizer=float(OPTIMIZER in stage.sharded),

@@ -218,7 +218,7 @@ def _most_inside(
         recompute.alive_inside(table, works, chunk, splits_backward=splits)
         for chunk in stage.chunks
     )
-    return max(float(each.max()) for each in inside)
+    return max(float(shares.max()) for shares in inside)
 
 
 def _most_added(saved: tuple[float, ...], kept: tuple[float, ...]) -> float:
@@ -360,8 +360,8 @@ def memory_of_stage(
     reduces_once = LEDGER[stage.zero_stage].sharded == {OPTIMIZER}
     if workload.execution.frees_gradients and reduces_once and whole:
         shard = share.dense / group + share.expert / expert_group_size(plan)
-        each = workload.parameter_bytes.gradients
-        static = static._replace(gradients=each * (shard + whole))
+        gradient_bytes = workload.parameter_bytes.gradients
+        static = static._replace(gradients=gradient_bytes * (shard + whole))
     splits = SCHEDULES[plan.schedule].splits_backward
     activations = stage_activations(table, stage, splits_backward=splits)
     in_flight = _waiting_bytes if splits else _in_flight_bytes
@@ -429,7 +429,7 @@ def _largest_layer(
     workload: Workload, table: LayerTable, plan: Plan, index: int, largest: float
 ) -> tuple[float, float, float]:
     """Return weights, gradients and saved activations of the largest layer [byte]."""
-    stage, each = plan.stages[index], workload.parameter_bytes
+    stage, sizes = plan.stages[index], workload.parameter_bytes
     sharded = LEDGER[stage.zero_stage].sharded
     # The smaller group has the larger shards; a layer may be all experts.
     group = float(stage.sharding_group_size)
@@ -442,8 +442,8 @@ def _largest_layer(
             float(column[first : last + 1].max()) for first, last in stage.chunks
         )
     return (
-        each.weights * largest / (group if WEIGHTS in sharded else 1.0),
-        each.gradients * largest / (group if GRADIENTS in sharded else 1.0),
+        sizes.weights * largest / (group if WEIGHTS in sharded else 1.0),
+        sizes.gradients * largest / (group if GRADIENTS in sharded else 1.0),
         saved,
     )
 

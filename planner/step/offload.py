@@ -150,10 +150,10 @@ def pass_transfers(
     parameter_bytes
         Bytes per parameter.
     """
-    each = offload.weights * parameter_bytes.weights
-    weights = each * parameters.held(WEIGHTS, zero_stage)
-    each = offload.gradients * parameter_bytes.gradients
-    gradients = each * parameters.held(GRADIENTS, zero_stage)
+    weight_bytes = offload.weights * parameter_bytes.weights
+    weights = weight_bytes * parameters.held(WEIGHTS, zero_stage)
+    weight_bytes = offload.gradients * parameter_bytes.gradients
+    gradients = weight_bytes * parameters.held(GRADIENTS, zero_stage)
     activations = offload.activations * saved
     return StageTransfers(
         forward=PassTraffic(weights, activations),

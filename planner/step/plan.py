@@ -93,11 +93,11 @@ def parsed_ranges(texts: Sequence[Any]) -> list[range]:
     ranges: list[range] = []
     total = 0
     for position, text in enumerate(texts):
-        found = _RANGE.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
+        match = _RANGE.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
             raise _error("is not a range", position, text)
-        first = int(found[1])
-        last, step = int(found[2] or first), int(found[3] or 1)
+        first = int(match[1])
+        last, step = int(match[2] or first), int(match[3] or 1)
         if last < first or step < 1 or (last - first) % step:
             raise _error("is a range that does not reach its end", position, text)
         ranges.append(range(first, last + 1, step))

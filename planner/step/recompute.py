@@ -23,11 +23,11 @@ def repeated_layers(table: LayerTable, stage: Stage) -> FloatArray:
         return np.zeros(table.num_layers)
     if count is None:
         return np.ones(table.num_layers)
-    found = np.zeros(table.num_layers)
+    repeated = np.zeros(table.num_layers)
     for first, last in stage.chunks:
         blocks = first + np.flatnonzero(table.is_block[first : last + 1])
-        found[blocks[:count]] = 1.0
-    return found
+        repeated[blocks[:count]] = 1.0
+    return repeated
 
 
 def saved_bytes(table: LayerTable, stage: Stage) -> FloatArray:

@@ -79,7 +79,7 @@ def add_lanes(
     """
     num_flows = counts.shape[0]
     rows = np.zeros(num_flows + 1, np.int64)
-    found = np.empty(links.shape[0], np.int64)
+    firsts = np.empty(links.shape[0], np.int64)
     totals = np.empty(links.shape[0])
     total = np.zeros(num_links)
     lane, end = 0, 0
@@ -89,16 +89,16 @@ def add_lanes(
             weight = weights[n] if weights.shape[0] > 0 else 1.0
             for e in range(indptr[n], indptr[n + 1]):
                 if total[links[e]] == 0.0:
-                    found[end] = links[e]
+                    firsts[end] = links[e]
                     end += 1
                 total[links[e]] += weight
         lane += counts[f]
-        found[begin:end].sort()
+        firsts[begin:end].sort()
         for e in range(begin, end):
-            totals[e] = total[found[e]]
-            total[found[e]] = 0.0
+            totals[e] = total[firsts[e]]
+            total[firsts[e]] = 0.0
         rows[f + 1] = end
-    return rows, found[:end].copy(), totals[:end].copy()
+    return rows, firsts[:end].copy(), totals[:end].copy()
 
 
 @kernel
@@ -395,7 +395,7 @@ def _sets_alike(
     seen = _unset(item_class.size + 1)
     for row in range(row_class.size):
         other = first[row_class[row]]
-        common, own = 0, 0
+        common, alone = 0, 0
         for e in range(indptr[other], indptr[other + 1]):
             if seen[item_class[items[e]]] != 2 * row:
                 seen[item_class[items[e]]] = 2 * row
@@ -404,10 +404,10 @@ def _sets_alike(
             c = item_class[items[e]]
             if seen[c] == 2 * row:
                 seen[c] = 2 * row + 1
-                own += 1
+                alone += 1
             elif seen[c] != 2 * row + 1:
                 return False
-        if own != common:
+        if alone != common:
             return False
     return True
 

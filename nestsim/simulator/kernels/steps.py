@@ -377,7 +377,7 @@ def find_repeats(symbols: IntVector) -> IntArray:
     """
     size = symbols.shape[0]
     prefixes = np.zeros(size + 1, np.int64)
-    found = np.zeros((size // LEAST_REPEATS + 1, 3), np.int64)
+    repeats = np.zeros((size // LEAST_REPEATS + 1, 3), np.int64)
     num_found = 0
     todo = np.zeros((size + 2, 2), np.int64)
     todo[0, 1] = size
@@ -401,13 +401,13 @@ def find_repeats(symbols: IntVector) -> IntArray:
         ):
             begin -= 1
         if unit > 0 and end - begin >= LEAST_REPEATS * unit:
-            found[num_found, 0] = begin
-            found[num_found, 1] = end
-            found[num_found, 2] = unit
+            repeats[num_found, 0] = begin
+            repeats[num_found, 1] = end
+            repeats[num_found, 2] = unit
             num_found += 1
         else:
             begin, end = middle, middle
         todo[num_todo, 0], todo[num_todo, 1] = low, begin
         todo[num_todo + 1, 0], todo[num_todo + 1, 1] = end, high
         num_todo += 2
-    return found[:num_found]
+    return repeats[:num_found]
