@@ -16,11 +16,18 @@ from pathlib import Path
 
 from tests.mutants.mutating import AREAS, ROOT, Mutant, drawn_mutants
 
-PARTS = ("nestsim", "planner", "estimators", "topologies", "tests", "scenarios", "docs")
+CODE = ("nestsim", "planner", "estimators", "topologies")
+"""Packages that have mutants."""
+
+PARTS = (*CODE, "tests", "scenarios", "docs")
 """What a copy needs, beside the files at the top."""
 
 LONGEST = 600.0
-"""A folder of tests that takes longer has noticed: it hangs [s]."""
+"""Tests that take longer have noticed, if they do not without the mutant: they hang
+[s]."""
+
+ENDLESS = 300.0
+"""A single test that takes longer has noticed [s]."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +46,67 @@ class Verdict:
 
 
 @cache
-def _test_files() -> tuple[tuple[str, str], ...]:
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    return tuple(
-        (file.relative_to(ROOT).as_posix(), file.read_text("utf-8")) for file in files
+def _texts(*folders: str) -> dict[str, str]:
+    """Return the text of each Python file below folders, by its path."""
+    files = [file for name in folders for file in sorted((ROOT / name).rglob("*.py"))]
+    return {
+        file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in files
+    }
+
+
+def _naming(path: str, *folders: str) -> list[str]:
+    """Return the files below folders that import a module."""
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    package, _, stem = module.rpartition(".")
+    names = rf"(?:\([^)]*|[^(\n]*)\b{stem}\b"
+    word = re.compile(
+        rf"\b{re.escape(module)}\b|from {re.escape(package)} import {names}"
     )
+    texts = _texts(*folders)
+    return [file for file in texts if file != path and word.search(texts[file])]
 
 
+def _tests_naming(path: str, package: str) -> list[str]:
+    """Return the files of a package's tests that import a module."""
+    files = _naming(path, f"tests/{package}")
+    return [file for file in files if Path(file).name.startswith("test_")]
+
+
+def _beside(path: str) -> list[str]:
+    """Return the tests of the folder that mirrors a file's.
+
+    A folder below it is of code below the file's, if there is such a folder.
+    """
+    code = Path(path).parent
+    folder = "tests" / code
+    if len(folder.parts) == 2 or not (ROOT / folder).is_dir():
+        return []
+    files = sorted(ROOT.glob(f"{folder}/test_*.py"))
+    for child in sorted((ROOT / folder).iterdir()):
+        if child.is_dir() and not (ROOT / code / child.name).exists():
+            files += sorted(child.rglob("test_*.py"))
+    return [file.relative_to(ROOT).as_posix() for file in files]
+
+
+@cache
 def nearest_tests(path: str) -> list[str]:
-    """Return the folder of tests that mirrors a file's, or the files that name it."""
-    folder = Path("tests") / Path(path).parent
-    if len(folder.parts) > 2 and (ROOT / folder).is_dir():
-        return [folder.as_posix()]
-    module = path.removesuffix(".py").replace("/", ".")
-    for name in (module, module.rpartition(".")[0]):
-        word = re.compile(rf"\b{re.escape(name)}\b")
-        files = [file for file, text in _test_files() if word.search(text)]
-        if files:
-            return files
-    return [f"tests/{Path(path).parts[0]}"]
+    """Return the files of tests that are nearest to a file of code.
+
+    Those of the folder that mirrors its folder, after the ones among them that import
+    it. Where none does, after those elsewhere that import it; where no test does, after
+    those of the modules that import it.
+    """
+    beside, package = _beside(path), Path(path).parts[0]
+    tests = _tests_naming(path, package)
+    if near := [file for file in tests if file in beside]:
+        tests = near
+    elif not tests:
+        for reader in _naming(path, package):
+            if Path(reader).name != "__init__.py":
+                tests += _tests_naming(reader, package)
+    shared = os.path.commonpath
+    tests.sort(key=lambda file: -len(shared([file, f"tests/{path}"])))
+    return list(dict.fromkeys([*tests, *beside])) or [f"tests/{package}"]
 
 
 def judged(mutant: Mutant, copy: Path, tests: Sequence[str]) -> Verdict:
@@ -77,6 +126,8 @@ def _first_failure(copy: Path, tests: Sequence[str]) -> str:
     """Return the first test that fails; empty if all pass."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "--no-header"]
     command += ["-p", "no:randomly", "-o", f"cache_dir={copy / '.cache'}", *tests]
+    command += ["-o", f"faulthandler_timeout={ENDLESS}"]
+    command += ["-o", "faulthandler_exit_on_timeout=true"]
     environment = {
         **os.environ,
         "PYTHONPATH": str(copy),
@@ -100,6 +151,15 @@ def _first_failure(copy: Path, tests: Sequence[str]) -> str:
     return lines[0] if lines else f"exit {run.returncode}"
 
 
+def _check_without_mutant(copy: Path, verdict: Verdict) -> None:
+    """Refuse a verdict of tests that fail without any mutant."""
+    name = verdict.killed_by.partition("[")[0]
+    tests = [name] if name.startswith("tests/") else verdict.tests.split()
+    failure = _first_failure(copy, tests) if name else ""
+    if failure:
+        raise SystemExit(f"without any mutant, {failure} of {tests} fails")
+
+
 def verdicts(mutants: Sequence[Mutant], *, suite: bool) -> Iterator[Verdict]:
     """Yield what the nearest tests say of each mutant; then all tests, if asked."""
     with tempfile.TemporaryDirectory(prefix="nestsim-mutants-") as folder:
@@ -111,18 +171,14 @@ def verdicts(mutants: Sequence[Mutant], *, suite: bool) -> Iterator[Verdict]:
         for file in ROOT.iterdir():
             if file.is_file():
                 shutil.copy2(file, copy / file.name)
-        passing = set()
+        passing: set[str] = set()
         for mutant in mutants:
-            tests = nearest_tests(mutant.path)
-            if tuple(tests) not in passing:
-                failure = _first_failure(copy, tests)
-                if failure:
-                    message = f"without any mutant, {failure} of {tests} fails"
-                    raise SystemExit(message)
-                passing.add(tuple(tests))
-            verdict = judged(mutant, copy, tests)
+            verdict = judged(mutant, copy, nearest_tests(mutant.path))
             if suite and not verdict.killed_by:
                 verdict = judged(mutant, copy, ["tests"])
+            if verdict.killed_by not in passing:
+                _check_without_mutant(copy, verdict)
+                passing.add(verdict.killed_by)
             yield verdict
 
 

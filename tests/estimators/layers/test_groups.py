@@ -170,3 +170,11 @@ def test_own_tensor_ranks_for_experts_need_experts_and_sequence_parallelism() ->
     split = alone._replace(sequence_parallel=True)
     assert divisibility_problem(MIXTRAL.spec, split) is None
     assert "no experts" in (divisibility_problem(LLAMA.spec, split) or "")
+
+
+def test_experts_are_spread_over_ranks_or_folded_into_others() -> None:
+    assert not Degrees(tp=2, cp=2).spreads_experts
+    assert Degrees(ep=2).spreads_experts
+    folded = Degrees(tp=2, grouping=Grouping.of((2, 1, 1), etp=1))
+    assert folded.spreads_experts == folded.grouping.is_folded
+    assert (Degrees(tp=4).etp, folded.etp) == (4, 1)

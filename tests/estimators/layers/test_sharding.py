@@ -9,8 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.layers.sharding import layer_work, tied_parameters
-from estimators.layers.shares import divisibility_problem, padded_vocab_size
+from estimators.grouping import Grouping
+from estimators.layers.sharding import kept_tensors, layer_work, tied_parameters
+from estimators.layers.shares import (
+    divisibility_problem,
+    group_copies,
+    padded_vocab_size,
+)
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork
 from estimators.models.families import build_layers
 from estimators.models.library import load_model, model_names
@@ -631,3 +636,83 @@ def test_weight_gradients_are_half_the_backward_pass_of_products_with_a_weight(
         ):
             weighted = traced.operation == "linear"
             assert op.weight_flops == (op.backward_flops / 2 if weighted else 0.0)
+
+
+@given(splits())
+@settings(deadline=None)
+def test_products_read_both_factors_and_write_the_result(
+    split: tuple[LayerGraph, Degrees],
+) -> None:
+    graph, degrees = split
+    for kind in range(len(graph.layers)):
+        for done in layer_work(graph, kind, degrees, 2).operators:
+            if done.kind != "matmul":
+                continue
+            matrices = (done.m * done.k, done.k * done.n, done.m * done.n)
+            assert done.forward_bytes == sum(matrices) * done.batch * 2
+            assert done.forward_flops == 2.0 * done.m * done.n * done.k * done.batch
+            assert done.backward_bytes == 2 * done.forward_bytes
+            assert done.backward_flops == 2 * done.forward_flops
+
+
+@given(splits())
+@settings(deadline=None)
+def test_kept_tensors_are_shares_of_whole_ones(
+    split: tuple[LayerGraph, Degrees],
+) -> None:
+    graph, degrees = split
+    alone = Degrees()
+    for kind in range(len(graph.layers)):
+        saved = layer_work(graph, kind, degrees, 2).saved_bytes
+        whole = kept_tensors(graph, kind, alone, 2)
+        for mode, tensors in kept_tensors(graph, kind, degrees, 2).items():
+            sizes = [tensor.num_bytes for tensor in tensors]
+            assert sizes == sorted(sizes, reverse=True)
+            assert sum(sizes) == pytest.approx(saved[mode], rel=1e-12)
+            unsplit = {tensor.name: tensor for tensor in whole[mode]}
+            assert all(tensor.share == 1.0 for tensor in whole[mode])
+            if len(unsplit) < len(tensors) or graph.spec.num_moe_experts:
+                continue
+            for tensor in tensors:
+                expected = tensor.share * unsplit[tensor.name].num_bytes
+                expected *= degrees.micro_batch_size
+                assert tensor.num_bytes == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["p2p", "all_gather", "a2a"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("split", [False, True])
+def test_what_can_be_split_is_what_divides(
+    kind: str, causal: bool, split: bool
+) -> None:
+    spec = replace(
+        LLAMA,
+        hidden_size=96,
+        num_attention_heads=12,
+        num_query_groups=4,
+        kv_channels=8,
+        ffn_hidden_size=48,
+        sequence_length=48,
+        causal=causal,
+    )
+    for tp, cp in itertools.product(range(1, 9), range(1, 7)):
+        degrees = Degrees(
+            tp=tp,
+            cp=cp,
+            sequence_parallel=split,
+            grouping=Grouping(cp_comm_type=kind),
+        )
+        ranks = cp if kind == "a2a" else 1
+        heads, groups = 12 // tp, max(4 // tp, 1)
+        parts = cp * (tp if split else 1) * (2 if causal and cp > 1 else 1)
+        divides = (
+            12 % tp == 0
+            and (4 % tp == 0 or tp % 4 == 0)
+            and 48 % parts == 0
+            and heads % ranks == 0
+            and (groups % ranks == 0 or ranks % groups == 0)
+        )
+        problem = divisibility_problem(spec, degrees)
+        assert (problem is None) == divides, (tp, cp, problem)
+        if divides:
+            assert group_copies(spec, degrees) == max(ranks // groups, 1)

@@ -145,3 +145,28 @@ def test_what_ray_submits_is_a_launch() -> None:
     assert start.environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
     plan = read_megatron(source).tables["plan"]
     assert plan["pipeline_model_parallel_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "note"),
+    [
+        ("-e /dev/null", ""),
+        ("-d .", ""),
+        ("-f here.txt", ""),
+        ("-d folder", ""),
+        ("-d here.txt", "here.txt is not there"),
+        ("-f absent.txt", "absent.txt is not there"),
+        ("-f /etc/absent.txt", "/etc/absent.txt is there"),
+    ],
+)
+def test_what_is_asked_of_files_is_noted_unless_it_is_known(
+    tmp_path: Path, asked: str, note: str
+) -> None:
+    (tmp_path / "here.txt").touch()
+    (tmp_path / "folder").mkdir()
+    text = f"cd $(dirname $0)\n[ {asked} ] && A=1\ntorchrun train.py"
+    script = tmp_path / "train.sh"
+    script.write_text(text)
+    found = follow_script(text, {}, path=script)
+    notes = [line for line in found.assumptions if "which the script asks" in line]
+    assert [line.partition(",")[0] for line in notes] == ([note] if note else [])

@@ -18,7 +18,12 @@ from planner.frameworks.rules import (
 )
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
-from planner.search.replayed.space import MOST_SPARED, block_counts, layouts
+from planner.search.replayed.space import (
+    MOST_SPARED,
+    block_counts,
+    layouts,
+    spared_ends,
+)
 from tests import failures
 from tests.planner.search.test_launchable import chain, made
 
@@ -276,3 +281,13 @@ def test_the_last_virtual_stage_is_spared_a_block_for_each_layer_of_prediction(p
         assert block_counts(24, p, v, (EVEN,), trailing=trailing) == block_counts(
             24, p, v, (EVEN,)
         )
+
+
+@pytest.mark.parametrize("trailing", [0, 1, 3])
+def test_ends_spare_every_pair_of_numbers_the_smallest_in_all_first(trailing):
+    pairs = list(spared_ends(4, trailing=trailing))
+    firsts, lasts = range(MOST_SPARED + 1), range(MOST_SPARED + trailing + 1)
+    assert sorted(pairs) == [(first, last) for first in firsts for last in lasts]
+    totals = [first + last for first, last in pairs]
+    assert totals == sorted(totals)
+    assert list(spared_ends(1, trailing=trailing)) == [(0, 0)]

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from nestsim.running.store import (
+    APPLICATION_ID,
     SCHEMA_VERSION,
     Outcome,
     Store,
+    content_key,
     is_part_of_store,
     is_store,
+    plain_json,
     remove_store,
 )
 from topologies.errors import InputError
@@ -247,3 +250,135 @@ def test_a_store_that_lost_a_part_can_be_begun_anew(path: Path, statement: str) 
     ):
         store.seconds()
     assert "--restart" in caught.value.hint
+
+
+HEADER = b"SQLite format 3\0"
+"""How each database begins."""
+
+
+@pytest.mark.parametrize(("place", "size"), [(68, 100), (69, 100), (68, 99), (68, 101)])
+def test_a_store_is_known_by_its_header(path: Path, place: int, size: int) -> None:
+    mark = APPLICATION_ID.to_bytes(4, "big")
+    head = HEADER.ljust(place, b"\0") + mark
+    path.write_bytes(head.ljust(size, b"\0"))
+    assert is_store(path) == (place == 68 and size >= 100)
+    path.write_bytes(b"?" + head.ljust(size, b"\0")[1:])
+    assert not is_store(path)
+    path.write_bytes(b"")
+    assert is_store(path)
+
+
+def changed(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+OURS = f"PRAGMA application_id = {APPLICATION_ID}"
+VERSION = f"PRAGMA user_version = {SCHEMA_VERSION}"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (OURS, "CREATE TABLE notes (text TEXT)"),
+        (OURS, VERSION),
+        (OURS, VERSION, "CREATE TABLE notes (text TEXT)"),
+        (OURS, f"PRAGMA user_version = {SCHEMA_VERSION - 1}"),
+    ],
+)
+def test_tables_are_made_in_an_empty_store_alone(
+    path: Path, statements: tuple[str, ...]
+) -> None:
+    changed(path, *statements)
+    content = path.read_bytes()
+    with pytest.raises(InputError, match="is not a store that nestsim can take up"):
+        Store(path, FACTS)
+    assert path.read_bytes() == content
+
+
+def test_tables_are_made_in_a_store_that_is_not_begun(path: Path) -> None:
+    changed(path, OURS)
+    with Store(path, FACTS) as store:
+        store.record(outcome(0), 0.5)
+        assert store.keys() == {0: "key 0"}
+
+
+@pytest.mark.parametrize(
+    "tables", [("facts", "points"), ("facts", "points", "durations", "more")]
+)
+def test_stores_without_a_mark_are_known_by_all_their_tables(
+    path: Path, tables: tuple[str, ...]
+) -> None:
+    changed(path, VERSION, *(f"CREATE TABLE {name} (x TEXT)" for name in tables))
+    assert is_store(path) == (len(tables) > 2)
+    for other in (SCHEMA_VERSION + 1, SCHEMA_VERSION + 2**24, SCHEMA_VERSION * 256):
+        changed(path, f"PRAGMA user_version = {other}")
+        assert not is_store(path)
+
+
+@pytest.mark.parametrize("column", ["key", "point", "row"])
+def test_each_changed_cell_is_noticed(path: Path, column: str) -> None:
+    for value in ("x'ff00'", "'{}'"):
+        with Store(path, FACTS, restart=True) as store:
+            for number in range(3):
+                store.record(outcome(number), 0.5)
+        changed(path, f"UPDATE points SET {column} = {value} WHERE number = 1")
+        with pytest.raises(InputError, match="not a store") as caught:
+            Store(path, FACTS)
+        assert "--restart" in caught.value.hint
+
+
+def test_one_changed_duration_is_noticed(path: Path) -> None:
+    with Store(path, FACTS) as store:
+        for number in range(3):
+            store.record(outcome(number), 0.5)
+    changed(path, "UPDATE durations SET seconds = x'ff' WHERE number = 1")
+    with Store(path, FACTS) as store, pytest.raises(InputError, match="not a store"):
+        store.seconds()
+
+
+def test_one_fact_that_is_no_text_is_noticed(path: Path) -> None:
+    Store(path, FACTS).close()
+    changed(path, "UPDATE facts SET value = x'61' WHERE name = 'scenario'")
+    with pytest.raises(InputError, match="not a store") as caught:
+        Store(path, FACTS)
+    assert "facts as they were recorded" in str(caught.value)
+
+
+def test_facts_that_are_missing_or_new_are_named(path: Path) -> None:
+    Store(path, FACTS).close()
+    with pytest.raises(InputError, match="belongs to another sweep") as caught:
+        Store(path, {"scenario": "abc", "zone": "1"})
+    assert caught.value.problem.endswith("other version of nestsim, zone")
+
+
+def test_a_link_among_what_lies_beside_is_enough_to_refuse(path: Path) -> None:
+    Store(path, FACTS).close()
+    for suffix in ("-journal", "-wal", "-shm"):
+        link = path.with_name(path.name + suffix)
+        link.symlink_to(path.with_name("elsewhere"))
+        with pytest.raises(InputError, match="is not a store"):
+            Store(path, FACTS)
+        assert not is_part_of_store(link)
+        link.unlink()
+
+
+def test_what_is_part_of_a_store_has_its_name_and_its_mark(path: Path) -> None:
+    Store(path, FACTS).close()
+    other = path.with_suffix(".db")
+    other.write_bytes(path.read_bytes())
+    assert is_store(other)
+    assert not is_part_of_store(other)
+    foreign = path.with_name("foreign.sqlite")
+    changed(foreign, "CREATE TABLE notes (text TEXT)")
+    assert not is_part_of_store(foreign)
+
+
+def test_keys_and_json_do_not_depend_on_order_but_on_content() -> None:
+    assert content_key({"a": 1, "b": 2}) == content_key({"b": 2, "a": 1})
+    assert content_key({"a": 1}) != content_key({"a": 2})
+    assert plain_json({"b": "é", "a": [1, 2]}) == '{"b":"é","a":[1,2]}'
+    with pytest.raises(ValueError, match="JSON"):
+        plain_json(float("inf"))
