@@ -2,6 +2,7 @@
 
 from itertools import pairwise, product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
