@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
+TESTS  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
-.PHONY: help demo test lint unit wide docs fuzz regret mutants frameworks benchmark bench-planner \
+.PHONY: help demo test test-rest test-all lint unit wide docs fuzz regret mutants frameworks benchmark bench-planner \
 	bench-simulator validate refit \
 	paper paper-all paper-page tables published slow clean
 .DEFAULT_GOAL := help
@@ -28,17 +29,22 @@ demo: $(STAMP)  ## set up .venv and run the main scenario
 test: $(STAMP)  ## set up .venv and pass lint, types, import contracts and tests
 	$(MAKE) --jobs=2 lint unit
 
+test-rest: $(STAMP)  ## the costly tests: processes, browser, Dask, site, random inputs
+	$(TESTS) -m "costly and not slow and not benchmark"
+
+test-all: test test-rest  ## all tests
+
 lint: $(STAMP)  ## formatting, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(STAMP)  ## the tests, on all cores
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
+unit: $(STAMP)  ## the tests but the costly ones, on all cores
+	$(TESTS) -m "not costly and not slow and not benchmark"
 
 wide: $(STAMP)  ## the tests with other examples of each property, and more: tens of minutes
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --hypothesis-profile wide
+	$(TESTS) --hypothesis-profile wide
 
 # The tests build it, too; MkDocs speaks of its own future otherwise.
 docs: $(STAMP)  ## the documentation as a site in results/site, warnings as errors

@@ -4,8 +4,11 @@ The one place of the rule by which frameworks spread experts over ranks. ``tp``,
 ``ep`` and ``etp`` are tensor-, context-, expert- and expert-tensor-parallel size.
 """
 
+from dataclasses import dataclass
 from math import lcm
-from typing import NamedTuple, TypedDict
+from typing import Annotated, NamedTuple, TypedDict
+
+from topologies.settings import Count, Examples, Listed, NameChoice, Spec
 
 CP_COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
 """How the ranks of a context-parallel group share attention, Megatron's names: keys and
@@ -115,3 +118,48 @@ class GroupSettings(TypedDict):
 
 PLAIN_GROUPING = Grouping()
 """A ring, and experts split as the other layers are."""
+
+
+CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
+"""One of `CP_COMM_TYPES`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelDegrees(Spec):
+    """How many devices share what, under Megatron's names, but for replicas."""
+
+    tensor_model_parallel_size: Annotated[Count, Examples(8)] = 1
+    """Devices that share each layer's matrices."""
+
+    pipeline_model_parallel_size: Annotated[Count, Examples(16)] = 1
+    """Stages of the pipeline."""
+
+    context_parallel_size: Annotated[Count, Examples(2)] = 1
+    """Devices that share each sequence; more than 1 needs flash attention."""
+
+    expert_model_parallel_size: Annotated[Count, Examples(8)] = 1
+    """Devices that share the experts of each mixture-of-experts layer: neighbours
+    among all ranks of a stage, with "megatron-lm" and "maxtext" among its
+    data-parallel ranks."""
+
+    expert_tensor_parallel_size: Annotated[Count | None, Examples(1)] = None
+    """Devices that share each expert's matrices. Left out, as many as share those of
+    other layers. Fewer let experts be spread over tensor- and context-parallel ranks,
+    too; this needs sequence parallelism."""
+
+    cp_comm_type: Annotated[CpCommType, Examples("a2a")] = "p2p"
+    """How devices that share a sequence share attention, Megatron's names: "p2p" (keys
+    and values go round a ring), "all_gather" (they are gathered), "a2a" (Ulysses: heads
+    are exchanged for tokens) or "a2a+p2p" (heads among some ranks, a ring of those)."""
+
+    hierarchical_context_parallel_sizes: Annotated[
+        Annotated[tuple[Count, ...], Listed(2, 2)] | None, Examples([2, 4])
+    ] = None
+    """With "a2a+p2p": ranks that exchange heads, and ranks of each ring; their product
+    is `context_parallel_size`."""
+
+    sequence_parallel: Annotated[bool, Examples(True, default=None)] = False
+    """Megatron's sequence parallelism, where the tensor-parallel size exceeds 1: norms,
+    dropouts and residuals are split over the tensor-parallel group along the sequence
+    (Korthikanti et al., 2022). Left out, as `software.preset` has it; off with
+    "ideal"."""

@@ -45,13 +45,13 @@ References
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
 from annotated_types import Ge, Le
 
-from estimators.grouping import CP_COMM_TYPES, Grouping
+from estimators.grouping import CP_COMM_TYPES, Grouping, ParallelDegrees
 from topologies.errors import InputError
 from topologies.settings import Derived, Examples, NameChoice, Spec
 
@@ -498,52 +498,31 @@ def expert_data_size(sizes: Sizes, grouping: Grouping) -> int:
     return tp * cp * dp // (ep * (grouping.etp or tp))
 
 
+_DEGREES = (
+    *("tensor_model_parallel", "pipeline_model_parallel", "data_parallel"),
+    *("context_parallel", "expert_model_parallel"),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelismConfig:
+class ParallelismConfig(ParallelDegrees):
     """Parallel degrees of one training job."""
-
-    tensor_model_parallel_size: int = 1
-    """Devices that share each layer's matrices."""
-
-    pipeline_model_parallel_size: int = 1
-    """Pipeline stages."""
 
     data_parallel_size: int = 1
     """Replicas of the pipeline, each with its own part of the batch."""
-
-    context_parallel_size: int = 1
-    """Devices that share each sequence."""
-
-    expert_model_parallel_size: int = 1
-    """Devices that share the experts of a mixture-of-experts layer."""
-
-    expert_tensor_parallel_size: int | None = None
-    """Devices that share each expert's matrices; None for as many as share those of
-    other layers. Any other number lets the experts of a stage be spread over all its
-    ranks, tensor- and context-parallel ones included."""
 
     experts_within_data: bool = False
     """Whether experts that are split as other layers are spread over data-parallel
     ranks alone, as `estimators.software.Software` has it; else over all ranks of a
     stage."""
 
-    cp_comm_type: str = "p2p"
-    """How the ranks that share a sequence share attention, one of `CP_COMM_TYPES`."""
-
-    hierarchical_context_parallel_sizes: tuple[int, ...] | None = None
-    """Under ``"a2a+p2p"``: ranks that exchange heads, and ranks of each ring."""
-
-    sequence_parallel: bool = False
-    """Whether norms, dropouts and residuals are split over the tensor-parallel group
-    along the sequence (Korthikanti et al., 2022)."""
-
     def __post_init__(self) -> None:
-        for field in fields(self):
-            size = getattr(self, field.name)
-            if field.type is int and not size >= 1:
+        for name in (f"{what}_size" for what in _DEGREES):
+            size = getattr(self, name)
+            if not size >= 1:
                 raise InputError(
                     "must be at least 1",
-                    where=field.name,
+                    where=name,
                     got=size,
                     expected="a positive whole number, e.g. 8",
                 )

@@ -35,17 +35,17 @@ if TYPE_CHECKING:
         run,
         simulate,
     )
-    from nestsim.features.run.launch import (
-        ExportReport,
-        ImportReport,
-        export,
-        import_launch,
-    )
     from nestsim.features.run.pages import ReportPage, report_page
     from nestsim.features.stress.command import StressReport, stress
     from nestsim.features.sweep.command import SweepReport, sweep
     from nestsim.features.sweep.executors.dask import DaskWorkers
     from nestsim.features.validation.command import ValidateReport, validate
+    from nestsim.launch.command import (
+        ExportReport,
+        ImportReport,
+        export,
+        import_launch,
+    )
     from nestsim.scenario.load import Scenario, load_scenario
     from planner.step.plan import Plan
     from topologies.errors import InputError
@@ -95,7 +95,7 @@ __all__ = [
 
 _NAMES = MappingProxyType(
     {
-        "nestsim.features.run.launch": "ExportReport ImportReport export import_launch",
+        "nestsim.launch.command": "ExportReport ImportReport export import_launch",
         "nestsim.commands.report": "FolderReport Report",
         "nestsim.features.run.command": (
             "ExplainReport JobReport PlanReport explain plan run simulate"

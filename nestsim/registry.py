@@ -26,7 +26,7 @@ them."""
 MODULES = (
     "nestsim.features.run.command",
     *(f"nestsim.features.{feature}.command" for feature in FEATURES),
-    "nestsim.features.run.launch",
+    "nestsim.launch.command",
     "nestsim.features.run.pages",
     "nestsim.cli.topology",
     "nestsim.cli.catalog",

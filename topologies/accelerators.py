@@ -22,73 +22,29 @@ References
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import tomli
+from annotated_types import MinLen
 
 from topologies.errors import InputError
+from topologies.settings import (
+    Bandwidth,
+    Count,
+    Derived,
+    Examples,
+    NameChoice,
+    Power,
+    Rate,
+    Size,
+    Spec,
+    Text,
+)
 from topologies.units import parse_quantity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
-    """One device, as its vendor describes it."""
-
-    name: str
-    """Catalogue name, e.g. ``"h100-sxm"``."""
-
-    vendor: str
-    """Name of the company that makes the device."""
-
-    peak_flops: Mapping[str, float]
-    """Number format (``"bf16"``, ``"fp16"``, ``"tf32"``, ``"fp32"``, ``"fp8"``,
-    ``"mxfp8"``, ``"nvfp4"``) -> dense matrix rate [FLOP/s]."""
-
-    memory_bytes: float
-    """Size of the device memory [byte]."""
-
-    memory_bandwidth: float
-    """Bandwidth of the device memory [byte/s]."""
-
-    num_compute_units: int
-    """Number of compute units: streaming multiprocessors of a GPU, matrix units of a
-    TPU."""
-
-    vector_engine: bool = False
-    """Whether elementwise work has an engine of its own that runs beside the matrix
-    units, as on a TPU."""
-
-    interconnect_bandwidth: float
-    """Bandwidth into the scale-up network (NVLink, ICI, PCIe), one direction, all ports
-    of one device together [byte/s]."""
-
-    tdp: float | None = None
-    """Thermal design power: what the vendor says that one device draws at most; None
-    if it does not say [W]."""
-
-    measured_as: str = ""
-    """Device of the catalogue whose measured constants hold, where there are no
-    measurements of this one: what products, kernels and collectives reach of the rates
-    above. Empty for its own."""
-
-    like: str = ""
-    """Device of the catalogue that a user's device is like; empty for none."""
-
-    overrides: tuple[str, ...] = ()
-    """Fields in which a user's device differs from the one that it is like."""
-
-    sources: Mapping[str, str]
-    """Field name -> where its value was published."""
-
-    @property
-    def constants_name(self) -> str:
-        """Name by which measured constants are looked up."""
-        return self.measured_as or self.name
-
 
 _CATALOG = resources.files("topologies") / "catalog"
 _SUFFIX = ".toml"
@@ -100,6 +56,82 @@ def accelerator_names() -> tuple[str, ...]:
     return tuple(
         sorted(name.removesuffix(_SUFFIX) for name in files if name.endswith(_SUFFIX))
     )
+
+
+RATE_FORMATS = (
+    *("fp64", "fp32", "tf32", "bf16", "fp16"),
+    *("fp8", "mxfp8", "int8", "fp4", "nvfp4"),
+)
+"""Number formats in which a device may have a rate of matrix products."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator(Spec):
+    """A device as its vendor describes it, or one like a device of the catalogue.
+
+    With `like`, what is left out is as there; without, all must be given but for what
+    has a default.
+    """
+
+    like: Annotated[
+        Text, NameChoice(accelerator_names()), Examples("h100-sxm", default=None)
+    ] = ""
+    """Device of the catalogue, as `nestsim accelerators` lists them, that this one is
+    like. What products and collectives reach of rates, and the usual server, are that
+    device's, too. Left out, this device is like no other."""
+
+    name: Annotated[Text, Examples("my-accelerator")]
+    """Name of the device, by which reports call it. Left out, `like`."""
+
+    vendor: Annotated[Text, Examples("NVIDIA")] = "unknown"
+    """Who makes the device."""
+
+    peak_flops: Annotated[
+        Mapping[Annotated[str, NameChoice(RATE_FORMATS)], Rate],
+        MinLen(1),
+        Examples({"bf16": "989 TFLOP/s"}),
+    ]
+    """Dense rate of matrix products for each number format; with `like`, for those that
+    differ [FLOP/s]."""
+
+    memory_bytes: Size
+    """Memory of one device [byte]."""
+
+    memory_bandwidth: Bandwidth
+    """Bandwidth of the device's memory [byte/s]."""
+
+    num_compute_units: Annotated[Count, Examples(132)]
+    """Streaming multiprocessors of a GPU, matrix units of a TPU."""
+
+    vector_engine: bool = False
+    """Whether elementwise work has an engine of its own that runs beside the matrix
+    units, as on a TPU."""
+
+    interconnect_bandwidth: Bandwidth
+    """Bandwidth of all scale-up ports (NVLink, ICI, PCIe) of one device together, in
+    one direction [byte/s]."""
+
+    tdp: Annotated[Power | None, Examples("700 W")] = None
+    """Thermal design power of one device, for [cost] [W]."""
+
+    measured_as: Annotated[str, Derived()] = ""
+    """Device of the catalogue whose measured constants hold, where there are no
+    measurements of this one: what products, kernels and collectives reach of the rates
+    above. Empty for its own."""
+
+    overrides: Annotated[tuple[str, ...], Derived()] = ()
+    """Fields in which a user's device differs from the one that it is like."""
+
+    sources: Annotated[
+        Mapping[Text, Text],
+        Examples({"memory_bytes": "data sheet, page 2"}, default={}),
+    ] = field(default_factory=dict)
+    """Where each value was published; for the reader alone."""
+
+    @property
+    def constants_name(self) -> str:
+        """Name by which measured constants are looked up."""
+        return self.measured_as or self.name
 
 
 @cache
@@ -120,11 +152,11 @@ def load_accelerator(name: str) -> Accelerator:
             expected="one of " + ", ".join(names),
             hint=f'did you mean "{close[0]}"?' if close else "",
         )
-    return _from_table(name, _catalog_table(name))
+    return _from_table(name, catalogue_table(name))
 
 
 @cache
-def _catalog_table(name: str) -> dict[str, Any]:
+def catalogue_table(name: str) -> dict[str, Any]:
     """Return an accelerator's table, which nobody changes."""
     return tomli.loads((_CATALOG / f"{name}{_SUFFIX}").read_text(encoding="utf-8"))
 
@@ -223,7 +255,7 @@ def usual_host(accelerator: str, link: str | None = None) -> Host:
         A name of `HOST_LINKS` in place of the usual one.
     """
     known = accelerator in accelerator_names()
-    table = _catalog_table(accelerator) if known else {}
+    table = catalogue_table(accelerator) if known else {}
     host = table.get("host", _UNKNOWN)
     return Host(
         **HOST_LINKS[link or host["link"]],

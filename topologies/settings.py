@@ -55,13 +55,13 @@ class Spec:
         for field in table["schema"]["fields"]:
             if field["schema"].get("schema", {}).get("type") == "any":  # `Derived`
                 field["init"] = False
-        base = cls.__mro__[1]
-        if is_dataclass(base):  # whose docstrings are not those of the class
+        words: Schema = {}  # docstrings of a base are not those of the class
+        for base in filter(is_dataclass, cls.__bases__):
             whole = handler.resolve_ref_schema(handler.generate_schema(base))
-            words = {field["name"]: field for field in whole["schema"]["fields"]}
-            for field in table["schema"]["fields"]:
-                if field["name"] not in cls.__annotations__:
-                    field["metadata"] = words[field["name"]]["metadata"]
+            words |= {field["name"]: field for field in whole["schema"]["fields"]}
+        for field in table["schema"]["fields"]:
+            if field["name"] in words.keys() - cls.__annotations__.keys():
+                field["metadata"] = words[field["name"]]["metadata"]
         return schema
 
     @classmethod
@@ -169,7 +169,7 @@ class Examples:
         or follows from other settings.
     """
 
-    def __init__(self, *examples: object, default: str | None = "") -> None:
+    def __init__(self, *examples: object, default: object = "") -> None:
         self.examples, self.default = examples, default
 
     def __get_pydantic_json_schema__(self, schema: Schema, handler: Handler) -> Schema:

@@ -25,11 +25,11 @@ that would, and that the modules here cannot express, are refused.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
 
 from estimators.models.config_keys import COMPUTED, ConfigFile, read_config
 from estimators.models.library import build_spec, read_tables, resolve_table
@@ -39,9 +39,7 @@ from topologies.errors import InputError, located
 from topologies.input_file import file_in
 from topologies.notices import notices
 
-_KINDS: Mapping[str, Any] = MappingProxyType(
-    {field.name: field.type for field in fields(TransformerSpec)}
-)
+_KINDS: Mapping[str, Any] = MappingProxyType(get_type_hints(TransformerSpec))
 _TRUTHS = frozenset({"true", "false"})
 
 

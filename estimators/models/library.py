@@ -105,7 +105,7 @@ _EXAMPLES = 'a number, a list, or "[0]*3+[1]*58"'
 
 
 @cache
-def _family_words() -> Mapping[str, Mapping[str, Any]]:
+def family_words() -> Mapping[str, Mapping[str, Any]]:
     """Return what published models of each family have."""
     tables = read_tables("families.toml")
     return {family: resolve_table(tables, family) for family in tables}
@@ -126,7 +126,7 @@ def build_spec(words: Mapping[str, Any]) -> TransformerSpec:
         If a value is not possible, or words do not go together. The message names the
         word.
     """
-    given = {**_family_words()[words["family"]], **words}
+    given = {**family_words()[words["family"]], **words}
     if given["family"] == "vit":
         patches = given["image_size"] // given["patch_size"]
         given.setdefault("sequence_length", patches**2 + 1)

@@ -4,16 +4,19 @@ What each check says is data (``checks.toml``); here is when.
 """
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, get_args
 
 import tomli
+from annotated_types import Ge, Le, Lt
 
 from topologies.errors import InputError
+from topologies.settings import Examples, NameChoice
 
 MODULE_FAMILY = "module"
 """Family of a user's own module, which is traced and not built."""
@@ -35,6 +38,14 @@ MAX_VOCABULARY = 1_000_000_000
 
 MAX_DEPTHS = 16
 """Most layers of multi-token prediction."""
+
+NumLayers = Annotated[int, Ge(1), Le(MAX_LAYERS)]
+Width = Annotated[int, Ge(1), Le(MAX_WIDTH)]
+Inner = Annotated[int, Ge(1), Le(MAX_INNER)]
+SequenceLength = Annotated[int, Ge(1), Le(MAX_SEQUENCE)]
+Vocabulary = Annotated[int, Ge(1), Le(MAX_VOCABULARY)]
+Depths = Annotated[int, Ge(0), Le(MAX_DEPTHS)]
+Probability = Annotated[float, Ge(0), Lt(1)]
 
 CONVOLUTION_WIDTH = 4
 """Tokens that the convolution of a Mamba-2 layer reaches (Dao and Gu, 2024)."""
@@ -126,39 +137,61 @@ def _check_elements(spec: Any, made: Mapping[str, int]) -> None:
 def check_values(spec: Any) -> None:
     """Refuse the first field of an architecture that is wrong by itself.
 
+    What a field may be is what its annotation says, and its default.
+
     Raises
     ------
     InputError
         With the field's name, what it has and what is expected.
     """
-    choices, bounds = _words()["choices"], _words()["bounds"]
     for field in fields(spec):
-        name, value = field.name, getattr(spec, field.name)
-        if field.type is int:
-            _check_integer(spec, name, 0 if field.default == 0 else 1)
-        elif field.type is bool and not isinstance(value, bool):
-            raise _wrong(spec, name, "must be true or false", "true or false", value)
-        elif name in bounds:
-            least, most, expected = bounds[name]
-            if not (_is_number(value) and least <= value <= most):
-                problem = "must be a number between its bounds"
-                raise _wrong(spec, name, problem, expected, value)
-        elif field.type is float and not (_is_number(value) and 0 <= value < 1):
-            expected = "0 up to but without 1, e.g. 0.1"
-            raise _wrong(spec, name, "must be a probability below 1", expected, value)
-        elif name in choices and value not in choices[name]:
-            expected = " or ".join(f'"{choice}"' for choice in choices[name])
-            raise _wrong(spec, name, "not one of the choices", expected, value)
+        kind, *marks = get_args(field.type)
+        value, default = getattr(spec, field.name), field.default
+        if type(value) is type(default) and value == default:
+            continue
+        if kind is bool and not isinstance(value, bool):
+            expected = "true or false"
+            raise _wrong(spec, field.name, "must be true or false", expected, value)
+        if kind is int:
+            _check_integer(spec, field.name, marks, 0 if default == 0 else 1)
+        if kind is float:
+            _check_number(spec, field.name, marks)
+        for mark in marks:
+            if isinstance(mark, NameChoice) and value not in mark.names:
+                expected = " or ".join(f'"{name}"' for name in mark.names)
+                problem = "not one of the choices"
+                raise _wrong(spec, field.name, problem, expected, value)
 
 
-def _is_number(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(float(value))
+def _bounds(marks: Sequence[object]) -> dict[str, float]:
+    """Return bounds that marks set, ``"ge"``, ``"gt"``, ``"le"`` and ``"lt"``."""
+    names = ("ge", "gt", "le", "lt")
+    return {n: getattr(mark, n) for mark in marks for n in names if hasattr(mark, n)}
 
 
-def _check_integer(spec: Any, name: str, lowest: int) -> None:
-    value, words = getattr(spec, name), _words()
-    most = globals()[words["largest"].get(name, "MAX_WIDTH")]
+def _example(marks: Sequence[object]) -> object:
+    """Return the first example that marks have, else 8."""
+    given = (mark.examples for mark in marks if isinstance(mark, Examples))
+    return next((examples[0] for examples in given if examples), 8)
+
+
+def _check_number(spec: Any, name: str, marks: Sequence[object]) -> None:
+    value, bounds = getattr(spec, name), _bounds(marks)
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    if (
+        known
+        and math.isfinite(float(value))
+        and all(getattr(operator, kind)(value, bound) for kind, bound in bounds.items())
+    ):
+        return
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    limits = " and ".join(f"{words[kind]} {bounds[kind]:g}" for kind in bounds)
+    problem = f"must be a number {limits}"
+    raise _wrong(spec, name, problem, f"{limits}, e.g. {_example(marks)}", value)
+
+
+def _check_integer(spec: Any, name: str, marks: Sequence[object], lowest: int) -> None:
+    value, most = getattr(spec, name), int(_bounds(marks)["le"])
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         what = "0 for the default, or 1, 2, ..." if lowest == 0 else "1, 2, ..."
         if any(name in table["names"] for table in _zero_tables()):
@@ -166,9 +199,7 @@ def _check_integer(spec: Any, name: str, lowest: int) -> None:
         problem = f"must be a whole number of at least {lowest}"
         raise _wrong(spec, name, problem, f"{what}, at most {most:,}", value)
     if value > most:
-        expected = (
-            f"a whole number up to {most:,}, e.g. {words['examples'].get(name, 8)}"
-        )
+        expected = f"a whole number up to {most:,}, e.g. {_example(marks)}"
         raise _wrong(spec, name, f"must be at most {most:,}", expected)
 
 

@@ -5,15 +5,26 @@ Nothing here knows torch: the modules are built from a `TransformerSpec` elsewhe
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
 
 from estimators.models.limits import (
     MAMBA_SIZES,
+    Depths,
+    Inner,
+    NumLayers,
+    Probability,
+    SequenceLength,
+    Vocabulary,
+    Width,
     check_latent,
     check_together,
     check_values,
     require_divides,
 )
 from topologies.errors import InputError
+from topologies.settings import Derived, Examples, NameChoice, Spec
 
 DENSE_BLOCK = "attention+dense"
 """Kind of a block with attention and a feed-forward layer that all tokens use."""
@@ -28,243 +39,269 @@ FIRST_DECODER_BLOCK, DECODER_BLOCK = "first decoder", "decoder"
 """Kinds of the blocks of a decoder that reads what an encoder made."""
 
 
+FAMILIES = ("gpt", "llama", "mixtral", "mamba", "bert", "t5", "vit", "module")
+"""Families of models; the last one is that of users' own modules."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerSpec:
+class TransformerSpec(Spec):
     """One model and the length of the sequences that it is trained on.
 
-    Sizes left at 0 take Megatron's default, given with each field; reading them back
-    gives the resolved value.
+    Sizes left at 0 are left out: they take Megatron's default, given with each field,
+    and reading them back gives the resolved value. What a family decides in files
+    (``families.toml``) has GPT's value here.
     """
 
-    family: str
-    """``"gpt"``, ``"llama"``, ``"mixtral"``, ``"mamba"``, ``"bert"``, ``"t5"`` or
-    ``"vit"``: which modules are built. Mistral is a ``"llama"``, GPT-NeoX a ``"gpt"``,
-    a hybrid of Mamba-2 and attention a ``"mamba"``. ``"module"`` is a user's own one,
-    of which the other fields say what was found by tracing it."""
+    family: Annotated[str, NameChoice(FAMILIES)]
+    """Family of the model, which decides which modules it is built of. Mistral is a
+    "llama", GPT-NeoX a "gpt", a hybrid of Mamba-2 and attention a "mamba". A "module"
+    is a user's own one, of which the other fields say what tracing it showed."""
 
-    num_layers: int
-    """Number of transformer blocks, those of an encoder and a decoder together."""
+    num_layers: Annotated[NumLayers, Examples(32)]
+    """Transformer blocks of the model, those of an encoder and a decoder together."""
 
-    hidden_size: int
+    hidden_size: Annotated[Width, Examples(4096)]
     """Width of the hidden states."""
 
-    num_attention_heads: int
+    num_attention_heads: Annotated[Width, Examples(32)]
     """Query heads of each attention layer."""
 
-    vocab_size: int
+    vocab_size: Annotated[Vocabulary, Examples(32000)]
     """Entries of the word embedding, unpadded; classes of a vision transformer."""
 
-    sequence_length: int
-    """Tokens per sequence: of the encoder, where there are two; patches of an image
-    and its class token."""
+    sequence_length: Annotated[SequenceLength, Examples(4096)]
+    """Tokens of a training sequence: of the encoder, where there are two; patches of an
+    image and its class token."""
 
-    decoder_sequence_length: int = 0
-    """Tokens per sequence of a decoder that reads what an encoder made; by default
+    decoder_sequence_length: Annotated[SequenceLength, Derived()] = 0
+    """Tokens of a sequence of a decoder that reads what an encoder made; by default
     `sequence_length`, 0 without such a decoder."""
 
-    block_pattern: tuple[str, ...] = ()
+    block_pattern: Annotated[tuple[str, ...], Derived()] = ()
     """Kind of each block in turn, where they are not all alike: its mixer and its
     feed-forward layer, keys of `estimators.models.families.MIXERS` and
     `FEED_FORWARDS`, joined by ``"+"``; either may be missing. Those of encoder and
     decoder are `encoder_decoder_pattern`."""
 
-    ffn_hidden_size: int = 0
-    """Inner width of the feed-forward layer, of one of the two halves if it is gated;
-    by default four times `hidden_size`."""
+    ffn_hidden_size: Annotated[Inner, Examples(11008, default=None)] = 0
+    """Inner width of the feed-forward layer, of one of the two halves if it is gated.
+    Left out, four times `hidden_size`."""
 
-    num_query_groups: int = 0
-    """Key and value heads of each attention layer; by default as many as query
-    heads."""
+    num_query_groups: Annotated[Width, Examples(8, default=None)] = 0
+    """Key and value heads of each attention layer. Left out, as many as query heads."""
 
-    kv_channels: int = 0
-    """Width of one attention head; by default `hidden_size` over
+    kv_channels: Annotated[Width, Examples(128, default=None)] = 0
+    """Width of one attention head. Left out, `hidden_size` over
     `num_attention_heads`."""
 
-    max_position_embeddings: int = 0
-    """Rows of a learned position embedding; by default `sequence_length`. Rotary
-    embeddings have no rows, and no limit here."""
+    max_position_embeddings: Annotated[SequenceLength, Examples(4096, default=None)] = 0
+    """Rows of a learned position embedding. Left out, `sequence_length`."""
 
-    gated_linear_unit: bool = False
+    gated_linear_unit: Annotated[bool, Examples(True, default=None)] = False
     """Whether the feed-forward layer is gated, as in SwiGLU: one half of its inner
-    width is multiplied by the nonlinearity of the other."""
+    width is multiplied by the nonlinearity of the other. Left out, as the family has
+    it."""
 
-    activation_func: str = ""
-    """Nonlinearity of the feed-forward layer: ``"gelu"``, ``"silu"``, ``"relu"`` or
-    ``"squared_relu"``; by default SiLU where it is gated, else GELU."""
+    activation_func: Annotated[
+        str,
+        NameChoice(("gelu", "silu", "relu", "squared_relu")),
+        Examples(default=None),
+    ] = ""
+    """Nonlinearity of the feed-forward layer. Left out, as the family has it: SiLU
+    where it is gated, else GELU, the square of a ReLU in a "mamba"."""
 
-    normalization: str = "layernorm"
-    """Norm of attention and feed-forward layer: ``"layernorm"`` or ``"rmsnorm"``."""
+    normalization: Annotated[
+        str, NameChoice(("layernorm", "rmsnorm")), Examples(default=None)
+    ] = "layernorm"
+    """Norm of attention and feed-forward layer. Left out, as the family has it."""
 
-    layernorm_bias: bool = True
-    """Whether a ``"layernorm"`` has a bias."""
+    layernorm_bias: Annotated[bool, Examples(False)] = True
+    """Whether a LayerNorm has a bias."""
 
-    layernorm_affine: bool = True
-    """Whether a ``"layernorm"`` has weights at all; those of OLMo have none."""
+    layernorm_affine: Annotated[bool, Examples(False)] = True
+    """Whether a LayerNorm has weights at all; those of OLMo have none."""
 
-    norm_placement: str = "pre"
-    """Where a block normalises: ``"pre"`` before each branch, ``"post"`` behind it
-    (OLMo 2), ``"sandwich"`` both (Gemma 2, GLM-4), or ``"shared"``: one norm before
-    two parallel branches (Falcon 7B)."""
+    norm_placement: Annotated[
+        str, NameChoice(("pre", "post", "sandwich", "shared"))
+    ] = "pre"
+    """Where a block normalises: before each branch ("pre"), behind it ("post", OLMo 2),
+    both ("sandwich", Gemma 2 and GLM-4), or once before two parallel branches
+    ("shared", Falcon 7B)."""
 
-    parallel_residual: bool = False
-    """Whether attention and feed-forward layer read the same hidden states (GPT-J,
-    Falcon) instead of one behind the other. They are computed one by one."""
+    parallel_residual: Annotated[bool, Examples(True)] = False
+    """Whether attention and feed-forward layer read the same hidden states, as in
+    GPT-NeoX and Falcon. They are computed one by one."""
 
-    position_embedding_type: str = "learned"
-    """How positions are told apart: ``"learned"``, ``"rope"``, ``"alibi"`` (scores
-    fall with the distance), ``"relative"`` (a learned bias of each score, which T5
-    has) or ``"none"``."""
+    position_embedding_type: Annotated[
+        str,
+        NameChoice(("learned", "rope", "alibi", "relative", "none")),
+        Examples(default=None),
+    ] = "learned"
+    """How positions are told apart. ALiBi lets scores fall with the distance; T5 has a
+    "relative" bias of each score, which it learns. Left out, as the family has it."""
 
-    rotary_percent: float = 1.0
-    """Part of the channels of a head that ``"rope"`` turns."""
+    rotary_percent: Annotated[float, Gt(0), Le(1), Examples(0.5)] = 1.0
+    """Part of the channels of a head that rotary positions turn."""
 
-    embedding_layernorm: bool = False
-    """Whether a norm follows the word embedding (BLOOM)."""
+    embedding_layernorm: Annotated[bool, Examples(True)] = False
+    """Whether a norm follows the word embedding, as in BLOOM."""
 
-    scale_embeddings: bool = False
-    """Whether embeddings of words are multiplied by a constant (Gemma)."""
+    scale_embeddings: Annotated[bool, Examples(True)] = False
+    """Whether embeddings of words are multiplied by a constant, as in Gemma."""
 
-    qk_layernorm: bool = False
-    """Whether queries and keys are normalised, each head by itself."""
+    qk_layernorm: Annotated[bool, Examples(True)] = False
+    """Whether queries and keys are normalised, each head by itself, as in Qwen 3."""
 
-    qk_layernorm_whole: bool = False
-    """Whether `qk_layernorm` normalises all heads of a token together (OLMo 2)."""
+    qk_layernorm_whole: Annotated[bool, Examples(True)] = False
+    """Whether `qk_layernorm` normalises all heads of a token together, as in OLMo 2."""
 
-    softmax_type: str = "vanilla"
-    """Softmax of attention: ``"vanilla"``, or ``"learnable"`` with one learned score of
-    no key for each head (the sinks of GPT-OSS)."""
+    softmax_type: Annotated[str, NameChoice(("vanilla", "learnable"))] = "vanilla"
+    """Softmax of attention: "learnable" has one learned score of no key for each head,
+    the sinks of GPT-OSS."""
 
-    attn_logit_softcapping: float = 0.0
-    """Bound that attention scores are bent below; 0 for none."""
+    attn_logit_softcapping: Annotated[float, Ge(0), Le(1e6), Examples(50.0)] = 0.0
+    """Bound that attention scores are bent below, as in Gemma 2; 0 for none."""
 
-    final_logit_softcapping: float = 0.0
-    """Bound that the logits of the output layer are bent below; 0 for none."""
+    final_logit_softcapping: Annotated[float, Ge(0), Le(1e6), Examples(30.0)] = 0.0
+    """Bound that logits of the output layer are bent below, as in Gemma 2; 0 for
+    none."""
 
-    window_size: int = 0
-    """Tokens that a token of a block with the mixer ``"window"`` attends to, itself
-    included: Megatron's ``(window_size - 1, 0)``. 0 without such blocks."""
+    window_size: Annotated[SequenceLength, Examples(4096, default=None)] = 0
+    """Tokens that a token attends to, itself included: Megatron's (window_size - 1, 0).
+    Left out, all before it."""
 
-    attention_chunk_size: int = 0
+    attention_chunk_size: Annotated[SequenceLength, Derived()] = 0
     """Tokens of a chunk, which those of a block with the mixer ``"chunked"`` attend
     within; 0 without such blocks."""
 
-    qk_l2_norm: bool = False
+    qk_l2_norm: Annotated[bool, Derived()] = False
     """Whether blocks with the mixer ``"chunked"`` make unit vectors of the heads of
     queries and keys."""
 
-    tie_word_embeddings: bool = True
-    """Whether the output layer shares the word embedding's weight."""
+    tie_word_embeddings: Annotated[bool, Examples(False, default=None)] = True
+    """Whether the output layer shares the word embedding's weight. Left out, as the
+    family has it."""
 
-    add_bias_linear: bool = True
-    """Whether all linear layers of a block have a bias."""
+    add_bias_linear: Annotated[bool, Examples(False, default=None)] = True
+    """Whether all linear layers of a block have a bias. Left out, as the family has
+    it."""
 
-    add_qkv_bias: bool = False
+    add_qkv_bias: Annotated[bool, Examples(False)] = False
     """Whether at least the query, key and value projections have a bias."""
 
-    add_attention_bias: bool = False
+    add_attention_bias: Annotated[bool, Examples(False)] = False
     """Whether at least the linear layers of attention have a bias."""
 
-    hidden_dropout: float = 0.0
+    hidden_dropout: Annotated[Probability, Examples(0.1)] = 0.0
     """Probability of dropout after the embedding, the attention and the feed-forward
     layer."""
 
-    attention_dropout: float = 0.0
+    attention_dropout: Annotated[Probability, Examples(0.1)] = 0.0
     """Probability of dropout after the attention softmax."""
 
-    attention_implementation: str = "flash"
+    attention_implementation: Annotated[
+        str, NameChoice(("flash", "plain")), Derived()
+    ] = "flash"
     """How attention is computed: ``"flash"`` (one fused kernel, scores never stored) or
     ``"plain"`` (two batched products with a softmax between them)."""
 
-    causal: bool = True
+    causal: Annotated[bool, Derived()] = True
     """Whether a token attends to earlier tokens only; in a decoder, where there is an
     encoder, too."""
 
-    num_moe_experts: int = 0
-    """Routed experts of each feed-forward layer; 0 for a dense model."""
+    num_moe_experts: Annotated[Width, Examples(8, default=None)] = 0
+    """Routed experts of each feed-forward layer that has any; for the family
+    "mixtral"."""
 
-    moe_ffn_hidden_size: int = 0
-    """Inner width of one routed expert; by default `ffn_hidden_size`."""
+    moe_ffn_hidden_size: Annotated[Inner, Examples(2048, default=None)] = 0
+    """Inner width of one routed expert. Left out, `ffn_hidden_size`, which is that of
+    blocks without experts."""
 
-    moe_router_topk: int = 0
-    """Experts that each token is sent to; 0 for a dense model."""
+    moe_router_topk: Annotated[Width, Examples(2, default=None)] = 0
+    """Experts that each token is sent to; for the family "mixtral"."""
 
-    moe_shared_expert_intermediate_size: int = 0
-    """Inner width of the experts that all tokens go to, together; 0 for none."""
+    moe_shared_expert_intermediate_size: Annotated[
+        Inner, Examples(2048, default=None)
+    ] = 0
+    """Inner width of the experts that all tokens go to, together. Left out, there are
+    none."""
 
-    moe_shared_expert_gate: bool = False
-    """Whether what shared experts return is weighed by a gate of its own."""
+    moe_shared_expert_gate: Annotated[bool, Examples(True)] = False
+    """Whether what the experts of all tokens return is weighed by a gate."""
 
-    moe_router_score_function: str = "softmax"
-    """What a router's scores are: a ``"softmax"`` over all experts, or each one's own
-    ``"sigmoid"``."""
+    moe_router_score_function: Annotated[str, NameChoice(("softmax", "sigmoid"))] = (
+        "softmax"
+    )
+    """What the scores of a router are: a softmax over all experts, or a sigmoid of each
+    score."""
 
-    moe_router_pre_softmax: bool = False
-    """Whether the softmax comes before the choice of experts, so that the weights of
-    those chosen add up to less than one."""
+    moe_router_pre_softmax: Annotated[bool, Examples(True)] = False
+    """Whether the softmax comes before the choice of experts, and weights of those
+    chosen add up to less than one."""
 
-    moe_router_enable_expert_bias: bool = False
-    """Whether a bias for each expert, that no gradient reaches, takes part in the
-    choice."""
+    moe_router_enable_expert_bias: Annotated[bool, Examples(True)] = False
+    """Whether a bias of each expert takes part in the choice, set from how busy it
+    is."""
 
-    moe_router_num_groups: int = 0
-    """Groups that experts are chosen from, of equal size; 0 for no groups."""
+    moe_router_num_groups: Annotated[Width, Examples(8, default=None)] = 0
+    """Groups of experts, of equal size, a few of which a token may use: the fewer, the
+    fewer nodes are sent the token. Left out, experts have no groups."""
 
-    moe_router_group_topk: int = 0
-    """Groups that the experts of one token may be of; 0 for no groups."""
+    moe_router_group_topk: Annotated[Width, Examples(4, default=None)] = 0
+    """Groups that the experts of one token are of; with `moe_router_num_groups`."""
 
-    mtp_num_layers: int = 0
-    """Layers that predict tokens further ahead, with a block each like the last one; 0
-    for none."""
+    mtp_num_layers: Annotated[Depths, Examples(1, default=None)] = 0
+    """Layers that predict tokens further ahead: a block like the last one each, a
+    projection, and a loss at the head. Left out, there are none."""
 
-    kv_lora_rank: int = 0
-    """Width that keys and values are made of, in multi-head latent attention; 0 for
-    attention with projections of their own. `kv_channels` is the width of a query or
-    key without its rotary channels then."""
+    kv_lora_rank: Annotated[Width, Examples(512, default=None)] = 0
+    """Width that keys and values are made of, in multi-head latent attention, whose
+    `kv_channels` are those without a position."""
 
-    q_lora_rank: int = 0
-    """Width that queries are made of, in multi-head latent attention; 0 if they are
-    made of hidden states."""
+    q_lora_rank: Annotated[Width, Examples(1536, default=None)] = 0
+    """Width that queries are made of, in multi-head latent attention. Left out, the
+    hidden states."""
 
-    qk_pos_emb_head_dim: int = 0
-    """Rotary channels of a query or key beside `kv_channels`, in multi-head latent
-    attention; those of keys are shared by all heads."""
+    qk_pos_emb_head_dim: Annotated[Width, Examples(64, default=None)] = 0
+    """Rotary channels of queries and keys beside `kv_channels`, in multi-head latent
+    attention; all heads share those of keys."""
 
-    v_head_dim: int = 0
-    """Width of a value, in multi-head latent attention; by default `kv_channels`."""
+    v_head_dim: Annotated[Width, Examples(128, default=None)] = 0
+    """Width of one value, in multi-head latent attention. Left out, `kv_channels`."""
 
-    num_token_types: int = 0
+    num_token_types: Annotated[Width, Derived()] = 0
     """Rows of BERT's token type embedding; 0 for none."""
 
-    bert_binary_head: bool = True
+    bert_binary_head: Annotated[bool, Derived()] = True
     """Whether a BERT has a pooler and the next-sentence head."""
 
-    mamba_state_dim: int = 0
-    """Numbers that a Mamba-2 layer keeps for each channel; by default 128, 0 without
-    such layers, like all sizes of them."""
+    mamba_state_dim: Annotated[Width, Examples(128, default=None)] = 0
+    """Numbers that a Mamba-2 layer keeps for each channel. Left out, 128, and 0 without
+    such layers, like all their sizes."""
 
-    mamba_head_dim: int = 0
-    """Width of one head of a Mamba-2 layer; by default 64."""
+    mamba_head_dim: Annotated[Width, Examples(64, default=None)] = 0
+    """Width of one head of a Mamba-2 layer. Left out, 64."""
 
-    mamba_num_groups: int = 0
+    mamba_num_groups: Annotated[Width, Examples(8, default=None)] = 0
     """Groups of heads of a Mamba-2 layer that share how the state is written and read;
-    by default 8."""
+    tensor parallelism splits them. Left out, 8."""
 
-    mamba_num_heads: int = 0
-    """Heads of a Mamba-2 layer; by default as many as make it twice as wide as
+    mamba_num_heads: Annotated[Width, Examples(128, default=None)] = 0
+    """Heads of a Mamba-2 layer. Left out, as many as make it twice as wide as
     `hidden_size`."""
 
-    mamba_chunk_size: int = 0
-    """Tokens that the scan of a Mamba-2 layer treats as one product; by default 128."""
+    mamba_chunk_size: Annotated[Width, Examples(128, default=None)] = 0
+    """Tokens that the scan of a Mamba-2 layer treats as one product. Left out, 128."""
 
-    image_size: int = 0
+    image_size: Annotated[Width, Derived()] = 0
     """Height and width of the images of a vision transformer in pixels; 0 without
     images."""
 
-    patch_size: int = 0
+    patch_size: Annotated[Width, Derived()] = 0
     """Height and width of a patch of an image in pixels, which divide those of the
     image; 0 without images."""
 
-    whole_because: str = ""
+    whole_because: Annotated[str, Derived()] = ""
     """Why no tensor-parallel group can split the layers of a user's own module; empty
     if one can."""
 

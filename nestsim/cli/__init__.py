@@ -82,10 +82,10 @@ def _status(argv: Sequence[str] | None, stop: Stop) -> int:
 
 def _interrupt(error: BaseException) -> KeyboardInterrupt | None:
     """Return the interruption that an exception came from, however deep it lies."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, KeyboardInterrupt):
-        found = found.__cause__ or found.__context__
-    return found
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return cause
 
 
 def _stopped(stop: Stop, error: BaseException, hand_over: Callable[[], str]) -> int:

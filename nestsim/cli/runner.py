@@ -1,8 +1,10 @@
 """How a command is run: read its options, take hold of its folder, call, note, print.
 
-One way for all: what a command does otherwise stands in its description.
+One way for all: what a command does otherwise stands in its description. Results go to
+standard output, notes to standard error.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -10,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
 
-from nestsim.cli.output import note, note_all, progress_bar, result_console, working
+from nestsim.cli.streams import silence
 from nestsim.commands.task import FileOutput, Printable, Task
 from nestsim.document.dumps import dump_json
 from nestsim.document.folder import (
@@ -21,10 +24,70 @@ from nestsim.document.folder import (
     replace_file,
 )
 from nestsim.registry import Command, chosen
+from nestsim.running.progress import sentences_of, shown_progress, tell
+from planner.work import Progress
 from topologies.errors import InputError
+from topologies.notices import gathered_notices
+
+PIPE_WIDTH = 120
+"""Columns where there is no terminal that could say."""
 
 
-def run_command(command: Command, typed: Mapping[str, Any]) -> int:
+class ResultConsole(Console):
+    """Standard output; a reader that has left does not change the exit status."""
+
+    def on_broken_pipe(self) -> None:
+        """Stop writing."""
+        self.quiet = True
+        silence(sys.stdout)
+
+
+def note(text: str, *, quiet: bool = False) -> None:
+    """Tell the user something that is not a result."""
+    if not quiet:
+        tell(f"{text}\n")
+
+
+def note_all(sentences: Sequence[str], *, quiet: bool) -> None:
+    """Tell the user what a result has to say of how it came about."""
+    for sentence in sentences:
+        note(sentence, quiet=quiet)
+
+
+@contextmanager
+def progress_bar(*, quiet: bool) -> Iterator[Progress | None]:
+    """Show progress, and say afterwards what users should know.
+
+    Parameters
+    ----------
+    quiet
+        Show nothing, and yield None.
+    """
+    with gathered_notices() as gathered, shown_progress(not quiet) as progress:
+        yield progress
+    note_all(sentences_of(gathered), quiet=quiet)
+
+
+@contextmanager
+def working(doing: str, *, quiet: bool) -> Iterator[None]:
+    """Show that something is being done that does not report on itself."""
+    with progress_bar(quiet=quiet) as progress:
+        if progress is not None:
+            progress(doing, None)
+        yield
+
+
+def result_console() -> ResultConsole:
+    """Return standard output; in a pipe or a file, wide enough for every table."""
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return ResultConsole(width=width, highlight=False, soft_wrap=False)
+
+
+Given = Mapping[str, Any]
+"""Value of each option by its target."""
+
+
+def run_command(command: Command, typed: Given) -> int:
     """Run a command and return its exit status.
 
     Parameters
@@ -62,7 +125,7 @@ def run_command(command: Command, typed: Mapping[str, Any]) -> int:
     return status
 
 
-def _is_quiet(given: Mapping[str, Any]) -> bool:
+def _is_quiet(given: Given) -> bool:
     """Return whether progress is not shown: also where there is no option for it."""
     return bool(given.get("quiet", True))
 
@@ -73,7 +136,7 @@ def _tells(command: Command) -> bool:
     return bool(name and chosen(command.function(name), {"progress": None}))
 
 
-def _read(command: Command, typed: Mapping[str, Any]) -> dict[str, Any]:
+def _read(command: Command, typed: Given) -> dict[str, Any]:
     """Return the values of options, read."""
     given = dict(typed)
     for option in command.options:
@@ -88,7 +151,7 @@ def _read(command: Command, typed: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _form(command: Command, given: Mapping[str, Any]) -> Any:
+def _form(command: Command, given: Given) -> Any:
     """Return what makes the text that is printed instead of tables and JSON, if any."""
     for option in command.options:
         if option.form and given[option.target]:
@@ -103,7 +166,7 @@ def _form(command: Command, given: Mapping[str, Any]) -> Any:
     return None
 
 
-def _tasks(command: Command, given: Mapping[str, Any]) -> Sequence[Task]:
+def _tasks(command: Command, given: Given) -> Sequence[Task]:
     """Return what is to be done, one task for each folder of results."""
     if command.task:
         tasks = command.apply(command.task, given)
@@ -126,7 +189,7 @@ def _tasks(command: Command, given: Mapping[str, Any]) -> Sequence[Task]:
     )
 
 
-def _loaded(command: Command, given: Mapping[str, Any]) -> Any:
+def _loaded(command: Command, given: Given) -> Any:
     """Return the scenario, those of its settings replaced that options replace."""
     from nestsim.commands.calls import with_settings
     from nestsim.scenario.load import load_scenario
@@ -141,7 +204,7 @@ def _loaded(command: Command, given: Mapping[str, Any]) -> Any:
     return with_settings(loaded, settings) if settings else loaded
 
 
-def results_path(command: Command, given: Mapping[str, Any]) -> Path | None:
+def results_path(command: Command, given: Given) -> Path | None:
     """Return the folder of results; None for none."""
     output: Path | None = given.get("output")
     is_silent = given["json"] and not command.always_writes
@@ -153,7 +216,7 @@ def results_path(command: Command, given: Mapping[str, Any]) -> Path | None:
 def _answer(
     task: Task,
     folder: ResultsFolder | None,
-    given: Mapping[str, Any],
+    given: Given,
     context: Mapping[str, Any],
 ) -> Printable:
     """Do a task, say what there is to say, and write what it writes."""
@@ -176,9 +239,7 @@ def _answer(
     return answer
 
 
-def _write(
-    report: Printable, folder: ResultsFolder, task: Task, given: Mapping[str, Any]
-) -> None:
+def _write(report: Printable, folder: ResultsFolder, task: Task, given: Given) -> None:
     """Write a folder of results, and say where it is."""
     from nestsim.commands.report import FolderReport
 
@@ -212,7 +273,7 @@ def _write_file(
     note(f"{file.title} {file.path}", quiet=quiet)
 
 
-def _print(answer: Printable, given: Mapping[str, Any]) -> None:
+def _print(answer: Printable, given: Given) -> None:
     """Print what was found, for people or for programs."""
     if given.get("json"):
         typer.echo(dump_json(answer.printed_dict()), nl=False)
@@ -222,7 +283,7 @@ def _print(answer: Printable, given: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _claimed(
-    tasks: Sequence[Task], given: Mapping[str, Any]
+    tasks: Sequence[Task], given: Given
 ) -> Iterator[list[ResultsFolder | None]]:
     """Take hold of all folders of results, before hours of work.
 

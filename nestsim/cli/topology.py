@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from nestsim.commands.task import FileOutput, Reply, Task
 from nestsim.document.folder import Writer
@@ -70,7 +69,7 @@ def _topology(scenario: Scenario, progress: Progress | None) -> Reply:
     )
 
 
-def _topology_json(network: Network, scenario: Scenario) -> dict[str, Any]:
+def _topology_json(network: Network, scenario: Scenario) -> dict[str, object]:
     degraded = degraded_json(scenario.degradation, network.num_devices)
     assumed = scenario.network_assumed
     return {

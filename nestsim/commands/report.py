@@ -11,6 +11,7 @@ from nestsim.document.canvas import drawn_figures
 from nestsim.document.dumps import dump_json, frame_of
 from nestsim.document.folder import (
     PAGE,
+    REPORT,
     ResultsFolder,
     Writer,
     claimed_folder,
@@ -63,6 +64,9 @@ class Parts:
     has_page: bool = True
     """Whether the folder may hold the document as a page."""
 
+    has_report: bool = False
+    """Whether the folder holds the document as a text, with its details."""
+
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """What the manifest says beside the hash of each file."""
 
@@ -80,9 +84,19 @@ class Parts:
             for name, figures in self.pictures.items():
                 assert document is not None
                 writers |= _picture(document, name, figures)
+            if self.has_report:
+                writers[REPORT] = self._write_report
             if self.has_page:
                 writers[PAGE] = self.write_page
         return writers
+
+    def _write_report(self, path: Path) -> None:
+        assert self.document is not None
+        document = self.document()
+        text = plain_text(
+            lambda console: print_document(document, console, verbose=True)
+        )
+        path.write_text(text, encoding="utf-8", newline="")
 
     def write_page(self, path: Path) -> None:
         """Write the document as a page."""

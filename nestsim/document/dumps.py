@@ -7,12 +7,19 @@ in CSV. pandas is imported where a table is made.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     import pandas as pd
+    from pydantic import TypeAdapter
+
+Record = TypeVar("Record")
+"""A frozen dataclass."""
 
 _LINE_LENGTH = 100
 
@@ -59,6 +66,37 @@ def plain_values(value: Any) -> Any:
     return value
 
 
+def plain_record(record: Mapping[str, object]) -> dict[str, object]:
+    """Return a record as plain JSON values."""
+    return {str(key): plain_values(value) for key, value in record.items()}
+
+
+def read_record(kind: type[Record], data: Mapping[str, object]) -> Record:
+    """Return the typed record of plain values, such as a stored JSON file holds.
+
+    Parameters
+    ----------
+    kind
+        A dataclass whose fields are keys of the record; other keys are not read.
+    data
+        Values by key.
+
+    Raises
+    ------
+    ValueError
+        If a value is missing, or of another type.
+    """
+    record: Record = _record_reader(cast("Hashable", kind)).validate_python(data)
+    return record
+
+
+@cache
+def _record_reader(kind: Any) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
 def _layout(value: Any, indent: str, used: int = 0) -> str:
     """Write one value; ``used`` characters of its first line are taken already."""
     line = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -92,7 +130,7 @@ def _filled(items: list[str], indent: str) -> str:
     return "\n".join([*lines, line])
 
 
-def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+def frame_of(rows: Sequence[Mapping[str, object]]) -> "pd.DataFrame":
     """Return rows as a table."""
     import pandas as pd
 
@@ -100,7 +138,7 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
 
 
 def csv_of(
-    rows: Sequence[Mapping[str, Any]] | Sequence[Sequence[Any]],
+    rows: Sequence[Mapping[str, object]] | Sequence[Sequence[Any]],
     columns: Sequence[str] | None = None,
 ) -> str:
     """Return rows as CSV (RFC 4180, but for its line ends).

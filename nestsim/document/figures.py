@@ -125,11 +125,6 @@ class Curves:
         )
 
     @property
-    def has_bands(self) -> bool:
-        """Whether there is a band around any curve."""
-        return any(curve.has_band for curve in self.curves)
-
-    @property
     def places(self) -> list[float]:
         """Return where points stand, rising."""
         return sorted({point.x for curve in self.curves for point in curve.points})

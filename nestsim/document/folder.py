@@ -40,6 +40,9 @@ MANIFEST = "manifest.json"
 PAGE = "page.html"
 """Everything to look at in one file, where it was asked for."""
 
+REPORT = "report.txt"
+"""All that a result says, as a terminal would show it with its details."""
+
 Writer = Callable[[Path], object]
 """Writes one file."""
 
@@ -160,9 +163,9 @@ class ResultsFolder:
     def stores(self) -> list[str]:
         """Return the names of stores that hold points of unfinished work."""
         return sorted(
-            one.name
-            for one in self.path.glob("*.sqlite")
-            if one.stat(follow_symlinks=False).st_size and is_store(one)
+            store.name
+            for store in self.path.glob("*.sqlite")
+            if store.stat(follow_symlinks=False).st_size and is_store(store)
         )
 
     def check(self, names: Sequence[str] | Mapping[str, object]) -> None:
@@ -267,19 +270,19 @@ class ResultsFolder:
 
     def _foreign(self) -> list[str]:
         """Return some of what nestsim did not write into a folder without manifest."""
-        found: list[str] = []
+        foreign: list[str] = []
         for folder, folders, files in os.walk(self.path):
             here = Path(folder)
-            folders[:] = sorted(one for one in folders if not _is_temporary(one))
-            links = [one for one in folders if (here / one).is_symlink()]
-            found += [
+            folders[:] = sorted(inner for inner in folders if not _is_temporary(inner))
+            links = [inner for inner in folders if (here / inner).is_symlink()]
+            foreign += [
                 (here / name).relative_to(self.path).as_posix()
                 for name in sorted([*files, *links])
                 if not is_part_of_store(here / name)
             ]
-            if len(found) >= 3:
+            if len(foreign) >= 3:
                 break
-        return found
+        return foreign
 
 
 @contextmanager
@@ -329,9 +332,9 @@ def claimed_folder(
         yield folder
     finally:
         with deferred_signals():
-            for one in reversed(made):
+            for new in reversed(made):
                 with suppress(OSError):  # it is not empty
-                    one.rmdir()
+                    new.rmdir()
             if descriptor is not None:
                 os.close(descriptor)
 
@@ -364,7 +367,7 @@ def check_file(
     """
     with _worded(file):
         folder = _place(file.parent)
-        nearest = next(one for one in (folder, *folder.parents) if one.exists())
+        nearest = next(place for place in (folder, *folder.parents) if place.exists())
         if not nearest.is_dir():
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(nearest, os.W_OK | os.X_OK):
@@ -463,7 +466,7 @@ def _made_temporary(parent: Path) -> tuple[Path, int]:
 
 def _is_ours(folder: Path) -> bool:
     """Return whether we made a temporary folder: it is empty, or says so."""
-    names = {one.name for one in folder.iterdir()}
+    names = {file.name for file in folder.iterdir()}
     return not names or _OWNER in names
 
 
@@ -511,11 +514,11 @@ def _refuse_same(target: Path, inputs: Sequence[Path]) -> None:
 def _make(folder: Path) -> list[Path]:
     """Make a folder and its parents; return those that were not there."""
     made = []
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    for one in reversed(missing):
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    for place in reversed(missing):
         with suppress(FileExistsError):
-            one.mkdir()
-            made.append(one)
+            place.mkdir()
+            made.append(place)
     return made
 
 

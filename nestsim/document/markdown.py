@@ -27,17 +27,18 @@ def markdown(document: Document) -> str:
         if section.in_text:
             lines.append(f"## {_plain(section.title)}")
             for block in filter(is_in_text, section.blocks):
-                lines += _lines(block)
+                lines += _lines(block, section.title)
     return "\n\n".join(lines) + "\n"
 
 
-def _lines(block: Block) -> Iterator[str]:
-    """Yield the paragraphs of a block."""
-    if isinstance(block, DataTable):
-        yield from (_plain(block.caption), _table(block))
-    elif isinstance(block, FigureBlock):
-        yield from (f"**{_plain(block.title)}**", _table(block.table))
-        if block.note:
+def _lines(block: Block, heading: str) -> Iterator[str]:
+    """Yield the paragraphs of a block; nothing is drawn, and the heading is there."""
+    if isinstance(block, DataTable | FigureBlock):
+        table = block if isinstance(block, DataTable) else block.table
+        if table.caption != heading:
+            yield _plain(table.caption)
+        yield _table(table)
+        if isinstance(block, FigureBlock) and block.note:
             yield _plain(block.note)
     elif isinstance(block, FactList):
         rows = block.rows.items()

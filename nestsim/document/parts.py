@@ -5,6 +5,7 @@ read alike, in the terminal, on the page, in pictures and in Markdown. Texts are
 renderers escape what their format needs escaped. Nothing here knows a format.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
@@ -19,7 +20,7 @@ Tone = Literal["good", "bad", "plain"]
 """How what is said is marked, beside its words: with a sign and a colour."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KeyFigure:
     """A number that everybody looks for first."""
 
@@ -62,8 +63,10 @@ class Cell:
 
 
 def cell(value: float | None, write: Callable[[float], str]) -> "str | Cell":
-    """Return a number in a cell, written for people; a dash for no number."""
-    return "-" if value is None else Cell(write(value), value)
+    """Return a number in a cell, written for people; a dash for None and NaN."""
+    if value is None or math.isnan(value):
+        return "-"
+    return Cell(write(value), value)
 
 
 def keyed(
@@ -71,6 +74,13 @@ def keyed(
 ) -> "Callable[[Mapping[str, Any]], str | Cell]":
     """Return what writes the number that a record has under a key into a cell."""
     return lambda record: cell(record[key], write)
+
+
+def field_cell(
+    name: str, write: Callable[[float], str]
+) -> "Callable[[object], str | Cell]":
+    """Return what writes the number that a field of a record has into a cell."""
+    return lambda record: cell(getattr(record, name), write)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +155,7 @@ class DataTable:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FactList:
     """Names and what they stand for, in order."""
 
@@ -155,7 +165,7 @@ class FactList:
     """Name -> value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Sentences:
     """Plain text."""
 
@@ -167,13 +177,13 @@ class Sentences:
 
 def paragraphs(sentences: Iterable[str]) -> tuple["Block", ...]:
     """Return the block of sentences; no block for none."""
-    block = Sentences(sentences=tuple(sentences))
+    block = Sentences(tuple(sentences))
     return (block,) if block.sentences else ()
 
 
 def fact_lists(*lists: Mapping[str, str]) -> tuple["Block", ...]:
     """Return the blocks of lists of facts; none for those without any."""
-    return tuple(FactList(rows=rows) for rows in lists if rows)
+    return tuple(FactList(rows) for rows in lists if rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +286,7 @@ def is_in_text(block: Block) -> bool:
     return not isinstance(block, TimeWindow)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Section:
     """A heading and what stands below it."""
 
@@ -294,6 +304,11 @@ class Section:
 
     detail: bool = False
     """Whether the terminal has it with ``--verbose`` only; ``report.txt`` has it."""
+
+
+def table_section(name: str, table: DataTable) -> Section:
+    """Return the section of a table, whose caption is its heading."""
+    return Section(name, table.caption, (table,))
 
 
 def filled(sections: Iterable[Section]) -> tuple[Section, ...]:

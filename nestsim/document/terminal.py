@@ -240,13 +240,6 @@ def print_line(console: Console, headline: Text, subject: str) -> None:
     console.print(Text.assemble(headline, "  ", subject), highlight=False)
 
 
-def print_section(console: Console, title: str, body: RenderableType) -> None:
-    """Print a title and what stands below it."""
-    console.print()
-    console.print(Text(title, style="bold underline"), highlight=False)
-    console.print(body, highlight=False)
-
-
 def plain_text(print_to: Callable[[Console], object]) -> str:
     """Return what is printed as a terminal without colours would show it."""
     buffer = io.StringIO()

@@ -123,12 +123,12 @@ def engine_sentence(candidate: "Candidate") -> str:
     """Say which engine replayed a plan, and why the other one need not."""
     replay = candidate.replay
     is_confirmed = candidate.verdict.kind == "confirmed"
-    said = "Confirmed" if is_confirmed else "Replayed"
+    verb = "Confirmed" if is_confirmed else "Replayed"
     events = plural(replay.num_events, "event")
     if replay.engine == "simpy":
-        return f"{said} by SimPy: {events}."
+        return f"{verb} by SimPy: {events}."
     return (
-        f"{said} by the compiled engine: {events}. It does what SimPy's does, event by "
+        f"{verb} by the compiled engine: {events}. It does what SimPy's does, event by "
         "event and in the same arithmetic, on times whose sums are exact, so both give "
         f"the same bits; SimPy is asked up to {MOST_SIMPY_EVENTS:,} events."
     )
@@ -197,10 +197,10 @@ def device_ranges(devices: Iterable[int], most: int = 3) -> str:
     if len(runs) <= most:
         return ", ".join(names)
     lengths = {b - a + 1 for a, b in runs}
-    each = (
+    length = (
         f" x {lengths.pop()}" if len(lengths) == 1 and runs[0][0] < runs[0][1] else ""
     )
-    return f"{', '.join(names[: most - 1])}, .. {names[-1]} ({len(runs)}{each})"
+    return f"{', '.join(names[: most - 1])}, .. {names[-1]} ({len(runs)}{length})"
 
 
 def stage_devices(stage: Stage) -> tuple[int, ...]:
@@ -350,7 +350,7 @@ def parallel_sentence(plan: Plan, num_devices: int) -> str:
     parts = [f"tensor {sizes.tp}", f"pipeline {sizes.pp}", f"data {sizes.dp}"]
     grouping = plan.parallel.grouping
     if sizes.cp > 1:
-        kind = "".join(f" ({one})" for one in context_kinds(grouping))
+        kind = "".join(f" ({words})" for words in context_kinds(grouping))
         parts.append(f"context {sizes.cp}{kind}")
     idle = num_devices - plan.devices_used
     use = f"{number(plan.devices_used)} of {plural(num_devices, 'device')}"

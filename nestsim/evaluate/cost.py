@@ -266,8 +266,8 @@ def node_size(spec: CostSpec, network: Network) -> int:
     return USUAL_NODE if network.rules is None else network.rules.node_size
 
 
-def _times(count: int, each: float | None) -> float | None:
-    return None if each is None else count * each
+def _times(count: int, times: float | None) -> float | None:
+    return None if times is None else count * times
 
 
 def _part(
@@ -291,8 +291,8 @@ def _part(
 def _check_levels(spec: CostSpec, parts: NetworkParts) -> None:
     """Refuse entries for levels that there are not."""
     entries: list[tuple[str, LinkPrice | SwitchPrice]] = [
-        *((f"links[{i}]", one) for i, one in enumerate(spec.links)),
-        *((f"switches[{i}]", one) for i, one in enumerate(spec.switches)),
+        *((f"links[{i}]", link) for i, link in enumerate(spec.links)),
+        *((f"switches[{i}]", switch) for i, switch in enumerate(spec.switches)),
     ]
     for where, entry in entries:
         for number, level in enumerate(entry.levels):
@@ -312,10 +312,10 @@ def _entries(
     entries: Sequence[_Entry], level: str, *, inside_node: bool
 ) -> list[_Entry]:
     """Return what holds for a level, the slowest first: what names it, or else all."""
-    named = [one for one in entries if level in one.levels]
+    named = [entry for entry in entries if level in entry.levels]
     if not named and not inside_node:
-        named = [one for one in entries if not one.levels]
-    return sorted(named, key=lambda one: one.bandwidth)
+        named = [entry for entry in entries if not entry.levels]
+    return sorted(named, key=lambda entry: entry.bandwidth)
 
 
 def _first_enough(entries: Sequence[_Entry], bandwidth: float) -> _Entry | None:
@@ -368,11 +368,11 @@ def _link_parts(entry: LinkPrice, bundles: Bundles) -> list[CostPart]:
 
 def _switch_part(entry: SwitchPrice, group: SwitchGroups, ports: float) -> CostPart:
     """Return the switches of one level: as many as the ports of each group need."""
-    each = max(1, math.ceil(ports / entry.bandwidth - _SAME))
+    ports_each = max(1, math.ceil(ports / entry.bandwidth - _SAME))
     return _part(
         "switches",
         group.tier,
-        group.count * each,
+        group.count * ports_each,
         entry.bandwidth,
         entry.price,
         entry.power,

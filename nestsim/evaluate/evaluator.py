@@ -117,7 +117,7 @@ class Evaluator:
             self.network,
             self.workload,
             priced,
-            self.simulation.replay,
+            self.simulation,
             memory=memory,
         )
 
@@ -137,7 +137,7 @@ class Evaluator:
         return replay(
             self.network,
             work,
-            self.simulation.replay,
+            self.simulation,
             memory=memory,
             every_actor=every_actor,
             confirm=confirm,
@@ -154,7 +154,7 @@ class Evaluator:
             work = self.lower(priced, memory=False)
         except InputError:
             return math.inf
-        return replayed_time(self.network, work, self.simulation.replay, cutoff=cutoff)
+        return replayed_time(self.network, work, self.simulation, cutoff=cutoff)
 
     def jittered_times(
         self,
@@ -165,7 +165,7 @@ class Evaluator:
     ) -> FloatArray:
         """Return the replayed iteration time of a plan in each of some runs [s]."""
         work = self.lower(priced, memory=False)
-        settings = self.simulation.replay
+        settings = self.simulation
         return jittered_times(self.network, work, settings, jitter, runs, progress)
 
     def judge(
@@ -221,7 +221,7 @@ class Evaluator:
         done = self.replay(work, every_actor=every_actor, confirm=True)
         known = candidate.replay.iteration_time
         assert done.iteration_time == known, f"{done.engine}: not {known!r} s"
-        settings = self.simulation.replay
+        settings = self.simulation
         gap = explain_gap(self.network, candidate.priced, done, work, settings)
         verdict = self.judge(candidate.priced, done, candidate.rank, gap)
         return replace(candidate, replay=done, verdict=verdict)
@@ -248,7 +248,7 @@ class Evaluator:
         """How a search for the fastest replay judges plans."""
         return Replays(
             judge=self.replayed_time,
-            by_layer=self.simulation.replay.granularity == "layer",
+            by_layer=self.simulation.granularity == "layer",
             ordinary=self._ordinary_plans,
         )
 

@@ -56,7 +56,7 @@ def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanRes
         If parts of the scenario do not go together.
     """
     evaluator = Evaluator.of(scenario, progress)
-    found = _find(evaluator, scenario, progress)
+    outcome = _find(evaluator, scenario, progress)
     candidates = tuple(
         PlannedCandidate(
             rank=rank,
@@ -65,11 +65,11 @@ def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanRes
             replayed_time=time,
         )
         for rank, (priced, time) in enumerate(
-            zip_longest(found.plans, found.replayed_times), start=1
+            zip_longest(outcome.plans, outcome.replayed_times), start=1
         )
     )
     result = job_result("plan", scenario, evaluator, candidates)
-    return with_search(result, evaluator, scenario, found)
+    return with_search(result, evaluator, scenario, outcome)
 
 
 def explain_job(
@@ -84,7 +84,7 @@ def explain_job(
     """
     evaluator = Evaluator.of(scenario, progress)
     network, workload = evaluator.network, evaluator.workload
-    found = explain(
+    explanation = explain(
         network,
         workload,
         scenario.search,
@@ -93,15 +93,15 @@ def explain_job(
         progress=progress,
     )
     device = workload.accelerator
-    if found.priced is not None:
-        stage = found.priced.plan.stages[found.lacking_stage]
+    if explanation.priced is not None:
+        stage = explanation.priced.plan.stages[explanation.lacking_stage]
         device = workload.smallest_of(stage.devices)
     return ExplainResult(
         scenario_name=scenario.name,
         network=network,
         layer_names=tuple(workload.graph.names),
         device_name=device.name,
-        explanation=found,
+        explanation=explanation,
     )
 
 
@@ -115,11 +115,11 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> Replayed
     """
     evaluator = Evaluator.of(scenario, progress)
     _check_replayable(scenario, evaluator.network)
-    found = _find(evaluator, scenario, progress)
+    outcome = _find(evaluator, scenario, progress)
     candidates = []
-    for index, priced in enumerate(found.plans):
-        share = index / len(found.plans)
-        doing = f"replay: plan {index + 1} of {len(found.plans)}"
+    for index, priced in enumerate(outcome.plans):
+        share = index / len(outcome.plans)
+        doing = f"replay: plan {index + 1} of {len(outcome.plans)}"
         details = progress_of(progress, doing, share)
         candidates.append(evaluator.evaluate(priced, index + 1, details))
     candidates.sort(key=_simulated_order)
@@ -129,7 +129,7 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> Replayed
         candidates[reported] = evaluator.explain(candidates[reported], progress)
         _confirm_others(evaluator, candidates, reported, progress)
     result = job_result("run", scenario, evaluator, tuple(candidates))
-    return with_search(replace(result, chosen=chosen), evaluator, scenario, found)
+    return with_search(replace(result, chosen=chosen), evaluator, scenario, outcome)
 
 
 def _confirm_others(
@@ -184,7 +184,9 @@ def first_confirmed(candidates: Sequence[Candidate]) -> int | None:
 
 def _reported(candidates: Sequence[Candidate | PlannedCandidate]) -> int:
     """Return the index of the plan that is reported: the first confirmed one."""
-    replayed = [one for one in candidates if isinstance(one, Candidate)]
+    replayed = [
+        candidate for candidate in candidates if isinstance(candidate, Candidate)
+    ]
     return first_confirmed(replayed) or 0
 
 
@@ -248,10 +250,12 @@ def _band(network: Network, workload: Workload) -> Band | None:
         )
         for accelerator in used
     ]
-    known = [one for one in bands if one is not None]
+    known = [known_band for known_band in bands if known_band is not None]
     if len(known) < len(bands):
         return None
-    return Band(min(one.low for one in known), max(one.high for one in known))
+    return Band(
+        min(known_band.low for known_band in known), max(one.high for one in known)
+    )
 
 
 def _find(
@@ -266,23 +270,23 @@ def with_search(
     result: JobResult[C],
     evaluator: Evaluator,
     scenario: Scenario,
-    found: PlannerOutcome,
+    outcome: PlannerOutcome,
 ) -> JobResult[C]:
     """Return a result together with what the search has to say of itself."""
-    statistics = dict(found.statistics)
+    statistics = dict(outcome.statistics)
     if not statistics:
-        statistics = {f"plans priced by {found.planner}": found.evaluations}
-    bound = found.lower_bound
+        statistics = {f"plans priced by {outcome.planner}": outcome.evaluations}
+    bound = outcome.lower_bound
     return replace(
         result,
         objective=scenario.search.objective,
         lower_bound=math.nan if bound is None else bound,
-        proposed_time=found.proposed_time,
+        proposed_time=outcome.proposed_time,
         search_statistics=statistics,
-        shortfall=found.why_not,
-        spent=found.spent,
-        covers_space=found.covers_space,
-        least_need=None if found.plans else _least_need(evaluator, scenario),
+        shortfall=outcome.why_not,
+        spent=outcome.spent,
+        covers_space=outcome.covers_space,
+        least_need=None if outcome.plans else _least_need(evaluator, scenario),
     )
 
 

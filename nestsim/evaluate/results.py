@@ -13,24 +13,19 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from estimators.operators.profile import Profile
-from estimators.software import Software
-from estimators.training import ParameterBytes, TrainingSpec
-from estimators.user_files import UserConstants, UserLinks
+from estimators.training import ParameterBytes
 from nestsim.evaluate.cost import ClusterCost, RunCost
 from nestsim.evaluate.uncertainty import Band, MemoryNeed
 from nestsim.evaluate.verdict import Verdict
 from nestsim.scenario.assertions import Assertion
-from nestsim.scenario.hardware.accelerator import DeviceGroup
+from nestsim.scenario.load import JobBasis
 from nestsim.simulator.system import Replay
 from planner.cost.objective import PricedPlan
 from planner.explain.explain import Explanation
 from planner.search.launchable import BrokenRule
-from planner.step.execution import Execution
 from planner.step.memory import judge_room
 from planner.step.plan import Plan
 from planner.work import Spent
-from topologies.accelerators import Accelerator
 from topologies.errors import short_repr
 from topologies.network import Network
 
@@ -97,35 +92,18 @@ class PlannedCandidate:
     __repr__ = short_repr
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assumptions:
+@dataclass(frozen=True, kw_only=True)
+class Assumptions(JobBasis):
     """What times rest on beside the plan: software, number formats, measurements."""
 
     preset: str
     """Framework whose defaults held where the scenario was silent."""
 
-    software: Software
-    training: TrainingSpec
-    execution: Execution
-    accelerator: Accelerator
     parameter_bytes: ParameterBytes
     """Bytes of each of the model's parameters by use, on average [byte]."""
 
-    constants: UserConstants | None = None
-    """Constants of the user; None for those that are shipped."""
-
-    links: UserLinks | None = None
-    """What the user measured of links; None for published figures."""
-
-    profile: Profile | None = None
-    """Where operator times were measured; None for the accelerator's rates."""
-
     network: tuple[str, ...] = ()
     """What a file of another program does not say of the network."""
-
-    groups: tuple[DeviceGroup, ...] = ()
-    """Devices of several accelerators, in the order of their numbers; empty if all are
-    `accelerator`."""
 
     __repr__ = short_repr
 
@@ -239,10 +217,10 @@ class JobResult(Generic[C]):
         if not groups:
             return self.device_memory
         ends = np.cumsum([group.num_devices for group in groups])
-        own: list[int] = np.unique(
+        used: list[int] = np.unique(
             np.searchsorted(ends, devices, side="right")
         ).tolist()
-        return min(groups[number].accelerator.memory_bytes for number in own)
+        return min(groups[number].accelerator.memory_bytes for number in used)
 
     @property
     def candidate(self) -> C:
@@ -344,9 +322,9 @@ def found_values(
         return {"verdict": result.no_plan if result.covers_space else NO_PLAN}
     best = result.candidates[result.chosen or 0]
     if isinstance(best, PlannedCandidate):
-        found = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
+        values = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
         peaks = [stage.peak_memory for stage in best.priced.stages]
-        return {**found, **_numbers(best, _fraction(result, best.priced.plan, peaks))}
+        return {**values, **_numbers(best, _fraction(result, best.priced.plan, peaks))}
     peaks = [timeline.peak for timeline in best.replay.memory]
     gap = best.simulated.iteration_time / best.planned.iteration_time - 1.0
     return {
@@ -404,7 +382,7 @@ def exit_status(status: int, checked: Sequence[Checked]) -> int:
         `FAILED` if one does not hold; 0 if the verdict, or that there is none, is what
         was asserted; else ``status``.
     """
-    if any(one.holds is False for one in checked):
+    if any(item.holds is False for item in checked):
         return FAILED
-    named = any(one.assertion.name == "verdict" and one.holds for one in checked)
+    named = any(item.assertion.name == "verdict" and item.holds for item in checked)
     return 0 if named else status

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tomli
 
@@ -70,7 +70,7 @@ class MemoryNeed(NamedTuple):
     """Jobs of ten like this one that fit: 0 is fewer than one, 10 more than nine."""
 
 
-def need_json(need: MemoryNeed | None) -> dict[str, Any] | None:
+def need_json(need: MemoryNeed | None) -> dict[str, object] | None:
     """Return a need for programs."""
     if need is None:
         return None
@@ -211,7 +211,7 @@ class Uncertainty:
     def memory_band(self, preset: str) -> MemoryBand:
         """Return the band of the memory of a device of a job, as factors on it."""
         deciles = self.memory.get(preset, self.memory["all"])
-        return MemoryBand(tuple(math.exp(one) for one in deciles))
+        return MemoryBand(tuple(math.exp(decile) for decile in deciles))
 
 
 def _narrowest(widths: Mapping[str, float], setting: Setting) -> float:

@@ -78,15 +78,15 @@ def _heard(listener: Callable[[str], None]) -> Iterator[None]:
     """Have a function told of what the call does once, if nobody is yet."""
     from topologies.notices import notices  # with numpy: not before it is needed
 
-    told = notices()
-    if told.listener is not None:
+    gathered = notices()
+    if gathered.listener is not None:
         yield
         return
-    told.listener = listener
+    gathered.listener = listener
     try:
         yield
     finally:
-        told.listener = None
+        gathered.listener = None
 
 
 def _while_done_once(progress: Progress) -> Callable[[str], None]:
@@ -202,7 +202,7 @@ _MOST_TEXT = 4_000
 """Characters of a text."""
 
 
-def html_of(title: str, facts: Mapping[str, Any], text: str = "") -> str:
+def html_of(title: str, facts: Mapping[str, object], text: str = "") -> str:
     """Return facts as HTML, and a text that is folded away below them."""
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(_words(name))}</th>"
@@ -226,7 +226,7 @@ def fact_text(fact: Any) -> str:
     if isinstance(fact, float):
         return f"{fact:.6g}"
     if isinstance(fact, tuple):
-        return ", ".join(fact_text(one) for one in fact)
+        return ", ".join(fact_text(item) for item in fact)
     return str(fact)
 
 

@@ -257,10 +257,10 @@ class Store:
             rows = self._connection.execute(
                 "SELECT number, seconds FROM durations ORDER BY number"
             )
-            found = dict(rows.fetchall())
-        if not all(isinstance(taken, float) for taken in found.values()):
+            seconds = dict(rows.fetchall())
+        if not all(isinstance(taken, float) for taken in seconds.values()):
             raise self._not_ours("times as they were recorded", _FORGET)
-        return found
+        return seconds
 
     def _prepare(self, facts: dict[str, str]) -> None:
         """Take hold of the file; make its tables, or check whose they are."""
@@ -280,7 +280,7 @@ class Store:
             if version != SCHEMA_VERSION:
                 raise self._not_ours("a store of this version of nestsim", _FORGET)
             stored = dict(run("SELECT name, value FROM facts").fetchall())
-        if any(isinstance(one, bytes) for pair in stored.items() for one in pair):
+        if any(isinstance(cell, bytes) for pair in stored.items() for cell in pair):
             raise self._not_ours("facts as they were recorded", _FORGET)
         if stored != facts:
             names = sorted(stored.keys() | facts.keys())
@@ -380,7 +380,7 @@ def _may_be_opened(path: Path) -> bool:
     """Return whether there is a store or nothing; SQLite follows links beside it."""
     beside = [path.with_name(path.name + suffix) for suffix in _BESIDE]
     is_free = not os.path.lexists(path) or is_store(path)
-    return is_free and not any(one.is_symlink() for one in beside)
+    return is_free and not any(file.is_symlink() for file in beside)
 
 
 def is_part_of_store(path: Path) -> bool:

@@ -1,10 +1,12 @@
 """What all tables of a scenario share, and the files that they name."""
 
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core.core_schema import no_info_after_validator_function
 
@@ -28,8 +30,14 @@ def is_table(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Table | Spec)
 
 
-def settings(table: type[Any]) -> dict[str, FieldInfo]:
+def settings(table: type[Any]) -> Mapping[str, FieldInfo]:
     """Return the settings of a table under the names that files have for them."""
+    form: Any = table  # mypy takes some classes for unhashable
+    return _settings(form)
+
+
+@cache  # a schema takes 15 ms, and importers ask with each file
+def _settings(table: Any) -> Mapping[str, FieldInfo]:
     if issubclass(table, Table):
         return {
             field.alias or name: field for name, field in table.model_fields.items()
@@ -39,21 +47,23 @@ def settings(table: type[Any]) -> dict[str, FieldInfo]:
     words = schema["properties"]
     known = {}
     for field in fields(table):
-        if field.name not in words:  # `Derived`
-            continue
         needed = field.default is field.default_factory is MISSING
-        known[field.name] = (
+        setting = (
             FieldInfo.from_annotation(hints[field.name])
             if needed
             else FieldInfo.from_annotated_attribute(hints[field.name], field)
         )
-        described = words[field.name]
+        name = setting.alias or field.name
+        if name not in words:  # `Derived`
+            continue
+        described = words[name]
         if "description" not in described:  # those of the table that it is
             described = schema["$defs"][described["$ref"].rpartition("/")[2]]
-        known[field.name].description = described["description"]
-        marks = [one for one in known[field.name].metadata if isinstance(one, Examples)]
+        setting.description = described["description"]
+        marks = (mark for mark in setting.metadata if isinstance(mark, Examples))
         if any(mark.default is None for mark in marks):  # that of something else
-            known[field.name].default = None
+            setting.default = None
+        known[name] = setting
     return known
 
 
@@ -73,11 +83,6 @@ class BuiltFrom:
         return no_info_after_validator_function(
             lambda table: table.build(), handler.generate_schema(self.table)
         )
-
-
-def filled(table: type[Any]) -> Any:
-    """Return the field of a table that may be left out: then its defaults hold."""
-    return Field(default_factory=table, json_schema_extra={"default": {}})
 
 
 def input_file(folder: Path, name: str, where: str, expected: str) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec, states_of
 from nestsim.scenario.errors import checked
-from nestsim.scenario.software import DEFAULT_PRESET
+from nestsim.scenario.software import DEFAULT_PRESET, with_software_defaults
 from planner.frameworks.framework import FRAMEWORKS, IDEAL_PRESET, PRESETS, Preset
 from planner.frameworks.rules import LaunchRules
 from planner.plans.spec import PlanSpec
@@ -203,6 +203,7 @@ def with_defaults(document: Mapping[str, Any]) -> Mapping[str, Any]:
     rules = framework.rules_of(release if release in framework.releases else None)
     filled = {
         "training": lambda table: with_training_defaults(table, preset),
+        "software": lambda table: with_software_defaults(table, preset),
         "search": lambda table: with_search_defaults(table, rules),
         "plan": lambda table: with_plan_defaults(table, preset),
     }
@@ -210,5 +211,5 @@ def with_defaults(document: Mapping[str, Any]) -> Mapping[str, Any]:
         key: filled[key](table)
         if key in filled and isinstance(table, Mapping)
         else table
-        for key, table in {"search": {}, **document}.items()
+        for key, table in {"search": {}, "software": {}, **document}.items()
     }

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 
 _PART = re.compile(r'([A-Za-z0-9_-]+|"[^"\\]*")((?:\[\d{1,6}\])*)')
 _EXAMPLE = "names with a dot between them, e.g. cluster.network.levels[1].bandwidth"
@@ -66,10 +66,8 @@ def with_values(document: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
     changed: Any = copy.deepcopy(dict(document))
     paths = {text: parse_path(text) for text in values}
     for text in sorted(paths, key=lambda text: len(paths[text])):
-        try:
+        with located(text):
             _put(changed, paths[text], copy.deepcopy(values[text]))
-        except InputError as error:
-            raise error.at(text) from None
     return changed
 
 

@@ -214,7 +214,7 @@ class _Walk:
         if "$ref" in schema:
             name = schema["$ref"].rpartition("/")[2]
             yield from self._variants({"title": name, **self.tables[name]})
-        elif "anyOf" in schema or "oneOf" in schema:
+        elif "properties" not in schema and ("anyOf" in schema or "oneOf" in schema):
             for one in schema.get("anyOf", ()) or schema["oneOf"]:
                 yield from self._variants(one)
         elif schema.get("type") != "null":
@@ -401,6 +401,7 @@ _PROBLEMS: Mapping[str, str] = MappingProxyType(
         "string_type": "must be a string in quotes",
         "list_type": "must be a list in brackets",
         "dict_type": "must be a table",
+        "mapping_type": "must be a table",
         "model_type": "must be a table",
         "dataclass_type": "must be a table",
         "model_attributes_type": "must be a table",

@@ -17,7 +17,7 @@ from nestsim.simulator.noise import (
     Noise,
 )
 from topologies.arrays import FloatArray
-from topologies.errors import InputError
+from topologies.errors import located
 from topologies.settings import Count, Factor, Fraction, Latency, NameChoice, Seed
 
 DistributionName = Annotated[str, NameChoice(tuple(DISTRIBUTIONS))]
@@ -185,10 +185,8 @@ class JitterTable(Table):
         compute, per = None, USUAL.per
         if self.compute is not None:
             per = self.compute.per
-            try:
+            with located("compute"):
                 compute = self.compute.build()
-            except InputError as error:
-                raise error.at("compute") from None
         if self.compute is None and self.links is None and not self.slow:
             compute = USUAL.compute
         return JitterSpec(

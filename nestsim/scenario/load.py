@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,20 @@ from estimators.tracing.user_module import TracedModule
 from estimators.training import NARROW_FORMATS, TrainingSpec
 from estimators.user_files import UserConstants, UserLinks, measured_efficiencies
 from nestsim.running.progress import html_of
-from nestsim.scenario.assertions import Assertion
 from nestsim.scenario.defaults import settled_training, with_defaults
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import checked, one_of
-from nestsim.scenario.goodput import GoodputSpec
 from nestsim.scenario.hardware.accelerator import DeviceGroup
 from nestsim.scenario.hardware.cost import CostSpec
 from nestsim.scenario.hardware.described import NETWORK_FILES
 from nestsim.scenario.hardware.network import link_names
-from nestsim.scenario.jitter import JitterSpec
 from nestsim.scenario.mist_yaml import SUFFIXES, mist_document
 from nestsim.scenario.model import (
     ModuleModel,
     module_file,
 )
 from nestsim.scenario.simulation import SimulationSpec
-from nestsim.scenario.stress import StressSpec, SweepSpec
-from nestsim.scenario.table import LaunchSpec, ScenarioTable
+from nestsim.scenario.table import HandedOn, ScenarioTable
 from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.spec import PlanSpec
 from planner.rivals.protocol import PlannerSettings
@@ -40,7 +36,7 @@ from planner.search.space import SearchSpec
 from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator, Host
 from topologies.degrade import Degradation
-from topologies.errors import InputError, Problems
+from topologies.errors import InputError, Problems, located
 from topologies.input_file import parse_toml, read_file
 from topologies.notices import gathered_notices, notices
 from topologies.specs import NetworkSpec
@@ -52,8 +48,40 @@ UNSAVED = "scenario.toml"
 """What a scenario is called that was made in Python."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+@dataclass(frozen=True, kw_only=True)
+class JobBasis:
+    """What times of a job rest on beside its model and plan."""
+
+    training: TrainingSpec
+    """What is trained at once, and in which precision."""
+
+    accelerator: Accelerator
+    """The devices; of several kinds that which the network and the hosts are for."""
+
+    groups: tuple[DeviceGroup, ...] = ()
+    """Devices of several accelerators, in the order of their numbers; empty if all are
+    the same."""
+
+    software: Software = IDEAL
+    """What drives the devices."""
+
+    execution: Execution = NOTHING_HIDDEN
+    """What the software hides behind compute."""
+
+    profile: Profile | None = None
+    """Operator times that were measured, which are taken instead of the device's rates;
+    None if there are none."""
+
+    constants: UserConstants | None = None
+    """Constants of the user in place of those that are shipped; None if there are
+    none."""
+
+    links: UserLinks | None = None
+    """What the user measured of links; None for published figures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario(JobBasis, HandedOn):
     """One scenario, read and checked: the frozen parts that jobs take.
 
     Made of a file (`from_file`), of text in TOML (`from_toml`) or of a dictionary
@@ -83,16 +111,6 @@ class Scenario:
     """The user's own module; None for other models, which are traced when their layers
     are needed."""
 
-    training: TrainingSpec
-    """What is trained at once, and in which precision."""
-
-    accelerator: Accelerator
-    """The devices; of several kinds that which the network and the hosts are for."""
-
-    groups: tuple[DeviceGroup, ...] = ()
-    """Devices of several accelerators, in the order of their numbers; empty if all are
-    the same."""
-
     network_spec: NetworkSpec
     """What the network is built from."""
 
@@ -111,55 +129,14 @@ class Scenario:
     software_preset: str = "ideal"
     """Name of the framework whose defaults hold where the file is silent."""
 
-    software: Software = IDEAL
-    """What drives the devices."""
-
-    execution: Execution = NOTHING_HIDDEN
-    """What it hides behind compute."""
-
-    profile: Profile | None = None
-    """Operator times that were measured, which are taken instead of the device's rates;
-    None if there are none."""
-
-    constants: UserConstants | None = None
-    """Constants of the user in place of those that are shipped; None if there are
-    none."""
-
-    links: UserLinks | None = None
-    """What the user measured of links; None if nothing."""
-
     degradation: Degradation | None = None
     """What of the network and of the devices is slow or gone; None if nothing is."""
-
-    plan: PlanSpec | None = None
-    """A plan that is given, beside what the planner may try; None if none is."""
-
-    launch: LaunchSpec | None = None
-    """What the launch configuration that the job is of said beside it; None if it is of
-    none."""
 
     planner: str = "nest"
     """A name of `planner.rivals.PLANNERS`."""
 
     planner_settings: PlannerSettings = field(default_factory=PlannerSettings)
     """What planners are told beside `search`."""
-
-    sweep: SweepSpec = field(default_factory=SweepSpec)
-    """What `nestsim sweep` varies."""
-
-    stress: StressSpec = field(default_factory=StressSpec)
-    """What `nestsim stress` does to the cluster."""
-
-    goodput: GoodputSpec = field(default_factory=GoodputSpec)
-    """What fails, and what the job does about it."""
-    jitter: JitterSpec = field(default_factory=JitterSpec)
-    """What differs from step to step, for `nestsim jitter`."""
-
-    assertions: tuple[Assertion, ...] = ()
-    """What must come out."""
-
-    cost: CostSpec | None = None
-    """What the cluster costs and draws; None if nothing is said."""
 
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What users should know of how it was read; every call with it says so."""
@@ -206,10 +183,8 @@ class Scenario:
         InputError
             If something in it is wrong. The message starts with the path.
         """
-        try:
+        with located(str(path), ": "):
             text = toml_text(document)
-        except InputError as error:
-            raise error.at(str(path), separator=": ") from None
         return _loaded(Path(path), text.encode())
 
     def replace(self, values: Mapping[str, Any]) -> "Scenario":
@@ -227,10 +202,8 @@ class Scenario:
             If a path leads nowhere, or the scenario would be wrong. The message is
             that of a file with these values.
         """
-        try:
+        with located(str(self.path), ": "):
             document = with_values(self.document(), values)
-        except InputError as error:
-            raise error.at(str(self.path), separator=": ") from None
         return Scenario.from_dict(document, self.path)
 
     def document(self) -> dict[str, Any]:
@@ -272,12 +245,12 @@ class Scenario:
         what differs from step to step and options of a launch: plans and replays do
         not depend on them.
         """
-        parts = {one.name: getattr(self, one.name) for one in fields(self)}
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
         parts |= {"path": Path(), "text": b"", "cost": None}
         for name in ("goodput", "jitter", "notes", "launch"):
             del parts[name]
-        said = ", ".join(f"{name}={value!r}" for name, value in parts.items())
-        return f"Scenario({said})"
+        texts = ", ".join(f"{name}={value!r}" for name, value in parts.items())
+        return f"Scenario({texts})"
 
     def __repr__(self) -> str:
         """Say which one it is, in one line."""
@@ -323,22 +296,18 @@ def load_scenario(path: str | os.PathLike[str], *, trust_code: bool = True) -> S
         with the file and the setting.
     """
     file = Path(path)
-    try:
+    with located(str(file), ": "):
         expected = "a scenario file in TOML"
         text = read_file(file, expected=expected, most_bytes=MAX_FILE)
         if file.suffix.lower() in SUFFIXES:
             text = toml_text(mist_document(text, file.stem)).encode()
-    except InputError as error:
-        raise error.at(str(file), separator=": ") from None
     return _loaded(file, text, trust_code=trust_code)
 
 
 def _loaded(file: Path, text: bytes, *, trust_code: bool = True) -> Scenario:
     """Check a scenario, and say in messages which file it is."""
-    try:
+    with located(str(file), ": "):
         return scenario_of(parse_toml(text), file, text, trust_code=trust_code)
-    except InputError as error:
-        raise error.at(str(file), separator=": ") from None
 
 
 def scenario_of(
@@ -366,7 +335,7 @@ def scenario_of(
         table = _check(document)
         if not trust_code:
             _refuse_code(table)
-        scenario = _build(file, text, table)
+        scenario = _build(file, text, table, document.get("software", {}))
     notes = gathered.sentences(least=math.inf)
     return replace(scenario, notes=tuple(notes))
 
@@ -396,7 +365,10 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
     return checked(ScenarioTable, with_defaults(document))
 
 
-def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
+def _build(
+    file: Path, text: bytes, table: ScenarioTable, written: Collection[str]
+) -> Scenario:
+    """Return the scenario of a table; ``written`` are settings of its [software]."""
     software, folder, problems = table.software, file.parent, Problems()
     with problems.noted("model"):
         spec, module = table.model.build(folder), None
@@ -409,7 +381,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         links = software.read_links(folder)
     with problems.noted("cluster"):
         cluster, assumed = table.cluster.described(folder)
-        table = table.model_copy(update={"cluster": cluster})
+        table = replace(table, cluster=cluster)
         reached = measured_efficiencies(links, constants)
         accelerator, groups, network_spec = _cluster(table, folder, reached)
         # What else needs the accelerator is looked at if there is one.
@@ -423,7 +395,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
             cost = None if table.cost is None else table.cost.settled(accelerator)
             _check_one_price(cost, groups)
     with problems.noted():
-        execution = software.build_execution(table.simulation.moved)
+        execution = _execution(table, written)
     with problems.noted("software"):
         rules = FRAMEWORKS[software.preset].rules_of(software.release)
         with problems.noted("search"):
@@ -432,12 +404,13 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         planner_settings = table.search.settings(table.plan)
     problems.refuse()
     _check_host_update(training, execution, search, table.plan)
-    if "preset" not in software.model_fields_set:
+    if "preset" not in written:
         notices().remark(
             f"software.preset is left out: {software.preset} is taken to run the job"
         )
     for name in table.simulation.moved:
         notices().setting_moved(f"{file}: simulation.{name}", f"software.{name}")
+    handed_on = {part.name: getattr(table, part.name) for part in fields(HandedOn)}
     return Scenario(
         path=file,
         text=text,
@@ -463,17 +436,29 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
             and search.rules.on(accelerator.like or accelerator.name),
         ),
         simulation=table.simulation.build(),
-        plan=table.plan,
-        launch=table.launch,
         planner=table.search.planner,
         planner_settings=planner_settings,
-        cost=cost,
-        sweep=table.sweep,
-        stress=table.stress,
-        goodput=table.goodput,
-        jitter=table.jitter,
-        assertions=table.assertions,
+        **handed_on | {"cost": cost},
     )
+
+
+def _execution(table: ScenarioTable, written: Collection[str]) -> Execution:
+    """Return how a step is executed, by [software] or where it was set before.
+
+    Raises
+    ------
+    InputError
+        If a setting stands in both places.
+    """
+    for name, value in table.simulation.moved.items():
+        if name in written:
+            raise InputError(
+                "is set in [software], too, where it has moved to",
+                where=f"simulation.{name}",
+                got=value,
+                expected=f"left out, as software.{name} is set",
+            )
+    return replace(table.software.execution, **table.simulation.moved)
 
 
 def _check_host_update(
@@ -517,9 +502,9 @@ def _cluster(
             raise network_spec.located(error, "network") from None
         table.cluster.check_num_devices(num_devices)
     with problems.noted():
-        accelerator = table.cluster.build_accelerator()
+        accelerator = table.cluster.checked_accelerator()
     problems.refuse()
-    groups = table.cluster.build_groups(accelerator, num_devices)
+    groups = table.cluster.checked_groups(accelerator, num_devices)
     return accelerator, groups, network_spec
 
 
@@ -570,10 +555,8 @@ def _profile(
     table: ScenarioTable, training: TrainingSpec, folder: Path
 ) -> Profile | None:
     """Return the measured operator times that the scenario names."""
-    try:
+    with located("cluster"):
         profile = table.cluster.read_profile(folder)
-    except InputError as error:
-        raise error.at("cluster") from None
     if profile is not None:
         _check_measured(profile, training)
     return profile

@@ -1,36 +1,43 @@
 """The table [model]: from the library or a file, traced, or spelled out."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
+from annotated_types import Ge, Le
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from estimators.models.huggingface import load_huggingface
-from estimators.models.library import build_spec, load_model, model_names
-from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
+from estimators.models.library import (
+    build_spec,
+    family_words,
+    load_model,
+    model_names,
+)
+from estimators.models.limits import (
+    MAX_LAYERS,
+    Depths,
+    NumLayers,
+    Probability,
+    SequenceLength,
+    Vocabulary,
+    Width,
+)
 from estimators.models.spec import (
     TransformerSpec,
     with_num_layers,
     without_padding,
 )
 from estimators.tracing.user_module import TracedModule, UserModule
-from nestsim.scenario.architectures import (
-    Architecture,
-    Attention,
-    Depths,
-    EncoderDecoderModel,
-    NumLayers,
-    SequenceLength,
-    VisionModel,
-    Width,
-)
-from nestsim.scenario.base import Table, input_file
-from nestsim.scenario.errors import nearest
-from topologies.errors import InputError
-from topologies.settings import Argument, Text
+from nestsim.scenario.base import Table, input_file, is_table
+from nestsim.scenario.errors import checked, nearest
+from topologies.errors import InputError, located
+from topologies.settings import Argument, CheckedBy, Derived, Examples, NameChoice, Text
+
+Attention = Literal["flash", "plain"]
 
 
 class NamedModel(Table):
@@ -73,25 +80,29 @@ class NamedModel(Table):
         return _adapted(spec, self.num_layers, self.mean_sequence_length)
 
 
+def _library_name(name: str) -> str:
+    """Return the name of a model; refuse one that the library does not have."""
+    known = model_names()
+    if name not in known:
+        raise InputError(
+            "no such model in the library",
+            got=name,
+            expected="one of " + ", ".join(known),
+            hint=nearest(name, known),
+        )
+    return name
+
+
 class LibraryModel(NamedModel):
     """A published model, by name."""
 
-    name: Text = Field(
+    name: Annotated[Text, CheckedBy(_library_name)] = Field(
         examples=["llama2-7b"], json_schema_extra={"enum": list(model_names())}
     )
     """Name of a published model, one that `nestsim models` lists."""
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
-        known = model_names()
-        if self.name not in known:
-            raise InputError(
-                "no such model in the library",
-                where="name",
-                got=self.name,
-                expected="one of " + ", ".join(known),
-                hint=nearest(self.name, known),
-            )
         return self.adapted(load_model(self.name, sequence_length=self.sequence_length))
 
 
@@ -112,14 +123,13 @@ class HuggingFaceModel(NamedModel):
         """
         expected = "a Hugging Face config.json, relative to the scenario's folder"
         path = input_file(folder, self.config, "config", expected)
-        try:
+        with located("config", ": "):
             spec = load_huggingface(path, sequence_length=self.sequence_length)
-        except InputError as error:
-            raise error.at("config", separator=": ") from None
         return self.adapted(spec)
 
 
-class SpelledOutModel(Architecture):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpelledOutModel(TransformerSpec):
     """An architecture under Megatron's names.
 
     Where a setting is left out, the family decides: Llama and Mixtral have RMSNorm,
@@ -128,199 +138,173 @@ class SpelledOutModel(Architecture):
     ReLU, no positions, no biases and an untied head.
     """
 
-    family: Literal["gpt", "llama", "mixtral", "mamba", "bert"]
+    family: Annotated[str, NameChoice(("gpt", "llama", "mixtral", "mamba", "bert"))]
     """Family of the model, which decides which modules it is built of. Mistral is a
     "llama", GPT-NeoX a "gpt", a hybrid of Mamba-2 and attention a "mamba". The families
     "t5" and "vit" have settings of their own."""
 
-    num_layers: NumLayers = Field(examples=[32])
-    """Transformer blocks of the model."""
+    attention: Attention = "flash"
+    """How attention is computed: by one fused kernel ("flash"), or by two products with
+    a softmax between them."""
 
-    vocab_size: int = Field(ge=1, le=MAX_VOCABULARY, examples=[32000])
-    """Entries of the word embedding."""
-
-    sequence_length: SequenceLength = Field(examples=[4096])
-    """Tokens of a training sequence."""
-
-    mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
+    mean_sequence_length: Annotated[SequenceLength | None, Examples(288)] = None
     """Tokens of a sequence on average, where the framework leaves padding out of the
     computation; attention is that of sequences of this length. Left out, all tokens of
     a sequence are computed."""
 
-    num_query_groups: Width | None = Field(None, examples=[8])
-    """Key and value heads of each attention layer. Left out, as many as query heads."""
-
-    kv_channels: Width | None = Field(None, examples=[128])
-    """Width of one attention head. Left out, `hidden_size` over
-    `num_attention_heads`."""
-
-    max_position_embeddings: SequenceLength | None = Field(None, examples=[4096])
-    """Rows of a learned position embedding. Left out, `sequence_length`."""
-
-    gated_linear_unit: bool | None = Field(None, examples=[True])
-    """Whether the feed-forward layer is gated, as in SwiGLU. Left out, as the family
-    has it."""
-
-    activation_func: Literal["gelu", "silu", "relu", "squared_relu"] | None = None
-    """Nonlinearity of the feed-forward layer. Left out, SiLU where it is gated, else
-    GELU."""
-
-    normalization: Literal["layernorm", "rmsnorm"] | None = None
-    """Norm of attention and feed-forward layer. Left out, as the family has it."""
-
-    layernorm_bias: bool = Field(True, examples=[False])
-    """Whether a LayerNorm has a bias."""
-
-    layernorm_affine: bool = Field(True, examples=[False])
-    """Whether a LayerNorm has weights at all; those of OLMo have none."""
-
-    norm_placement: Literal["pre", "post", "sandwich", "shared"] = "pre"
-    """Where a block normalises: before each branch ("pre"), behind it ("post", OLMo 2),
-    both ("sandwich", Gemma 2 and GLM-4), or once before two parallel branches
-    ("shared", Falcon 7B)."""
-
-    parallel_residual: bool = Field(False, examples=[True])
-    """Whether attention and feed-forward layer read the same hidden states, as in
-    GPT-NeoX and Falcon. They are computed one by one."""
-
-    position_embedding_type: Literal["learned", "rope", "alibi", "none"] | None = None
+    position_embedding_type: Annotated[
+        str,
+        NameChoice(("learned", "rope", "alibi", "none")),
+        Examples(default=None),
+    ] = "learned"
     """How positions are told apart. Left out, as the family has it."""
 
-    rotary_percent: float = Field(1.0, gt=0, le=1, examples=[0.5])
-    """Part of the channels of a head that rotary positions turn."""
-
-    embedding_layernorm: bool = Field(False, examples=[True])
-    """Whether a norm follows the word embedding, as in BLOOM."""
-
-    scale_embeddings: bool = Field(False, examples=[True])
-    """Whether embeddings of words are multiplied by a constant, as in Gemma."""
-
-    qk_layernorm: bool = Field(False, examples=[True])
-    """Whether queries and keys are normalised, each head by itself, as in Qwen 3."""
-
-    qk_layernorm_whole: bool = Field(False, examples=[True])
-    """Whether `qk_layernorm` normalises all heads of a token together, as in OLMo 2."""
-
-    softmax_type: Literal["vanilla", "learnable"] = "vanilla"
-    """Softmax of attention: "learnable" has one learned score of no key for each head,
-    the sinks of GPT-OSS."""
-
-    attn_logit_softcapping: float = Field(0.0, ge=0, le=1e6, examples=[50.0])
-    """Bound that attention scores are bent below, as in Gemma 2; 0 for none."""
-
-    final_logit_softcapping: float = Field(0.0, ge=0, le=1e6, examples=[30.0])
-    """Bound that logits of the output layer are bent below, as in Gemma 2; 0 for
-    none."""
-
-    window_size: SequenceLength | None = Field(None, examples=[4096])
-    """Tokens that a token attends to, itself included: Megatron's (window_size - 1, 0).
-    Left out, all before it."""
-
-    window_attn_skip_freq: int = Field(0, ge=0, le=MAX_LAYERS, examples=[2])
+    window_attn_skip_freq: Annotated[int, Ge(0), Le(MAX_LAYERS), Examples(2)] = 0
     """Every which block has no window: 2 for every second one, as in Gemma 2, 6 as in
     Gemma 3; 0 for none of them, as in Mistral."""
 
-    tie_word_embeddings: bool | None = Field(None, examples=[False])
-    """Whether the output layer shares the word embedding's weight. Left out, as the
-    family has it."""
-
-    add_bias_linear: bool | None = Field(None, examples=[False])
-    """Whether all linear layers of a block have a bias. Left out, as the family has
-    it."""
-
-    add_qkv_bias: bool = Field(False, examples=[False])
-    """Whether at least the query, key and value projections have a bias."""
-
-    add_attention_bias: bool = Field(False, examples=[False])
-    """Whether at least the linear layers of attention have a bias."""
-
-    num_moe_experts: Width | None = Field(None, examples=[8])
-    """Routed experts of each feed-forward layer that has any; for the family
-    "mixtral"."""
-
-    moe_router_topk: Width | None = Field(None, examples=[2])
-    """Experts that each token is sent to; for the family "mixtral"."""
-
-    moe_ffn_hidden_size: Width | None = Field(None, examples=[2048])
-    """Inner width of one routed expert. Left out, `ffn_hidden_size`, which is that of
-    blocks without experts."""
-
-    moe_layer_freq: int | list[int] | Text | None = Field(
-        None, examples=["[0]*3+[1]*58"]
-    )
+    moe_layer_freq: Annotated[
+        int | list[int] | Text | None, Examples("[0]*3+[1]*58")
+    ] = None
     """Which blocks have experts: a number N for the first of each N blocks, a list with
     1 for each block that has some and 0 for each other, or such a list as a text. Left
     out, all blocks have experts."""
 
-    moe_shared_expert_intermediate_size: Width | None = Field(None, examples=[2048])
-    """Inner width of the experts that all tokens go to, together. Left out, there are
-    none."""
-
-    moe_shared_expert_gate: bool = Field(False, examples=[True])
-    """Whether what the experts of all tokens return is weighed by a gate."""
-
-    moe_router_score_function: Literal["softmax", "sigmoid"] = "softmax"
-    """What the scores of a router are: a softmax over all experts, or a sigmoid of each
-    one."""
-
-    moe_router_pre_softmax: bool = Field(False, examples=[True])
-    """Whether the softmax comes before the choice of experts, and weights of those
-    chosen add up to less than one."""
-
-    moe_router_enable_expert_bias: bool = Field(False, examples=[True])
-    """Whether a bias of each expert takes part in the choice, set from how busy it
-    is."""
-
-    moe_router_num_groups: Width | None = Field(None, examples=[8])
-    """Groups of experts, a few of which a token may use: the fewer, the fewer nodes are
-    sent the token. Left out, experts have no groups."""
-
-    moe_router_group_topk: Width | None = Field(None, examples=[4])
-    """Groups that the experts of one token are of; with `moe_router_num_groups`."""
-
-    mtp_num_layers: Depths | None = Field(None, examples=[1])
-    """Layers that predict tokens further ahead: a block like the last one each, a
-    projection, and a loss at the head. Left out, there are none."""
-
-    kv_lora_rank: Width | None = Field(None, examples=[512])
-    """Width that keys and values are made of, in multi-head latent attention, whose
-    `kv_channels` are those without a position."""
-
-    q_lora_rank: Width | None = Field(None, examples=[1536])
-    """Width that queries are made of, in multi-head latent attention. Left out, the
-    hidden states."""
-
-    qk_pos_emb_head_dim: Width | None = Field(None, examples=[64])
-    """Rotary channels of queries and keys, in multi-head latent attention."""
-
-    v_head_dim: Width | None = Field(None, examples=[128])
-    """Width of one value, in multi-head latent attention. Left out, `kv_channels`."""
-
-    hybrid_override_pattern: Text | None = Field(None, examples=["M-M-M*-"])
+    hybrid_override_pattern: Annotated[Text | None, Examples("M-M-M*-")] = None
     """Kind of each block in turn: Mamba-2 "M", attention "*", feed-forward "-"; for the
     family "mamba". Left out, every block is a Mamba-2 layer."""
 
-    mamba_state_dim: Width | None = Field(None, examples=[128])
-    """Numbers that a Mamba-2 layer keeps for each channel. Left out, 128."""
-
-    mamba_head_dim: Width | None = Field(None, examples=[64])
-    """Width of one head of a Mamba-2 layer. Left out, 64."""
-
-    mamba_num_groups: Width | None = Field(None, examples=[8])
-    """Groups of heads of a Mamba-2 layer that share how the state is written and read;
-    tensor parallelism splits them. Left out, 8."""
-
-    mamba_num_heads: Width | None = Field(None, examples=[128])
-    """Heads of a Mamba-2 layer. Left out, as many as make it twice as wide as
-    `hidden_size`."""
-
-    mamba_chunk_size: Width | None = Field(None, examples=[128])
-    """Tokens that the scan of a Mamba-2 layer treats as one product. Left out, 128."""
+    def __post_init__(self) -> None:
+        """Check nothing yet: what blocks are like follows when it is built."""
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
-        spec = build_spec(self.words("mean_sequence_length"))
-        return _adapted(spec, None, self.mean_sequence_length)
+        words = {name: getattr(self, name) for name in _spelled_out()}
+        words["attention_implementation"] = words.pop("attention")
+        mean_length = words.pop("mean_sequence_length")
+        return _adapted(build_spec(words), None, mean_length)
+
+
+@cache
+def _spelled_out() -> frozenset[str]:
+    """Return the settings of an architecture that is spelled out."""
+    marks = {field.name: get_args(field.type) for field in fields(SpelledOutModel)}
+    derived = {k for k in marks if any(isinstance(mark, Derived) for mark in marks[k])}
+    return frozenset(marks) - derived
+
+
+def with_family(table: Any) -> Any:
+    """Return a table that spells an architecture out, with what its family decides."""
+    family = table.get("family") if isinstance(table, dict) else None
+    words = family_words().get(family, {}) if isinstance(family, str) else {}
+    return {k: v for k, v in words.items() if k in _spelled_out()} | table
+
+
+class Architecture(Table):
+    """What all architectures that are spelled out say."""
+
+    family: str
+    """Family of the model."""
+
+    hidden_size: Width = Field(examples=[4096])
+    """Width of the hidden states."""
+
+    num_attention_heads: Width = Field(examples=[32])
+    """Query heads of each attention layer."""
+
+    ffn_hidden_size: Width | None = Field(None, examples=[11008])
+    """Inner width of the feed-forward layer. Left out, four times `hidden_size`."""
+
+    hidden_dropout: Probability = Field(0.0, examples=[0.1])
+    """Probability of dropout after the embedding, the attention and the feed-forward
+    layer."""
+
+    attention_dropout: Probability = Field(0.0, examples=[0.1])
+    """Probability of dropout after the attention softmax."""
+
+    attention: Attention = "flash"
+    """How attention is computed: by one fused kernel ("flash"), or by two products with
+    a softmax between them."""
+
+    def words(self) -> dict[str, Any]:
+        """Return what is given in the words of `build_spec`."""
+        given = self.model_dump(exclude_none=True, exclude={"attention"})
+        return {"attention_implementation": self.attention, **given}
+
+
+class EncoderDecoderModel(Architecture):
+    """A T5 under Megatron's names: RMSNorm, relative positions, no biases.
+
+    Encoder and decoder are one chain of blocks. Tokens in reports are the encoder's.
+    """
+
+    family: Literal["t5"]
+    """Family of the model."""
+
+    encoder_num_layers: NumLayers = Field(examples=[24])
+    """Transformer blocks of the encoder."""
+
+    decoder_num_layers: NumLayers | None = Field(None, examples=[24])
+    """Transformer blocks of the decoder. Left out, as many as the encoder has."""
+
+    vocab_size: Vocabulary = Field(examples=[32128])
+    """Entries of the word embedding, which encoder and decoder share."""
+
+    sequence_length: SequenceLength = Field(examples=[512])
+    """Tokens of a training sequence that the encoder reads."""
+
+    decoder_sequence_length: SequenceLength | None = Field(None, examples=[114])
+    """Tokens of a training sequence that the decoder writes. Left out,
+    `sequence_length`."""
+
+    kv_channels: Width | None = Field(None, examples=[64])
+    """Width of one attention head. Left out, `hidden_size` over
+    `num_attention_heads`."""
+
+    gated_linear_unit: bool = Field(False, examples=[True])
+    """Whether the feed-forward layer is a gated GELU, as in T5 1.1, rather than a
+    ReLU."""
+
+    tie_word_embeddings: bool | None = Field(None, examples=[True])
+    """Whether the output layer shares the word embedding's weight. Left out, it does
+    unless the feed-forward layer is gated."""
+
+    def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
+        """Return the architecture."""
+        gated = self.gated_linear_unit
+        usual = {
+            "activation_func": "gelu" if gated else "relu",
+            "tie_word_embeddings": not gated,
+        }
+        return build_spec(usual | self.words())
+
+
+class VisionModel(Architecture):
+    """A vision transformer with a classifier: LayerNorm, GELU, biases, no mask.
+
+    A sequence is an image: its patches and the class token are what reports call
+    tokens, and the global batch counts images.
+    """
+
+    family: Literal["vit"]
+    """Family of the model."""
+
+    num_layers: NumLayers = Field(examples=[12])
+    """Transformer blocks of the model."""
+
+    image_size: Width = Field(examples=[224])
+    """Height and width of an image in pixels."""
+
+    patch_size: Width = Field(examples=[16])
+    """Height and width of a patch in pixels, a divisor of `image_size`."""
+
+    num_classes: Vocabulary = Field(examples=[1000])
+    """Classes that images are told apart by."""
+
+    def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
+        """Return the architecture."""
+        words = self.words()
+        return build_spec(words | {"vocab_size": words.pop("num_classes")})
 
 
 class ModuleModel(Table):
@@ -379,10 +363,8 @@ class ModuleModel(Table):
             sequence_length=self.sequence_length,
             arguments=self.arguments,
         )
-        try:
+        with located("module", ": "):
             return module.trace()
-        except InputError as error:
-            raise error.at("module", separator=": ") from None
 
 
 def module_file(setting: str) -> str:
@@ -395,10 +377,12 @@ _SPELLED_OUT: Mapping[str, type[Table]] = MappingProxyType(
 )
 """Family -> form of the table, where it has one of its own."""
 
-_FORMS: tuple[type[Table], ...] = (SpelledOutModel, *_SPELLED_OUT.values())
-_ARCHITECTURE = frozenset(
-    name for form in _FORMS for name in form.model_fields
-) - frozenset(LibraryModel.model_fields)
+
+@cache
+def _architecture() -> frozenset[str]:
+    """Return the settings that only tables that spell an architecture out have."""
+    others = (name for form in _SPELLED_OUT.values() for name in form.model_fields)
+    return _spelled_out().union(others) - frozenset(LibraryModel.model_fields)
 
 
 def _in_one_way(value: object) -> object:
@@ -406,8 +390,8 @@ def _in_one_way(value: object) -> object:
     if not isinstance(value, dict):
         return value
     given = [word for word in ("name", "config", "module") if word in value]
-    if _ARCHITECTURE.intersection(value):
-        given.append(min(_ARCHITECTURE.intersection(value)))
+    if spelled_out := _architecture().intersection(value):
+        given.append(min(spelled_out))
     if len(given) > 1:
         raise InputError(
             "the model is described in more than one way",
@@ -421,7 +405,7 @@ def _in_one_way(value: object) -> object:
 
 def _which(value: object) -> str | None:
     """Tell the forms of the table apart."""
-    if isinstance(value, Table):
+    if is_table(type(value)):
         return type(value).__name__
     if not isinstance(value, dict):
         return None
@@ -429,22 +413,46 @@ def _which(value: object) -> str | None:
         return "HuggingFaceModel"
     if "module" in value:
         return "ModuleModel"
-    if "name" in value or not _ARCHITECTURE.intersection(value):
+    if "name" in value or not _architecture().intersection(value):
         return "LibraryModel"
-    return _SPELLED_OUT.get(str(value.get("family")), SpelledOutModel).__name__
+    family = str(value.get("family"))
+    return (
+        _SPELLED_OUT[family].__name__ if family in _SPELLED_OUT else "SpelledOutModel"
+    )
 
 
 AnyModel = (
     Annotated[LibraryModel, Tag("LibraryModel")]
     | Annotated[HuggingFaceModel, Tag("HuggingFaceModel")]
     | Annotated[ModuleModel, Tag("ModuleModel")]
-    | Annotated[SpelledOutModel, Tag("SpelledOutModel")]
+    | Annotated[SpelledOutModel, BeforeValidator(with_family), Tag("SpelledOutModel")]
     | Annotated[EncoderDecoderModel, Tag("EncoderDecoderModel")]
     | Annotated[VisionModel, Tag("VisionModel")]
 )
 
-WHICH_MODEL = Discriminator(_which)
-IN_ONE_WAY = BeforeValidator(_in_one_way)
+ModelSetting = Annotated[AnyModel, Discriminator(_which), BeforeValidator(_in_one_way)]
+"""The setting of a model, in any of its forms."""
+
+_ANY_MODEL: Any = ModelSetting
+
+
+def build_model(table: Mapping[str, Any], folder: Path) -> TransformerSpec:
+    """Return the architecture of a table [model] by itself.
+
+    Parameters
+    ----------
+    table
+        The table.
+    folder
+        Of the files that it names.
+
+    Raises
+    ------
+    InputError
+        If it makes none.
+    """
+    spec: TransformerSpec = checked(_ANY_MODEL, {**table}).build(folder)
+    return spec
 
 
 def _adapted(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from nestsim.scenario.base import BuiltFrom
-from nestsim.scenario.hardware.degraded import DegradedTable
+from nestsim.scenario.hardware.cluster import DegradedTable
 from nestsim.scenario.hardware.network import Ratio
 from planner.search.space import SearchSpec
 from topologies.degrade import Degradation

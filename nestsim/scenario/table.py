@@ -3,16 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from estimators.training import TrainingSpec
 from nestsim.scenario.assertions import Assertion, AssertTable
-from nestsim.scenario.base import BuiltFrom, Table, filled
+from nestsim.scenario.base import BuiltFrom, Table
 from nestsim.scenario.goodput import GoodputSpec
 from nestsim.scenario.hardware.cluster import ClusterTable
 from nestsim.scenario.hardware.cost import CostSpec
 from nestsim.scenario.jitter import JitterSpec, JitterTable
-from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
+from nestsim.scenario.model import ModelSetting
 from nestsim.scenario.search import SearchTable
 from nestsim.scenario.simulation import SimulationTable
 from nestsim.scenario.software import SoftwareTable
@@ -24,6 +24,7 @@ from topologies.settings import (
     Distinct,
     Examples,
     Latency,
+    Listed,
     NameChoice,
     Seed,
     Spec,
@@ -124,84 +125,104 @@ class LaunchSpec(Spec):
     they are; nothing else reads them."""
 
 
-class ScenarioTable(Table):
+_WITH_DEFAULTS = Examples(default={})
+"""Marks a table whose defaults hold where it is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandedOn(Spec):
+    """What a scenario hands on to commands as its file has it."""
+
+    plan: Annotated[PlanSpec | None, Examples({"micro_batch_size": 1})] = None
+    """One plan, under Megatron's names, for `nestsim simulate` and the planner
+    "fixed"; others do not read it."""
+
+    launch: Annotated[LaunchSpec | None, Examples({"format": "megatron"})] = None
+    """What a launch configuration that was imported said beside the job; only
+    `nestsim export` reads it."""
+
+    sweep: Annotated[SweepSpec, _WITH_DEFAULTS] = field(default_factory=SweepSpec)
+    """Which settings `nestsim sweep` varies; other commands do not read it."""
+
+    stress: Annotated[StressSpec, _WITH_DEFAULTS] = field(default_factory=StressSpec)
+    """What `nestsim stress` does to the cluster; other commands do not read it."""
+
+    goodput: Annotated[GoodputSpec, _WITH_DEFAULTS] = field(default_factory=GoodputSpec)
+    """What fails, and what the job does about it; only `nestsim goodput` reads it."""
+
+    jitter: Annotated[JitterSpec, BuiltFrom(JitterTable), _WITH_DEFAULTS] = field(
+        default_factory=JitterSpec
+    )
+    """What `nestsim jitter` draws at random; other commands do not read it."""
+
+    cost: Annotated[CostSpec | None, Examples({"device_hour": "2.50 USD/h"})] = None
+    """What the cluster costs and draws: tokens for a dollar, the cost of a run. Left
+    out, reports say nothing of money and energy."""
+
+    assertions: Annotated[
+        tuple[Assertion, ...],
+        BuiltFrom(AssertTable),
+        Field(alias="assert"),
+        Examples(
+            {"verdict": "confirmed", "throughput": ">= 1.2e6 tokens/s"}, default={}
+        ),
+    ] = ()
+    """What must come out; if it does not, the exit status is 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _JobTables(Spec):
+    """What a job is, as its file has it."""
+
+    name: Annotated[Text, Examples("Llama 2 7B on 64 H100")]
+    """Name of the scenario, by which reports call it."""
+
+    model: Annotated[
+        ModelSetting, Examples({"name": "llama2-7b", "sequence_length": 4096})
+    ]
+    """The model: a name of the library, a Hugging Face config.json, a module of your
+    own, or an architecture spelled out in Megatron's names."""
+
+    training: Annotated[TrainingSpec, Examples({"global_batch_size": 512})]
+    """What is trained at once, and in which precision."""
+
+    cluster: ClusterTable
+    """The devices that the job runs on, and the network that joins them."""
+
+    software: Annotated[
+        SoftwareTable, Examples({"preset": "megatron-core"}, default={})
+    ] = field(default_factory=SoftwareTable)
+    """The framework that runs the job. Left out, none that takes any time."""
+
+    search: Annotated[SearchTable, _WITH_DEFAULTS] = field(default_factory=SearchTable)
+    """What the planner may try, and how long it may take."""
+
+    simulation: Annotated[SimulationTable, _WITH_DEFAULTS] = field(
+        default_factory=SimulationTable
+    )
+    """How plans are replayed and judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioTable(HandedOn, _JobTables):
     """One training job on one cluster, and what to find out about it.
 
     Quantities are strings with a unit, such as "450 GB/s", "400 Gbit/s", "80 GiB" or
     "2 us". GB is 1e9 bytes and GiB 2**30; bandwidths are per direction.
     """
 
-    name: Text = Field(examples=["Llama 2 7B on 64 H100"])
-    """Name of the scenario, by which reports call it."""
-
-    model: Annotated[AnyModel, IN_ONE_WAY] = Field(
-        discriminator=WHICH_MODEL,
-        examples=[{"name": "llama2-7b", "sequence_length": 4096}],
-    )
-    """The model: a name of the library, a Hugging Face config.json, a module of your
-    own, or an architecture spelled out in Megatron's names."""
-
-    training: TrainingSpec = Field(examples=[{"global_batch_size": 512}])
-    """What is trained at once, and in which precision."""
-
-    cluster: ClusterTable
-    """The devices that the job runs on, and the network that joins them."""
-
-    software: SoftwareTable = Field(
-        SoftwareTable.model_validate({}),
-        json_schema_extra={"default": {}},
-        examples=[{"preset": "megatron-core"}],
-    )
-    """The framework that runs the job. Left out, none that takes any time."""
-
-    search: SearchTable = filled(SearchTable)
-    """What the planner may try, and how long it may take."""
-
-    plan: PlanSpec | None = Field(None, examples=[{"micro_batch_size": 1}])
-    """One plan, under Megatron's names, for `nestsim simulate` and the planner
-    "fixed"; others do not read it."""
-
-    launch: LaunchSpec | None = Field(None, examples=[{"format": "megatron"}])
-    """What a launch configuration that was imported said beside the job; only
-    `nestsim export` reads it."""
-
-    simulation: SimulationTable = filled(SimulationTable)
-    """How plans are replayed and judged."""
-
-    sweep: SweepSpec = filled(SweepSpec)
-    """Which settings `nestsim sweep` varies; other commands do not read it."""
-
-    stress: StressSpec = filled(StressSpec)
-    """What `nestsim stress` does to the cluster; other commands do not read it."""
-
-    goodput: GoodputSpec = filled(GoodputSpec)
-    """What fails, and what the job does about it; only `nestsim goodput` reads it."""
-
-    jitter: Annotated[JitterSpec, BuiltFrom(JitterTable)] = filled(JitterSpec)
-    """What `nestsim jitter` draws at random; other commands do not read it."""
-
-    cost: CostSpec | None = Field(None, examples=[{"device_hour": "2.50 USD/h"}])
-    """What the cluster costs and draws: tokens for a dollar, the cost of a run. Left
-    out, reports say nothing of money and energy."""
-
-    jobs: Annotated[list[JobTable], Field(max_length=MOST_JOBS)] = Field(
-        [], examples=[[{"name": "pretraining", "devices": "0-511"}]]
-    )
+    jobs: Annotated[
+        tuple[JobTable, ...],
+        Listed(most=MOST_JOBS),
+        Examples([{"name": "pretraining", "devices": "0-511"}]),
+    ] = ()
     """Several jobs that share the cluster, for `nestsim jobs`, which needs two or more;
     other commands refuse a file that has any. With jobs, [model], [training] and
     [plan] are what they have in common, and may be left out."""
 
-    shared: SharedTable = filled(SharedTable)
+    shared: Annotated[SharedTable, _WITH_DEFAULTS] = field(default_factory=SharedTable)
     """How the jobs of `nestsim jobs` are replayed together; other commands do not read
     it."""
-
-    assertions: Annotated[tuple[Assertion, ...], BuiltFrom(AssertTable)] = Field(
-        (),
-        alias="assert",
-        json_schema_extra={"default": {}},
-        examples=[{"verdict": "confirmed", "throughput": ">= 1.2e6 tokens/s"}],
-    )
-    """What must come out; if it does not, the exit status is 1."""
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -209,7 +230,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def scenario_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that editors check scenarios with."""
-    schema = _for_editors(ScenarioTable.model_json_schema(mode="validation"))
+    schema = _for_editors(TypeAdapter(ScenarioTable).json_schema())
     # Several jobs may have all of their models and batches for themselves.
     always = [name for name in schema["required"] if name not in OWN_TABLES]
     alone = [name for name in schema["required"] if name in OWN_TABLES]

@@ -26,7 +26,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,7 @@ from nestsim.simulator.work import PipelineWork, StageMemory
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
+from topologies.settings import NameChoice, Seed, Spec
 
 
 def stage_memory_timeline(
@@ -132,29 +133,31 @@ ENGINES = ("auto", "simpy", "compiled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySettings:
+class ReplaySettings(Spec):
     """What the replay simulates event by event, and what it may leave out exactly.
 
     What the framework hides behind compute is part of the job instead:
     `planner.step.execution`.
     """
 
-    granularity: str = "stage"
-    """``"stage"``: in-layer collectives are part of the stages' durations, priced with
-    all groups active at once; ``"layer"``: each is a flow over the links."""
+    granularity: Annotated[str, NameChoice(GRANULARITIES)] = "stage"
+    """Whether collectives inside layers are part of the stages' times ("stage"), priced
+    with all groups active at once, or each a flow over the links ("layer")."""
 
     folding: bool = True
-    """Simulate one of each class of actors that are provably alike."""
+    """Whether one of each class of devices that are provably alike is simulated for all
+    of them; the result is exact."""
 
     skipping: bool = True
-    """Skip whole periods once the state of the pipeline repeats bit for bit."""
+    """Whether whole periods are skipped once the state of the pipeline repeats; the
+    result is exact."""
 
-    engine: str = "auto"
-    """``"simpy"``, ``"compiled"``, or ``"auto"``: compiled when the run will be long.
-    Both give the same bits."""
+    engine: Annotated[str, NameChoice(ENGINES)] = "auto"
+    """What runs the events: "simpy", "compiled", or "auto", which compiles long runs.
+    The results are the same to the bit."""
 
-    seed: int = 0
-    """Seed of everything drawn at random."""
+    seed: Seed = 0
+    """Seed of everything that is drawn at random."""
 
 
 LONG = 0.3

@@ -5,11 +5,11 @@ from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge, Le
 
+from estimators.grouping import ParallelDegrees
 from planner.step.ledger import shards_weights
 from planner.step.plan import (
     COUNTED_MODES,
     STAGE_SETTINGS,
-    CpCommType,
     Offload,
     Recompute,
     ZeroStage,
@@ -26,7 +26,6 @@ from topologies.settings import (
     Listed,
     NameChoice,
     OfStages,
-    Spec,
     Text,
 )
 
@@ -64,17 +63,11 @@ STAGE_NAMES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSpec(Spec):
+class PlanSpec(ParallelDegrees):
     """One plan, under Megatron's names, for `nestsim simulate`."""
 
     micro_batch_size: Annotated[Count, Examples(1)]
     """Sequences of a microbatch."""
-
-    tensor_model_parallel_size: Annotated[Count, Examples(8)] = 1
-    """Devices that share each layer's matrices."""
-
-    pipeline_model_parallel_size: Annotated[Count, Examples(16)] = 1
-    """Stages of the pipeline."""
 
     virtual_pipeline_model_parallel_size: Annotated[
         Count, Examples(3, default=None)
@@ -88,34 +81,6 @@ class PlanSpec(Spec):
     num_microbatches: Annotated[Count | None, Examples(16)] = None
     """Microbatches of each replica. If it is given, the last ones may be padded. Left
     out, those that make the global batch, which must all be full."""
-
-    context_parallel_size: Annotated[Count, Examples(2)] = 1
-    """Devices that share each sequence; more than 1 needs flash attention."""
-
-    expert_model_parallel_size: Annotated[Count, Examples(8)] = 1
-    """Devices that share the experts of each mixture-of-experts layer: neighbours
-    among all ranks of a stage, with "megatron-lm" and "maxtext" among its
-    data-parallel ranks."""
-
-    expert_tensor_parallel_size: Annotated[Count | None, Examples(1)] = None
-    """Devices that share each expert's matrices. Left out, as many as share those of
-    other layers. Fewer let experts be spread over tensor- and context-parallel ranks,
-    too; this needs sequence parallelism."""
-
-    cp_comm_type: Annotated[CpCommType, Examples("a2a")] = "p2p"
-    """How devices that share a sequence share attention, Megatron's names: "p2p" (keys
-    and values go round a ring), "all_gather" (they are gathered), "a2a" (Ulysses: heads
-    are exchanged for tokens) or "a2a+p2p" (heads among some ranks, a ring of those)."""
-
-    hierarchical_context_parallel_sizes: Annotated[
-        Annotated[tuple[Count, ...], Listed(2, 2)] | None, Examples([2, 4])
-    ] = None
-    """With "a2a+p2p": ranks that exchange heads, and ranks of each ring; their product
-    is `context_parallel_size`."""
-
-    sequence_parallel: Annotated[bool, Examples(True, default=None)] = False
-    """Megatron's sequence parallelism, where the tensor-parallel size exceeds 1. Left
-    out, as `software.preset` has it; off with "ideal"."""
 
     schedule: Annotated[ScheduleName | None, Examples("1f1b")] = None
     """Order of the microbatches' forward and backward passes. Left out, 1F1B,

@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.cost.choices import MemoryChoice
-from planner.cost.pricing import Weights, iteration_weights, plan_degrees
+from planner.cost.pricing import iteration_weights, plan_degrees
 from planner.cost.rates import PlacementRates
 from planner.kernels import split as split_kernel
+from planner.kernels.rivals import StagedChain
 from planner.rivals.launched import Launcher
 from planner.search.candidates import CandidateSet, Solution, assemble_plan
 from planner.search.launchable_sizes import orders_of
@@ -50,38 +51,9 @@ class PlacedChain:
     choices: tuple[MemoryChoice, ...]
     """Memory choices of a stage, cheapest first."""
 
-    class_of: IntArray
-    """Class of the interval ``i .. j - 1`` of the interleaved chain, -1 if empty, shape
-    ``(L + 1, L + 1)``."""
-
-    time: FloatArray
-    """Time of one microbatch by distinct rates and devices, choice and class, shape
-    ``(sig, C, K)`` [s]."""
-
-    step_end: FloatArray
-    """Time after the last backward pass by the same, shape ``(sig, C, K)`` [s]."""
-
-    most_in_flight: IntArray
-    """Passes in flight that each distinct memory allows, shape ``(mem, C, K)``."""
-
-    memory_row: IntArray
-    """Row of `most_in_flight` of each stage, shape ``(p,)``."""
-
-    signature: IntArray
-    """Row of the times of each stage, shape ``(p,)``."""
-
-    adder: FloatArray
-    """Time that transfers add to a stage's load in the maximum, shape ``(p,)`` [s]."""
-
-    tied: FloatArray
-    """Time that tied embeddings add to the end of each stage's step, shape ``(p,)``
-    [s]."""
-
-    in_flight: IntArray
-    """Passes in flight at each stage, shape ``(p,)``."""
-
-    weights: Weights
-    """Weights of the sum and of the maximum of the stages' times."""
+    priced: StagedChain
+    """What intervals of the interleaved chain cost, as the kernels take it; the class
+    of an empty one is -1."""
 
     constant: float
     """Time added to every split: transfers in no maximum, and what each step takes once
@@ -95,11 +67,11 @@ class PlacedChain:
     @cached_property
     def most(self) -> IntArray:
         """Passes in flight that some choice allows, shape ``(mem, K)``."""
-        return np.asarray(self.most_in_flight.max(axis=1))
+        return np.asarray(self.priced.most_in_flight.max(axis=1))
 
     def classes(self, bounds: IntArray) -> IntArray:
         """Return the class of each stage's interval, shape ``(p,)``."""
-        return np.asarray(self.class_of[bounds[:-1], bounds[1:]])
+        return np.asarray(self.priced.class_of[bounds[:-1], bounds[1:]])
 
     def value(self, bounds: IntArray, picked: IntArray) -> float:
         """Return the iteration time, infinite if memory does not suffice [s].
@@ -112,17 +84,17 @@ class PlacedChain:
         picked
             Number of each stage's choice, shape ``(p,)``.
         """
-        classes = self.classes(bounds)
-        most = self.most_in_flight[self.memory_row, picked, classes]
-        if (most < self.in_flight).any():
+        priced, classes = self.priced, self.classes(bounds)
+        most = priced.most_in_flight[priced.memory_row, picked, classes]
+        if (most < priced.in_flight).any():
             return np.inf
-        time = self.time[self.signature, picked, classes]
-        step_end = self.step_end[self.signature, picked, classes] + self.tied
-        largest = (time + self.adder).max()
+        time = priced.time[priced.signature, picked, classes]
+        step_end = priced.step_end[priced.signature, picked, classes] + priced.tied
+        largest = (time + priced.adder).max()
         return float(
             self.constant
-            + self.weights.sum * time.sum()
-            + self.weights.max * largest
+            + priced.sum_weight * time.sum()
+            + priced.max_weight * largest
             + step_end.max()
         )
 
@@ -141,16 +113,16 @@ class ChainPrices:
     def chain(self, configuration: Configuration, number: int) -> PlacedChain:
         """Return the prices on one of a configuration's placements, made once."""
         key = configuration, number
-        priced = self._chains.get(key)
-        if priced is None:
+        placed = self._chains.get(key)
+        if placed is None:
             placement = self.candidates.placements(configuration)[number]
-            priced = self._priced(configuration, placement)
-            if self._held[0] + priced.time.size > MOST_ENTRIES:
+            placed = self._priced(configuration, placement)
+            if self._held[0] + placed.priced.time.size > MOST_ENTRIES:
                 self._chains.clear()
                 self._held[0] = 0
-            self._held[0] += priced.time.size
-            self._chains[key] = priced
-        return priced
+            self._held[0] += placed.priced.time.size
+            self._chains[key] = placed
+        return placed
 
     def plan(
         self,
@@ -179,23 +151,26 @@ class ChainPrices:
         table = interleaved.table
         costs = splitter.choice_costs(configuration, read, candidates.kinds(placement))
         candidates.work.spend(SPLIT + costs.size // SPLIT_NUMBERS)
-        tied = np.zeros(p)
+        in_flight, tied = splitter.in_flight(configuration), np.zeros(p)
         if p > 1 and interleaved.tied_bytes > 0.0:
             tied[[0, -1]] = read.tied[0] + interleaved.tied_bytes * read.tied[1]
         return PlacedChain(
             placement=placement,
             rates=rates,
             choices=splitter.choices(configuration, len(rates.shardings)),
-            class_of=table.classes.class_of,
-            time=costs.time,
-            step_end=costs.step_end,
-            most_in_flight=costs.most_in_flight,
-            memory_row=costs.memory_row,
-            signature=costs.signature,
-            adder=np.ascontiguousarray(adder[:0:-1]),
-            tied=tied,
-            in_flight=np.ascontiguousarray(splitter.in_flight(configuration)[:0:-1]),
-            weights=weights,
+            priced=StagedChain(
+                class_of=table.classes.class_of,
+                time=costs.time,
+                step_end=costs.step_end,
+                most_in_flight=costs.most_in_flight,
+                memory_row=costs.memory_row,
+                signature=costs.signature,
+                adder=np.ascontiguousarray(adder[:0:-1]),
+                tied=tied,
+                in_flight=np.ascontiguousarray(in_flight[:0:-1]),
+                sum_weight=weights.sum,
+                max_weight=weights.max,
+            ),
             constant=constant + workload.iteration_time,
         )
 
@@ -552,8 +527,8 @@ def _fitting(
 
     None if nothing fits some stage.
     """
-    classes = chain.classes(np.array(bounds))
-    fits = chain.in_flight <= chain.most_in_flight[chain.memory_row, :, classes].T
+    priced, classes = chain.priced, chain.classes(np.array(bounds))
+    fits = priced.in_flight <= priced.most_in_flight[priced.memory_row, :, classes].T
     if not fits.any(axis=0).all():
         return None
     chosen: list[int] = fits.argmax(axis=0).tolist()
@@ -569,14 +544,15 @@ def _memory_split(chain: PlacedChain, p: int) -> tuple[int, ...]:
 
     Memory grows with the interval: if any split fits, this one does. O(L + p).
     """
-    end = len(chain.class_of) - 1
+    priced = chain.priced
+    end = len(priced.class_of) - 1
     bounds = [end]
     for stage in range(p - 1, -1, -1):
         # Each stage before this one takes at least a layer, and the first all.
         starts = range(stage, end) if stage else (0,)
-        needed = chain.in_flight[stage]
-        most = chain.most[chain.memory_row[stage]]
-        fits = (s for s in starts if most[chain.class_of[s, end]] >= needed)
+        needed = priced.in_flight[stage]
+        most = chain.most[priced.memory_row[stage]]
+        fits = (s for s in starts if most[priced.class_of[s, end]] >= needed)
         end = next(fits, -1)
         if end < 0:
             return ()

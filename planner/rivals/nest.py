@@ -259,19 +259,5 @@ def _best_of(
 
 
 def _best_split(chain: PlacedChain) -> tuple[float, IntArray, IntArray]:
-    value, bounds, picked = kernel.best_split(
-        kernel.StagedChain(
-            class_of=chain.class_of,
-            time=chain.time,
-            step_end=chain.step_end,
-            most_in_flight=chain.most_in_flight,
-            memory_row=chain.memory_row,
-            signature=chain.signature,
-            adder=chain.adder,
-            tied=chain.tied,
-            in_flight=chain.in_flight,
-            sum_weight=chain.weights.sum,
-            max_weight=chain.weights.max,
-        )
-    )
+    value, bounds, picked = kernel.best_split(chain.priced)
     return value + chain.constant, bounds, picked

@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from annotated_types import Ge, Le, Lt
 
-from estimators.grouping import PLAIN_GROUPING, Grouping, StageSizes
+from estimators.grouping import PLAIN_GROUPING, CpCommType, Grouping, StageSizes
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
@@ -25,7 +25,6 @@ from planner.frameworks.rules import PART, TENSOR, WHOLE, LaunchRules
 from planner.step.execution import Workload
 from planner.step.plan import (
     NO_OFFLOAD,
-    CpCommType,
     Offload,
     Plan,
     Recompute,

@@ -17,6 +17,7 @@ References
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,50 +44,64 @@ from planner.step.fleet import (
 )
 from topologies.accelerators import Accelerator
 from topologies.arrays import FloatArray, IntArray
+from topologies.settings import Examples, Factor, Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """Which transfers are hidden behind compute, and what slows compute down."""
+class Execution(Spec):
+    """Which transfers are hidden behind compute, and what slows compute down.
 
-    overlap_grad_reduce: bool = False
-    """Megatron's: gradients are reduced bucket by bucket behind the last backward
-    pass, instead of after it. What ZeRO-2 and 3 reduce in every microbatch goes on
-    behind the next layer."""
+    What files leave out is as the preset of `software` has it.
+    """
 
-    overlap_param_gather: bool = False
-    """Megatron's: parameters are gathered bucket by bucket behind the first forward
-    pass of the next step, instead of after the optimizer step. What ZeRO-3 gathers of
-    a layer goes on behind the layer before it."""
+    overlap_grad_reduce: Annotated[bool, Examples(True, default=None)] = False
+    """Megatron's option: gradients are reduced bucket by bucket behind the last
+    backward pass, instead of after it. What ZeRO-2 and 3 reduce in every microbatch
+    goes on behind the next layer. Left out, the preset's; "ideal" does not."""
 
-    frees_gradients: bool = False
-    """FSDP's under a pipeline: with ZeRO-1 a chunk's whole gradients are there from its
-    first backward pass to their reduction only, not for the whole step [1]_."""
+    overlap_param_gather: Annotated[bool, Examples(True, default=None)] = False
+    """Megatron's option: parameters are gathered bucket by bucket behind the next
+    forward pass, instead of after the optimizer step. What ZeRO-3 gathers of a layer
+    goes on behind the layer before it. Left out, the preset's; "ideal" does not."""
 
-    overlap_p2p_comm: bool = True
-    """Megatron's: transfers between stages do not stop the stages' work. Off, both
-    sides of a transfer wait for it, as Megatron does without interleaving; with
-    interleaving the sender does."""
+    frees_gradients: Annotated[bool, Examples(True, default=None)] = False
+    """Whether with ZeRO-1 and chunks the whole gradients of a chunk are there only from
+    its first backward pass to their reduction, as FSDP under a pipeline has it
+    (Llama 3); matters where a step has no more microbatches than stages. A search
+    counts all of them, as without it. Left out, the preset's; none does."""
 
-    tp_comm_overlap: bool = False
-    """Megatron's: tensor-parallel collectives inside a node run behind the products
-    next to them, so that both together take as long as the longer one."""
+    overlap_p2p_comm: Annotated[bool, Examples(False, default=None)] = True
+    """Megatron's option: transfers between stages do not stop the stages' work. Off,
+    both sides of a transfer wait for it; with interleaving the sender does. Left out,
+    the preset's; all presets do."""
 
-    communication_slowdown: float = 1.0
-    """Factor on the duration of compute while one of the overlaps above, but for
-    transfers between stages, has the same device communicate beside it; at least 1."""
+    tp_comm_overlap: Annotated[bool, Examples(True, default=None)] = False
+    """Megatron's option: tensor-parallel collectives run behind the products next to
+    them, where all ranks of a group are in one node: its user buffers are memory that
+    they share. Both together take as long as the longer one. Left out, the preset's:
+    "nemo" does, all others do not."""
 
-    expert_communication_slowdown: float = 1.0
+    communication_slowdown: Annotated[Factor, Examples(1.1, default=None)] = 1.0
+    """Factor on the duration of compute while one of the framework's overlaps has the
+    same device communicate beside it; not beside transfers between stages. Left out,
+    the preset's; 1 with all of them: communication never slows compute down, which is
+    too good where both want the same memory or the same processors of a device."""
+
+    expert_communication_slowdown: Annotated[Factor, Examples(1.1, default=None)] = 1.0
     """Factor on the duration of compute while all-to-alls between experts go on beside
-    it, where a plan hides them behind another microbatch; at least 1."""
+    it, where a plan has overlap_moe_expert_parallel_comm. Left out, the preset's:
+    132/112 with "megatron-core" and "nemo", the multiprocessors of an H800 over those
+    that DeepSeek-V3 leaves to its compute; 1 with all others."""
 
-    cpu_adam: bool = True
+    cpu_adam: Annotated[bool, Examples(False, default=None)] = True
     """Whether the host updates the parameters whose optimizer states it keeps, as
-    DeepSpeed and Megatron do; else the states come to the device for its update."""
+    DeepSpeed and Megatron do, or the states come to the device for its update, as Mist
+    has it. Left out, the preset's; all presets let the host do it."""
 
-    expert_skew: float = 1.0
-    """Ratio of the tokens that the busiest expert-parallel rank receives to the mean;
-    at least 1. It sets the pace of the all-to-all and of the experts' compute."""
+    expert_skew: Annotated[Factor, Examples(1.5, default=None)] = 1.0
+    """Tokens that the busiest expert-parallel rank receives, over the mean: it sets the
+    pace of the all-to-all and of the experts' compute. Left out, the preset's; 1 with
+    all of them."""
 
 
 NOTHING_HIDDEN = Execution()

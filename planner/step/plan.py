@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from annotated_types import Ge, Le
 
-from estimators.grouping import CP_COMM_TYPES, PLAIN_GROUPING
+from estimators.grouping import PLAIN_GROUPING
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from planner.step.schedules import SCHEDULES
@@ -126,7 +126,6 @@ COUNTED_MODES = frozenset({"selective", "full"})
 """Recompute modes that stages may use for some of their blocks only."""
 
 
-CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
 Recompute = Annotated[str, NameChoice(("none", "selective", "full", "stage"))]
 ZeroStage = Annotated[int, Ge(0), Le(3)]
 

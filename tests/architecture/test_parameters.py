@@ -2,10 +2,8 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("nestsim", "planner", "estimators", "topologies")
+from tests.architecture.budget import modules
 
 MOST = 8
 """Parameters of a function, without ``self`` and ``cls``."""
@@ -13,8 +11,8 @@ MOST = 8
 OPTIONS = "Each is an option of the command, as its description names it: {}."
 
 EXCEPTIONS = {
-    "nestsim/features/run/launch.py:export_task": OPTIONS.format(9),
-    "nestsim/features/run/launch.py:import_task": OPTIONS.format(9),
+    "nestsim/launch/command.py:export_task": OPTIONS.format(9),
+    "nestsim/launch/command.py:import_task": OPTIONS.format(9),
     "nestsim/features/compare/command.py:compare": "The questions of Python: 9.",
     "nestsim/features/compare/command.py:compare_task": OPTIONS.format(10),
 }
@@ -40,10 +38,9 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
 def counted() -> dict[str, int]:
     """Return the parameters of every function of the packages."""
     return {
-        f"{path.relative_to(ROOT).as_posix()}:{name}": number
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for name, number in functions(ast.parse(path.read_text(encoding="utf-8")))
+        f"{module.path}:{name}": number
+        for module in modules()
+        for name, number in functions(module.tree)
     }
 
 

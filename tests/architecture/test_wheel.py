@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 import nestsim
+from tests import failures
 from tests.nestsim.features.compare.small import write
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +116,7 @@ def test_the_source_distribution_can_be_built_from(tmp_path: Path) -> None:
     assert {f"{name}/__init__.py" for name in packages} <= names
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("source", "moved"),
     [
         ("from planner import plan", "from nestsim.planner import plan"),

@@ -36,7 +36,7 @@ def test_a_hundred_runs(benchmark, name, per, distribution):
     )
 
     def hundred():
-        settings = evaluator.simulation.replay
+        settings = evaluator.simulation
         return jittered_times(evaluator.network, work, settings, jitter, range(100))
 
     times = benchmark.pedantic(hundred, rounds=3, warmup_rounds=1)

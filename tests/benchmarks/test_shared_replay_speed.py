@@ -80,7 +80,7 @@ def test_two_jobs_on_1024_devices_that_share_all_spines(benchmark, trunk):
         whole.lower(whole.price(moved(plan, part.ravel().tolist())), memory=False)
         for part in (nodes[:, :2], nodes[:, 2:])
     ]
-    settings = whole.simulation.replay
+    settings = whole.simulation
 
     def judge():
         shared = replay_together(whole.network, works, settings)

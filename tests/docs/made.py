@@ -100,7 +100,7 @@ def goodput_habits() -> str:
                 "goodput.duration": "54 d",
                 "goodput.seeds": 100,
             }
-            found = nestsim.goodput(scenario.replace(asked)).result.found
+            found = nestsim.goodput(scenario.replace(asked)).result.findings
             assert found is not None
             shares.append(percent(found.effective_time.mean))
         rows.append([interval, *shares])

@@ -11,12 +11,14 @@ import pytest
 import tomli
 import typer.main
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from nestsim.cli.app import app
 from nestsim.features.compare.networks_job import read_network_file
 from nestsim.features.jobs.scenario import JobsScenario
-from nestsim.scenario.load import ScenarioTable, load_scenario
+from nestsim.scenario.load import load_scenario
+from nestsim.scenario.table import ScenarioTable
+from tests import failures
 from tests.docs.pages import ROOT, Block, blocks, commands, read
 
 CONSTANTS = "format"
@@ -26,14 +28,14 @@ MISSING = {"missing", "union_tag_not_found", "union_tag_invalid"}
 """Errors of a table of which only a part is shown."""
 
 
-@pytest.mark.parametrize("block", blocks("toml"), ids=str)
+@failures.over("block", blocks("toml"), ids=str)
 def test_settings_on_a_page_exist_and_have_values_that_they_may_have(
     block: Block,
 ) -> None:
     document = tomli.loads(block.text)
     assert CONSTANTS not in document
     try:
-        ScenarioTable.model_validate(document)
+        TypeAdapter(ScenarioTable).validate_python(document)
     except ValidationError as error:
         wrong = [one for one in error.errors() if one["type"] not in MISSING]
         assert wrong == []
@@ -41,7 +43,7 @@ def test_settings_on_a_page_exist_and_have_values_that_they_may_have(
 
 def test_a_wrong_setting_on_a_page_would_be_found() -> None:
     with pytest.raises(ValidationError) as caught:
-        ScenarioTable.model_validate({"search": {"micro_batch": [1]}})
+        TypeAdapter(ScenarioTable).validate_python({"search": {"micro_batch": [1]}})
     kinds = {one["type"] for one in caught.value.errors()}
     assert kinds - MISSING == {"unexpected_keyword_argument"}
 
@@ -53,7 +55,7 @@ def words_of(line: str) -> list[str]:
 NESTSIM = [pair for pair in commands() if "nestsim" in words_of(pair[1])]
 
 
-@pytest.mark.parametrize(("page", "line"), NESTSIM)
+@failures.over(("page", "line"), NESTSIM)
 def test_a_command_on_a_page_is_understood(page: str, line: str) -> None:
     words = words_of(line)
     words = words[words.index("nestsim") + 1 :]
@@ -66,14 +68,14 @@ def test_a_command_on_a_page_is_understood(page: str, line: str) -> None:
     assert context.args == []
 
 
-@pytest.mark.parametrize(("page", "line"), commands())
+@failures.over(("page", "line"), commands())
 def test_a_target_of_make_on_a_page_exists(page: str, line: str) -> None:
     words = words_of(line)
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:.*##", read(ROOT / "Makefile"), re.MULTILINE)
 
 
-@pytest.mark.parametrize(("page", "line"), NESTSIM)
+@failures.over(("page", "line"), NESTSIM)
 def test_scenarios_that_a_command_names_are_there(page: str, line: str) -> None:
     for word in words_of(line):
         if word.startswith("scenarios/"):

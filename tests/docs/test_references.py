@@ -1,6 +1,7 @@
 """The references have every setting and every option, in words to be read alone."""
 
 import re
+from functools import cache
 
 from pydantic.fields import FieldInfo
 
@@ -15,12 +16,19 @@ from docs.builder.settings import (
 from nestsim.registry import COMMANDS
 from tests.nestsim.scenario.table_classes import table_classes
 
-REFERENCE = settings_reference()
-FIELDS = [
-    (f"{table.anchor}.{key}", table, key, field)
-    for table in tables()
-    for key, field in settings(table.model).items()
-]
+REFERENCE = cache(settings_reference)
+
+
+@cache
+def fields() -> list[tuple[str, TableReference, str, FieldInfo]]:
+    """Return name, table, key and field of every setting."""
+    return [
+        (f"{table.anchor}.{key}", table, key, field)
+        for table in tables()
+        for key, field in settings(table.model).items()
+    ]
+
+
 LEANING = re.compile(
     r"\b(likewise|that link|that hash|of it\b|the same as above)", re.I
 )
@@ -29,8 +37,8 @@ LEANING = re.compile(
 
 def entry(table: TableReference, key: str) -> str:
     """Return what the reference says of a key."""
-    start = REFERENCE.index(f"{{ #{table.anchor}.{key} }}\n")
-    return REFERENCE[start:].split("\n##")[0]
+    start = REFERENCE().index(f"{{ #{table.anchor}.{key} }}\n")
+    return REFERENCE()[start:].split("\n##")[0]
 
 
 def test_every_table_of_a_scenario_is_described() -> None:
@@ -38,7 +46,7 @@ def test_every_table_of_a_scenario_is_described() -> None:
 
 
 def test_no_two_tables_or_keys_share_an_anchor() -> None:
-    names = re.findall(r"\{ #(\S+) \}$", REFERENCE, re.MULTILINE)
+    names = re.findall(r"\{ #(\S+) \}$", REFERENCE(), re.MULTILINE)
     assert len(names) == len(set(names))
 
 
@@ -54,8 +62,8 @@ def test_every_key_has_type_default_example_and_words() -> None:
             and ("**Unit** " in text) == bool(unit(field))
         )
 
-    assert len(FIELDS) > 400
-    assert [name for name, *one in FIELDS if not holds(*one)] == []
+    assert len(fields()) > 400
+    assert [name for name, *one in fields() if not holds(*one)] == []
 
 
 def test_the_words_of_a_key_can_be_read_alone() -> None:
@@ -66,7 +74,7 @@ def test_the_words_of_a_key_can_be_read_alone() -> None:
         leans = LEANING.search(words) or re.match(r"(Of|Which:|Which,)\b", words)
         return has_unit and not leans
 
-    assert [name for name, _, _, field in FIELDS if not can(field)] == []
+    assert [name for name, _, _, field in fields() if not can(field)] == []
 
 
 def test_every_command_and_option_is_described() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs.builder.hooks import MADE, complete
+from tests import failures
 from tests.docs.pages import DOCS, PAGES, README, ROOT, prose, read
 
 MOST_LINES = 200
@@ -67,7 +68,7 @@ def test_the_readme_is_short() -> None:
     assert len(read(README).splitlines()) <= MOST_LINES
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@failures.over("page", PAGES, ids=lambda page: page.name)
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     # MkDocs looks after the links inside of docs; README is outside.
     for link in LINK.findall(prose(page)):
@@ -89,13 +90,13 @@ def anchors(page: Path) -> set[str]:
     return named | {re.sub(r"[\s-]+", "-", title) for title in plain}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@failures.over("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     for name in SOURCE.findall(prose(page)):
         assert list(ROOT.glob(name.rstrip("/"))) or "*" in name, name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@failures.over("page", PAGES, ids=lambda page: page.name)
 def test_lists_begin_after_an_empty_line(page: Path) -> None:
     """Else they are read as lines of the paragraph before, outside of GitHub."""
     lines = ["", *prose(page).split("\n")]

@@ -2,8 +2,6 @@
 
 from dataclasses import asdict, fields
 
-import pytest
-
 from estimators.constants import (
     AcceleratorConstants,
     AllocatorConstants,
@@ -12,6 +10,7 @@ from estimators.constants import (
     load_constants,
 )
 from planner.frameworks.framework import PRESETS
+from tests import failures
 from topologies.accelerators import accelerator_names, load_accelerator
 
 KNOWN = load_constants()
@@ -22,7 +21,7 @@ SECTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", constant_entries())
+@failures.over("name", constant_entries())
 def test_every_constant_has_a_value_and_a_source_and_a_name_that_is_read(name):
     entry = constant_entries()[name]
     group, _, constant = name.split(".")
@@ -32,7 +31,7 @@ def test_every_constant_has_a_value_and_a_source_and_a_name_that_is_read(name):
     assert KNOWN.values[name] == entry["value"]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("group", "constant"),
     [(group, field.name) for group, kind in SECTIONS.items() for field in fields(kind)],
 )
@@ -49,7 +48,7 @@ def test_what_is_said_of_no_accelerator_of_the_catalogue_is_not_there():
         assert any(name.startswith(software) for name in presets), name
 
 
-@pytest.mark.parametrize("name", accelerator_names())
+@failures.over("name", accelerator_names())
 def test_no_accelerator_exceeds_its_datasheet(name):
     reached = KNOWN.accelerator(load_accelerator(name).constants_name)
     for field in fields(reached):

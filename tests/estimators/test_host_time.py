@@ -17,6 +17,7 @@ from estimators.platform import BACKWARD_LAUNCHES, SHARPNESS, Platform, host_tim
 from estimators.software import IDEAL, Software
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
+from tests import failures
 from topologies.accelerators import load_accelerator
 
 KNOWN = load_constants()
@@ -137,7 +138,7 @@ def priced(tp, part):
     return 2 * part(transport, "all_reduce", tp, 2e8, A100.interconnect_bandwidth)
 
 
-@pytest.mark.parametrize("tp", [2, 8])
+@failures.over("tp", [2, 8])
 def test_a_library_adds_its_launches_and_its_ramp_and_not_the_wire(tp):
     work = layer(0, [ALL_REDUCES])
     forward, backward = passes(work, (1.0, 2.0), tp, LIBRARY)

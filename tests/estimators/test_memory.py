@@ -1,12 +1,11 @@
 """Bytes of a parameter, and what an optimizer step moves."""
 
-import pytest
-
 from estimators.platform import optimizer_step_bytes
 from estimators.training import TrainingSpec
+from tests import failures
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("job", "expected"),
     [
         ({}, (2, 4, 12, 2, 4)),

@@ -15,6 +15,7 @@ from estimators.software import IDEAL
 from estimators.tracing.trace import trace_model
 from estimators.training import NARROW, NARROW_FORMATS, OPTIMIZER_BYTES, TrainingSpec
 from planner.step.execution import Workload
+from tests import failures
 from topologies.accelerators import load_accelerator
 
 JOB = TrainingSpec(global_batch_size=8)
@@ -23,7 +24,7 @@ GPT = replace(load_model("gpt3-175b"), num_layers=2)
 MIXTRAL = replace(load_model("mixtral-8x7b"), num_layers=2)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "activation", "weight"),
     [
         ("fp8", 1.0, 1.0),
@@ -39,14 +40,14 @@ def test_an_element_has_its_bits_and_its_part_of_a_scale(name, activation, weigh
     assert NARROW_FORMATS[name].weight_bytes == weight
 
 
-@pytest.mark.parametrize("name", [name for name in NARROW if name != "int8"])
+@failures.over("name", [name for name in NARROW if name != "int8"])
 def test_products_keep_their_inputs_with_their_scales(name):
     software = replace(IDEAL, keeps_narrow_inputs=True)
     keeping = keeping_of(software, replace(JOB, matmul_precision=name))
     assert keeping.input_bytes == NARROW_FORMATS[name].activation_bytes
 
 
-@pytest.mark.parametrize("name", NARROW)
+@failures.over("name", NARROW)
 def test_narrow_products_are_as_fast_as_their_rate(name):
     device = load_accelerator("mi355x" if name == "int8" else "b200")
     model = OperatorModel.of(device, replace(JOB, matmul_precision=name))
@@ -62,7 +63,7 @@ def test_products_that_are_no_faster_in_8_bits_are_no_slower_either():
     assert narrow.weight_matmul_rate == OperatorModel.of(gaudi, JOB).matmul_rate
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("states", "expected"),
     [
         ({}, 12),
@@ -91,7 +92,7 @@ def test_states_in_fewer_bits_never_take_more():
     assert widths == sorted(widths, reverse=True)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "kept", "sent"),
     [
         ("fp8", 2.0, 1.0),
@@ -110,7 +111,7 @@ def test_weights_in_a_narrow_format_are_kept_twice_and_gathered_in_it(name, kept
     assert once.parameter_bytes.gather == sent
 
 
-@pytest.mark.parametrize("name", ["fp8", "fp8-blockwise", "mxfp8"])
+@failures.over("name", ["fp8", "fp8-blockwise", "mxfp8"])
 def test_fsdp_gathers_in_8_bits_what_it_keeps_in_fp32(name):
     job = replace(JOB, weights_in_fp32=True, gather_precision=name)
     assert job.parameter_bytes.weights == 4
@@ -174,7 +175,7 @@ def test_embeddings_stay_in_16_bits():
     assert whole.parameter_bytes.weights == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("name", ["fp8", "fp8-blockwise", "mxfp8"])
+@failures.over("name", ["fp8", "fp8-blockwise", "mxfp8"])
 def test_one_of_two_all_to_alls_is_dispatched_in_8_bits(name):
     graph, degrees = trace_model(MIXTRAL), Degrees(ep=4)
     platform = Platform(accelerator=B200)
@@ -196,6 +197,6 @@ def test_one_of_two_all_to_alls_is_dispatched_in_8_bits(name):
     assert np.array_equal(tables[0].forward_time, tables[1].forward_time)
 
 
-@pytest.mark.parametrize(("optimizer", "mixed"), OPTIMIZER_BYTES)
+@failures.over(("optimizer", "mixed"), OPTIMIZER_BYTES)
 def test_no_optimizer_keeps_more_than_adam(optimizer, mixed):
     assert OPTIMIZER_BYTES[optimizer, mixed] <= OPTIMIZER_BYTES["adam", mixed]

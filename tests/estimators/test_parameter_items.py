@@ -2,9 +2,8 @@
 
 import itertools
 
-import pytest
-
 from estimators.training import OPTIMIZER_BYTES, OPTIMIZER_STATES, TrainingSpec
+from tests import failures
 
 
 def every_spec():
@@ -33,7 +32,7 @@ def test_items_add_up_to_the_bytes_of_every_part():
         assert all(item.reason for item in spec.parameter_items)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("settings", "expected"),
     [
         # ZeRO (Rajbhandari et al., 2020), section 3.1: 2 + 2 + 12.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import failures
 from tests.nestsim.paper_page import (
     PAGE,
     TABLES,
@@ -153,7 +154,7 @@ def test_the_share_of_communication_is_what_a_free_network_takes_away(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@failures.over("name", TABLES)
 def test_tables_of_the_page_have_the_columns_of_their_heads(name):
     page = PAGE.read_text(encoding="utf-8")
     before, behind_marker = page.split(f"<!-- {name} -->\n")

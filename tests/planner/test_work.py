@@ -22,6 +22,7 @@ from planner.work import (
     Work,
     stopped_sentence,
 )
+from tests import failures
 from tests.planner.instances import instances
 from tests.planner.rivals.examples import small_job
 from tests.planner.search.test_infeasibility import AMPLE, eight_devices, tiny_job
@@ -67,8 +68,8 @@ def content(outcome: PlannerOutcome) -> tuple[object, ...]:
     return plans, outcome.spent, outcome.evaluations, outcome.spread, outcome.why_not
 
 
-@pytest.mark.parametrize("limit", [1, 50_000, DEFAULT_WORK])
-@pytest.mark.parametrize("name", SEARCHING)
+@failures.over("limit", [1, 50_000, DEFAULT_WORK])
+@failures.over("name", SEARCHING)
 def test_a_slow_clock_changes_nothing_of_what_is_counted(name, limit, monkeypatch):
     spec = replace(NARROW, work_limit=limit)
     quick = PLANNERS[name].find(*small_job(), spec, QUICK)
@@ -81,7 +82,7 @@ def test_a_slow_clock_changes_nothing_of_what_is_counted(name, limit, monkeypatc
     assert quick.spent.is_reproducible
 
 
-@pytest.mark.parametrize("name", SEARCHING)
+@failures.over("name", SEARCHING)
 def test_a_search_out_of_time_has_a_plan_and_says_that_it_may_differ(name, slow_clock):
     told = replace(QUICK, time_limit=1e-9)
     outcome = PLANNERS[name].find(*small_job(), space_of(name), told)
@@ -93,7 +94,7 @@ def test_a_search_out_of_time_has_a_plan_and_says_that_it_may_differ(name, slow_
         assert not outcome.covers_space
 
 
-@pytest.mark.parametrize("name", ["nest", "mcmc", "exhaustive"])
+@failures.over("name", ["nest", "mcmc", "exhaustive"])
 def test_whatever_the_limit_there_is_a_plan(name):
     spec = replace(space_of(name), work_limit=1)
     outcome = PLANNERS[name].find(*small_job(), spec, QUICK)
@@ -160,7 +161,7 @@ def test_that_nothing_fits_is_said_of_whole_spaces_only(instance):
         assert found.infeasibility == search(network, workload, spec).infeasibility
 
 
-@pytest.mark.parametrize("name", ["nest", "mcmc", "exhaustive", "manual"])
+@failures.over("name", ["nest", "mcmc", "exhaustive", "manual"])
 def test_a_search_that_gives_up_without_a_plan_is_not_called_a_lack_of_memory(
     name, monkeypatch
 ):

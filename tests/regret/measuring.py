@@ -122,7 +122,7 @@ class _Judge:
 
     def __call__(self, plan: Plan) -> float:
         """Return the time of a plan's replay [s]."""
-        settings = self.scenario.simulation.replay
+        settings = self.scenario.simulation
         priced = price_plan(self.network, self.workload, plan)
         work = lower_plan(self.network, self.workload, priced, settings)
         self.count += 1
@@ -153,7 +153,7 @@ def measure(drawn: Drawn, *, most_others: int, seconds: float = math.inf) -> Row
         network,
         workload,
         scenario.search,
-        by_layer=scenario.simulation.replay.granularity == "layer",
+        by_layer=scenario.simulation.granularity == "layer",
     )
     compared = _Compared(_Judge(network, workload, scenario), found)
     compared.replay_all(alternatives, drawn.seed, most_others, seconds)

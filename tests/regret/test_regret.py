@@ -15,6 +15,7 @@ from planner.frameworks.framework import FRAMEWORKS
 from planner.rivals.manual import manual_plans
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
+from tests import failures
 from tests.regret.__main__ import page_table
 from tests.regret.measuring import ROUNDING, Row, measure
 from tests.regret.scenarios import PRESETS, Drawn, draw, draw_small
@@ -47,7 +48,7 @@ def test_a_seed_draws_the_same_scenario_again() -> None:
     assert draw(7).text != draw(7 + len(PRESETS)).text
 
 
-@pytest.mark.parametrize("seed", range(2 * len(PRESETS)))
+@failures.over("seed", range(2 * len(PRESETS)))
 def test_scenarios_are_valid_and_of_each_preset_in_turn(seed: int) -> None:
     for drawn in (draw(seed), draw_small(seed)):
         text = drawn.text.encode()

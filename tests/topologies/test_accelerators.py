@@ -5,6 +5,7 @@ from importlib import resources
 import pytest
 import tomli
 
+from tests import failures
 from topologies import InputError, accelerator_names, load_accelerator
 from topologies.accelerators import HOST_LINKS
 
@@ -60,7 +61,7 @@ def test_the_catalogue_has_what_was_asked_for():
     assert list(accelerator_names()) == sorted(accelerator_names())
 
 
-@pytest.mark.parametrize("name", accelerator_names())
+@failures.over("name", accelerator_names())
 def test_every_value_has_a_source_with_a_year(name):
     accelerator = load_accelerator(name)
     assert accelerator.name == name
@@ -71,7 +72,7 @@ def test_every_value_has_a_source_with_a_year(name):
         assert dated or "device properties" in source, value
 
 
-@pytest.mark.parametrize("name", accelerator_names())
+@failures.over("name", accelerator_names())
 def test_files_state_every_quantity_with_its_unit(name):
     file = resources.files("topologies") / "catalog" / f"{name}.toml"
     table = tomli.loads(file.read_text(encoding="utf-8"))
@@ -88,7 +89,7 @@ def test_files_state_every_quantity_with_its_unit(name):
     assert all(rate.endswith("TFLOP/s") for rate in table["peak_flops"].values())
 
 
-@pytest.mark.parametrize("name", accelerator_names())
+@failures.over("name", accelerator_names())
 def test_values_are_plausible(name):
     accelerator = load_accelerator(name)
     rates = accelerator.peak_flops
@@ -104,7 +105,7 @@ def test_values_are_plausible(name):
     assert 1 <= accelerator.num_compute_units <= 400
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "number_format", "rate"),
     [
         ("v100", "fp16", 125e12),
@@ -147,7 +148,7 @@ def test_peak_rates_are_the_published_dense_ones(name, number_format, rate):
     )
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "one_way"),
     [
         ("v100", 150e9),
@@ -189,7 +190,7 @@ def test_devices_of_one_chip_share_what_was_measured():
     assert load_accelerator("mi300x").constants_name == "mi300x"
 
 
-@pytest.mark.parametrize("name", accelerator_names())
+@failures.over("name", accelerator_names())
 def test_what_a_device_is_measured_as_is_in_the_catalogue(name):
     measured_as = load_accelerator(name).measured_as
     assert not measured_as or not load_accelerator(measured_as).measured_as

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from tests import failures
 from tests.topologies.strategies import torus_specs, tree_specs
 from topologies import (
     BUILDERS,
@@ -79,8 +80,8 @@ def numeric_fields(spec, words):
     return [name for name in names if any(word in name for word in words)]
 
 
-@pytest.mark.parametrize("spec", [SPINE_LEAF, RAIL, TORUS, LEVEL], ids=repr)
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+@failures.over("spec", [SPINE_LEAF, RAIL, TORUS, LEVEL], ids=repr)
+@failures.over("value", [0.0, -1.0, math.nan, math.inf])
 def test_bandwidths_and_ratios_are_positive_and_finite(spec, value):
     for name in numeric_fields(spec, ("bandwidth", "oversubscription")):
         with pytest.raises(InputError) as caught:
@@ -88,8 +89,8 @@ def test_bandwidths_and_ratios_are_positive_and_finite(spec, value):
         assert caught.value.where == name
 
 
-@pytest.mark.parametrize("spec", [SPINE_LEAF, RAIL, TORUS, LEVEL], ids=repr)
-@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf])
+@failures.over("spec", [SPINE_LEAF, RAIL, TORUS, LEVEL], ids=repr)
+@failures.over("value", [-1e-9, math.nan, math.inf])
 def test_latencies_are_finite_and_not_negative(spec, value):
     names = numeric_fields(spec, ("latency",))
     assert names
@@ -99,8 +100,8 @@ def test_latencies_are_finite_and_not_negative(spec, value):
         assert caught.value.where == name
 
 
-@pytest.mark.parametrize("spec", [SPINE_LEAF, RAIL, LEVEL], ids=repr)
-@pytest.mark.parametrize("value", [0, -1, 2.0, True])
+@failures.over("spec", [SPINE_LEAF, RAIL, LEVEL], ids=repr)
+@failures.over("value", [0, -1, 2.0, True])
 def test_counts_are_whole_and_at_least_one(spec, value):
     names = numeric_fields(spec, ("num_", "devices_per", "nodes_per", "fan_out"))
     assert names
@@ -110,7 +111,7 @@ def test_counts_are_whole_and_at_least_one(spec, value):
         assert caught.value.where == name
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("spec", "changes", "where"),
     [
         (TORUS, {"dimensions": ()}, "dimensions"),
@@ -143,7 +144,7 @@ TWO_LEVELS = FatTreeSpec(
 )
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("spec", "number"),
     [(SPINE_LEAF, 0), (SPINE_LEAF, 1), (RAIL, 0), (RAIL, 1), (TWO_LEVELS, 0)],
 )

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from planner.kernels import memory_bound, relaxed, tables
+from tests import failures
 from topologies.arrays import FloatVector, IntVector
 from topologies.compiling import check_once, declared_types, kernel, writing_kernel
 from topologies.notices import gathered_notices
@@ -102,7 +103,7 @@ def ran(tmp_path_factory):
     return Ran(source, cache, run(COUNTED, source, cache).split())
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "names",
     [("SHARD_PASS = 20", "SHARD_ACROSS = 22"), ("reduced_each:", "gathered_each:")],
     ids=["constants", "fields"],
@@ -139,7 +140,7 @@ def doubling():
     return doubled
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "damage",
     [
         lambda file: file.write_bytes(file.read_bytes()[:-100]),
@@ -267,7 +268,7 @@ def kernel_files():
     return [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.py"))]
 
 
-@pytest.mark.parametrize("file", kernel_files(), ids=lambda file: file.stem)
+@failures.over("file", kernel_files(), ids=lambda file: file.stem)
 def test_kernels_are_made_from_files_of_their_own_folder(file):
     """Or what they are kept under would not say all that they depend on."""
     own = ".".join(file.parent.relative_to(ROOT).parts)
@@ -280,7 +281,7 @@ def test_kernels_are_made_from_files_of_their_own_folder(file):
             assert node.level == 0
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "module", [memory_bound, relaxed, tables], ids=lambda module: module.__name__
 )
 def test_parameters_of_all_functions_have_compiled_types(module):

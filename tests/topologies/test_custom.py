@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
+from tests import failures
 from tests.topologies.oracles import all_pairs
 from tests.topologies.strategies import custom_network, customs, link_files
 from topologies import CustomSpec, InputError, build_network
@@ -216,7 +217,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@failures.over("fault", FAULTS)
 def test_faults_name_the_file_and_the_setting(fault, tmp_path):
     devices, links, where = FAULTS[fault]
     with pytest.raises(InputError) as caught:
@@ -230,7 +231,7 @@ def test_a_misspelt_setting_gets_a_suggestion(tmp_path):
     assert 'did you mean "latency"?' in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("content", "problem"),
     [
         (b"devices = ", "not TOML"),
@@ -249,8 +250,8 @@ def test_unreadable_files_are_refused(tmp_path, content, problem):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["\x1b[31mred", "two\nlines", "x" * 200, "\u202eab"])
-@pytest.mark.parametrize("place", ["device", "switch"])
+@failures.over("name", ["\x1b[31mred", "two\nlines", "x" * 200, "\u202eab"])
+@failures.over("place", ["device", "switch"])
 def test_names_that_reports_cannot_write_out_are_refused(tmp_path, name, place):
     written = json.dumps(name)
     rows = f"devices = [{written}, 'b']" if place == "device" else "devices = 2"

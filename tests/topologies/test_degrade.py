@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests import failures
 from tests.topologies.oracles import all_pairs, hop_distances
 from tests.topologies.strategies import (
     cabled_fat_trees,
@@ -334,7 +335,7 @@ def test_one_cable_of_a_trunk_can_be_cut():
         removed(network, "node 0 -> leaf 0")
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("spec", "cut", "named"),
     [
         (
@@ -376,7 +377,7 @@ def test_the_names_of_what_is_cut_off_are_at_most_eight():
     assert caught.value.got.endswith("and 4 more")
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("degradation", "where"),
     [
         (Degradation(removed_links=("leaf 0 -> leaf 1",)), "removed_links[0]"),
@@ -399,7 +400,7 @@ def test_wrong_names_are_refused_by_setting(degradation, where):
     assert caught.value.where == where
 
 
-@pytest.mark.parametrize("factor", [0.5, -1.0, float("nan"), float("inf"), True])
+@failures.over("factor", [0.5, -1.0, float("nan"), float("inf"), True])
 def test_factors_are_finite_and_at_least_one(factor):
     with pytest.raises(InputError, match="factor"):
         SlowLinks(links="level node", factor=factor)
@@ -413,9 +414,7 @@ def test_slowdowns_of_a_device_that_is_named_twice_multiply():
     assert found.tolist() == [1.0, 6.0, 1.0, 1.5]
 
 
-@pytest.mark.parametrize(
-    ("fraction", "count"), [(0.0, 0), (0.025, 1), (0.5, 10), (1.0, 20)]
-)
+@failures.over(("fraction", "count"), [(0.0, 0), (0.025, 1), (0.5, 10), (1.0, 20)])
 def test_a_fraction_slows_the_nearest_number_of_devices_halves_up(fraction, count):
     slow = SlowFraction(fraction=fraction, factor=1.5)
     found = slowdowns(Degradation(slow_devices=(slow,)), 20)
@@ -460,7 +459,7 @@ def test_a_share_that_slows_nothing_is_refused_and_none_is_not():
     assert caught.value.where == "slow_devices[0].fraction"
 
 
-@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
+@failures.over("fraction", [-0.1, 1.1, float("nan")])
 def test_a_fraction_is_a_share(fraction):
     with pytest.raises(InputError, match="fraction"):
         SlowFraction(fraction=fraction, factor=2.0)
@@ -507,7 +506,7 @@ def test_slowed_links_leave_the_table_of_routes_as_it_was():
         assert np.array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("spec", [RING, SPINE_LEAF])
+@failures.over("spec", [RING, SPINE_LEAF])
 def test_a_rule_knows_what_it_was_built_as(spec):
     network = build_network(spec)
     built = network.routing

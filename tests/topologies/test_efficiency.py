@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import failures
 from tests.topologies.strategies import (
     cabled_fat_tree_specs,
     fat_tree_specs,
@@ -123,7 +124,7 @@ def test_each_level_has_an_efficiency_of_its_own():
     assert network.tiers()[1].oversubscription == 1.0
 
 
-@pytest.mark.parametrize("value", [0.0, -0.5, 1.01, float("nan"), float("inf")])
+@failures.over("value", [0.0, -0.5, 1.01, float("nan"), float("inf")])
 def test_what_is_no_fraction_is_refused_by_its_name(value):
     level = {"name": "node", "fan_out": 2, "latency": 0.0, "bandwidth": 1.0}
     with pytest.raises(InputError, match="at most 1") as caught:

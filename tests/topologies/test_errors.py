@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import failures
 from topologies.errors import MOST_LISTED, InputError, Problems, shown
 
 
@@ -53,7 +54,7 @@ def test_no_control_character_leaves_a_message(problem, where, got):
     assert all(line.isprintable() for line in lines)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "value",
     ["a" * 10**6, [1] * 10**6, {"a" * 10**5: "b" * 10**5}, 10**5000, b"a" * 10**6],
     ids=["text", "list", "table", "number", "bytes"],

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests import failures
 from topologies import FatTreeSpec, LevelSpec, build_network
 from topologies.accelerators import ADAM_RATE, HOST_LINKS, Host, usual_host
 
@@ -21,7 +22,7 @@ def with_host(**changes):
     return bare, bare.with_host(host)
 
 
-@pytest.mark.parametrize("shared", [1, 2, 3])
+@failures.over("shared", [1, 2, 3])
 def test_each_device_reaches_its_host_and_back_over_one_link(shared):
     bare, network = with_host(devices_per_link=shared)
     devices = np.arange(8)

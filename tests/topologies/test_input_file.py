@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import failures
 from topologies.errors import InputError
 from topologies.input_file import (
     MAX_DEPTH,
@@ -70,7 +71,7 @@ def test_a_file_that_says_nothing_of_its_length_is_read_no_further_than_allowed(
         read_file(Path("/proc/self/status"), expected="", most_bytes=len(whole) // 2)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "problem"),
     [
         ("[" * 200_000, "nested too deeply"),
@@ -96,7 +97,7 @@ def test_values_may_be_nested_as_deep_as_is_said():
     assert parse_json(text, expected="")
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("content", "problem"),
     [
         (b"a = " + b"[" * 100_000, "nested too deeply"),
@@ -133,7 +134,7 @@ def test_a_folder_stands_for_its_file_and_a_hopeless_name_for_itself(tmp_path):
         read_file(long, expected="a file", most_bytes=1)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "found", "problem"),
     [
         ("file", "", ""),

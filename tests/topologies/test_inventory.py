@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from tests import failures
 from tests.topologies.oracles import smallest_halving_cut
 from tests.topologies.strategies import networks
 from topologies import (
@@ -60,7 +61,7 @@ def k_ary_fat_tree(k):
     )
 
 
-@pytest.mark.parametrize("k", [4, 6, 8, 48])
+@failures.over("k", [4, 6, 8, 48])
 def test_fat_trees_of_equal_switches_have_the_counts_of_the_textbook(k):
     network = build_network(k_ary_fat_tree(k))
     found = count_parts(network)
@@ -76,7 +77,7 @@ def test_fat_trees_of_equal_switches_have_the_counts_of_the_textbook(k):
     assert network.bisection_bandwidth() == k**3 / 8 * 10.0
 
 
-@pytest.mark.parametrize("trunk", ["ideal", "ecmp"])
+@failures.over("trunk", ["ideal", "ecmp"])
 def test_spines_have_the_ports_that_the_leaves_send_up(trunk):
     network = build_network(replace(SPINE_LEAF, trunk=trunk))
     found = count_parts(network)
@@ -91,7 +92,7 @@ def test_spines_have_the_ports_that_the_leaves_send_up(trunk):
     assert links_up(network) == 2.0
 
 
-@pytest.mark.parametrize("trunk", ["ideal", "ecmp"])
+@failures.over("trunk", ["ideal", "ecmp"])
 def test_rails_have_a_switch_for_each_unit_and_rank(trunk):
     found = count_parts(build_network(replace(RAIL, trunk=trunk)))
     _, rails, spines = found.tiers
@@ -123,7 +124,7 @@ def test_a_node_with_one_nic_has_one_port():
     assert found.inside_nodes[0].num_switch_ports == 64
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("dimensions", "wrap", "ports"),
     [
         ((4, 4, 4), (True, True, True), 6),

@@ -2,10 +2,10 @@
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import failures
 from topologies.builders import build_network
 from topologies.degrade import Degradation, degrade
 from topologies.fabrics.inventory import network_parts
@@ -73,8 +73,8 @@ def test_rails_have_a_nic_for_each_device_and_as_many_cables_to_spines():
     assert spine.ends == ((2, 32),)
 
 
-@pytest.mark.parametrize("trunk", ["ideal", "ecmp"])
-@pytest.mark.parametrize(
+@failures.over("trunk", ["ideal", "ecmp"])
+@failures.over(
     ("ratio", "uplinks"), [(1.0, 32), (2.0, 16), (3.0, 11), (32.0, 1), (100.0, 1)]
 )
 def test_oversubscribed_switches_have_fewer_cables_up(trunk, ratio, uplinks):
@@ -83,7 +83,7 @@ def test_oversubscribed_switches_have_fewer_cables_up(trunk, ratio, uplinks):
     assert counted(spec, 400 * GBIT)["leaf"][0] == 128
 
 
-@pytest.mark.parametrize("nic", ["device", "node"])
+@failures.over("nic", ["device", "node"])
 def test_nics_are_where_the_network_leaves_the_node(nic):
     found = counted(leaf_spine(nic=nic), 400 * GBIT)
     nics = 128 if nic == "device" else 16
@@ -141,7 +141,7 @@ def test_what_is_broken_has_been_bought():
     assert network_parts(broken) == network_parts(network)
 
 
-@pytest.mark.parametrize("wrap", [True, False])
+@failures.over("wrap", [True, False])
 def test_a_torus_has_a_cable_for_each_pair_of_neighbours(wrap):
     spec = TorusSpec(
         dimensions=(3, 4, 2), wrap=(wrap, wrap, wrap), bandwidth=50e9, latency=0.0

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from estimators.collectives.cost import collective_rates
+from tests import failures
 from tests.topologies.strategies import joined_rail_specs, rails_alone
 from topologies import InputError, RailSpec, build_network, degrade
 from topologies.degrade import Degradation
@@ -90,7 +91,7 @@ def test_where_nodes_relay_rails_that_nothing_else_joins_are_as_good(spec):
     assert one.bisection_bandwidth() == other.bisection_bandwidth()
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("spec", "changes", "where"),
     [
         (ONE, {"pxn": False}, "pxn"),

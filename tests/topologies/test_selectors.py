@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import failures
 from tests.topologies.strategies import cabled_fat_trees, custom_network, networks
 from topologies import (
     FatTreeSpec,
@@ -61,9 +62,7 @@ def test_an_arrow_is_one_way_and_a_double_arrow_is_both():
     assert len(named(NETWORK, "leaf 0 <-> spine 1")) == 2
 
 
-@pytest.mark.parametrize(
-    "text", ["leaf0->spine1", "leaf 0->spine 1", " leaf  0  ->  spine1 "]
-)
+@failures.over("text", ["leaf0->spine1", "leaf 0->spine 1", " leaf  0  ->  spine1 "])
 def test_blanks_may_be_left_out(text):
     assert named(NETWORK, text) == [("leaf 0", "spine 1")]
 
@@ -106,7 +105,7 @@ def test_cables_between_the_same_two_are_told_apart_by_their_place():
         select_links(network, "node 1 -> leaf 0 #3")
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "problem", "hint"),
     [
         ("leaf 0 -> spin 1", "no such vertex", 'did you mean "spine 1"?'),

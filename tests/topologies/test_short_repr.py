@@ -4,8 +4,8 @@ from dataclasses import dataclass, make_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 
+from tests import failures
 from topologies.errors import MOST, short_repr, shortened
 
 
@@ -20,7 +20,7 @@ class Record:
     __repr__ = short_repr
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("value", "text"),
     [
         (1.5, "1.5"),

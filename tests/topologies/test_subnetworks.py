@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
+from tests import failures
 from topologies.builders import build_network, sub_network
 from topologies.degrade import Degradation, SlowLinks, degrade
 from topologies.network import Network
@@ -83,7 +83,7 @@ def narrowest(network: Network, devices: NDArray[np.int64]) -> NDArray[np.float6
     return np.stack([levels, latency, bandwidth])
 
 
-@pytest.mark.parametrize("case", WHOLE.values(), ids=WHOLE)
+@failures.over("case", WHOLE.values(), ids=WHOLE)
 def test_every_pair_of_whole_blocks_has_the_route_that_it_has(
     case: tuple[NetworkSpec, list[int]],
 ) -> None:
@@ -116,8 +116,8 @@ def test_what_is_no_whole_blocks_is_planned_on_a_compact_cluster() -> None:
     assert part.network.block_sizes == (4, 20)  # 5 leaves of one node
 
 
-@pytest.mark.parametrize("spec", [SPINES, RAILS, FAT_TREE, TORUS])
-@pytest.mark.parametrize("count", [1, 7, 11, 24, 63])
+@failures.over("spec", [SPINES, RAILS, FAT_TREE, TORUS])
+@failures.over("count", [1, 7, 11, 24, 63])
 def test_any_number_of_devices_has_a_network(spec: NetworkSpec, count: int) -> None:
     part = sub_network(build_network(spec), range(64 - count, 64))
     assert part.network.num_devices == count

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import failures
 from tests.topologies.oracles import all_pairs
 from tests.topologies.strategies import torus_specs
 from topologies import TorusSpec, build_network
@@ -58,7 +59,7 @@ def test_routes_finish_one_dimension_before_the_next(spec, data):
     assert axes == sorted(axes)
 
 
-@pytest.mark.parametrize("source", range(6))
+@failures.over("source", range(6))
 def test_exactly_half_way_goes_in_the_positive_direction(source):
     network = build_network(torus(6))
     route = network.route(source, (source + 3) % 6)
@@ -71,7 +72,7 @@ def test_a_ring_of_two_joins_its_devices_once():
     assert build_network(torus(2)).route(1, 0) != build_network(torus(2)).route(0, 1)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("spec", "count"),
     [
         (torus(4), 8),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from tests import failures
 from tests.topologies.oracles import all_pairs
 from tests.topologies.strategies import fat_tree_specs, rail_specs, trees
 from topologies import (
@@ -285,7 +286,7 @@ def test_a_ratio_and_the_bandwidth_above_it_contradict_each_other():
     assert "leave one of them out" in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("levels", "where"),
     [
         ((), "levels"),

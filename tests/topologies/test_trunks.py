@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests import failures
 from tests.topologies.oracles import all_pairs, hop_distances, smallest_halving_cut
 from tests.topologies.strategies import cabled_fat_tree_specs, cabled_fat_trees
 from topologies import FatTreeSpec, InputError, LevelSpec, RailSpec, build_network
@@ -51,7 +52,7 @@ def test_only_pairs_whose_link_is_gone_pick_another_and_it_is_usable(values, dat
             assert row_of[then[number]]
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 6, 8, 12])
+@failures.over("count", [2, 3, 4, 6, 8, 12])
 def test_pairs_whose_link_is_gone_spread_evenly_over_the_others(count):
     sources = np.arange(24_000)
     drawn = hash_pairs(sources, sources + 1, 2**15, seed=7)
@@ -131,7 +132,7 @@ def test_bisection_of_cabled_trees_is_the_smallest_cut_into_halves(spec):
     assert network.bisection_bandwidth() == pytest.approx(smallest_halving_cut(network))
 
 
-@pytest.mark.parametrize("spec", [CABLED, RAIL], ids=["fat-tree", "rail"])
+@failures.over("spec", [CABLED, RAIL], ids=["fat-tree", "rail"])
 def test_pairs_spread_evenly_over_parallel_links(spec):
     network = build_network(spec)
     sources, targets = all_pairs(network)
@@ -158,7 +159,7 @@ def test_tiers_pick_cables_apart_from_each_other():
     assert together == pytest.approx([far.sum() / 32] * 32, rel=0.15)
 
 
-@pytest.mark.parametrize("spec", [CABLED, RAIL], ids=["fat-tree", "rail"])
+@failures.over("spec", [CABLED, RAIL], ids=["fat-tree", "rail"])
 def test_a_seed_changes_the_draw_and_the_same_seed_repeats_it(spec):
     pairs = all_pairs(build_network(spec))
     draws = [
@@ -181,7 +182,7 @@ def test_spines_of_rails_are_vertices_with_an_equal_share_of_the_trunk():
     assert set(ideal.links.bandwidth[ideal.links.level == 2]) == {4 * 48.0}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("spec", "where"),
     [
         (replace(CABLED, trunk="ecmp", nic="device"), "levels[1]"),

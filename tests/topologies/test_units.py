@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import failures
 from topologies.errors import InputError
 from topologies.units import (
     BASE_UNITS,
@@ -25,7 +26,7 @@ from topologies.units import (
 )
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "dimension", "value"),
     [
         ("450 GB/s", "bandwidth", 450e9),
@@ -51,7 +52,7 @@ def test_quantities_become_base_units(text, dimension, value):
     assert parse_quantity(text, dimension) == pytest.approx(value, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "dimension", "problem"),
     [
         (450e9, "bandwidth", "no unit"),
@@ -99,7 +100,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("dimension", NAMES)
+@failures.over("dimension", NAMES)
 def test_units_are_those_of_pints_own_list(dimension):
     full = pint.UnitRegistry(cache_folder=None)
     for prefix, name in itertools.product((*PREFIXES, *BINARY), NAMES[dimension]):
@@ -111,13 +112,13 @@ def test_units_are_those_of_pints_own_list(dimension):
             assert parse_quantity(text, dimension) == pytest.approx(there, rel=1e-13)
 
 
-@pytest.mark.parametrize("dimension", BASE_UNITS)
+@failures.over("dimension", BASE_UNITS)
 def test_every_dimensions_example_is_one(dimension):
     for example in EXAMPLES[dimension].split('"')[1::2]:
         assert parse_quantity(example, dimension) > 0
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "code"),
     [
         ("2.50 USD/h", "USD"),
@@ -169,7 +170,7 @@ def test_numbers_for_people_have_four_digits_and_a_prefix():
     assert math.isclose(parse_quantity(format_bandwidth(12.5), "bandwidth"), 12.5)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "dimension"),
     [
         ("1e-300 GB/s", "bandwidth"),
@@ -190,7 +191,7 @@ def test_what_no_hardware_has_is_refused_with_the_range(text, dimension):
     assert caught.value.expected.startswith("from ")
 
 
-@pytest.mark.parametrize("dimension", sorted(RANGES))
+@failures.over("dimension", sorted(RANGES))
 def test_the_ends_of_each_range_are_accepted(dimension):
     for end in RANGES[dimension].written.removeprefix("from ").split(" to "):
         value = parse_quantity(end, dimension)

@@ -10,6 +10,7 @@ from nestsim.evaluate.evaluator import build_job
 from nestsim.scenario.load import load_scenario
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
+from tests import failures
 from tests.nestsim.scenario.test_mist_yaml import PLAIN, configuration
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -115,7 +116,7 @@ def predicted(run: Run, folder: Path) -> float:
     return price_plan(network, workload, plan).iteration_time
 
 
-@pytest.mark.parametrize("name", RUNS)
+@failures.over("name", RUNS)
 def test_published_steps_are_predicted(name, tmp_path):
     run = RUNS[name]
     assert predicted(run, tmp_path) == pytest.approx(run.measured, rel=TOLERANCE)

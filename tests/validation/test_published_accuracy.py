@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.features.validation.measured import published_measurements
-from nestsim.features.validation.runner import validate
+from nestsim.features.validation.runner import published_measurements, validate
 
 pytestmark = pytest.mark.slow
 

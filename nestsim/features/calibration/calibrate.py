@@ -15,13 +15,11 @@ import numpy as np
 from nestsim.evaluate.uncertainty import Uncertainty
 from nestsim.features.calibration.bands import (
     Coverage,
+    HeldOut,
     coverage_by,
     coverage_by_class,
     errors_of_folds,
     fitted_uncertainty,
-)
-from nestsim.features.calibration.cross_validation import (
-    HeldOut,
     grouped_folds,
     hold_out,
     residuals_of,

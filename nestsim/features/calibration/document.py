@@ -14,6 +14,7 @@ from nestsim.document.parts import (
     Section,
     Sentences,
     cell,
+    table_section,
 )
 from nestsim.document.wording import number, percent, signed_percent
 from nestsim.features.calibration.bands import (
@@ -24,7 +25,7 @@ from nestsim.features.calibration.bands import (
 )
 from nestsim.features.calibration.calibrate import Calibration, witnesses
 from nestsim.features.calibration.transports import TransportFit
-from nestsim.features.validation.metrics import Errors, errors_of, grouped
+from nestsim.features.validation.results import Errors, errors_of, grouped
 from topologies.arrays import FloatArray
 
 LARGE_SINGLE = "vtrain_single"
@@ -34,12 +35,11 @@ LARGE_SINGLE = "vtrain_single"
 def _document(verdict: str, *tables: DataTable, ends: Sequence[str] = ()) -> Document:
     """Return tables, a section each, and sentences behind the last."""
     sections = [
-        Section(name=f"part-{place}", title=table.caption, blocks=(table,))
-        for place, table in enumerate(tables)
+        table_section(f"part-{place}", table) for place, table in enumerate(tables)
     ]
     if ends:
-        sentences = Sentences(sentences=tuple(ends))
-        sections.append(Section(name="ends", title="Left out", blocks=(sentences,)))
+        sentences = Sentences(tuple(ends))
+        sections.append(Section("ends", "Left out", (sentences,)))
     return Document(
         subject="nestsim.features.calibration",
         doing="refit",
@@ -85,14 +85,14 @@ def _errors_table(calibration: Calibration) -> DataTable:
         {
             "Source": lambda line: line[0],
             "Rows": lambda line: cell(len(line[1]), number),
-            "Was": lambda line: _share(before(line).mape),
-            "Fitted": lambda line: _share(fitted(line).mape),
-            "Folds": lambda line: _share(folds(line).mape),
-            "Median": lambda line: _share(folds(line).median_ape),
-            "90th pct": lambda line: _share(folds(line).p90_ape),
-            "Bias": lambda line: _share(folds(line).bias, signed_percent),
-            "Kendall": lambda line: _share(folds(line).kendall_tau, "{:.3f}".format),
-            "Left out": lambda line: _share(left_out(line).mape),
+            "Was": lambda line: cell(before(line).mape, percent),
+            "Fitted": lambda line: cell(fitted(line).mape, percent),
+            "Folds": lambda line: cell(folds(line).mape, percent),
+            "Median": lambda line: cell(folds(line).median_ape, percent),
+            "90th pct": lambda line: cell(folds(line).p90_ape, percent),
+            "Bias": lambda line: cell(folds(line).bias, signed_percent),
+            "Kendall": lambda line: cell(folds(line).kendall_tau, "{:.3f}".format),
+            "Left out": lambda line: cell(left_out(line).mape, percent),
         },
     )
 
@@ -126,10 +126,6 @@ def _errors(
     measured = [calibration.observations[index].measured for index in known]
     factors = np.exp([residuals[index] for index in known])
     return errors_of(measured, (np.array(measured) * factors).tolist())
-
-
-def _share(value: float, write: Callable[[float], str] = percent) -> str | Cell:
-    return cell(None if math.isnan(value) else value, write)
 
 
 def _short(value: float | None) -> str | Cell:
@@ -203,7 +199,7 @@ def _coverage_table(
         {
             "Name": lambda line: line.name,
             "Rows": lambda line: cell(line.rows, number),
-            "In the band": lambda line: _share(line.share),
+            "In the band": lambda line: cell(line.share, percent),
             **more,
         },
     )
@@ -246,8 +242,8 @@ def transports_document(fit: TransportFit) -> Document:
             {
                 "Rows predicted by the fit to": lambda line: line[0],
                 "Curves": lambda line: cell(len(line[1].curves()), number),
-                "Median curve": lambda line: _share(line[1].median_of_curves()),
-                "MAPE": lambda line: _share(line[1].errors().mape),
+                "Median curve": lambda line: cell(line[1].median_of_curves(), percent),
+                "MAPE": lambda line: cell(line[1].errors().mape, percent),
             },
         ),
         DataTable.of(

@@ -20,9 +20,9 @@ from estimators.constants import Constants
 from nestsim.features.calibration.parameters import FitSpec, Parameter
 from nestsim.features.validation.case import Case, read_case
 from nestsim.features.validation.columns import Row, RowRefusedError
-from nestsim.features.validation.measured import measured_time
-from nestsim.features.validation.metrics import grouped
 from nestsim.features.validation.predict import Predictor
+from nestsim.features.validation.results import grouped
+from nestsim.features.validation.runner import measured_time
 from topologies.arrays import FloatArray, IntArray
 
 
@@ -72,7 +72,7 @@ def read_observations(
             cases.append((case, measured_time(case, predictor.graph(case)).value))
         except RowRefusedError:
             continue
-    configurations = _numbered([configuration_of(case) for case, _ in cases])
+    configurations = _numbered([case.content for case, _ in cases])
     cells = _numbered([_cell(case.row, spec) for case, _ in cases])
     groups = _joined(configurations, cells)
     return tuple(
@@ -84,21 +84,6 @@ def read_observations(
             excluded=_ASSUMED if case.assumes_layout else spec.exclusion(case.row),
         )
         for index, (case, measured) in enumerate(cases)
-    )
-
-
-def configuration_of(case: Case) -> Hashable:
-    """Return what a prediction depends on."""
-    return (
-        case.model,
-        case.training,
-        case.accelerator.name,
-        case.software,
-        case.network,
-        case.plan,
-        case.alternatives,
-        case.stages,
-        case.execution,
     )
 
 
@@ -140,17 +125,24 @@ def row_weights(observations: Sequence[Observation], chosen: IntArray) -> FloatA
     and are not ``n`` independent witnesses of a constant.
     """
     usable = grouped(
-        (one.row.source, one.configuration) for one in observations if not one.excluded
+        (observation.row.source, observation.configuration)
+        for observation in observations
+        if not observation.excluded
     )
     keyed = grouped(
         (observations[index].row.source, observations[index].configuration)
         for index in chosen
     )
     weight = {
-        source: math.sqrt(len(set(usable.get(source, own)))) / len(set(own))
-        for source, own in keyed.items()
+        source: math.sqrt(len(set(usable.get(source, configurations))))
+        / len(set(configurations))
+        for source, configurations in keyed.items()
     }
-    repeats = Counter((source, one) for source, own in keyed.items() for one in own)
+    repeats = Counter(
+        (source, configuration)
+        for source, configurations in keyed.items()
+        for configuration in configurations
+    )
     pairs = [
         (observations[index].row.source, observations[index].configuration)
         for index in chosen
@@ -164,7 +156,11 @@ def fitted_rows(observations: Sequence[Observation], spec: FitSpec) -> IntArray:
     Of a source in ``spec.samples`` only so many: one of each group in turn, in the
     order of the file.
     """
-    usable = [index for index, one in enumerate(observations) if not one.excluded]
+    usable = [
+        index
+        for index, observation in enumerate(observations)
+        if not observation.excluded
+    ]
     by_source = grouped((observations[index].row.source, index) for index in usable)
     chosen: list[int] = []
     for source, rows in by_source.items():
@@ -246,8 +242,10 @@ class Residuals:
         """Rows that were predicted so far."""
         self._workers = workers
         self._predictor = Predictor() if predictor is None else predictor
-        self._cases = tuple(one.case for one in self.observations)
-        self._measured = np.log([one.measured for one in self.observations])
+        self._cases = tuple(observation.case for observation in self.observations)
+        self._measured = np.log(
+            [observation.measured for observation in self.observations]
+        )
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> "Residuals":

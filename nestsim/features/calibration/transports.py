@@ -352,14 +352,14 @@ class _Fitter:
 
     def without(self, groups: Sequence[str], group: str) -> frozenset[int]:
         """Return the points of all other groups."""
-        return frozenset(i for i, one in enumerate(groups) if one != group)
+        return frozenset(i for i, other in enumerate(groups) if other != group)
 
     def held_out(self, groups: Sequence[str]) -> ValidationResult:
         """Predict each group by a fit to all others."""
         fits: dict[int, Constants] = {}
         for group in dict.fromkeys(groups):
             fit = self.fit(self.without(groups, group))
-            fits.update({i: fit for i, one in enumerate(groups) if one == group})
+            fits.update({i: fit for i, member in enumerate(groups) if member == group})
         return self.score(fits)
 
     def score(self, fits: Mapping[int, Constants]) -> ValidationResult:

@@ -4,20 +4,22 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
 from nestsim.document.wording import plan_label
-from nestsim.features.collectives.document import collectives_document
+from nestsim.features.collectives.document import (
+    collectives_csv,
+    collectives_document,
+    collectives_json,
+)
 from nestsim.features.collectives.job import (
     CollectivesResult,
     collectives_job,
     sizes_between,
 )
-from nestsim.features.collectives.record import collectives_csv, collectives_json
 from topologies.errors import InputError
 from topologies.units import parse_quantity
 
@@ -40,10 +42,10 @@ class CollectivesReport(ScenarioReport):
         """Whether a plan fits."""
         return self.result.priced is not None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the plan and the kinds of groups."""
         result = self.result
-        facts: dict[str, Any] = {"scenario": result.scenario_name}
+        facts: dict[str, object] = {"scenario": result.scenario_name}
         if result.priced is None:
             return {**facts, "reason": result.shortfall}
         traffic = [table.traffic for table in result.tables]
@@ -95,7 +97,7 @@ def collectives(
     )
 
 
-def arguments(min_bytes: int, max_bytes: int, step_factor: int) -> dict[str, Any]:
+def arguments(min_bytes: int, max_bytes: int, step_factor: int) -> dict[str, object]:
     """Return the sizes that are asked for [byte]."""
     if max_bytes < min_bytes:
         raise InputError(

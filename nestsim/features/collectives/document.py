@@ -1,13 +1,14 @@
-"""What measured collectives say, in the words of nccl-tests.
+"""What measured collectives say, in the words of nccl-tests; JSON and CSV in SI units.
 
 Bandwidths are written in GB/s, 1e9 bytes, as nccl-tests does; sizes in binary units.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from nestsim.document.dumps import csv_of
 from nestsim.document.figures import CurveMarks, CurvePoint, Curves, DrawnCurve
 from nestsim.document.parts import (
     Cell,
@@ -27,13 +28,91 @@ from nestsim.document.wording import (
     plural,
 )
 from nestsim.features.collectives.job import OperationTable, SizeRow, SizeTiming
-from nestsim.features.collectives.record import CONDITIONS, MEANING
+from nestsim.features.run.record import spent_json
 from nestsim.lowering.traffic import GroupTraffic
 from planner.work import Spent
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from nestsim.features.collectives.job import CollectivesResult
+
+CONDITIONS = ("alone", "together", "busy")
+"""Under which each operation is measured, fields of `SizeRow`."""
+
+MEANING = {
+    "alone": "the slowest group, and nothing else on the network",
+    "together": "all groups of the kind at once, until the last one is done",
+    "busy": "the same again and again, while the other kinds of groups send what the "
+    "plan has them send in every microbatch; the mean of the slowest",
+}
+"""Condition -> what happens, in words."""
+
+
+def collectives_json(result: "CollectivesResult") -> dict[str, object]:
+    """Return everything that was measured, for programs."""
+    plan = result.priced.plan.to_json() if result.priced is not None else None
+    return {
+        "scenario": result.scenario_name,
+        "plan": plan,
+        "reason": result.shortfall,
+        "search": spent_json(result.spent) if result.spent is not None else None,
+        "conditions": MEANING,
+        "tables": [_table_json(table) for table in result.tables],
+    }
+
+
+def _table_json(table: OperationTable) -> dict[str, object]:
+    traffic = table.traffic
+    return {
+        "kind": traffic.kind,
+        "operation": traffic.operation,
+        "num_groups": traffic.num_groups,
+        "num_members": traffic.num_members,
+        "first_group": traffic.groups[0, 0].tolist(),
+        "plan_algorithm": traffic.algorithm,
+        "plan_size_bytes": float(traffic.num_bytes.max()),
+        "plan_period_s": float(traffic.period.min()),
+        "rows": [
+            {
+                "size_bytes": row.num_bytes,
+                "algorithm": row.algorithm,
+                **{name: _timing_json(getattr(row, name)) for name in CONDITIONS},
+                "closed_forms_s": dict(row.closed_forms),
+            }
+            for row in table.rows
+        ],
+    }
+
+
+def _timing_json(timing: SizeTiming) -> dict[str, float]:
+    return {
+        "time_s": timing.time,
+        "algbw_bytes_per_s": timing.algorithm_bandwidth,
+        "busbw_bytes_per_s": timing.bus_bandwidth,
+    }
+
+
+def collectives_csv(tables: Sequence[OperationTable]) -> str:
+    """Return one line per kind of group, operation and size, in SI units."""
+    columns = ["kind", "operation", "num_groups", "num_members", "size_bytes"]
+    quantities = ("time_s", "algbw_bytes_per_s", "busbw_bytes_per_s")
+    names = [
+        f"{condition}_{quantity}" for condition in CONDITIONS for quantity in quantities
+    ]
+    rows = []
+    for table in tables:
+        traffic = table.traffic
+        about = traffic.kind, traffic.operation, traffic.num_groups
+        rows += [
+            [*about, traffic.num_members, row.num_bytes, row.algorithm, *_all(row)]
+            for row in table.rows
+        ]
+    return csv_of(rows, [*columns, "algorithm", *names])
+
+
+def _all(row: SizeRow) -> list[float]:
+    return [value for name in CONDITIONS for value in getattr(row, name)]
+
 
 _GIGA = 1e9
 
@@ -83,11 +162,11 @@ def _answer(tables: tuple[OperationTable, ...]) -> str:
 def _sections(tables: tuple[OperationTable, ...]) -> tuple[Section, ...]:
     return (
         Section(
-            name="conditions",
-            title="What is measured",
-            blocks=(
+            "conditions",
+            "What is measured",
+            (
                 FactList(
-                    rows={
+                    {
                         **MEANING,
                         "algbw, busbw": "algorithm and bus bandwidth in GB/s (1e9 "
                         "bytes), as nccl-tests has them",
@@ -96,9 +175,9 @@ def _sections(tables: tuple[OperationTable, ...]) -> tuple[Section, ...]:
             ),
         ),
         Section(
-            name="operations",
-            title="Each operation of each kind of group",
-            blocks=tuple(_figure(place, table) for place, table in enumerate(tables)),
+            "operations",
+            "Each operation of each kind of group",
+            tuple(_figure(place, table) for place, table in enumerate(tables)),
         ),
     )
 
@@ -132,8 +211,8 @@ def _figure(place: int, table: OperationTable) -> FigureBlock:
     """Return the bus bandwidth of an operation over the size."""
     traffic = table.traffic
     name = _name(traffic)
-    own = float(traffic.num_bytes.max())
-    inside = table.rows[0].num_bytes <= own <= table.rows[-1].num_bytes
+    sent = float(traffic.num_bytes.max())
+    inside = table.rows[0].num_bytes <= sent <= table.rows[-1].num_bytes
     return FigureBlock(
         name=f"operation-{place}",
         title=f"{name[:1].upper()}{name[1:]}: {_groups(traffic)}; {_sent(traffic)}",
@@ -151,7 +230,7 @@ def _figure(place: int, table: OperationTable) -> FigureBlock:
                 float(row.num_bytes): format_size(row.num_bytes) for row in table.rows
             },
             logarithmic=True,
-            marks=CurveMarks(upright=(own,) if inside else ()),
+            marks=CurveMarks(upright=(sent,) if inside else ()),
         ),
         note=f"{_algorithms(table)}{' Dotted: what the plan sends.' if inside else ''}",
         table=DataTable.of(

@@ -144,8 +144,8 @@ def measure(
     kinds = [_Kind(network, traffic) for traffic in traffics]
     tables = []
     for index, kind in enumerate(kinds):
-        others = [one for one in kinds if one.traffic.kind != kind.traffic.kind]
-        background = [unit for one in others for unit in one.steady]
+        others = [other for other in kinds if other.traffic.kind != kind.traffic.kind]
+        background = [unit for other in others for unit in other.steady]
         rows = []
         for number, size in enumerate(sizes):
             if progress is not None:
@@ -255,7 +255,7 @@ def _row(kind: _Kind, background: Sequence[Background], num_bytes: int) -> SizeR
     (alone,) = durations(links, [Repeated(slowest, num_bytes, (0.0,))])
     units = kind.wires(algorithm)
     ends = durations(links, [Repeated(wires, num_bytes, (0.0,)) for wires in units])
-    together = max(float(each[0]) for each in ends)
+    together = max(float(times[0]) for times in ends)
     meeting = reached(links, units, background)
     busy = together
     if meeting:

@@ -1,6 +1,7 @@
 """``nestsim compare`` of planners or networks: reports, functions, description."""
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from nestsim.commands.calls import (
 )
 from nestsim.commands.report import PagedReport, Parts
 from nestsim.commands.task import Task
-from nestsim.document.dumps import plain_values
+from nestsim.document.dumps import dump_json, plain_values
 from nestsim.document.folder import ResultsFolder
 from nestsim.document.parts import Document
 from nestsim.document.terminal import print_document
@@ -41,23 +42,22 @@ from nestsim.features.compare.networks_job import (
 from nestsim.features.compare.networks_record import (
     are_equal,
     leaders_label,
-    networks_files,
+    network_copies,
     networks_json,
-    networks_manifest,
     networks_rows,
-    networks_writers,
 )
-from nestsim.features.compare.networks_results import Equal, NetworkComparison
 from nestsim.features.compare.record import (
+    FILES,
     STORE,
     TIMES,
     comparison_facts,
-    comparison_files,
     comparison_json,
     comparison_rows,
-    comparison_writers,
+    rows_csv,
+    scenario_copies,
+    search_times,
 )
-from nestsim.features.compare.results import Comparison
+from nestsim.features.compare.results import Comparison, Equal, NetworkComparison
 from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario, load_scenario
 from topologies.errors import InputError
@@ -66,12 +66,52 @@ EQUAL_IN = ("ports", "cost")
 """What networks may have to be equal in."""
 
 
-class _StoredReport(PagedReport):
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class _ComparisonReport(PagedReport):
     """A comparison, whose finished pairs are kept in its folder until it is written."""
+
+    @abstractmethod
+    def printed_dict(self, *, with_times: bool = True) -> dict[str, object]:
+        """Return everything, with how long the searches took if that is asked for."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, object]]:
+        """Return one row for each planner where it was compared, in SI units."""
+
+    @abstractmethod
+    def times(self) -> list[dict[str, object]]:
+        """Return how long each search took, a row each."""
+
+    @abstractmethod
+    def copies(self) -> dict[str, bytes]:
+        """Return the files that were read, as the user wrote them, by name."""
+
+    @abstractmethod
+    def manifest(self) -> dict[str, object]:
+        """Return what the manifest says beside the hash of each file."""
 
     def print_to(self, console: Console, *, verbose: bool = False) -> None:
         """Print what the document says, and how long searches took."""
         print_document(comparison(self.printed_dict()), console, verbose=verbose)
+
+    def parts(self) -> Parts:
+        """Return copies of what was read, tables, the figure and the page."""
+        record, rows = self.printed_dict(with_times=False), self.rows()
+        return Parts(
+            record=record,
+            rows=plain_values(rows),
+            document=partial(comparison, record),
+            files={
+                **self.copies(),
+                "comparison.csv": rows_csv(rows),
+                "comparison.json": dump_json(record),
+                TIMES: rows_csv(self.times()),
+            },
+            pictures={"comparison": ()},
+            has_report=True,
+            manifest=self.manifest(),
+            unhashed=(TIMES,),
+        )
 
     def write_to(self, folder: ResultsFolder, **options: Any) -> None:
         """Write into a folder that is claimed; what a killed call left there goes."""
@@ -80,7 +120,7 @@ class _StoredReport(PagedReport):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class CompareReport(_StoredReport):
+class CompareReport(_ComparisonReport):
     """What each planner found for each scenario, in one evaluator and replay."""
 
     scenarios: tuple[Scenario, ...]
@@ -94,7 +134,7 @@ class CompareReport(_StoredReport):
         """Whether the replay confirms some planner's plan for every scenario."""
         return all(group.is_confirmed for group in self.result.groups)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the fastest planner for each scenario."""
         best = {group.scenario: group.fastest for group in self.result.groups}
         return {
@@ -106,21 +146,26 @@ class CompareReport(_StoredReport):
             },
         }
 
-    def printed_dict(self) -> dict[str, Any]:
-        """Return everything with how long the searches took."""
-        return comparison_json(self.result)
+    def printed_dict(self, *, with_times: bool = True) -> dict[str, object]:
+        """Return everything, with how long the searches took if that is asked for."""
+        return comparison_json(self.result, with_times=with_times)
 
-    def parts(self) -> Parts:
-        """Return copies of the scenarios, tables, the figure and the page."""
-        record = comparison_json(self.result, with_times=False)
-        return Parts(
-            record=record,
-            rows=plain_values(comparison_rows(self.result)),
-            document=partial(comparison, record),
-            files=comparison_writers(self.result, self.scenarios),
-            manifest=comparison_facts(self.scenarios),
-            unhashed=(TIMES,),
-        )
+    def rows(self) -> list[dict[str, object]]:
+        """Return one row for each scenario and planner, in SI units."""
+        return comparison_rows(self.result)
+
+    def times(self) -> list[dict[str, object]]:
+        """Return how long each search took, a row each."""
+        groups = {group.scenario: group for group in self.result.groups}
+        return search_times("scenario", groups)
+
+    def copies(self) -> dict[str, bytes]:
+        """Return the scenarios' files, as the user wrote them, by name."""
+        return scenario_copies(self.scenarios)
+
+    def manifest(self) -> dict[str, object]:
+        """Return which scenarios there are, and their users' modules."""
+        return comparison_facts(self.scenarios)
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenarios' files."""
@@ -128,7 +173,7 @@ class CompareReport(_StoredReport):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class NetworksReport(_StoredReport):
+class NetworksReport(_ComparisonReport):
     """What one job gets on each of several networks."""
 
     scenario: Scenario
@@ -148,7 +193,7 @@ class NetworksReport(_StoredReport):
             asked is None or are_equal(self.result, asked)
         )
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the fastest network, and the speed of each."""
         result = self.result
         return {
@@ -161,21 +206,31 @@ class NetworksReport(_StoredReport):
             },
         }
 
-    def printed_dict(self) -> dict[str, Any]:
-        """Return everything with how long the searches took."""
-        return networks_json(self.result)
+    def printed_dict(self, *, with_times: bool = True) -> dict[str, object]:
+        """Return everything, with how long the searches took if that is asked for."""
+        return networks_json(self.result, with_times=with_times)
 
-    def parts(self) -> Parts:
-        """Return copies of what was read, tables, the figure and the page."""
-        record = networks_json(self.result, with_times=False)
-        return Parts(
-            record=record,
-            rows=plain_values(networks_rows(self.result)),
-            document=partial(comparison, record),
-            files=networks_writers(self.result, self.scenario, self.files),
-            manifest=networks_manifest(self.result, self.scenario),
-            unhashed=(TIMES,),
-        )
+    def rows(self) -> list[dict[str, object]]:
+        """Return one row for each network and planner, in SI units."""
+        return networks_rows(self.result)
+
+    def times(self) -> list[dict[str, object]]:
+        """Return how long each search took, a row each."""
+        networks = {network.label: network for network in self.result.networks}
+        return search_times("network", networks)
+
+    def copies(self) -> dict[str, bytes]:
+        """Return the files that were read, as the user wrote them, by name."""
+        return network_copies(self.scenario, self.files)
+
+    def manifest(self) -> dict[str, object]:
+        """Return which scenario was compared, and on which networks."""
+        return {
+            "scenarios": {f"{self.scenario.path.stem}.toml": self.scenario.name},
+            "networks": {
+                network.label: network.file for network in self.result.networks
+            },
+        }
 
     def inputs(self) -> Sequence[Path]:
         """Return the files that were read."""
@@ -315,7 +370,7 @@ def compare_networks(  # noqa: PLR0913 - one for each thing that can be asked
 @contextmanager
 def _kept(
     folder: str | os.PathLike[str] | None,
-    facts: Callable[[], Any],
+    facts: Callable[[], Mapping[str, str]],
     *,
     restart: bool,
 ) -> Iterator[Store | None]:
@@ -328,7 +383,7 @@ def _kept(
         yield store
 
 
-def comparison(record: Any) -> Document:
+def comparison(record: Mapping[str, object]) -> Document:
     """Return the document of a comparison, of planners or of networks."""
     return (
         networks_document(record)
@@ -349,7 +404,7 @@ def compare_task(  # noqa: PLR0913, PLR0917 - one for each option
     time_limit: float | None,
     space: str | None,
     networks: list[Path],
-    equal: str | None,
+    equal: Equal | None,
     workers: int,
     output: Path | None,
     json: bool,
@@ -377,20 +432,23 @@ def _planners_task(
     asked = {**settings, "planners": checked.planners, "base": checked.base}
     return Task(
         call=partial(compare, loaded, **asked),
-        files=comparison_files(loaded),
+        files=[*scenario_copies(loaded), *FILES],
         inputs=[file for scenario in loaded for file in scenario.files()],
         folder=Path("results") / stem,
     )
 
 
 def _networks_task(
-    job: Scenario, networks: Sequence[Path], planners: Sequence[str], equal: Any
+    job: Scenario,
+    networks: Sequence[Path],
+    planners: Sequence[str],
+    equal: Equal | None,
 ) -> Task:
     files = read_network_files(networks)
     names = checked_planners(planners, job)
     return Task(
         call=partial(compare_networks, job, networks, planners=names, equal=equal),
-        files=networks_files(job, files),
+        files=[*network_copies(job, files), *FILES],
         inputs=[*job.files(), *(file.path for file in files)],
         folder=Path("results") / f"{job.path.stem}_networks",
     )

@@ -1,8 +1,9 @@
 """What a comparison of planners says: who is fastest, by how much, and why."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from nestsim.document.dumps import read_record
 from nestsim.document.figures import BarGroups, BarsOfGroup, GroupedBar
 from nestsim.document.paints import planner_series, swatches
 from nestsim.document.parts import (
@@ -31,16 +32,18 @@ from nestsim.document.wording import (
     plural,
     signed_percent,
 )
+from nestsim.features.compare.stored import (
+    ComparisonRecord,
+    EntryRecord,
+    GroupRecord,
+    NetworkRecord,
+    NetworksRecord,
+    ThroughputRecord,
+)
 from planner.step.plan import Plan
 from topologies.units import format_duration, format_energy, format_money, format_size
 
-Group = Mapping[str, Any]
-"""One scenario of the comparison."""
-
-Entry = Mapping[str, Any]
-"""What one planner found for it."""
-
-Columns = dict[str, Callable[[tuple[Group, Entry]], str | Cell]]
+Columns = dict[str, Callable[[tuple[Any, EntryRecord]], str | Cell]]
 """Heading -> what writes the cell of an entry."""
 
 NOTHING = "nothing valid"
@@ -54,7 +57,7 @@ _FAIR = (
 """What makes the comparison fair."""
 
 
-def comparison_document(data: Mapping[str, Any]) -> Document:
+def comparison_document(data: Mapping[str, object]) -> Document:
     """Return what a comparison of planners says.
 
     Parameters
@@ -62,57 +65,58 @@ def comparison_document(data: Mapping[str, Any]) -> Document:
     data
         As ``comparison.json`` has it.
     """
-    groups: Sequence[Group] = data["groups"]
+    record = read_record(ComparisonRecord, data)
+    groups = record.groups
     alone = len(groups) == 1
     return Document(
-        subject=groups[0]["scenario"] if alone else plural(len(groups), "scenario"),
+        subject=groups[0].scenario if alone else plural(len(groups), "scenario"),
         doing="compare",
-        headline=_headline(data),
-        sections=filled(_sections(data)),
+        headline=_headline(record),
+        sections=filled(_sections(record)),
     )
 
 
-def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
-    groups: Sequence[Group] = data["groups"]
+def _sections(data: ComparisonRecord) -> Iterator[Section]:
+    groups = data.groups
     yield Section(
-        name="throughput",
-        title="Throughput",
-        blocks=_figures(data),
+        "throughput",
+        "Throughput",
+        _figures(data),
         # The numbers of the figures are those of the tables below.
         in_text=False,
     )
     yield Section(
-        name="planners",
-        title="Planners",
-        blocks=(*_tables(data), *_obstacles(groups), *_overview(data)),
+        "planners", "Planners", (*_tables(data), *_obstacles(groups), *_overview(data))
     )
-    yield Section(
-        name="cost", title="Cost and power, by the replay", blocks=_cost(data)
-    )
-    yield Section(name="why", title="Who is ahead, and why", blocks=_words(groups))
+    yield Section("cost", "Cost and power, by the replay", _cost(data))
+    yield Section("why", "Who is ahead, and why", _words(groups))
     seen = {
-        f"{entry['planner']} sees": entry["sees"]
+        f"{entry.planner} sees": entry.sees
         for _, entry in entries_of(groups)
-        if entry["sees"]
+        if entry.sees
     }
     yield Section(
-        name="basis",
-        title="What this rests on",
-        blocks=(*paragraphs(_FAIR), *fact_lists(seen)),
+        "basis",
+        "What this rests on",
+        (*paragraphs(_FAIR), *fact_lists(seen)),
         in_text=False,
     )
 
 
-def entries_of(groups: Sequence[Group]) -> Iterator[tuple[Group, Entry]]:
-    """Yield every entry with its group."""
+Holder = TypeVar("Holder", GroupRecord, NetworkRecord)
+"""What entries are of."""
+
+
+def entries_of(groups: Sequence[Holder]) -> Iterator[tuple[Holder, EntryRecord]]:
+    """Yield every entry with its group, or network."""
     for group in groups:
-        for entry in group["entries"]:
+        for entry in group.entries:
             yield group, entry
 
 
-def _headline(data: Mapping[str, Any]) -> Headline:
-    groups: Sequence[Group] = data["groups"]
-    confirmed = all(group["confirmed"] for group in groups)
+def _headline(data: ComparisonRecord) -> Headline:
+    groups = data.groups
+    confirmed = all(group.confirmed for group in groups)
     replay = (
         "The replay confirms a plan for every scenario."
         if confirmed
@@ -120,60 +124,60 @@ def _headline(data: Mapping[str, Any]) -> Headline:
     )
     jobs = dict.fromkeys(job_in_words(group) for group in groups)
     return Headline(
-        verdict=data["headline"],
+        verdict=data.headline,
         tone="good" if confirmed else "bad",
         sentences=(f"{replay} {' '.join(jobs)}" if len(jobs) == 1 else replay,),
         key_figures=_key_figures(groups[0]) if len(groups) == 1 else (),
     )
 
 
-def job_in_words(data: Mapping[str, Any]) -> str:
+def job_in_words(data: GroupRecord | NetworksRecord) -> str:
     """Say what is trained, and on how many devices."""
-    devices = plural(data["num_devices"], "device")
-    device = f" ({data['device']})" if "device" in data else ""
-    return f"The job: {data['model']} on {devices}{device}."
+    devices = plural(data.num_devices, "device")
+    device = f" ({data.device})" if isinstance(data, NetworksRecord) else ""
+    return f"The job: {data.model} on {devices}{device}."
 
 
-def _key_figures(group: Group) -> tuple[KeyFigure, ...]:
-    best = [entry for entry in group["entries"] if entry["planner"] == group["fastest"]]
+def _key_figures(group: GroupRecord) -> tuple[KeyFigure, ...]:
+    best = [entry for entry in group.entries if entry.planner == group.fastest]
     return result_figures(best[0]) if best else ()
 
 
-def result_figures(entry: Entry) -> tuple[KeyFigure, ...]:
+def result_figures(entry: EntryRecord) -> tuple[KeyFigure, ...]:
     """Return the plan of an entry that has one, its throughput and its time."""
-    planned, simulated = entry["planned"], entry["simulated"]
+    planned, simulated = entry.planned, entry.simulated
+    assert planned is not None
+    assert simulated is not None
     return (
+        KeyFigure("Fastest plan", plan_name(entry), f"by {entry.planner}"),
         KeyFigure(
-            name="Fastest plan", value=plan_name(entry), note=f"by {entry['planner']}"
+            "Throughput",
+            f"{number(simulated.tokens_per_s)} tokens/s",
+            f"planned {number(planned.tokens_per_s)}",
         ),
         KeyFigure(
-            name="Throughput",
-            value=f"{number(simulated['tokens_per_s'])} tokens/s",
-            note=f"planned {number(planned['tokens_per_s'])}",
-        ),
-        KeyFigure(
-            name="Time per iteration",
-            value=format_duration(simulated["iteration_time_s"]),
-            note=f"planned {format_duration(planned['iteration_time_s'])}",
+            "Time per iteration",
+            format_duration(simulated.iteration_time_s),
+            f"planned {format_duration(planned.iteration_time_s)}",
         ),
     )
 
 
-def plan_name(entry: Entry) -> str:
+def plan_name(entry: EntryRecord) -> str:
     """Return what the plan of an entry is called; `NOTHING` without one."""
-    return plan_label(Plan.from_json(entry["plan"])) if entry["plan"] else NOTHING
+    return plan_label(Plan.from_json(entry.plan)) if entry.plan else NOTHING
 
 
-def _figures(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
+def _figures(data: ComparisonRecord) -> tuple[FigureBlock, ...]:
     """Return throughput by scenario: a figure for each model, scenarios by size."""
-    models: dict[str, list[Group]] = {}
-    for group in sorted(data["groups"], key=lambda group: group["num_devices"]):
-        models.setdefault(group["model"], []).append(group)
-    series = planner_series(data["planners"])
+    models: dict[str, list[GroupRecord]] = {}
+    for group in sorted(data.groups, key=lambda group: group.num_devices):
+        models.setdefault(group.model, []).append(group)
+    series = planner_series(data.planners)
     paints = {name: f"series-{place}" for name, place in series.items()}
     return tuple(
         _figure(
-            data["base"],
+            data.base,
             groups,
             paints,
             name="throughput" if place == 1 else f"throughput-{place}",
@@ -184,12 +188,16 @@ def _figures(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
 
 
 def _figure(
-    base: str, groups: Sequence[Group], paints: Mapping[str, str], name: str, title: str
+    base: str,
+    groups: Sequence[GroupRecord],
+    paints: Mapping[str, str],
+    name: str,
+    title: str,
 ) -> FigureBlock:
     rows = list(entries_of(groups))
     ratios = {id(entry): _ratios(group, base, entry) for group, entry in rows}
 
-    def ratio(place: int) -> Callable[[tuple[Group, Entry]], str | Cell]:
+    def ratio(place: int) -> Callable[[tuple[GroupRecord, EntryRecord]], str | Cell]:
         return lambda row: ratio_cell(ratios[id(row[1])][place])
 
     return FigureBlock(
@@ -203,8 +211,8 @@ def _figure(
                 BarsOfGroup(
                     _label(group, groups, base),
                     tuple(
-                        _bar(entry, ratios[id(entry)], paints[entry["planner"]])
-                        for entry in group["entries"]
+                        _bar(entry, ratios[id(entry)], paints[entry.planner])
+                        for entry in group.entries
                     ),
                 )
                 for group in groups
@@ -215,8 +223,8 @@ def _figure(
             f"Throughput relative to the replay of {base}",
             rows,
             {
-                "Scenario": lambda row: row[0]["scenario"],
-                "Planner": lambda row: row[1]["planner"],
+                "Scenario": lambda row: row[0].scenario,
+                "Planner": lambda row: row[1].planner,
                 "Believed": ratio(2),
                 "Planned": ratio(1),
                 "Replayed": ratio(0),
@@ -228,49 +236,45 @@ def _figure(
     )
 
 
-def _reference(group: Group, base: str) -> Entry | None:
+def _reference(group: GroupRecord, base: str) -> EntryRecord | None:
     """Return the entry whose replay is 1: the base's, or the fastest without it."""
-    valid = {entry["planner"]: entry for entry in group["entries"] if entry["valid"]}
-    return valid.get(base) or valid.get(group["fastest"])
+    valid = {entry.planner: entry for entry in group.entries if entry.valid}
+    return valid.get(base) or valid.get(group.fastest or "")
 
 
-def _label(group: Group, groups: Sequence[Group], base: str) -> str:
+def _label(group: GroupRecord, groups: Sequence[GroupRecord], base: str) -> str:
     """Name a group of bars: by its size, or by its scenario where sizes are equal."""
-    sizes = {other["num_devices"] for other in groups}
-    label: str = group["scenario"]
+    sizes = {other.num_devices for other in groups}
+    label: str = group.scenario
     if len(sizes) == len(groups):
-        label = plural(group["num_devices"], "device") if len(groups) > 1 else ""
+        label = plural(group.num_devices, "device") if len(groups) > 1 else ""
     reference = _reference(group, base)
-    if reference is None or reference["planner"] == base:
+    if reference is None or reference.planner == base:
         return label
-    return f"{label} ({reference['planner']} = 1)".lstrip()
+    return f"{label} ({reference.planner} = 1)".lstrip()
 
 
-def _ratios(group: Group, base: str, entry: Entry) -> list[float | None]:
+def _ratios(group: GroupRecord, base: str, entry: EntryRecord) -> list[float | None]:
     """Return throughput relative to a replay: replayed, planned, believed."""
     reference = _reference(group, base)
-    if reference is None or not entry["valid"]:
+    if reference is None or not entry.valid:
         return [None, None, None]
-    unit = reference["simulated"]["iteration_time_s"]
-    times = (
-        entry["simulated"]["iteration_time_s"],
-        entry["planned"]["iteration_time_s"],
-        entry["belief_s"],
-    )
-    return [unit / time if time else None for time in times]
+    unit = _time(reference.simulated)
+    times = _time(entry.simulated), _time(entry.planned), entry.belief_s
+    return [unit / time if unit and time else None for time in times]
 
 
-def _bar(entry: Entry, ratios: Sequence[float | None], paint: str) -> GroupedBar:
+def _bar(entry: EntryRecord, ratios: Sequence[float | None], paint: str) -> GroupedBar:
     replayed, planned, believed = ratios
     words = ratio_words(replayed)
     return GroupedBar(
-        name=entry["planner"],
+        name=entry.planner,
         length=replayed,
         words=words,
         paint=paint,
         mark=planned,
         dot=believed,
-        tip=f"{entry['planner']}: {words}",
+        tip=f"{entry.planner}: {words}",
     )
 
 
@@ -289,28 +293,28 @@ def time_cell(seconds: float | None) -> str | Cell:
     return cell(seconds, format_duration)
 
 
-def _tables(data: Mapping[str, Any]) -> tuple[DataTable, ...]:
+def _tables(data: ComparisonRecord) -> tuple[DataTable, ...]:
     """Return the times of all plans, and the plans."""
-    rows = list(entries_of(data["groups"]))
+    rows = list(entries_of(data.groups))
     names = _names(data)
     fastest = [
         place
         for place, (group, entry) in enumerate(rows)
-        if entry["planner"] == group["fastest"]
+        if entry.planner == group.fastest
     ]
-    shown = fastest[0] if len(data["groups"]) == 1 and fastest else None
+    shown = fastest[0] if len(data.groups) == 1 and fastest else None
     times = DataTable.of(
         "Iteration time: believed by the planner, planned by one evaluator, replayed",
         rows,
         {
             **names,
             **search_column(rows),
-            "Belief": lambda row: time_cell(row[1]["belief_s"]),
-            "Planned": lambda row: time_cell(_time(row[1], "planned")),
-            "Replayed": lambda row: time_cell(_time(row[1], "simulated")),
+            "Belief": lambda row: time_cell(row[1].belief_s),
+            "Planned": lambda row: time_cell(_time(row[1].planned)),
+            "Replayed": lambda row: time_cell(_time(row[1].simulated)),
             "Differs": _differs,
-            f"Vs {data['base']}": lambda row: ratio_cell(
-                row[1]["relative_throughput"]["simulated"]
+            f"Vs {data.base}": lambda row: ratio_cell(
+                row[1].relative_throughput["simulated"]
             ),
         },
         sortable=True,
@@ -322,95 +326,90 @@ def _tables(data: Mapping[str, Any]) -> tuple[DataTable, ...]:
         {
             **names,
             "Plan": lambda row: plan_name(row[1]),
-            "Planned memory": lambda row: memory_cell(row[1]["planned"]),
-            "Replayed memory": lambda row: memory_cell(row[1]["simulated"]),
-            "Verdict": lambda row: row[1]["verdict"] or "none",
+            "Planned memory": lambda row: memory_cell(row[1].planned),
+            "Replayed memory": lambda row: memory_cell(row[1].simulated),
+            "Verdict": lambda row: row[1].verdict or "none",
         },
         shown=shown,
     )
     return times, plans
 
 
-def _names(data: Mapping[str, Any]) -> Columns:
+def _names(data: ComparisonRecord) -> Columns:
     """Return the columns that tell entries apart."""
-    scenario: Columns = {"Scenario": lambda row: row[0]["scenario"]}
-    alone = len(data["groups"]) == 1
+    scenario: Columns = {"Scenario": lambda row: row[0].scenario}
+    alone = len(data.groups) == 1
     return {
         **({} if alone else scenario),
-        "Planner": lambda row: row[1]["planner"],
+        "Planner": lambda row: row[1].planner,
     }
 
 
-def search_column(rows: Sequence[tuple[Group, Entry]]) -> Columns:
+def search_column(rows: Sequence[tuple[object, EntryRecord]]) -> Columns:
     """Return the column of what searches took; none where nothing says that."""
-    if not any("search_time_s" in entry for _, entry in rows):
+    if not any(entry.search_time_s is not None for _, entry in rows):
         return {}
-    return {"Search": lambda row: time_cell(row[1]["search_time_s"])}
+    return {"Search": lambda row: time_cell(row[1].search_time_s)}
 
 
-def _time(entry: Entry, whose: str) -> float | None:
-    return None if entry[whose] is None else float(entry[whose]["iteration_time_s"])
+def _time(throughput: ThroughputRecord | None) -> float | None:
+    return None if throughput is None else throughput.iteration_time_s
 
 
-def memory_cell(throughput: Mapping[str, Any] | None) -> str | Cell:
+def memory_cell(throughput: ThroughputRecord | None) -> str | Cell:
     """Return the cell of the most that a device holds."""
-    peak = None if throughput is None else throughput["peak_memory_bytes"]
+    peak = None if throughput is None else throughput.peak_memory_bytes
     return cell(peak, format_size)
 
 
-def _differs(row: tuple[Group, Entry]) -> str | Cell:
-    planned, replayed = (_time(row[1], whose) for whose in ("planned", "simulated"))
+def _differs(row: tuple[GroupRecord, EntryRecord]) -> str | Cell:
+    planned, replayed = _time(row[1].planned), _time(row[1].simulated)
     if planned is None or replayed is None:
         return "-"
     return cell(difference(planned, replayed), signed_percent)
 
 
-def _obstacles(groups: Sequence[Group]) -> tuple[Block, ...]:
+def _obstacles(groups: Sequence[GroupRecord]) -> tuple[Block, ...]:
     """Return what stood in the way of plans."""
     return fact_lists(
         {
-            entry["planner"]
+            entry.planner
             if len(groups) == 1
-            else f"{entry['planner']}, {group['scenario']}": f"{NOTHING}: "
-            f"{entry['reason']}"
+            else f"{entry.planner}, {group.scenario}": f"{NOTHING}: {entry.reason}"
             for group, entry in entries_of(groups)
-            if not entry["valid"] and entry["reason"]
+            if not entry.valid and entry.reason
         }
     )
 
 
-def _overview(data: Mapping[str, Any]) -> tuple[DataTable, ...]:
+def _overview(data: ComparisonRecord) -> tuple[DataTable, ...]:
     """Return the throughput of all planners, a row for each of several scenarios."""
-    if len(data["groups"]) == 1:
+    if len(data.groups) == 1:
         return ()
 
-    def ratio(place: int) -> Callable[[Group], str | Cell]:
+    def ratio(place: int) -> Callable[[GroupRecord], str | Cell]:
         return lambda group: ratio_cell(
-            group["entries"][place]["relative_throughput"]["simulated"]
+            group.entries[place].relative_throughput["simulated"]
         )
 
     overview = DataTable.of(
-        f"Throughput in the replay, {data['base']} = 1",
-        data["groups"],
+        f"Throughput in the replay, {data.base} = 1",
+        data.groups,
         {
-            "Scenario": lambda group: group["scenario"],
-            "Devices": lambda group: cell(group["num_devices"], "{:,}".format),
-            **{name: ratio(place) for place, name in enumerate(data["planners"])},
+            "Scenario": lambda group: group.scenario,
+            "Devices": lambda group: cell(group.num_devices, "{:,}".format),
+            **{name: ratio(place) for place, name in enumerate(data.planners)},
         },
     )
     return (overview,)
 
 
-def _cost(data: Mapping[str, Any]) -> tuple[Block, ...]:
+def _cost(data: ComparisonRecord) -> tuple[Block, ...]:
     """Return what each planner's plan costs; nothing without prices and powers."""
-    rows = [
-        (group, entry)
-        for group, entry in entries_of(data["groups"])
-        if entry.get("cost")
-    ]
+    rows = [(group, entry) for group, entry in entries_of(data.groups) if entry.cost]
     if not rows:
         return ()
-    costs = [entry["cost"] for _, entry in rows]
+    costs = [entry.cost or {} for _, entry in rows]
     code = costs[0]["currency"] or ""
     run = costs[0]["run"] or {"tokens": None}
 
@@ -419,9 +418,9 @@ def _cost(data: Mapping[str, Any]) -> tuple[Block, ...]:
 
     def of(
         name: str, write: Callable[[float], str], part: str = "", unit: float = 1.0
-    ) -> Callable[[tuple[Group, Entry]], str | Cell]:
-        def written(row: tuple[Group, Entry]) -> str | Cell:
-            cost = row[1]["cost"]
+    ) -> Callable[[tuple[GroupRecord, EntryRecord]], str | Cell]:
+        def written(row: tuple[GroupRecord, EntryRecord]) -> str | Cell:
+            cost = row[1].cost or {}
             value = ((cost[part] or {}) if part else cost).get(name)
             return cell(None if value is None else value * unit, write)
 
@@ -451,15 +450,15 @@ def _cost(data: Mapping[str, Any]) -> tuple[Block, ...]:
     return (table, *paragraphs(assumed))
 
 
-def _words(groups: Sequence[Group]) -> tuple[Block, ...]:
+def _words(groups: Sequence[GroupRecord]) -> tuple[Block, ...]:
     """Return what is to be said of each scenario."""
     if len(groups) == 1:
-        return paragraphs(groups[0]["sentences"])
-    names = [group["scenario"] for group in groups]
+        return paragraphs(groups[0].sentences)
+    names = [group.scenario for group in groups]
     rows = {
         name if names.count(name) == 1 else f"{name} ({place})": " ".join(
-            group["sentences"]
+            group.sentences
         )
         for place, (name, group) in enumerate(zip(names, groups, strict=True), start=1)
     }
-    return (FactList(rows=rows),)
+    return (FactList(rows),)

@@ -46,7 +46,7 @@ def for_comparison(scenario: Scenario) -> Scenario:
         simulation=replace(
             simulation,
             trace="representatives",
-            replay=replace(simulation.replay, folding=True),
+            folding=True,
         ),
     )
 
@@ -478,8 +478,10 @@ def scenario_labels(scenarios: Sequence[Scenario]) -> list[str]:
     """
     often = Counter(scenario.name for scenario in scenarios)
     labels = [
-        one.name if often[one.name] == 1 else f"{one.name} ({one.path.stem})"
-        for one in scenarios
+        scenario.name
+        if often[scenario.name] == 1
+        else f"{scenario.name} ({scenario.path.stem})"
+        for scenario in scenarios
     ]
     label, times = Counter(labels).most_common(1)[0]
     if times > 1:

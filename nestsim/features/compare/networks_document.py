@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from nestsim.document.dumps import read_record
 from nestsim.document.figures import (
     BarGroups,
     BarsOfGroup,
@@ -23,8 +24,8 @@ from nestsim.document.parts import (
     Section,
     cell,
     fact_lists,
+    field_cell,
     filled,
-    keyed,
     paragraphs,
 )
 from nestsim.document.wording import hourly, number, percent
@@ -40,18 +41,18 @@ from nestsim.features.compare.document import (
     search_column,
     time_cell,
 )
+from nestsim.features.compare.stored import (
+    EntryRecord,
+    NetworkRecord,
+    NetworksRecord,
+    TierRecord,
+)
 from topologies.units import (
     format_bandwidth,
     format_duration,
     format_money,
     format_power,
 )
-
-Network = Mapping[str, Any]
-"""One network of the comparison."""
-
-Entry = Mapping[str, Any]
-"""What one planner found on it."""
 
 _STEP = {
     "work": ("compute, optimizer", "series-0"),
@@ -61,7 +62,7 @@ _STEP = {
 """Part of a step -> its name and paint."""
 
 
-def networks_document(data: Mapping[str, Any]) -> Document:
+def networks_document(data: Mapping[str, object]) -> Document:
     """Return what a comparison of networks says.
 
     Parameters
@@ -69,116 +70,115 @@ def networks_document(data: Mapping[str, Any]) -> Document:
     data
         As ``comparison.json`` has it.
     """
+    record = read_record(NetworksRecord, data)
     return Document(
-        subject=data["scenario"],
+        subject=record.scenario,
         doing="compare --networks",
-        headline=_headline(data),
-        sections=filled(_sections(data)),
+        headline=_headline(record),
+        sections=filled(_sections(record)),
     )
 
 
-def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
-    networks: Sequence[Network] = data["networks"]
+def _sections(data: NetworksRecord) -> Iterator[Section]:
+    networks: Sequence[NetworkRecord] = data.networks
     yield Section(
-        name="throughput",
-        title="What each network gives",
-        blocks=(_speeds(data), *_results(data), _steps(networks)),
+        "throughput",
+        "What each network gives",
+        (_speeds(data), *_results(data), _steps(networks)),
     )
     obstacles = {
-        f"{network['network']}, {entry['planner']}": entry["reason"]
+        f"{network.network}, {entry.planner}": entry.reason
         for network, entry in entries_of(networks)
-        if not entry["valid"] and entry["reason"]
+        if not entry.valid and entry.reason
     }
     yield Section(
-        name="why",
-        title="What decides",
-        blocks=(*paragraphs(data["decisions"]), *fact_lists(obstacles)),
+        "why", "What decides", (*paragraphs(data.decisions), *fact_lists(obstacles))
     )
     yield Section(
-        name="parts",
-        title="What each network is made of",
-        blocks=(*_ports(networks), _parts(networks), _tiers(networks)),
+        "parts",
+        "What each network is made of",
+        (*_ports(networks), _parts(networks), _tiers(networks)),
     )
-    yield Section(name="cost", title="What each network costs", blocks=_costs(data))
+    yield Section("cost", "What each network costs", _costs(data))
     yield Section(
-        name="basis",
-        title="What is the same, and what is not",
-        blocks=paragraphs([*data["fairness"], *data["assumptions"]]),
+        "basis",
+        "What is the same, and what is not",
+        paragraphs([*data.fairness, *data.assumptions]),
     )
 
 
-def _headline(data: Mapping[str, Any]) -> Headline:
+def _headline(data: NetworksRecord) -> Headline:
     """Return who is fastest, and whether the networks are equal."""
-    confirmed = all(network["confirmed"] for network in data["networks"])
-    asked = data["asked_equal"]
+    confirmed = all(network.confirmed for network in data.networks)
+    asked = data.asked_equal
     replay = (
         "The replay confirms a plan on every network."
         if confirmed
         else "Not on every network the replay confirms a plan."
     )
-    held = confirmed and (asked is None or data["equal"][asked]["is_equal"])
+    held = confirmed and (asked is None or data.equal[asked].is_equal)
     return Headline(
-        verdict=data["headline"],
+        verdict=data.headline,
         tone="good" if held else "bad",
         sentences=(
-            *(equal["in_words"] for equal in data["equal"].values()),
+            *(equal.in_words for equal in data.equal.values()),
             f"{replay} {job_in_words(data)}",
         ),
         key_figures=_key_figures(data),
     )
 
 
-def _key_figures(data: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
-    for network in data["networks"]:
-        if network["network"] == data["fastest"]:
-            leaders, is_tie = data["leaders"], len(data["leaders"]) > 1
+def _key_figures(data: NetworksRecord) -> tuple[KeyFigure, ...]:
+    for network in data.networks:
+        if network.network == data.fastest:
+            leaders, is_tie = data.leaders, len(data.leaders) > 1
             fastest = KeyFigure(
-                name="Fastest networks" if is_tie else "Fastest network",
-                value=", ".join(leaders),
-                note="a tie" if is_tie else network["kind"],
+                "Fastest networks" if is_tie else "Fastest network",
+                ", ".join(leaders),
+                "a tie" if is_tie else network.kind,
             )
             return (fastest, *result_figures(_best(network)))
     return ()
 
 
-def _best(network: Network) -> Entry:
+def _best(network: NetworkRecord) -> EntryRecord:
     """Return the entry that is fastest in the replay; the first one without any."""
-    entries: Sequence[Entry] = network["entries"]
+    entries: Sequence[EntryRecord] = network.entries
     return next(
-        (entry for entry in entries if entry["planner"] == network["best"]), entries[0]
+        (entry for entry in entries if entry.planner == network.best), entries[0]
     )
 
 
-def _label(network: Network) -> str:
-    label: str = network["network"]
+def _label(network: NetworkRecord) -> str:
+    label: str = network.network
     return label
 
 
-def _measures(data: Mapping[str, Any]) -> dict[str, Callable[[Entry], float | None]]:
+def _measures(data: NetworksRecord) -> dict[str, Callable[[EntryRecord], float | None]]:
     """Return throughput relative to the base: as it is, per port, for money."""
 
-    def per(what: str) -> Callable[[Entry], float | None]:
-        return lambda entry: entry["relative_per"][what]
+    def per(what: str) -> Callable[[EntryRecord], float | None]:
+        return lambda entry: entry.relative_per[what]
 
-    code = data["currency"]
+    code = data.currency
     return {
-        "as it is": lambda entry: entry["relative_speed"],
+        "as it is": lambda entry: entry.relative_speed,
         "per port": per("port"),
         **({f"per {code}": per(code)} if code else {}),
     }
 
 
-def _speeds(data: Mapping[str, Any]) -> FigureBlock:
-    base, measures = data["base"], _measures(data)
+def _speeds(data: NetworksRecord) -> FigureBlock:
+    base, measures = data.base, _measures(data)
     paints = dict(zip(measures, ("series-0", "series-2", "series-4"), strict=False))
 
-    def bar(network: Network, name: str) -> GroupedBar:
+    def bar(network: NetworkRecord, name: str) -> GroupedBar:
         ratio = measures[name](_best(network))
         words = ratio_words(ratio)
         tip = f"{_label(network)}, {name}: {words}"
         return GroupedBar(name, ratio, words, paints[name], tip=tip)
 
-    def ratio(name: str) -> Callable[[Network], str | Cell]:
+    def ratio(name: str) -> Callable[[NetworkRecord], str | Cell]:
         return lambda network: ratio_cell(measures[name](_best(network)))
 
     return FigureBlock(
@@ -191,13 +191,13 @@ def _speeds(data: Mapping[str, Any]) -> FigureBlock:
                 BarsOfGroup(
                     _label(network), tuple(bar(network, name) for name in measures)
                 )
-                for network in data["networks"]
+                for network in data.networks
             ),
             across=f"throughput, {base} = 1",
         ),
         table=DataTable.of(
             f"Throughput of the best plan in the replay, {base} = 1",
-            data["networks"],
+            data.networks,
             {"Network": _label, **{name: ratio(name) for name in measures}},
         ),
         legend=swatches(paints),
@@ -207,22 +207,26 @@ def _speeds(data: Mapping[str, Any]) -> FigureBlock:
     )
 
 
-def _results(data: Mapping[str, Any]) -> tuple[DataTable, ...]:
+def _results(data: NetworksRecord) -> tuple[DataTable, ...]:
     """Return all plans, a row for each network and planner, and what they send."""
-    rows = list(entries_of(data["networks"]))
+    rows = list(entries_of(data.networks))
     names: Columns = {"Network": lambda row: _label(row[0])}
-    if len(data["planners"]) > 1:
-        names["Planner"] = lambda row: row[1]["planner"]
+    if len(data.planners) > 1:
+        names["Planner"] = lambda row: row[1].planner
     fastest = [
         place
         for place, (network, entry) in enumerate(rows)
-        if _label(network) == data["fastest"] and entry is _best(network)
+        if _label(network) == data.fastest and entry is _best(network)
     ]
 
-    def replayed(key: str, write: Callable[[float], str]) -> Any:
-        return lambda row: cell((row[1]["simulated"] or {}).get(key), write)
+    def replayed(
+        key: str, write: Callable[[float], str]
+    ) -> Callable[[tuple[NetworkRecord, EntryRecord]], str | Cell]:
+        return lambda row: cell(getattr(row[1].simulated, key, None), write)
 
-    def relative(name: str) -> Callable[[tuple[Network, Entry]], str | Cell]:
+    def relative(
+        name: str,
+    ) -> Callable[[tuple[NetworkRecord, EntryRecord]], str | Cell]:
         return lambda row: ratio_cell(_measures(data)[name](row[1]))
 
     plans = DataTable.of(
@@ -235,25 +239,23 @@ def _results(data: Mapping[str, Any]) -> tuple[DataTable, ...]:
             "Iteration": replayed("iteration_time_s", format_duration),
             "tokens/s": replayed("tokens_per_s", number),
             "MFU": replayed("mfu", percent),
-            "Memory": lambda row: memory_cell(row[1]["simulated"]),
-            f"Vs {data['base']}": relative("as it is"),
-            "Verdict": lambda row: row[1]["verdict"] or "none",
+            "Memory": lambda row: memory_cell(row[1].simulated),
+            f"Vs {data.base}": relative("as it is"),
+            "Verdict": lambda row: row[1].verdict or "none",
         },
         sortable=True,
         shown=fastest[0] if fastest else None,
     )
     loads = DataTable.of(
-        f"Communication, and throughput for what, {data['base']} = 1",
+        f"Communication, and throughput for what, {data.base} = 1",
         rows,
         {
             **names,
-            "Exposed": lambda row: time_cell(row[1]["exposed_communication_s"]),
+            "Exposed": lambda row: time_cell(row[1].exposed_communication_s),
             "Of the step": _exposed_share,
-            "Hottest link": lambda row: (row[1]["hottest_link"] or {"name": "-"})[
-                "name"
-            ],
+            "Hottest link": lambda row: getattr(row[1].hottest_link, "name", "-"),
             "Used": lambda row: cell(
-                (row[1]["hottest_link"] or {}).get("utilisation"), percent
+                getattr(row[1].hottest_link, "utilisation", None), percent
             ),
             **{f"P{name[1:]}": relative(name) for name in list(_measures(data))[1:]},
         },
@@ -261,18 +263,18 @@ def _results(data: Mapping[str, Any]) -> tuple[DataTable, ...]:
     return plans, loads
 
 
-def _exposed_share(row: tuple[Network, Entry]) -> str | Cell:
-    exposed, replayed = row[1]["exposed_communication_s"], row[1]["simulated"]
+def _exposed_share(row: tuple[NetworkRecord, EntryRecord]) -> str | Cell:
+    exposed, replayed = row[1].exposed_communication_s, row[1].simulated
     if exposed is None or replayed is None:
         return "-"
-    return cell(exposed / replayed["iteration_time_s"], percent)
+    return cell(exposed / replayed.iteration_time_s, percent)
 
 
-def _steps(networks: Sequence[Network]) -> FigureBlock:
+def _steps(networks: Sequence[NetworkRecord]) -> FigureBlock:
     """Return where the step of each network's best plan goes."""
 
-    def stack(network: Network) -> StackedBar:
-        step = network["step_s"]
+    def stack(network: NetworkRecord) -> StackedBar:
+        step = network.step_s
         if step is None:
             return StackedBar(_label(network), (), "nothing valid")
         return _stack(
@@ -282,8 +284,8 @@ def _steps(networks: Sequence[Network]) -> FigureBlock:
             format_duration(sum(step.values())),
         )
 
-    def part(key: str) -> Callable[[Network], str | Cell]:
-        return lambda network: time_cell((network["step_s"] or {}).get(key))
+    def part(key: str) -> Callable[[NetworkRecord], str | Cell]:
+        return lambda network: time_cell((network.step_s or {}).get(key))
 
     return FigureBlock(
         name="step",
@@ -303,7 +305,7 @@ def _steps(networks: Sequence[Network]) -> FigureBlock:
 
 
 def _stack(
-    network: Network,
+    network: NetworkRecord,
     parts: Mapping[str, tuple[float, str]],
     words: Mapping[str, str],
     total: str,
@@ -319,55 +321,61 @@ def _stack(
     )
 
 
-def _parts(networks: Sequence[Network]) -> DataTable:
+def _parts(networks: Sequence[NetworkRecord]) -> DataTable:
     return DataTable.of(
         "Outside of nodes",
         networks,
         {
             "Network": _label,
-            "Kind": lambda network: network["kind"],
-            "NIC ports": keyed("nic_ports", number),
-            "Switches": keyed("switches", number),
-            "Their ports": keyed("switch_ports", number),
-            "Ports": keyed("ports", number),
-            "Cables": keyed("cables", number),
-            "Of them": keyed("cable_bandwidth_bytes_per_s", format_bandwidth),
-            "Bisection": keyed("bisection_bandwidth_bytes_per_s", format_bandwidth),
-            "Oversub.": keyed("oversubscription", "{:.3g} : 1".format),
+            "Kind": lambda network: network.kind,
+            "NIC ports": field_cell("nic_ports", number),
+            "Switches": field_cell("switches", number),
+            "Their ports": field_cell("switch_ports", number),
+            "Ports": field_cell("ports", number),
+            "Cables": field_cell("cables", number),
+            "Of them": lambda network: cell(
+                network.cable_bandwidth_bytes_per_s, format_bandwidth
+            ),
+            "Bisection": lambda network: cell(
+                network.bisection_bandwidth_bytes_per_s, format_bandwidth
+            ),
+            "Oversub.": lambda network: cell(
+                network.oversubscription, "{:.3g} : 1".format
+            ),
         },
         sortable=True,
     )
 
 
-def _pieces(network: Network) -> dict[str, int]:
+def _pieces(network: NetworkRecord) -> dict[str, int]:
     """Return the ports outside of nodes: those of NICs, and of switches by tier."""
     return {
-        "NICs": network["nic_ports"],
+        "NICs": network.nic_ports,
         **{
-            f"switches, {tier['name']}": tier["switch_ports"]
-            for tier in network["tiers"]
-            if not tier["inside_nodes"] and tier["switch_ports"]
+            f"switches, {tier.name}": tier.switch_ports
+            for tier in network.tiers
+            if not tier.inside_nodes and tier.switch_ports
         },
     }
 
 
-def _ports(networks: Sequence[Network]) -> tuple[FigureBlock, ...]:
+def _ports(networks: Sequence[NetworkRecord]) -> tuple[FigureBlock, ...]:
     """Return the ports of each network; nothing if none has any."""
-    if not any(network["ports"] for network in networks):
+    if not any(network.ports for network in networks):
         return ()
     paints = series_paints(name for network in networks for name in _pieces(network))
 
-    def stack(network: Network) -> StackedBar:
+    def stack(network: NetworkRecord) -> StackedBar:
         pieces = _pieces(network)
-        bandwidth = network["bisection_bandwidth_bytes_per_s"]
+        bandwidth = network.bisection_bandwidth_bytes_per_s
         return _stack(
             network,
             {name: (count, paints[name]) for name, count in pieces.items()},
             {name: number(count) for name, count in pieces.items()},
-            f"{number(network['ports'])}, bisection {format_bandwidth(bandwidth)}",
+            f"{number(network.ports)}, bisection {format_bandwidth(bandwidth)}",
         )
 
-    def count(name: str) -> Callable[[Network], str | Cell]:
+    def count(name: str) -> Callable[[NetworkRecord], str | Cell]:
         return lambda network: cell(_pieces(network).get(name) or None, number)
 
     return (
@@ -383,7 +391,7 @@ def _ports(networks: Sequence[Network]) -> tuple[FigureBlock, ...]:
                 {
                     "Network": _label,
                     **{name: count(name) for name in paints},
-                    "All": keyed("ports", number),
+                    "All": field_cell("ports", number),
                 },
             ),
             legend=swatches(paints),
@@ -393,21 +401,23 @@ def _ports(networks: Sequence[Network]) -> tuple[FigureBlock, ...]:
     )
 
 
-def _tiers(networks: Sequence[Network]) -> DataTable:
-    def switches(key: str) -> Callable[[tuple[Network, Any]], str | Cell]:
-        return lambda row: cell(row[1][key] if row[1]["switches"] else None, number)
+def _tiers(networks: Sequence[NetworkRecord]) -> DataTable:
+    def switches(key: str) -> Callable[[tuple[NetworkRecord, TierRecord]], str | Cell]:
+        return lambda row: cell(
+            getattr(row[1], key) if row[1].switches else None, number
+        )
 
     return DataTable.of(
         "Tier by tier",
-        [(network, tier) for network in networks for tier in network["tiers"]],
+        [(network, tier) for network in networks for tier in network.tiers],
         {
             "Network": lambda row: _label(row[0]),
             "Tier": lambda row: (
-                f"{row[1]['name']}{' (inside nodes)' if row[1]['inside_nodes'] else ''}"
+                f"{row[1].name}{' (inside nodes)' if row[1].inside_nodes else ''}"
             ),
-            "Cables": lambda row: cell(row[1]["cables"], number),
+            "Cables": lambda row: cell(row[1].cables, number),
             "Each": lambda row: cell(
-                row[1]["cable_bandwidth_bytes_per_s"], format_bandwidth
+                row[1].cable_bandwidth_bytes_per_s, format_bandwidth
             ),
             "Switches": switches("switches"),
             "Ports used by each": switches("ports_per_switch"),
@@ -415,9 +425,9 @@ def _tiers(networks: Sequence[Network]) -> DataTable:
     )
 
 
-def _costs(data: Mapping[str, Any]) -> tuple[Block, ...]:
+def _costs(data: NetworksRecord) -> tuple[Block, ...]:
     """Return what each network costs; nothing without prices."""
-    code = data["currency"]
+    code = data.currency
     if not code:
         return ()
 
@@ -425,18 +435,22 @@ def _costs(data: Mapping[str, Any]) -> tuple[Block, ...]:
         return hourly(value, code)
 
     def by_run(key: str, write: Callable[[float], str]) -> Any:
-        return lambda network: cell((_best(network).get("cost") or {}).get(key), write)
+        return lambda network: cell((_best(network).cost or {}).get(key), write)
 
     table = DataTable.of(
         "What each network costs",
-        data["networks"],
+        data.networks,
         {
             "Network": _label,
-            "Bought": keyed("network_capital", lambda money: format_money(money, code)),
-            "Network/h": keyed("network_cost_per_s", rate),
+            "Bought": lambda network: cell(
+                network.network_capital, lambda money: format_money(money, code)
+            ),
+            "Network/h": field_cell("network_cost_per_s", rate),
             "Cluster/h": by_run("cost_per_s", rate),
             f"tokens/{code}": by_run("tokens_per_currency", number),
-            "Power of the network": keyed("network_power_w", format_power),
+            "Power of the network": lambda network: cell(
+                network.network_power_w, format_power
+            ),
         },
         sortable=True,
     )

@@ -29,12 +29,14 @@ from nestsim.features.compare.job import (
     measured,
     model_label,
 )
-from nestsim.features.compare.networks_results import (
+from nestsim.features.compare.results import (
+    BusyLink,
     ComparedNetwork,
     Equal,
     NetworkComparison,
+    NetworkLoad,
+    PlannerEntry,
 )
-from nestsim.features.compare.results import BusyLink, NetworkLoad, PlannerEntry
 from nestsim.features.run.record import optimality_gap
 from nestsim.features.run.statistics import hottest_links, iteration_causes
 from nestsim.features.sweep.scenario_task import scenario_digest

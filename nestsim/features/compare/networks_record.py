@@ -8,10 +8,9 @@ the names that a comparison of planners has.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from nestsim.document.dumps import dump_json, plain_values
-from nestsim.document.folder import Writer
+from nestsim.document.dumps import plain_record
 from nestsim.document.wording import (
     HOUR,
     difference,
@@ -20,29 +19,26 @@ from nestsim.document.wording import (
     plural,
     signed_duration,
 )
-from nestsim.features.compare.networks_document import networks_document
 from nestsim.features.compare.networks_job import NetworkFile
-from nestsim.features.compare.networks_results import (
+from nestsim.features.compare.record import (
+    CLOSE,
+    EQUAL,
+    copies_of,
+    entry_json,
+    listed,
+    throughput_cells,
+)
+from nestsim.features.compare.results import (
     EQUAL_WITHIN,
     TIE,
     ComparedNetwork,
     NetworkComparison,
+    PlannerEntry,
+    differences,
+    largest,
     spread,
     step_parts,
 )
-from nestsim.features.compare.record import (
-    CLOSE,
-    EQUAL,
-    FILES,
-    TIMES,
-    copies_of,
-    entry_json,
-    folder_writers,
-    listed,
-    rows_csv,
-    throughput_cells,
-)
-from nestsim.features.compare.results import PlannerEntry, differences, largest
 from nestsim.features.run.cost import cost_cells, cost_sentences
 from nestsim.features.sweep.scenario_task import PLAN_COLUMNS
 from nestsim.features.topology.document import IDEAL_TRUNKS
@@ -52,7 +48,7 @@ from topologies.units import format_bandwidth, format_duration, format_money
 
 def networks_json(
     comparison: NetworkComparison, *, with_times: bool = True
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return a comparison for programs.
 
     Parameters
@@ -75,33 +71,32 @@ def networks_json(
         "work_limit": comparison.work_limit,
         "base": comparison.base.label,
         "fastest": fastest.label if fastest else None,
-        "leaders": [one.label for one in comparison.leaders],
+        "leaders": [network.label for network in comparison.leaders],
         "asked_equal": comparison.asked,
         "equal_within": EQUAL_WITHIN,
         "equal": {
             what: {
                 "is_equal": are_equal(comparison, what),
-                "spread": {one.name: one.spread for one in sticks},
+                "spread": {stick.name: stick.spread for stick in sticks},
                 "in_words": equality_sentence(comparison, what),
             }
             for what, sticks in yardsticks(comparison).items()
         },
         "networks": [
-            _network_json(comparison, one, with_times=with_times)
-            for one in comparison.networks
+            _network_json(comparison, network, with_times=with_times)
+            for network in comparison.networks
         ],
         "decisions": decisions(comparison),
         "fairness": fairness(comparison),
         "assumptions": assumptions(comparison),
         "currency": comparison.currency or None,
     }
-    plain: dict[str, Any] = plain_values(report)
-    return plain
+    return plain_record(report)
 
 
 def _network_json(
     comparison: NetworkComparison, network: ComparedNetwork, *, with_times: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     step = step_parts(network)
     return {
         "network": network.label,
@@ -131,7 +126,7 @@ def _network_json(
     }
 
 
-def _made_of(network: ComparedNetwork) -> dict[str, Any]:
+def _made_of(network: ComparedNetwork) -> dict[str, object]:
     """Return what a network is made of, in SI units; ports are outside of nodes."""
     parts = network.inventory
     return {
@@ -148,7 +143,7 @@ def _made_of(network: ComparedNetwork) -> dict[str, Any]:
     }
 
 
-def _cost(network: ComparedNetwork) -> dict[str, Any]:
+def _cost(network: ComparedNetwork) -> dict[str, object]:
     """Return what a network costs, in the currency; nothing without prices."""
     cost = network.cost
     if cost is None:
@@ -166,7 +161,7 @@ def _entry_json(
     entry: PlannerEntry,
     *,
     with_times: bool,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     load = entry.load
     values = {
         **entry_json(network, entry, with_times=with_times),
@@ -197,7 +192,7 @@ _ENTRY = (
 """Keys of an entry, in their order."""
 
 
-def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
+def networks_rows(comparison: NetworkComparison) -> list[dict[str, object]]:
     """Return one row for each network and planner, in SI units."""
     rows = [
         {
@@ -217,7 +212,7 @@ def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
 
 def _result_cells(
     comparison: NetworkComparison, network: ComparedNetwork, entry: PlannerEntry
-) -> dict[str, Any]:
+) -> dict[str, object]:
     made, load = entry.found, entry.load
     data = made.plan.settings_json() if made else {"parallel": {}}
     parallel = ("tensor", "pipeline", "data", "context", "expert")
@@ -247,48 +242,12 @@ def _result_cells(
     }
 
 
-def networks_files(scenario: Scenario, files: Sequence[NetworkFile]) -> list[str]:
-    """Return the names of all files of the folder, but the store and the manifest."""
-    return [*copies(scenario, files), *FILES]
-
-
-def copies(scenario: Scenario, files: Sequence[NetworkFile]) -> dict[str, bytes]:
+def network_copies(
+    scenario: Scenario, files: Sequence[NetworkFile]
+) -> dict[str, bytes]:
     """Return the files that were read, as the user wrote them, by name."""
     networks = ((f"networks/{file.path.stem}", file.text) for file in files)
     return copies_of([(scenario.path.stem, scenario.text), *networks])
-
-
-def networks_writers(
-    comparison: NetworkComparison, scenario: Scenario, files: Sequence[NetworkFile]
-) -> dict[str, Writer]:
-    """Return what writes each file, by name."""
-    times = [
-        {
-            "network": network.label,
-            "planner": entry.planner,
-            "search_time_s": entry.search_time,
-        }
-        for network in comparison.networks
-        for entry in network.entries
-    ]
-    data = networks_json(comparison, with_times=False)
-    texts: dict[str, str | bytes] = {
-        **copies(scenario, files),
-        "comparison.csv": rows_csv(networks_rows(comparison)),
-        "comparison.json": dump_json(data),
-        TIMES: rows_csv(times),
-    }
-    return folder_writers(texts, networks_document(data))
-
-
-def networks_manifest(
-    comparison: NetworkComparison, scenario: Scenario
-) -> dict[str, Any]:
-    """Return what the manifest says beside the hash of each file."""
-    return {
-        "scenarios": {f"{scenario.path.stem}.toml": scenario.name},
-        "networks": {network.label: network.file for network in comparison.networks},
-    }
 
 
 def networks_title(comparison: NetworkComparison) -> str:
@@ -337,12 +296,12 @@ def decisions(comparison: NetworkComparison) -> list[str]:
     if fastest is None:
         return ["On no network is there a plan that the replay finds room for."]
     leaders = comparison.leaders
-    names = listed([one.label for one in leaders])
+    names = listed([network.label for network in leaders])
     time = f"{format_duration(fastest.best.simulated_time)} per iteration"
     lines = [f"{names} is fastest, with {time}."]
     if len(leaders) > 1:
         apart = (
-            max(one.best.simulated_time for one in leaders)
+            max(network.best.simulated_time for network in leaders)
             - fastest.best.simulated_time
         )
         by = f"at most {format_duration(apart)} apart" if apart else "all alike"
@@ -353,12 +312,12 @@ def decisions(comparison: NetworkComparison) -> list[str]:
     lines += [
         _slower(fastest, network)
         for network in comparison.networks
-        if network.label not in {one.label for one in leaders}
+        if network.label not in {leader.label for leader in leaders}
     ]
     for network in comparison.networks:
-        for one in network.entries:
-            planner = f", {one.planner}" if len(network.entries) > 1 else ""
-            lines += [f"{network.label}{planner}: {note}" for note in one.notes]
+        for entry in network.entries:
+            planner = f", {entry.planner}" if len(network.entries) > 1 else ""
+            lines += [f"{network.label}{planner}: {note}" for note in entry.notes]
     return lines
 
 

@@ -13,20 +13,15 @@ on from.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from nestsim.document.dumps import csv_of, dump_json, plain_values
-from nestsim.document.folder import PAGE, Writer, writer_of
-from nestsim.document.parts import Document
-from nestsim.document.sheet import draw_document
-from nestsim.document.terminal import plain_text, print_document
+from nestsim.document.dumps import csv_of, plain_record, plain_values
+from nestsim.document.folder import PAGE, REPORT
 from nestsim.document.wording import (
     difference,
     percent,
     signed_duration,
     signed_percent,
 )
-from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.results import (
     OWN_MODEL,
     BestPlan,
@@ -48,7 +43,7 @@ from topologies.units import format_duration
 
 def comparison_json(
     comparison: Comparison, *, with_times: bool = True
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return a comparison for programs.
 
     Parameters
@@ -66,11 +61,10 @@ def comparison_json(
             _group_json(group, with_times=with_times) for group in comparison.groups
         ],
     }
-    plain: dict[str, Any] = plain_values(report)
-    return plain
+    return plain_record(report)
 
 
-def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, Any]:
+def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, object]:
     best = group.fastest
     return {
         "scenario": group.scenario,
@@ -90,14 +84,15 @@ def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, Any]:
 
 def _entry_json(
     group: ScenarioEntries, entry: PlannerEntry, *, with_times: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     made, best = entry.found, group.fastest
     gap = None
     values = entry_json(group, entry, with_times=with_times)
     if made is not None:
         total = made.simulated.iteration_time - made.planned.iteration_time
         gap = {"total_s": total, "terms": made.gap_terms}
-        values["planned"]["terms_s"] = made.planned_terms
+        planned = _throughput(made.planned)
+        values["planned"] = {**planned, "terms_s": made.planned_terms}
     values |= {
         "sees": entry.sees,
         "broken_rules": list(made.broken_rules) if made else [],
@@ -133,7 +128,7 @@ _ENTRY = (
 
 def entry_json(
     group: ComparedEntries, entry: PlannerEntry, *, with_times: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what is said of an entry whatever is compared.
 
     No cost where the scenario does not say, and no time of the search where it is not
@@ -158,7 +153,7 @@ def entry_json(
     }
 
 
-def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
+def comparison_rows(comparison: Comparison) -> list[dict[str, object]]:
     """Return one row for each scenario and planner, in SI units."""
     priced = {
         (group.scenario, entry.planner): cost_cells(group.cost_of(entry))
@@ -193,10 +188,10 @@ _PARALLEL_COLUMNS = (
 """Parallel sizes of a plan that have a column."""
 
 
-def _plan_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, Any]:
+def _plan_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, object]:
     made = entry.found
     data = made.plan.settings_json() if made else {"parallel": {}}
-    cells: dict[str, Any] = {
+    cells: dict[str, object] = {
         "verdict": made.verdict if made else "none",
         "valid": entry.is_valid,
         **{name: data["parallel"].get(name) for name in _PARALLEL_COLUMNS},
@@ -231,7 +226,7 @@ def throughput_cells(made: BestPlan | None) -> list[dict[str, float | None]]:
     ]
 
 
-def _search_cells(entry: PlannerEntry) -> dict[str, Any]:
+def _search_cells(entry: PlannerEntry) -> dict[str, object]:
     finite = [time for time in entry.spread if math.isfinite(time)]
     return {
         "evaluations": entry.evaluations,
@@ -245,27 +240,26 @@ def _search_cells(entry: PlannerEntry) -> dict[str, Any]:
     }
 
 
-def comparison_csv(comparison: Comparison) -> str:
-    """Return the rows as CSV."""
-    return rows_csv(comparison_rows(comparison))
+def search_times(
+    name: str, groups: Mapping[str, ComparedEntries]
+) -> list[dict[str, object]]:
+    """Return how long each search took, a row each.
+
+    Parameters
+    ----------
+    name
+        What the groups are.
+    groups
+        Label -> what each planner found there.
+    """
+    return [
+        {name: label, "planner": entry.planner, "search_time_s": entry.search_time}
+        for label, group in groups.items()
+        for entry in group.entries
+    ]
 
 
-def search_times_csv(comparison: Comparison) -> str:
-    """Return how long the searches took as CSV."""
-    return rows_csv(
-        [
-            {
-                "scenario": group.scenario,
-                "planner": entry.planner,
-                "search_time_s": entry.search_time,
-            }
-            for group in comparison.groups
-            for entry in group.entries
-        ]
-    )
-
-
-def rows_csv(rows: Sequence[dict[str, Any]]) -> str:
+def rows_csv(rows: Sequence[dict[str, object]]) -> str:
     """Write rows as CSV, empty where JSON has null."""
     return csv_of(plain_values(list(rows)))
 
@@ -278,44 +272,13 @@ TIMES = "search_times.csv"
 """Name of the file that differs from run to run."""
 
 FILES = (
-    *("comparison.csv", "comparison.json", "comparison.png", "report.txt"),
+    *("comparison.csv", "comparison.json", "comparison.png", REPORT),
     *(TIMES, PAGE),
 )
 """Names of the files of a comparison beside copies of what was read."""
 
 
-def comparison_files(scenarios: Sequence[Scenario]) -> list[str]:
-    """Return the names of all files of the folder, but the store and the manifest."""
-    return [*scenario_copies(scenarios), *FILES]
-
-
-def comparison_writers(
-    comparison: Comparison, scenarios: Sequence[Scenario]
-) -> dict[str, Writer]:
-    """Return what writes each file, by name."""
-    data = comparison_json(comparison, with_times=False)
-    texts: dict[str, str | bytes] = {
-        **scenario_copies(scenarios),
-        "comparison.csv": comparison_csv(comparison),
-        "comparison.json": dump_json(data),
-        TIMES: search_times_csv(comparison),
-    }
-    return folder_writers(texts, comparison_document(data))
-
-
-def folder_writers(
-    texts: Mapping[str, str | bytes], document: Document
-) -> dict[str, Writer]:
-    """Return what writes texts, the report and the picture, by name."""
-    report = plain_text(lambda console: print_document(document, console))
-    return {
-        **{name: writer_of(text) for name, text in texts.items()},
-        "report.txt": writer_of(report),
-        "comparison.png": lambda path: draw_document(document, path),
-    }
-
-
-def comparison_facts(scenarios: Sequence[Scenario]) -> dict[str, Any]:
+def comparison_facts(scenarios: Sequence[Scenario]) -> dict[str, object]:
     """Return what the manifest says beside the hash of each file."""
     copies = scenario_copies(scenarios)
     names = {n: scenario.name for n, scenario in zip(copies, scenarios, strict=True)}

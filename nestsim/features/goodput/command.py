@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
@@ -23,28 +22,28 @@ class GoodputReport(ScenarioReport):
     @property
     def succeeded(self) -> bool:
         """Whether there is a plan to train with."""
-        return self.result.found is not None
+        return self.result.findings is not None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return goodput, tokens a day, and the interval between checkpoints."""
-        found = self.result.found
-        facts: dict[str, Any] = {"scenario": self.result.scenario_name}
-        if found is None:
+        findings = self.result.findings
+        facts: dict[str, object] = {"scenario": self.result.scenario_name}
+        if findings is None:
             return {**facts, "reason": self.result.shortfall}
         return {
             **facts,
-            "goodput": found.goodput.p50,
-            "effective_training_time": found.effective_time.p50,
-            "tokens_per_day": found.tokens_per_day.p50,
-            "mtti_s": found.mtti,
-            "interval_s": found.habits.interval,
-            "best_interval_s": found.best,
+            "goodput": findings.goodput.p50,
+            "effective_training_time": findings.effective_time.p50,
+            "tokens_per_day": findings.tokens_per_day.p50,
+            "mtti_s": findings.mtti,
+            "interval_s": findings.habits.interval,
+            "best_interval_s": findings.best,
         }
 
     def parts(self) -> Parts:
         """Return record, a row for each run, figure and page."""
-        record, found = goodput_json(self.result), self.result.found
-        rows = [] if found is None else seed_rows(found)
+        record, findings = goodput_json(self.result), self.result.findings
+        rows = [] if findings is None else seed_rows(findings)
         files = {"goodput.json": dump_json(record)}
         if rows:
             files["goodput.csv"] = csv_of(rows)

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
+from nestsim.document.dumps import read_record
 from nestsim.document.figures import (
     BarGroups,
     BarsOfGroup,
@@ -38,8 +39,11 @@ from nestsim.document.wording import (
     plural,
     token_unit,
 )
-from nestsim.features.goodput.results import DAY, GoodputFindings, GoodputResult
-from topologies.units import format_bandwidth, format_duration, format_size
+from nestsim.features.goodput.record import (
+    FailureRecord,
+    GoodputRecord,
+)
+from nestsim.features.goodput.results import DAY, SeedBand
 
 _COMPONENTS: Mapping[str, str] = {
     "device": "devices",
@@ -72,7 +76,7 @@ _INTERVALS = {
 """Key of an interval -> its name."""
 
 
-def goodput_document(data: Mapping[str, Any]) -> Document:
+def goodput_document(data: Mapping[str, object]) -> Document:
     """Return what training through failures says.
 
     Parameters
@@ -80,77 +84,73 @@ def goodput_document(data: Mapping[str, Any]) -> Document:
     data
         As ``goodput.json`` has it.
     """
-    has_plan = "goodput" in data
+    if "goodput" not in data:
+        return Document(
+            subject=str(data["scenario"]),
+            doing="goodput",
+            headline=Headline(
+                verdict="NO PLAN", tone="bad", sentences=(str(data["reason"]),)
+            ),
+            sections=(),
+        )
+    record = read_record(GoodputRecord, data)
     return Document(
-        subject=data["scenario"],
+        subject=record.scenario,
         doing="goodput",
-        headline=_headline(data)
-        if has_plan
-        else Headline(verdict="NO PLAN", tone="bad", sentences=(data["reason"],)),
-        sections=tuple(_sections(data)) if has_plan else (),
+        headline=_headline(record),
+        sections=tuple(_sections(record)),
     )
 
 
-def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
+def _sections(data: GoodputRecord) -> Iterator[Section]:
     blocks = (_causes(data), _ranges(data))
-    yield Section(name="time", title="Where the time goes", blocks=blocks)
-    yield Section(
-        name="intervals",
-        title="How often to write checkpoints",
-        blocks=(_intervals(data),),
-    )
-    yield Section(
-        name="tokens",
-        title="Tokens over time",
-        blocks=(_tokens(data),),
-        in_text=False,
-    )
-    if data["failures"]:
-        yield Section(name="failures", title="What fails", blocks=_failures(data))
-    yield Section(
-        name="basis", title="What is assumed", blocks=(FactList(rows=data["facts"]),)
-    )
+    yield Section("time", "Where the time goes", blocks)
+    yield Section("intervals", "How often to write checkpoints", (_intervals(data),))
+    yield Section("tokens", "Tokens over time", (_tokens(data),), in_text=False)
+    if data.failures:
+        yield Section("failures", "What fails", _failures(data))
+    yield Section("basis", "What is assumed", (FactList(data.facts),))
 
 
-def _headline(data: Mapping[str, Any]) -> Headline:
-    share, day = data["goodput"], data["tokens_per_day"]
-    mtti = data["mtti_s"]
+def _headline(data: GoodputRecord) -> Headline:
+    share, day = data.goodput, data.tokens_per_day
+    mtti = data.mtti_s
     return Headline(
-        verdict=data["headline"],
+        verdict=data.headline,
         tone="plain",
-        sentences=tuple(data["in_words"]),
+        sentences=tuple(data.in_words),
         key_figures=(
             KeyFigure(
-                name="Goodput",
-                value=percent(share["p50"]),
-                note=f"p5 {percent(share['p5'])}, p95 {percent(share['p95'])}",
+                "Goodput",
+                percent(share.p50),
+                f"p5 {percent(share.p5)}, p95 {percent(share.p95)}",
             ),
             KeyFigure(
-                name="Tokens a day",
-                value=amount(day["p50"]),
-                note=f"{amount(data['healthy']['tokens_per_day'])} without failures",
+                "Tokens a day",
+                amount(day.p50),
+                f"{amount(data.healthy.tokens_per_day)} without failures",
             ),
             KeyFigure(
-                name="Effective training time",
-                value=percent(data["effective_training_time"]["p50"]),
-                note="useful training over elapsed time",
+                "Effective training time",
+                percent(data.effective_training_time.p50),
+                "useful training over elapsed time",
             ),
             KeyFigure(
-                name="Time to an interruption",
-                value="never" if mtti is None else long_time(mtti),
-                note=f"{number(data['interruptions']['mean'])} in a run",
+                "Time to an interruption",
+                "never" if mtti is None else long_time(mtti),
+                f"{number(data.interruptions.mean)} in a run",
             ),
         ),
     )
 
 
-def _causes(data: Mapping[str, Any]) -> FigureBlock:
+def _causes(data: GoodputRecord) -> FigureBlock:
     """Return what takes time from the training, as one bar."""
-    bands: Mapping[str, Mapping[str, float]] = data["shares"]
+    bands: Mapping[str, SeedBand] = data.shares
     shown = {
-        name: band for name, band in bands.items() if name == "training" or band["mean"]
+        name: band for name, band in bands.items() if name == "training" or band.mean
     }
-    lost = {name: bands[name]["mean"] for name in _PAINTS if name in shown}
+    lost = {name: bands[name].mean for name in _PAINTS if name in shown}
     total = percent(sum(lost.values()))
     parts = tuple(
         StackPart(
@@ -161,7 +161,7 @@ def _causes(data: Mapping[str, Any]) -> FigureBlock:
         )
         for name, share in lost.items()
     )
-    shown["effective training time"] = data["effective_training_time"]
+    shown["effective training time"] = data.effective_training_time
     return FigureBlock(
         name="causes",
         title=f"{total} of the time is not kept as training",
@@ -176,37 +176,37 @@ def _causes(data: Mapping[str, Any]) -> FigureBlock:
             {
                 "Part": lambda row: row[0],
                 **_bands(lambda row: row[1]),
-                "A day": lambda row: cell(DAY * row[1]["mean"], long_time),
+                "A day": lambda row: cell(DAY * row[1].mean, long_time),
             },
         ),
     )
 
 
-def _ranges(data: Mapping[str, Any]) -> FigureBlock:
+def _ranges(data: GoodputRecord) -> FigureBlock:
     """Return what takes time from the training in the runs, each by itself."""
-    whole = data["effective_training_time"]
-    lost = {name: 1.0 - share for name, share in whole.items()}
-    bands: dict[str, Mapping[str, float]] = {
-        "in all": {**lost, "p5": lost["p95"], "p95": lost["p5"]},
-        **{name: data["shares"][name] for name in _PAINTS},
+    whole = data.effective_training_time
+    lost = SeedBand(1.0 - whole.p95, 1.0 - whole.p50, 1.0 - whole.p5, 1.0 - whole.mean)
+    bands: dict[str, SeedBand] = {
+        "in all": lost,
+        **{name: data.shares[name] for name in _PAINTS},
     }
-    shown = {name: band for name, band in bands.items() if band["p95"] or band["mean"]}
+    shown = {name: band for name, band in bands.items() if band.p95 or band.mean}
 
-    def bar(name: str, band: Mapping[str, float]) -> GroupedBar:
-        low, high = percent(band["p5"]), percent(band["p95"])
+    def bar(name: str, band: SeedBand) -> GroupedBar:
+        low, high = percent(band.p5), percent(band.p95)
         return GroupedBar(
             name=name,
-            length=100.0 * band["mean"],
-            words=_share(band["mean"]).text,
+            length=100.0 * band.mean,
+            words=_share(band.mean).text,
             paint=_PAINTS.get(name, "idle"),
-            mark=100.0 * band["p50"],
-            whisker=(100.0 * band["p5"], 100.0 * band["p95"]),
-            tip=f"{name}: mean {_share(band['mean']).text}, p5 {low}, p95 {high}",
+            mark=100.0 * band.p50,
+            whisker=(100.0 * band.p5, 100.0 * band.p95),
+            tip=f"{name}: mean {_share(band.mean).text}, p5 {low}, p95 {high}",
         )
 
     return FigureBlock(
         name="runs",
-        title=f"{plural(data['seeds']['count'], 'run')}: what each may lose",
+        title=f"{plural(data.seeds.count, 'run')}: what each may lose",
         about="Bars of the mean share of the time that is lost, with a line from what "
         "5 of 100 runs stay below to what 5 of 100 exceed.",
         drawing=BarGroups(
@@ -224,14 +224,18 @@ def _ranges(data: Mapping[str, Any]) -> FigureBlock:
     )
 
 
+Row = TypeVar("Row")
+"""What a row of a table is about."""
+
+
 def _bands(
-    band: Callable[[Any], Mapping[str, float]],
-) -> dict[str, Callable[[Any], Cell]]:
+    band: Callable[[Row], SeedBand],
+) -> dict[str, Callable[[Row], Cell]]:
     """Return the columns of bands over the runs."""
     return {
-        "Mean": lambda row: _share(band(row)["mean"]),
-        "p5": lambda row: _share(band(row)["p5"]),
-        "p95": lambda row: _share(band(row)["p95"]),
+        "Mean": lambda row: _share(band(row).mean),
+        "p5": lambda row: _share(band(row).p5),
+        "p95": lambda row: _share(band(row).p95),
     }
 
 
@@ -239,48 +243,46 @@ def _share(share: float) -> Cell:
     return Cell(f"{100.0 * share:.2f} %", share)
 
 
-def _intervals(data: Mapping[str, Any]) -> Block:
+def _intervals(data: GoodputRecord) -> Block:
     """Return goodput over intervals, and those with a name."""
-    points: Sequence[Mapping[str, Any]] = data["curve"]
-    if not points:
-        return Sentences(sentences=("Nothing fails.",))
-    given = data["intervals"]
-    named = {key: given[key] for key in _INTERVALS if given[key]}
-    simulated = [point for point in points if point["simulated"] is not None]
+    if not data.curve:
+        return Sentences(("Nothing fails.",))
+    given = data.intervals
+    named = {key: interval for key in _INTERVALS if (interval := getattr(given, key))}
+    simulated = [
+        (point.interval_s, point.expected, point.simulated)
+        for point in data.curve
+        if point.simulated is not None
+    ]
     curves = (
         DrawnCurve(
             "closed form, nodes always there",
             tuple(
-                _point(point["interval_s"], point["expected"], "closed form")
-                for point in simulated
+                _point(interval, share, "closed form")
+                for interval, share, _ in simulated
             ),
         ),
         DrawnCurve(
             "simulated, mean and p5 to p95",
             tuple(
-                _point(
-                    point["interval_s"],
-                    point["simulated"]["mean"],
-                    "simulated",
-                    (point["simulated"]["p95"], point["simulated"]["p5"]),
-                )
-                for point in simulated
+                _point(interval, band.mean, "simulated", (band.p95, band.p5))
+                for interval, _, band in simulated
             ),
         ),
     )
-    places = [point["interval_s"] for point in simulated]
-    expected = given["expected"]
+    places = [interval for interval, _, _ in simulated]
+    expected = given.expected
     words = "; ".join(
         f"{_INTERVALS[key]} {long_time(interval)}, {_share(expected[key]).text}"
         for key, interval in named.items()
     )
-    used = given["used_s"]
+    used = given.used_s
     rows = [
         *(
-            (p["interval_s"], long_time(p["interval_s"]), p["expected"], p["simulated"])
-            for p in simulated
+            (interval, long_time(interval), share, band)
+            for interval, share, band in simulated
         ),
-        (used, f"{long_time(used)}, this job's", expected["used_s"], data["goodput"]),
+        (used, f"{long_time(used)}, this job's", expected["used_s"], data.goodput),
     ]
     return FigureBlock(
         name="intervals",
@@ -323,17 +325,19 @@ def _point(
     return CurvePoint(interval, 100.0 * (1.0 - share), tip, low, high)
 
 
-def _tokens(data: Mapping[str, Any]) -> FigureBlock:
+def _tokens(data: GoodputRecord) -> FigureBlock:
     """Return tokens over time: without failures, and percentiles of the runs."""
-    over, each_day = data["tokens_over_time"], data["healthy"]["tokens_per_day"]
-    scale, unit = token_unit(over["p95"][-1])
-    days = [time / DAY for time in over["time_s"]]
+    over, each_day = data.tokens_over_time, data.healthy.tokens_per_day
+    scale, unit = token_unit(over.p95[-1])
+    days = [time / DAY for time in over.time_s]
     # The last one, and as many others at equal distances as have names.
     kept = range(len(days) - 1, -1, -max(1, len(days) // 13))[::-1]
     digits = max(0, 2 - math.floor(math.log10(days[-1]))) if days[-1] < 30.0 else 0
-    lines = {
+    lines: dict[str, Sequence[float]] = {
         "nothing fails": [each_day * day for day in days],
-        **{name: over[name] for name in ("p95", "p50", "p5")},
+        "p95": over.p95,
+        "p50": over.p50,
+        "p5": over.p5,
     }
 
     def point(name: str, place: int, *ends: str) -> CurvePoint:
@@ -346,7 +350,7 @@ def _tokens(data: Mapping[str, Any]) -> FigureBlock:
 
     return FigureBlock(
         name="tokens",
-        title=f"{amount(over['p50'][-1])} tokens in the end",
+        title=f"{amount(over.p50[-1])} tokens in the end",
         about="Curves of tokens over time without failures and in the runs.",
         drawing=Curves(
             curves=(
@@ -373,19 +377,19 @@ def _tokens(data: Mapping[str, Any]) -> FigureBlock:
     )
 
 
-def _failures(data: Mapping[str, Any]) -> tuple[Block, ...]:
-    published = (kind for kind in data["failures"] if kind["is_published"])
-    sources = dict.fromkeys(f"Published: {kind['source']}." for kind in published)
+def _failures(data: GoodputRecord) -> tuple[Block, ...]:
+    published = (kind for kind in data.failures if kind.is_published)
+    sources = dict.fromkeys(f"Published: {kind.source}." for kind in published)
     return (
         DataTable.of(
             "What fails",
-            data["failures"],
+            data.failures,
             {
-                "Component": lambda kind: _COMPONENTS[kind["component"]],
-                "Number": lambda kind: cell(kind["count"], "{:,}".format),
-                "MTBF of one": lambda kind: cell(kind["mtbf_s"], long_time),
-                "MTBF of all": lambda kind: cell(kind["mtbf_of_all_s"], long_time),
-                "In a run": lambda kind: cell(kind["in_a_run"]["mean"], number),
+                "Component": lambda kind: _COMPONENTS[kind.component],
+                "Number": lambda kind: cell(kind.count, "{:,}".format),
+                "MTBF of one": lambda kind: cell(kind.mtbf_s, long_time),
+                "MTBF of all": lambda kind: cell(kind.mtbf_of_all_s, long_time),
+                "In a run": lambda kind: cell(kind.in_a_run.mean, number),
                 "Rate": _rate,
             },
             sortable=True,
@@ -394,134 +398,7 @@ def _failures(data: Mapping[str, Any]) -> tuple[Block, ...]:
     )
 
 
-def _rate(kind: Mapping[str, Any]) -> str:
-    origin = "published" if kind["is_published"] else "given"
-    shape = kind["weibull_shape"]
+def _rate(kind: FailureRecord) -> str:
+    origin = "published" if kind.is_published else "given"
+    shape = kind.weibull_shape
     return origin if shape == 1.0 else f"{origin}, Weibull {shape:g}"
-
-
-def headline(found: GoodputFindings) -> str:
-    """Say what the job trains, of what it would without failures."""
-    return f"GOODPUT {percent(found.goodput.p50)}"
-
-
-def sentences(found: GoodputFindings) -> list[str]:
-    """Say what a day gives, what failures do, and what would help."""
-    day, share = found.tokens_per_day, found.goodput
-    said = [
-        f"{amount(day.p50)} tokens a day ({amount(day.p5)} to {amount(day.p95)} in 90 "
-        f"of 100 runs), {percent(share.p50)} ({percent(share.p5)} to "
-        f"{percent(share.p95)}) of {amount(found.healthy.tokens_per_day)} without "
-        "failures."
-    ]
-    if math.isinf(found.mtti):
-        said.append("No failure interrupts the job.")
-    else:
-        said.append(
-            f"The job is interrupted every {long_time(found.mtti)} on average; "
-            f"{_main_cause(found)}"
-        )
-    said += [interval_sentence(found), *_spares_sentences(found)]
-    if any(kind.shape != 1.0 for kind in found.kinds):
-        said.append("Closed forms take rates as constant; the runs do not.")
-    return [sentence for sentence in said if sentence]
-
-
-def _main_cause(found: GoodputFindings) -> str:
-    shares = {name: band.mean for name, band in found.shares().items()}
-    del shares["training"]
-    cause = max(shares, key=lambda name: shares[name])
-    name = "throughput of missing replicas" if cause == "degraded" else cause
-    return f"the largest loss is {name}, {percent(shares[cause])} of the time."
-
-
-def interval_sentence(found: GoodputFindings) -> str:
-    """Say whether another interval between checkpoints would give more."""
-    if math.isinf(found.best):
-        return ""
-    interval = found.habits.interval
-    used = f"{long_time(interval)} ({_written(found)})"
-    if found.interval_is_given:
-        expected = percent(found.cycle.goodput(interval))
-        best = percent(found.cycle.goodput(found.best))
-        return (
-            f"Checkpoints every {used}; every {long_time(found.best)} would be best: "
-            f"{best} in place of {expected} by the closed form."
-        )
-    others = f"Young {long_time(found.young)}, Daly {long_time(found.daly)}"
-    if interval > found.best and interval == found.least_interval:
-        return (
-            f"Checkpoints every {used}, the least that goodput.checkpoint."
-            f"least_interval allows; the closed form would have one every "
-            f"{long_time(found.best)} ({others})."
-        )
-    why = "which is best by the closed form"
-    if found.best <= found.healthy.step_time:
-        why = "after each step; closed forms would have more"
-    return f"Checkpoints every {used}, {why} ({others})."
-
-
-def _written(found: GoodputFindings) -> str:
-    return f"{format_size(found.checkpoint_bytes_per_day)} a day"
-
-
-def _spares_sentences(found: GoodputFindings) -> list[str]:
-    if not any(kind.breaks_node for kind in found.kinds):
-        return []
-    needed = _enough(found.spares_needed)
-    repair = long_time(found.habits.repair)
-    if found.habits.spares is None:
-        return [
-            f"Always a spare node is taken to be there; {needed} for 99.9 % of the "
-            f"time if a repair takes {repair}."
-        ]
-    return [
-        f"{_enough(found.habits.spares)} for {100.0 * found.enough_nodes:.2f} % of the "
-        f"time if a repair takes {repair}; {found.spares_needed:,} for 99.9 %."
-    ]
-
-
-def _enough(spares: int) -> str:
-    is_or_are = "is" if spares == 1 else "are"
-    return f"{plural(spares, 'spare node')} {is_or_are} enough"
-
-
-def job_facts(result: GoodputResult) -> dict[str, str]:
-    """Return what the job is and does, by name."""
-    found = result.found
-    assert found is not None
-    habits, checkpoint = found.habits, found.checkpoint
-    runs = f"{plural(len(found.seeds), 'run')} of {long_time(found.runs.duration)}"
-    per_parameter = checkpoint.bytes_per_parameter
-    size = format_size(checkpoint.size)
-    if per_parameter is not None:
-        size += f" ({per_parameter:.4g} bytes per parameter)"
-    upload = checkpoint.upload
-    rate = format_bandwidth(checkpoint.size / upload) if upload else "at once"
-    how = (
-        f"beside the training after a copy of {format_duration(checkpoint.copy)}"
-        if habits.is_asynchronous
-        else "while the job waits"
-    )
-    rows = {
-        "job": f"{result.num_devices:,} {result.device_name} in "
-        f"{plural(habits.num_nodes, 'node')}; {runs}",
-        "healthy step": f"{format_duration(found.healthy.step_time)}, "
-        f"{found.healthy.source}",
-        "checkpoint": f"{size}, written in {format_duration(habits.write)} "
-        f"({rate}, limited by the {checkpoint.write_limit}), {how}",
-        "after a failure": "noticed in "
-        f"{format_duration(habits.detection - found.diagnosis)} "
-        f"({percent(habits.hang_share)} are hangs: "
-        f"{format_duration(habits.hang_detection - found.diagnosis)}), diagnosed in "
-        f"{format_duration(found.diagnosis)}, training again "
-        f"{format_duration(habits.restart)} later",
-    }
-    if habits.is_elastic:
-        rows["too few nodes"] = "the job goes on without the replicas that lack them"
-    if math.isfinite(habits.maintenance_every):
-        rows["planned stops"] = (
-            f"every {long_time(habits.maintenance_every)} for "
-            f"{format_duration(habits.maintenance)} and a restart"
-        )
-    return rows

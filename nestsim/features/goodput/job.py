@@ -114,7 +114,7 @@ def goodput_job(
     curve = _curve(habits, kinds, cycle, ends, seeds, spec.duration, progress)
     node_rate = sum(kind.total_rate for kind in kinds if kind.breaks_node)
     spares = math.inf if habits.spares is None else habits.spares
-    found = GoodputFindings(
+    findings = GoodputFindings(
         healthy=parts.healthy,
         kinds=kinds,
         habits=habits,
@@ -137,7 +137,7 @@ def goodput_job(
     return replace(
         result,
         num_devices=parts.num_devices,
-        found=found,
+        findings=findings,
         spent=None if replayed is None else replayed.spent,
     )
 

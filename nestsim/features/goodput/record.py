@@ -2,43 +2,194 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
-from nestsim.features.goodput.document import headline, job_facts, sentences
+from nestsim.document.dumps import plain_record
+from nestsim.document.wording import amount, long_time, percent, plural
 from nestsim.features.goodput.results import GoodputFindings, GoodputResult, SeedBand
 from nestsim.features.goodput.simulate import GIVEN
+from topologies.units import format_bandwidth, format_duration, format_size
 
 
-def goodput_json(result: GoodputResult) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRecord:
+    """How often one kind of component fails."""
+
+    component: str
+    """Name of the component."""
+
+    count: int
+    """Number of such components."""
+
+    mtbf_s: float
+    """Mean time between failures of one of them [s]."""
+
+    mtbf_of_all_s: float
+    """Mean time between failures of all of them [s]."""
+
+    weibull_shape: float
+    """Shape of the distribution of times; 1 for constant rates."""
+
+    is_published: bool
+    """Whether the rate is a published one."""
+
+    source: str
+    """Source of the rate."""
+
+    in_a_run: SeedBand
+    """Failures in a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointRecord:
+    """Goodput at one interval between checkpoints."""
+
+    interval_s: float
+    """Training between two checkpoints [s]."""
+
+    expected: float
+    """Goodput by the closed form."""
+
+    simulated: SeedBand | None
+    """Goodput of the runs; None where only the closed form was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalsRecord:
+    """Intervals between checkpoints that have a name."""
+
+    used_s: float
+    """Interval of the job [s]."""
+
+    best_s: float | None
+    """Best interval by the closed form; None without failures [s]."""
+
+    young_s: float | None
+    """Young's interval; None without failures [s]."""
+
+    daly_s: float | None
+    """Daly's interval; None without failures [s]."""
+
+    expected: Mapping[str, float]
+    """Key of an interval -> goodput by the closed form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensRecord:
+    """Tokens over time in the runs."""
+
+    time_s: tuple[float, ...]
+    """Times at which tokens are counted [s]."""
+
+    p5: tuple[float, ...]
+    """Tokens that 5 of 100 runs do not exceed at each time."""
+
+    p50: tuple[float, ...]
+    """Median of the tokens at each time."""
+
+    p95: tuple[float, ...]
+    """Tokens that 95 of 100 runs do not exceed at each time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedsRecord:
+    """Seeds of the runs."""
+
+    count: int
+    """Number of the seeds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthyRecord:
+    """The job when nothing fails."""
+
+    tokens_per_day: float
+    """Tokens of a day [token/day]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputRecord:
+    """What a document says of ``goodput.json`` with a plan."""
+
+    scenario: str
+    """Name of the scenario."""
+
+    headline: str
+    """The answer."""
+
+    in_words: tuple[str, ...]
+    """Sentences below the answer."""
+
+    facts: Mapping[str, str]
+    """What the job is and does, by name."""
+
+    seeds: SeedsRecord
+    """Seeds of the runs."""
+
+    healthy: HealthyRecord
+    """The job when nothing fails."""
+
+    goodput: SeedBand
+    """Share of the healthy throughput."""
+
+    effective_training_time: SeedBand
+    """Share of the time that is useful training."""
+
+    tokens_per_day: SeedBand
+    """Tokens of a day on average [token/day]."""
+
+    interruptions: SeedBand
+    """Interruptions of a run by failures."""
+
+    mtti_s: float | None
+    """Mean time to an interruption; None where nothing interrupts [s]."""
+
+    shares: Mapping[str, SeedBand]
+    """What takes time -> its share of the time."""
+
+    failures: tuple[FailureRecord, ...]
+    """What fails."""
+
+    intervals: IntervalsRecord
+    """Intervals between checkpoints that have a name."""
+
+    curve: tuple[PointRecord, ...]
+    """Goodput over intervals."""
+
+    tokens_over_time: TokensRecord
+    """Tokens over time in the runs."""
+
+
+def goodput_json(result: GoodputResult) -> dict[str, object]:
     """Return everything that was found, for programs and for the page."""
     start = {
         "scenario": result.scenario_name,
         "accelerator": result.device_name,
         "num_devices": result.num_devices,
     }
-    found = result.found
-    if found is None:
+    findings = result.findings
+    if findings is None:
         return {**start, "reason": result.shortfall}
-    return {
+    record = {
         **start,
-        "headline": headline(found),
-        "in_words": sentences(found),
+        "headline": headline(findings),
+        "in_words": sentences(findings),
         "facts": job_facts(result),
-        "duration_s": found.runs.duration,
-        "seeds": {"first": found.seeds[0], "count": len(found.seeds)},
+        "duration_s": findings.runs.duration,
+        "seeds": {"first": findings.seeds[0], "count": len(findings.seeds)},
         "healthy": {
-            "step_time_s": found.healthy.step_time,
-            "tokens_per_step": found.healthy.tokens,
-            "tokens_per_day": found.healthy.tokens_per_day,
-            "source": found.healthy.source,
+            "step_time_s": findings.healthy.step_time,
+            "tokens_per_step": findings.healthy.tokens,
+            "tokens_per_day": findings.healthy.tokens_per_day,
+            "source": findings.healthy.source,
         },
-        "goodput": found.goodput._asdict(),
-        "effective_training_time": found.effective_time._asdict(),
-        "tokens_per_day": found.tokens_per_day._asdict(),
-        "expected_goodput": found.expected,
-        "interruptions": found.interruptions._asdict(),
-        "mtti_s": _finite(found.mtti),
-        "shares": _bands(found.shares()),
+        "goodput": findings.goodput._asdict(),
+        "effective_training_time": findings.effective_time._asdict(),
+        "tokens_per_day": findings.tokens_per_day._asdict(),
+        "expected_goodput": findings.expected,
+        "interruptions": findings.interruptions._asdict(),
+        "mtti_s": findings.mtti,
+        "shares": _bands(findings.shares()),
         "failures": [
             {
                 "component": kind.name,
@@ -48,34 +199,34 @@ def goodput_json(result: GoodputResult) -> dict[str, Any]:
                 "weibull_shape": kind.shape,
                 "is_published": kind.source != GIVEN,
                 "source": kind.source,
-                "in_a_run": found.failures()[kind.name]._asdict(),
+                "in_a_run": findings.failures()[kind.name]._asdict(),
             }
-            for kind in found.kinds
+            for kind in findings.kinds
         ],
-        "checkpoint": _checkpoint_json(found),
-        "habits": _habits_json(found),
+        "checkpoint": _checkpoint_json(findings),
+        "habits": _habits_json(findings),
         "intervals": {
-            "used_s": found.habits.interval,
-            "is_given": found.interval_is_given,
-            "least_s": found.least_interval,
-            "best_s": _finite(found.best),
-            "young_s": _finite(found.young),
-            "daly_s": _finite(found.daly),
+            "used_s": findings.habits.interval,
+            "is_given": findings.interval_is_given,
+            "least_s": findings.least_interval,
+            "best_s": findings.best,
+            "young_s": findings.young,
+            "daly_s": findings.daly,
             "expected": {
-                f"{name}_s": found.cycle.goodput(interval)
+                f"{name}_s": findings.cycle.goodput(interval)
                 for name, interval in (
-                    ("used", found.habits.interval),
-                    ("best", found.best),
-                    ("young", found.young),
-                    ("daly", found.daly),
+                    ("used", findings.habits.interval),
+                    ("best", findings.best),
+                    ("young", findings.young),
+                    ("daly", findings.daly),
                 )
                 if math.isfinite(interval)
             },
         },
         "spares": {
-            "count": found.habits.spares,
-            "enough_share": found.enough_nodes,
-            "for_999_of_1000": found.spares_needed,
+            "count": findings.habits.spares,
+            "enough_share": findings.enough_nodes,
+            "for_999_of_1000": findings.spares_needed,
         },
         "curve": [
             {
@@ -85,22 +236,19 @@ def goodput_json(result: GoodputResult) -> dict[str, Any]:
                 if point.simulated is None
                 else point.simulated._asdict(),
             }
-            for point in found.curve
+            for point in findings.curve
         ],
-        "tokens_over_time": _tokens_json(found),
+        "tokens_over_time": _tokens_json(findings),
     }
+    return plain_record(record)
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _bands(bands: Mapping[str, SeedBand]) -> dict[str, Any]:
+def _bands(bands: Mapping[str, SeedBand]) -> dict[str, object]:
     return {name: band._asdict() for name, band in bands.items()}
 
 
-def _checkpoint_json(found: GoodputFindings) -> dict[str, Any]:
-    facts = found.checkpoint
+def _checkpoint_json(findings: GoodputFindings) -> dict[str, object]:
+    facts = findings.checkpoint
     return {
         "size_bytes": facts.size,
         "bytes_per_parameter": facts.bytes_per_parameter,
@@ -108,39 +256,39 @@ def _checkpoint_json(found: GoodputFindings) -> dict[str, Any]:
         "upload_s": facts.upload,
         "read_s": facts.read,
         "limited_by": facts.write_limit,
-        "asynchronous": found.habits.is_asynchronous,
-        "stall_s": found.habits.stall,
-        "bytes_per_day": found.checkpoint_bytes_per_day,
+        "asynchronous": findings.habits.is_asynchronous,
+        "stall_s": findings.habits.stall,
+        "bytes_per_day": findings.checkpoint_bytes_per_day,
     }
 
 
-def _habits_json(found: GoodputFindings) -> dict[str, Any]:
-    habits = found.habits
+def _habits_json(findings: GoodputFindings) -> dict[str, object]:
+    habits = findings.habits
     return {
         "num_nodes": habits.num_nodes,
-        "detection_s": habits.detection - found.diagnosis,
-        "diagnosis_s": found.diagnosis,
+        "detection_s": habits.detection - findings.diagnosis,
+        "diagnosis_s": findings.diagnosis,
         "hang_share": habits.hang_share,
-        "hang_detection_s": habits.hang_detection - found.diagnosis,
+        "hang_detection_s": habits.hang_detection - findings.diagnosis,
         "restart_s": habits.restart,
         "repair_s": habits.repair,
         "elastic": habits.is_elastic,
-        "maintenance_every_s": _finite(habits.maintenance_every),
+        "maintenance_every_s": habits.maintenance_every,
         "maintenance_s": habits.maintenance,
     }
 
 
-def _tokens_json(found: GoodputFindings) -> dict[str, list[float]]:
-    low, middle, high = found.weekly_tokens().tolist()
+def _tokens_json(findings: GoodputFindings) -> dict[str, list[float]]:
+    low, middle, high = findings.weekly_tokens().tolist()
     count = len(middle)
-    times = [found.runs.duration * (mark + 1) / count for mark in range(count)]
+    times = [findings.runs.duration * (mark + 1) / count for mark in range(count)]
     return {"time_s": times, "p5": low, "p50": middle, "p95": high}
 
 
-def seed_rows(found: GoodputFindings) -> list[dict[str, Any]]:
+def seed_rows(findings: GoodputFindings) -> list[dict[str, object]]:
     """Return one row for each seed: shares of its time, and its interruptions."""
-    runs = found.runs
-    shares, day = runs.shares(), found.healthy.tokens_per_day
+    runs = findings.runs
+    shares, day = runs.shares(), findings.healthy.tokens_per_day
     return [
         {
             "seed": seed,
@@ -154,5 +302,135 @@ def seed_rows(found: GoodputFindings) -> list[dict[str, Any]]:
                 if name != "training"
             },
         }
-        for place, seed in enumerate(found.seeds)
+        for place, seed in enumerate(findings.seeds)
     ]
+
+
+def headline(findings: GoodputFindings) -> str:
+    """Say what the job trains, of what it would without failures."""
+    return f"GOODPUT {percent(findings.goodput.p50)}"
+
+
+def sentences(findings: GoodputFindings) -> list[str]:
+    """Say what a day gives, what failures do, and what would help."""
+    day, share = findings.tokens_per_day, findings.goodput
+    lines = [
+        f"{amount(day.p50)} tokens a day ({amount(day.p5)} to {amount(day.p95)} in 90 "
+        f"of 100 runs), {percent(share.p50)} ({percent(share.p5)} to "
+        f"{percent(share.p95)}) of {amount(findings.healthy.tokens_per_day)} without "
+        "failures."
+    ]
+    if math.isinf(findings.mtti):
+        lines.append("No failure interrupts the job.")
+    else:
+        lines.append(
+            f"The job is interrupted every {long_time(findings.mtti)} on average; "
+            f"{_main_cause(findings)}"
+        )
+    lines += [interval_sentence(findings), *_spares_sentences(findings)]
+    if any(kind.shape != 1.0 for kind in findings.kinds):
+        lines.append("Closed forms take rates as constant; the runs do not.")
+    return [sentence for sentence in lines if sentence]
+
+
+def _main_cause(findings: GoodputFindings) -> str:
+    shares = {name: band.mean for name, band in findings.shares().items()}
+    del shares["training"]
+    cause = max(shares, key=lambda name: shares[name])
+    name = "throughput of missing replicas" if cause == "degraded" else cause
+    return f"the largest loss is {name}, {percent(shares[cause])} of the time."
+
+
+def interval_sentence(findings: GoodputFindings) -> str:
+    """Say whether another interval between checkpoints would give more."""
+    if math.isinf(findings.best):
+        return ""
+    interval = findings.habits.interval
+    used = f"{long_time(interval)} ({_written(findings)})"
+    if findings.interval_is_given:
+        expected = percent(findings.cycle.goodput(interval))
+        best = percent(findings.cycle.goodput(findings.best))
+        return (
+            f"Checkpoints every {used}; every {long_time(findings.best)} would be "
+            f"best: {best} in place of {expected} by the closed form."
+        )
+    others = f"Young {long_time(findings.young)}, Daly {long_time(findings.daly)}"
+    if interval > findings.best and interval == findings.least_interval:
+        return (
+            f"Checkpoints every {used}, the least that goodput.checkpoint."
+            f"least_interval allows; the closed form would have one every "
+            f"{long_time(findings.best)} ({others})."
+        )
+    why = "which is best by the closed form"
+    if findings.best <= findings.healthy.step_time:
+        why = "after each step; closed forms would have more"
+    return f"Checkpoints every {used}, {why} ({others})."
+
+
+def _written(findings: GoodputFindings) -> str:
+    return f"{format_size(findings.checkpoint_bytes_per_day)} a day"
+
+
+def _spares_sentences(findings: GoodputFindings) -> list[str]:
+    if not any(kind.breaks_node for kind in findings.kinds):
+        return []
+    needed = _enough(findings.spares_needed)
+    repair = long_time(findings.habits.repair)
+    if findings.habits.spares is None:
+        return [
+            f"Always a spare node is taken to be there; {needed} for 99.9 % of the "
+            f"time if a repair takes {repair}."
+        ]
+    return [
+        f"{_enough(findings.habits.spares)} for {100.0 * findings.enough_nodes:.2f} % "
+        f"of the time if a repair takes {repair}; {findings.spares_needed:,} for "
+        "99.9 %."
+    ]
+
+
+def _enough(spares: int) -> str:
+    is_or_are = "is" if spares == 1 else "are"
+    return f"{plural(spares, 'spare node')} {is_or_are} enough"
+
+
+def job_facts(result: GoodputResult) -> dict[str, str]:
+    """Return what the job is and does, by name."""
+    findings = result.findings
+    assert findings is not None
+    habits, checkpoint = findings.habits, findings.checkpoint
+    runs = (
+        f"{plural(len(findings.seeds), 'run')} of {long_time(findings.runs.duration)}"
+    )
+    per_parameter = checkpoint.bytes_per_parameter
+    size = format_size(checkpoint.size)
+    if per_parameter is not None:
+        size += f" ({per_parameter:.4g} bytes per parameter)"
+    upload = checkpoint.upload
+    rate = format_bandwidth(checkpoint.size / upload) if upload else "at once"
+    how = (
+        f"beside the training after a copy of {format_duration(checkpoint.copy)}"
+        if habits.is_asynchronous
+        else "while the job waits"
+    )
+    rows = {
+        "job": f"{result.num_devices:,} {result.device_name} in "
+        f"{plural(habits.num_nodes, 'node')}; {runs}",
+        "healthy step": f"{format_duration(findings.healthy.step_time)}, "
+        f"{findings.healthy.source}",
+        "checkpoint": f"{size}, written in {format_duration(habits.write)} "
+        f"({rate}, limited by the {checkpoint.write_limit}), {how}",
+        "after a failure": "noticed in "
+        f"{format_duration(habits.detection - findings.diagnosis)} "
+        f"({percent(habits.hang_share)} are hangs: "
+        f"{format_duration(habits.hang_detection - findings.diagnosis)}), diagnosed in "
+        f"{format_duration(findings.diagnosis)}, training again "
+        f"{format_duration(habits.restart)} later",
+    }
+    if habits.is_elastic:
+        rows["too few nodes"] = "the job goes on without the replicas that lack them"
+    if math.isfinite(habits.maintenance_every):
+        rows["planned stops"] = (
+            f"every {long_time(habits.maintenance_every)} for "
+            f"{format_duration(habits.maintenance)} and a restart"
+        )
+    return rows

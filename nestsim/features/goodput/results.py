@@ -110,7 +110,7 @@ class GoodputResult:
     spent: Spent | None = None
     """The work of a search; None without one."""
 
-    found: "GoodputFindings | None" = None
+    findings: "GoodputFindings | None" = None
     """What was found; None without a plan."""
 
     __repr__ = short_repr

@@ -428,9 +428,9 @@ def run_seeds(
     return GoodputRuns(
         duration=length * TICK,
         speeds=speeds,
-        trained=np.array([one.trained for one in ledgers]),
-        causes=np.array([one.causes for one in ledgers]),
-        counts=np.array([one.counts for one in ledgers]),
+        trained=np.array([ledger.trained for ledger in ledgers]),
+        causes=np.array([ledger.causes for ledger in ledgers]),
+        counts=np.array([ledger.counts for ledger in ledgers]),
         failures=np.array(failures, dtype=np.int64),
-        progress=np.array([one.progress for one in ledgers]) * TICK,
+        progress=np.array([ledger.progress for ledger in ledgers]) * TICK,
     )

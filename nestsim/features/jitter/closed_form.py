@@ -140,10 +140,10 @@ class StepForm:
         return np.where(x < self.base, 0.0, np.exp(logarithm))
 
     def _actor(self, kind: ActorKind, over: FloatArray) -> FloatArray:
-        found = kind.factor
-        variate: Variate = found.variate
-        if self.corrected and found.left_out:
-            variate = Corrected(found)
+        factor = kind.factor
+        variate: Variate = factor.variate
+        if self.corrected and factor.left_out:
+            variate = Corrected(factor)
         return variate.cdf(over)
 
     @cached_property
@@ -187,7 +187,7 @@ class _Later:
 
     def cdf(self, x: FloatArray) -> FloatArray:
         """Return the probability that it is at most ``x`` [s]."""
-        of_each = np.array([self.of.cdf(x - one) for one in self.later])
+        of_each = np.array([self.of.cdf(x - later) for later in self.later])
         mean: FloatArray = of_each.mean(axis=0)
         return mean
 
@@ -217,14 +217,14 @@ def step_form(
     """
     slow = slowness_of(work, spec, paces)
     kinds = [work.of_kind(kind) for kind in range(1 + len(work.others))]
-    passes = [pieces for one in kinds for pieces in _pass_compute(one)]
+    passes = [pieces for stage in kinds for pieces in _pass_compute(stage)]
     updates: list[Pieces] = [
-        [(float(time), 1, 1)] for one in kinds for time in one.optimizer_time
+        [(float(time), 1, 1)] for stage in kinds for time in stage.optimizer_time
     ]
     if spec.jitter.per == "step" or not meets_before_update(work, 0):
         # One factor for all that an actor does: its slowest passes and its slowest
         # optimizer step come together. Or it goes on with no regard to others.
-        passes = [both + one for both, one in zip(passes, updates, strict=True)]
+        passes = [both + update for both, update in zip(passes, updates, strict=True)]
         updates = []
         slow = [slowness._replace(passes=slowness.both) for slowness in slow]
     base, update = plain_time, None
@@ -304,7 +304,7 @@ def _pieces(work: PipelineWork, kind: int, virtual: int, time: float) -> Pieces:
     moves = work.pass_moves(kind, virtual)
     if work.layers is not None and len(moves) > 1:
         durations = Counter(move.duration for move in moves if move.duration > 0.0)
-        return [(each, count * number, 1) for each, number in durations.items()]
+        return [(duration, count * number, 1) for duration, number in durations.items()]
     segments = max(1, work.segments_in(kind, virtual))
     return [(time - work.sent_in(kind, virtual), count, segments)]
 
@@ -319,7 +319,7 @@ def _factor(pieces: Pieces, spec: JitterSpec, num_ranks: int) -> Sum:
         whole = Counter[float]()
         for time, count, _ in pieces:
             whole[time] += count
-        return weighted_sum([(slowest, *one) for one in whole.items()])
+        return weighted_sum([(slowest, *pieces) for pieces in whole.items()])
     return weighted_sum(
         [(slowest, time / parts, count * parts) for time, count, parts in pieces]
     )
@@ -343,30 +343,30 @@ def slowness_of(
 ) -> list[ActorSlowness]:
     """Return what the slow devices of a run do to each actor, stage by stage."""
     borders = spec.slow_borders().tolist()
-    factors = [one.factor for one in spec.slow]
+    factors = [drawn.factor for drawn in spec.slow]
     shares = [1.0 - (borders[-1] if borders else 0.0), *np.diff([0.0, *borders])]
     ranks = list(zip([1.0, *factors], map(float, shares), strict=True))
     relative = np.sort(paces.always[work.devices], axis=-1)
     relative /= relative[..., -1:]
     at = {1.0: _ActorTimes.of(work)}
-    found: dict[tuple[int, int, bytes], ActorSlowness] = {}
+    slowness: dict[tuple[int, int, bytes], ActorSlowness] = {}
     every = []
     for stage, replica in np.ndindex(relative.shape[:2]):
         of_actor = relative[stage, replica]
         key = stage, int(work.kind[stage, replica]), of_actor.tobytes()
-        if key not in found:
+        if key not in slowness:
             places = _slowest_rank(of_actor, ranks)
             for factor, _ in places:
                 if factor not in at:
                     at[factor] = _ActorTimes.of(paces.slowed(factor))
-            found[key] = _slowness(
+            slowness[key] = _slowness(
                 [
                     (chance, at[factor].of_actor(stage, replica))
                     for factor, chance in places
                 ],
                 at[1.0].of_actor(stage, replica),
             )
-        every.append(found[key])
+        every.append(slowness[key])
     return every
 
 
@@ -495,23 +495,23 @@ def approximations(
     """
     num_stages = len(work.devices)
     jitter = spec.jitter
-    said = []
+    lines = []
     is_pipeline, is_steady = num_stages > 1, jitter.per == "step"
     if is_pipeline:
-        said.append(
+        lines.append(
             "a pipeline's step is integrated over its stages' factors at some points"
             if is_steady
             else "moments in a pipeline are taken to be nearly normal variates"
         )
     if any(work.reduce_buckets) or any(work.gather_buckets):
-        said.append("gradients or parameters are sent beside passes")
+        lines.append("gradients or parameters are sent beside passes")
     if jitter.links is not None and jitter.links.mean > 0.0:
         if not is_pipeline:
-            said.append("delays of messages are left out")
+            lines.append("delays of messages are left out")
         elif is_steady:
-            said.append("delays of messages are as long as on average")
+            lines.append("delays of messages are as long as on average")
     if work.layers is not None:
-        said.append("passes wait for collectives that are simulated one by one")
+        lines.append("passes wait for collectives that are simulated one by one")
     if sum_error >= LEAST_ERROR:
-        said.append("sums of factors are known by their first three cumulants")
-    return tuple(said)
+        lines.append("sums of factors are known by their first three cumulants")
+    return tuple(lines)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from nestsim.commands.calls import (
     ProgressTarget,
@@ -32,10 +31,10 @@ class JitterReport(ScenarioReport):
         """Whether a plan fits."""
         return self.result.steps is not None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the plan, the loss and the quantiles of the step."""
         result = self.result
-        facts: dict[str, Any] = {"scenario": result.scenario_name}
+        facts: dict[str, object] = {"scenario": result.scenario_name}
         if result.steps is None or result.priced is None:
             return {**facts, "reason": result.shortfall}
         p50, p95, p99 = (band.value for band in result.steps.bands())

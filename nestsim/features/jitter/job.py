@@ -8,7 +8,7 @@ scenario. A run's draws depend on the seed and its number alone.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from nestsim.features.jitter.scale import (
     fewer_replicas,
     sizes_of,
 )
+from nestsim.features.sweep.executors.protocol import Shared
 from nestsim.features.sweep.runner import run_sweep
 from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import Point, Row, content_key
@@ -147,71 +148,69 @@ class JitterResult:
 class JitterTask:
     """Point: replicas and some runs. Row: the time of each run's step."""
 
-    scenario: Scenario
-    """The job."""
+    spec: JitterSpec
+    """What differs from step to step."""
 
-    plan: Mapping[str, Any]
-    """The plan, as JSON."""
-
-    digest: str
-    """What tells both from others."""
+    sizes: "Shared[ReplicaSizes]"
+    """The plan on each number of replicas."""
 
     @classmethod
-    def of(cls, scenario: Scenario, plan: Plan) -> "JitterTask":
-        """Return the task for a plan of a scenario."""
-        data = plan.to_json()
-        parts = [scenario_digest(scenario), repr(scenario.jitter), data]
-        return cls(scenario=scenario, plan=data, digest=content_key(parts))
+    def of(
+        cls, scenario: Scenario, plan: Plan, evaluator: Evaluator | None = None
+    ) -> "JitterTask":
+        """Return the task for a plan of a scenario, and what evaluates both here."""
+        parts = [scenario_digest(scenario), repr(scenario.jitter), plan.to_json()]
+        make = partial(ReplicaSizes.of, scenario, plan)
+        sizes = Shared(content_key(parts), make)
+        if evaluator is not None:
+            sizes.put(ReplicaSizes(evaluator, plan))
+        return cls(spec=scenario.jitter, sizes=sizes)
 
     def __call__(self, point: Point) -> Row:
         """Return the time of each run's step [s]."""
-        evaluator, priced = _jobs_of(self).of_size(point["replicas"])
+        evaluator, priced = self.sizes().of_size(point["replicas"])
         runs = range(point["first"], point["first"] + point["runs"])
-        times = jittered_times(evaluator, priced, self.scenario.jitter, runs)
+        times = jittered_times(evaluator, priced, self.spec, runs)
         return {"step_times_s": times.tolist()}
 
     def key(self, point: Point) -> str:
         """Return a hash of the point, the scenario and the plan."""
-        return content_key([self.digest, dict(point)])
+        return content_key([self.sizes.key, dict(point)])
 
 
 @dataclass(slots=True)
-class _Jobs:
-    """A plan with each number of replicas, made once in a process."""
+class ReplicaSizes:
+    """A plan with each number of replicas, made once."""
 
     evaluator: Evaluator
+    """What evaluates the plan."""
+
     plan: Plan
+    """The plan as it was found."""
+
     _sizes: dict[int, tuple[Evaluator, PricedPlan]] = field(default_factory=dict)
+    """The plan with so many replicas, and what evaluates it, where that was asked."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, plan: Plan) -> "ReplicaSizes":
+        """Return a plan of a scenario."""
+        return cls(compiled(Evaluator.of(scenario)), plan)
 
     def of_size(self, num_replicas: int) -> tuple[Evaluator, PricedPlan]:
         """Return the plan with so many replicas, and what evaluates it."""
         if num_replicas not in self._sizes:
-            found = fewer_replicas(self.evaluator, self.plan, num_replicas)
-            assert found is not None
-            self._sizes[num_replicas] = found
+            sized = fewer_replicas(self.evaluator, self.plan, num_replicas)
+            assert sized is not None
+            self._sizes[num_replicas] = sized
         return self._sizes[num_replicas]
-
-
-_JOBS: dict[str, _Jobs] = {}
-"""What this process used last, by the task's digest: tracing a model takes longer than
-many runs."""
-
-
-def _jobs_of(task: JitterTask) -> _Jobs:
-    if task.digest not in _JOBS:
-        plan = Plan.from_json(task.plan)
-        _JOBS.clear()
-        _JOBS[task.digest] = _Jobs(compiled(Evaluator.of(task.scenario)), plan)
-    return _JOBS[task.digest]
 
 
 def compiled(evaluator: Evaluator) -> Evaluator:
     """Return an evaluator whose replays are compiled: there are many, of equal bits."""
-    settings = evaluator.simulation.replay
+    settings = evaluator.simulation
     if settings.engine != "auto":
         return evaluator
-    settings = replace(settings, engine="compiled")
-    return replace(evaluator, simulation=replace(evaluator.simulation, replay=settings))
+    return replace(evaluator, simulation=replace(settings, engine="compiled"))
 
 
 def with_slow_devices(evaluator: Evaluator, spec: JitterSpec, run: int) -> Evaluator:
@@ -265,8 +264,8 @@ def jittered_times(
         # One step is built for all runs on devices that are alike.
         slowed = with_slow_devices(evaluator, spec, some[0])
         again = slowed.price(priced.plan)
-        found = slowed.jittered_times(again, spec.jitter, some)
-        times[np.array(some) - runs.start] = found
+        places = np.array(some) - runs.start
+        times[places] = slowed.jittered_times(again, spec.jitter, some)
     return times
 
 
@@ -308,10 +307,8 @@ def jitter_job(
     )
     if priced is None:
         return result
-    task = JitterTask.of(scenario, priced.plan)
-    jobs = _Jobs(evaluator, priced.plan)
-    _JOBS.clear()
-    _JOBS[task.digest] = jobs
+    task = JitterTask.of(scenario, priced.plan, evaluator)
+    jobs = task.sizes()
     sizes = sizes_of(evaluator, priced.plan)
     times = _all_times(task, sizes, workers, progress)
     replicas = priced.plan.parallel.data_parallel_size
@@ -369,7 +366,7 @@ def _all_times(
     InputError
         If a run could not be replayed.
     """
-    spec = task.scenario.jitter
+    spec = task.spec
     points = [
         {
             "replicas": size,
@@ -380,9 +377,10 @@ def _all_times(
         for size in reversed(sizes)
         for first in range(0, spec.runs, RUNS_OF_POINT)
     ]
-    told = progress_of(progress, "replay")
-    found = run_sweep(points, task, workers=workers, progress=told)
-    for failed in found.failed:
+    swept = run_sweep(
+        points, task, workers=workers, progress=progress_of(progress, "replay")
+    )
+    for failed in swept.failed:
         raise InputError(
             f"a step cannot be replayed: {failed.reason}",
             where="jitter",
@@ -390,7 +388,7 @@ def _all_times(
             expected="a step that `nestsim simulate` replays",
         )
     parts: dict[int, list[float]] = {size: [] for size in sizes}
-    for point, row in zip(points, found.rows, strict=True):
+    for point, row in zip(points, swept.rows, strict=True):
         assert row is not None
         parts[point["replicas"]] += row["step_times_s"]
     return {size: np.array(part) for size, part in parts.items()}
@@ -401,7 +399,7 @@ def _plain_time(evaluator: Evaluator, priced: PricedPlan) -> float:
 
 
 def _scale(
-    jobs: _Jobs,
+    jobs: ReplicaSizes,
     spec: JitterSpec,
     plain: Mapping[int, float],
     times: Mapping[int, FloatArray],
@@ -433,7 +431,7 @@ def _slowest(
     """Return who was at work longest in a run, beside others of its stage."""
     slowed = with_slow_devices(evaluator, spec, run)
     work = slowed.lower(slowed.price(priced.plan), memory=False)
-    settings = evaluator.simulation.replay
+    settings = evaluator.simulation
     done = jittered_replay(evaluator.network, work, settings, spec.jitter, run)
     quiet = evaluator.lower(priced, memory=False)
     num_stages, num_replicas, _ = work.devices.shape

@@ -102,7 +102,7 @@ class Fabric:
             Told before a long replay.
         """
         network = self.network
-        settings = self.tenants[0].scenario.simulation.replay
+        settings = self.tenants[0].scenario.simulation
         shared = replay_together(
             network,
             works,

@@ -146,7 +146,7 @@ def _notes(
     for tenant, plan in zip(fabric.tenants, made, strict=True):
         if not plan.fits:
             notes.append(f'The plan of "{tenant.name}" does not fit into memory.')
-    by_stage = fabric.tenants[0].scenario.simulation.replay.granularity == "stage"
+    by_stage = fabric.tenants[0].scenario.simulation.granularity == "stage"
     if by_stage and any(_sends_in_passes(fabric.wires, one) for one in priced):
         notes.append(
             "What is sent inside of passes, by context- and expert-parallel groups, by "

@@ -25,7 +25,7 @@ from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.arrays import IntArray
 from topologies.builders import SubNetwork, sub_network
-from topologies.errors import InputError, short_repr
+from topologies.errors import located, short_repr
 from topologies.network import Network
 
 
@@ -125,24 +125,20 @@ class Plans:
         if progress is not None:
             progress(f'plan: job "{tenant.name}"', None)
         if scenario.plan is not None:
-            try:
+            with located(f"jobs[{tenant.index}].plan"):
                 return _PlanOfKind(
                     build_plan(network, workload, scenario.plan), workload
                 )
-            except InputError as error:
-                raise error.at(f"jobs[{tenant.index}].plan") from None
         evaluator = Evaluator(
             network=network,
             workload=workload,
             search=scenario.search,
             simulation=scenario.simulation,
         )
-        try:
+        with located(f"jobs[{tenant.index}]"):
             outcome = evaluator.find(
                 scenario.planner, scenario.planner_settings, progress=progress
             )
-        except InputError as error:
-            raise error.at(f"jobs[{tenant.index}]") from None
         if not outcome.plans:
             raise NoTenantPlanError(f'Job "{tenant.name}": {outcome.why_not}')
         return _PlanOfKind(outcome.plans[0].plan, workload)
@@ -197,7 +193,7 @@ def lowered(
         network,
         made.workload,
         priced,
-        scenario.simulation.replay,
+        scenario.simulation,
         memory=False,
     )
     return priced, work

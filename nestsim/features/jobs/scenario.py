@@ -6,8 +6,7 @@ setting by setting. So a job has all that a scenario has, and is checked like on
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -27,7 +26,7 @@ from nestsim.scenario.table import (
 )
 from planner.step.plan import parsed_ranges
 from topologies.arrays import IntArray
-from topologies.errors import InputError, short_repr
+from topologies.errors import InputError, located, short_repr
 from topologies.input_file import parse_toml, read_file
 
 _RANGES = 'ranges of devices, such as "0-511" or "0-255, 512-767"'
@@ -98,7 +97,7 @@ class JobsScenario:
             with the file and the setting.
         """
         file = Path(path)
-        with _about(file):
+        with located(str(file), ": "):
             text = read_file(
                 file, expected="a file with tables [[jobs]]", most_bytes=MAX_FILE
             )
@@ -123,7 +122,7 @@ class JobsScenario:
             If something in it is wrong. The message starts with the path.
         """
         file = Path(path)
-        with _about(file):
+        with located(str(file), ": "):
             return _jobs_of(document, file, toml_text(document).encode())
 
     @property
@@ -150,15 +149,6 @@ class JobsScenario:
         return tuple(dict.fromkeys((self.path, *named)))
 
 
-@contextmanager
-def _about(file: Path) -> Iterator[None]:
-    """Say in messages which file it is."""
-    try:
-        yield
-    except InputError as error:
-        raise error.at(str(file), separator=": ") from None
-
-
 def _jobs_of(document: Mapping[str, Any], file: Path, text: bytes) -> JobsScenario:
     jobs = document.get("jobs")
     if not jobs:
@@ -169,8 +159,12 @@ def _jobs_of(document: Mapping[str, Any], file: Path, text: bytes) -> JobsScenar
             hint="nestsim run FILE plans a scenario of one job",
         )
     _check_list(jobs)
-    tables = [_job_table(job, index) for index, job in enumerate(jobs)]
-    shared = _shared_table(document.get("shared", {}))
+    tables = []
+    for index, job in enumerate(jobs):
+        with located(f"jobs[{index}]"):
+            tables.append(checked(JobTable, job))
+    with located("shared"):
+        shared = checked(SharedTable, document.get("shared", {}))
     common = {
         key: value for key, value in document.items() if key not in {"jobs", "shared"}
     }
@@ -205,20 +199,6 @@ def _check_list(jobs: object) -> None:
             got=f"{len(jobs)} [[jobs]]",
             expected=f"2 to {MOST_JOBS} of them",
         )
-
-
-def _job_table(job: Mapping[str, Any], index: int) -> JobTable:
-    try:
-        return checked(JobTable, job)
-    except InputError as error:
-        raise error.at(f"jobs[{index}]") from None
-
-
-def _shared_table(shared: object) -> SharedTable:
-    try:
-        return checked(SharedTable, shared)
-    except InputError as error:
-        raise error.at("shared") from None
 
 
 def _scenario(
@@ -286,10 +266,8 @@ def _placed(
 
 
 def _tenant(index: int, table: JobTable, scenario: Scenario) -> Tenant:
-    try:
+    with located(f"jobs[{index}]"):
         devices = _devices(table, scenario.network_spec.num_devices)
-    except InputError as error:
-        raise error.at(f"jobs[{index}]") from None
     count = table.num_devices if devices is None else len(devices)
     assert count is not None
     return Tenant(

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported, request_of
 from nestsim.commands.report import Parts, ScenarioReport
@@ -34,10 +33,13 @@ class MemoryReport(ScenarioReport):
         memory = self.result.memory
         return None if memory is None else memory.plan
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return whether it fits, the plan, and the fewest devices."""
         memory, fewest = self.result.memory, self.result.fewest
-        facts: dict[str, Any] = {"scenario": self.scenario.name, "fits": self.succeeded}
+        facts: dict[str, object] = {
+            "scenario": self.scenario.name,
+            "fits": self.succeeded,
+        }
         if memory is not None:
             facts |= {
                 "plan": plan_label(memory.plan),
@@ -106,7 +108,7 @@ def arguments(  # noqa: PLR0913, PLR0917 - one for each size
     micro_batch: int | None,
     zero: int | None,
     recompute: str | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the sizes that are given as one request, each checked on its own."""
     sizes = {
         "tp": tp,

@@ -83,39 +83,33 @@ def _headline(result: MemoryResult) -> Headline:
 def _sections(result: MemoryResult) -> Iterator[Section]:
     if result.memory is not None:
         rows = _plan_facts(result)
-        yield Section(name="plan", title="The plan", blocks=(FactList(rows=rows),))
+        yield Section("plan", "The plan", (FactList(rows),))
         yield Section(
-            name="stages",
-            title="One device of each stage [GiB]",
-            blocks=(_stage_figure(result),),
+            "stages", "One device of each stage [GiB]", (_stage_figure(result),)
         )
         yield Section(
-            name="parameters",
-            title="Bytes per parameter",
-            blocks=(
+            "parameters",
+            "Bytes per parameter",
+            (
                 _parameter_table(result),
-                Sentences(sentences=(parameter_sentence(result),)),
+                Sentences((parameter_sentence(result),)),
             ),
         )
     if result.changes:
         yield Section(
-            name="changes",
-            title="What would make it fit, one change at a time",
-            blocks=(_change_table(result),),
+            "changes",
+            "What would make it fit, one change at a time",
+            (_change_table(result),),
         )
     words = [*still_words(result), *least_words(result), *fewest_words(result)]
     yield Section(
-        name="fitting",
-        title="What still fits" if result.fits else "What would fit",
-        blocks=(Sentences(sentences=tuple(f"- {one}" for one in words)),),
+        "fitting",
+        "What still fits" if result.fits else "What would fit",
+        (Sentences(tuple(f"- {line}" for line in words)),),
     )
     for number, kept in enumerate(result.kept):
         if kept.total:
-            yield Section(
-                name=f"kept-{number}",
-                title=_kept_title(kept),
-                blocks=(_kept_table(kept),),
-            )
+            yield Section(f"kept-{number}", _kept_title(kept), (_kept_table(kept),))
 
 
 def fit_sentence(result: MemoryResult) -> str:
@@ -161,9 +155,11 @@ def _plan_facts(result: MemoryResult) -> dict[str, str]:
 
 def shown_parts(stages: Iterable[StageNeeds]) -> list[str]:
     """Return the parts that any stage has, in the order in which they are stacked."""
-    found = {name for one in stages for name, size in one.parts.items() if size > 0.0}
-    known = [name for name in MEMORY_PARTS if name in found]
-    return [*known, *sorted(found - {*known})]
+    present = {
+        name for stage in stages for name, size in stage.parts.items() if size > 0.0
+    }
+    known = [name for name in MEMORY_PARTS if name in present]
+    return [*known, *sorted(present - {*known})]
 
 
 _HEADINGS: Mapping[str, str] = {
@@ -238,12 +234,14 @@ def _stage_table(result: MemoryResult) -> DataTable:
     def part(name: str) -> Callable[[StageNeeds], float]:
         return lambda stage: stage.parts.get(name, 0.0)
 
-    sums: dict[str, Callable[[StageNeeds], float]] = {"tensors": lambda one: one.peak}
+    sums: dict[str, Callable[[StageNeeds], float]] = {
+        "tensors": lambda stage: stage.peak
+    }
     if any(any(stage.beside) for stage in stages):
-        sums["beside"] = lambda one: sum(one.beside)
-        sums["needed"] = lambda one: one.needed
+        sums["beside"] = lambda stage: sum(stage.beside)
+        sums["needed"] = lambda stage: stage.needed
     if any(stage.host for stage in stages):
-        sums["on host"] = lambda one: sum(one.host.values())
+        sums["on host"] = lambda stage: sum(stage.host.values())
     return DataTable.of(
         "One device of each stage [GiB]",
         range(len(stages)),
@@ -332,7 +330,7 @@ def _value_words(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        listed = ", ".join(str(one) for one in value[:4])
+        listed = ", ".join(str(item) for item in value[:4])
         return f"[{listed}{', ..' if len(value) > 4 else ''}]"
     return f'"{value}"' if isinstance(value, str) else str(value)
 
@@ -415,10 +413,10 @@ def fewest_words(result: MemoryResult) -> list[str]:
     return words
 
 
-def _count_words(found: ThriftyPlan) -> str:
-    plan = found.memory.plan
+def _count_words(thrifty: ThriftyPlan) -> str:
+    plan = thrifty.memory.plan
     count = plural(plan.parallel.num_devices, "device")
-    return f"{count}, {plan_label(plan)}, with {format_size(found.memory.needed)}"
+    return f"{count}, {plan_label(plan)}, with {format_size(thrifty.memory.needed)}"
 
 
 def _kept_title(kept: KeptActivations) -> str:

@@ -436,12 +436,12 @@ def _with_logits(
     kept *= 1.0 - stage.offload.activations
     if not 0.0 < kept <= parts["activations"]:
         return parts
-    found = {}
+    largest = {}
     for name, size in parts.items():
-        found[name] = size - kept if name == "activations" else size
+        largest[name] = size - kept if name == "activations" else size
         if name == "activations":
-            found[LOGITS] = kept
-    return found
+            largest[LOGITS] = kept
+    return largest
 
 
 def _kept(workload: Workload, memory: PlanMemory) -> tuple[KeptActivations, ...]:

@@ -1,7 +1,5 @@
 """The memory of a job as JSON and as a table, in bytes."""
 
-from typing import Any
-
 from nestsim.evaluate.uncertainty import need_json
 from nestsim.features.memory.job import KeptActivations, MemoryResult, StageNeeds
 from planner.memory.account import PlanMemory
@@ -10,7 +8,7 @@ from planner.memory.thrift import ThriftyPlan
 from planner.step.plan import Plan
 
 
-def memory_json(result: MemoryResult) -> dict[str, Any]:
+def memory_json(result: MemoryResult) -> dict[str, object]:
     """Return everything that was found, for programs."""
     memory = result.memory
     return {
@@ -44,7 +42,7 @@ def memory_json(result: MemoryResult) -> dict[str, Any]:
     }
 
 
-def stage_rows(result: MemoryResult) -> list[dict[str, Any]]:
+def stage_rows(result: MemoryResult) -> list[dict[str, object]]:
     """Return one row for each stage and part, in bytes."""
     return [
         {"stage": index, "place": place, "part": part, "num_bytes": size}
@@ -57,19 +55,21 @@ def stage_rows(result: MemoryResult) -> list[dict[str, Any]]:
     ]
 
 
-def _plan_json(plan: Plan) -> dict[str, Any]:
+def _plan_json(plan: Plan) -> dict[str, object]:
     """Return a plan without devices, which it does not have."""
     written = plan.to_json()
     unknown = ("placement", "gradient_algorithm", "tensor_algorithm")
-    settings = {name: one for name, one in written.items() if name not in unknown}
+    settings = {name: value for name, value in written.items() if name not in unknown}
     stages = [
-        {name: one for name, one in stage.items() if name != "devices"}
+        {name: value for name, value in stage.items() if name != "devices"}
         for stage in written["stages"]
     ]
     return {**settings, "stages": stages}
 
 
-def _stage_json(result: MemoryResult, index: int, stage: StageNeeds) -> dict[str, Any]:
+def _stage_json(
+    result: MemoryResult, index: int, stage: StageNeeds
+) -> dict[str, object]:
     dense, expert = stage.shares
     return {
         "stage": index,
@@ -91,7 +91,7 @@ def _needs_json(memory: PlanMemory) -> dict[str, float]:
     return {"tensors_bytes": memory.needed, "host_bytes": memory.host}
 
 
-def _change_json(change: Change) -> dict[str, Any]:
+def _change_json(change: Change) -> dict[str, object]:
     settings = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in change.step.settings.items()
@@ -106,24 +106,28 @@ def _change_json(change: Change) -> dict[str, Any]:
 
 
 def _thrifty_json(
-    result: MemoryResult, found: ThriftyPlan | None
-) -> dict[str, Any] | None:
-    if found is None:
+    result: MemoryResult, thrifty: ThriftyPlan | None
+) -> dict[str, object] | None:
+    if thrifty is None:
         return None
-    plan = found.memory.plan
+    plan = thrifty.memory.plan
     return {
         "num_devices": plan.parallel.num_devices,
-        "fits": found.memory.fits(result.limits),
+        "fits": thrifty.memory.fits(result.limits),
         "plan": _plan_json(plan),
-        **_needs_json(found.memory),
+        **_needs_json(thrifty.memory),
     }
 
 
-def _largest_json(found: Largest | None) -> dict[str, Any] | None:
-    return None if found is None else {"size": found.size, **_needs_json(found.memory)}
+def _largest_json(largest: Largest | None) -> dict[str, object] | None:
+    return (
+        None
+        if largest is None
+        else {"size": largest.size, **_needs_json(largest.memory)}
+    )
 
 
-def _kept_json(kept: KeptActivations) -> dict[str, Any]:
+def _kept_json(kept: KeptActivations) -> dict[str, object]:
     return {
         "layer": kept.layer,
         "num_layers": kept.num_layers,

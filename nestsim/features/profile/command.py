@@ -37,8 +37,10 @@ from nestsim.features.profile.constants import (
 )
 from nestsim.features.profile.document import (
     calibration_document,
+    catalogue_entry,
     links_document,
     profile_document,
+    profile_json,
 )
 from nestsim.features.profile.links import (
     LinkFit,
@@ -47,7 +49,6 @@ from nestsim.features.profile.links import (
     links_json,
 )
 from nestsim.features.profile.nccl_tests import LogOptions, read_nccl_tests
-from nestsim.features.profile.record import catalogue_entry, profile_json
 from nestsim.features.validation.columns import read_measurements
 from nestsim.running.interruption import unheard_by_children
 from nestsim.running.progress import shown_progress

@@ -19,7 +19,7 @@ import numpy as np
 from estimators.collectives.transports import Scope
 from estimators.constants import Constants, load_constants
 from estimators.user_files import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
-from nestsim.features.calibration.cross_validation import hold_out, residuals_of
+from nestsim.features.calibration.bands import hold_out, residuals_of
 from nestsim.features.calibration.fit import Box, Fit, fit
 from nestsim.features.calibration.observations import (
     Observation,
@@ -30,9 +30,9 @@ from nestsim.features.calibration.observations import (
 from nestsim.features.calibration.parameters import FitSpec, Parameter, load_fit_spec
 from nestsim.features.validation.case import Case, read_case
 from nestsim.features.validation.columns import Measurements, Row, RowRefusedError
-from nestsim.features.validation.measured import measured_time
-from nestsim.features.validation.metrics import Errors, errors_of, grouped
 from nestsim.features.validation.predict import Predictor
+from nestsim.features.validation.results import Errors, errors_of, grouped
+from nestsim.features.validation.runner import measured_time
 from planner.work import Progress
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
@@ -186,7 +186,9 @@ def calibrate_runs(
         raise InputError(
             "has no row that can be predicted",
             where=measurements.name,
-            got="; ".join(f"{one.row_id}: {one.reason}" for one in refused[:3]),
+            got="; ".join(
+                f"{refusal.row_id}: {refusal.reason}" for refusal in refused[:3]
+            ),
             expected="rows as nestsim validate compares them",
         )
     parameters = run_parameters(observations, base.constants, known)
@@ -323,7 +325,7 @@ def _with_effect(
 ) -> tuple[Parameter, ...]:
     """Return the constants that the time of some row depends on."""
     rows = np.arange(len(evaluate.observations))
-    start = np.log([one.prior for one in parameters])
+    start = np.log([parameter.prior for parameter in parameters])
     slopes = evaluate.jacobian(
         parameters,
         start,
@@ -333,7 +335,7 @@ def _with_effect(
     )
     largest = np.max(np.abs(slopes), axis=0)
     pairs = zip(parameters, largest, strict=True)
-    return tuple(one for one, slope in pairs if slope > _NO_EFFECT)
+    return tuple(parameter for parameter, slope in pairs if slope > _NO_EFFECT)
 
 
 def _fitted(full: Fit) -> tuple[OwnConstant, ...]:
@@ -353,16 +355,18 @@ def _fitted(full: Fit) -> tuple[OwnConstant, ...]:
 def _left_out(evaluate: Residuals, spec: FitSpec, full: Fit) -> Errors | None:
     """Return the errors of configurations left out, None if there are too few."""
     observations = evaluate.observations
-    groups = grouped((one.group, index) for index, one in enumerate(observations))
+    groups = grouped(
+        (observation.group, index) for index, observation in enumerate(observations)
+    )
     if len(groups) < FEWEST_LEFT_OUT:
         return None
-    splits = {str(name): np.array(own) for name, own in groups.items()}
+    splits = {str(name): np.array(members) for name, members in groups.items()}
     folds = hold_out(evaluate, spec, full, splits)
     return _errors_of(observations, residuals_of(folds, len(observations)))
 
 
 def _errors_of(observations: Sequence[Observation], residuals: FloatArray) -> Errors:
-    measured = [one.measured for one in observations]
+    measured = [observation.measured for observation in observations]
     predicted = np.array(measured) * np.exp(residuals)
     return errors_of(measured, predicted.tolist())
 

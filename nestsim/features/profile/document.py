@@ -1,11 +1,15 @@
-"""What measurements of own machines say: operators, links, constants of runs."""
+"""What measurements of own machines say, to people and to programs.
 
-import math
+Operators, links, constants of runs.
+"""
+
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from estimators.operators.profile import OperatorTiming, Profile
 from nestsim.document.parts import (
     Block,
     Cell,
@@ -15,6 +19,7 @@ from nestsim.document.parts import (
     Section,
     Sentences,
     cell,
+    table_section,
 )
 from nestsim.document.wording import number, percent, plural, signed_percent
 from nestsim.features.profile.constants import (
@@ -23,7 +28,7 @@ from nestsim.features.profile.constants import (
     RunCalibration,
 )
 from nestsim.features.profile.links import FittedPoint, LinkFit
-from nestsim.features.profile.record import CheckedPass, catalogue_entry, passes_of
+from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 from topologies.units import (
     format_bandwidth,
     format_duration,
@@ -34,10 +39,79 @@ from topologies.units import (
 if TYPE_CHECKING:
     from estimators.collectives.transports import Scope
     from estimators.measuring.operators import LayerCheck
-    from estimators.operators.profile import Measurement, OperatorTiming, Profile
+    from estimators.operators.profile import Measurement
     from estimators.user_files import UserLink
-    from nestsim.features.validation.metrics import Errors
-    from topologies.accelerators import Accelerator
+    from nestsim.features.validation.results import Errors
+
+
+def catalogue_entry(device: str) -> Accelerator | None:
+    """Return the catalogue's accelerator that a driver's name means, None if unsure.
+
+    The chip must be a word of the driver's name, and the entry with most of its other
+    words there is meant: ``NVIDIA A100-SXM4-80GB`` is ``a100-80gb``.
+    Where several fit equally well, or the driver's device is a PCIe card and the entry
+    is not, none is chosen: their peaks differ.
+    """
+    words = set(re.split(r"[^a-z0-9]+", device.lower()))
+    fits: dict[str, tuple[int, int]] = {}
+    for name in accelerator_names():
+        chip, *form = name.split("-")
+        if chip in words and not ("sxm" in form and "pcie" in words):
+            fits[name] = (len(words.intersection(form)), -len(form))
+    best = [name for name, rank in fits.items() if rank == max(fits.values())]
+    return load_accelerator(best[0]) if len(best) == 1 else None
+
+
+class CheckedPass(NamedTuple):
+    """One pass of a layer."""
+
+    name: str
+    """``"forward"`` or ``"backward"``."""
+
+    predicted: float
+    """Time by the profile [s]."""
+
+    measured: OperatorTiming
+    """Time that was measured."""
+
+    @property
+    def error(self) -> float:
+        """Relative, with its sign."""
+        return self.predicted / self.measured.seconds - 1
+
+
+def passes_of(check: "LayerCheck") -> tuple[CheckedPass, CheckedPass]:
+    """Return both passes of a layer."""
+    return (
+        CheckedPass("forward", check.predicted_forward, check.measured_forward),
+        CheckedPass("backward", check.predicted_backward, check.measured_backward),
+    )
+
+
+def profile_json(profile: Profile, checks: Sequence["LayerCheck"]) -> dict[str, object]:
+    """Return the profile's file, and the check beside it, as JSON values."""
+    return {
+        "profile": profile.to_json(),
+        "check": [
+            {
+                "layer": check.name,
+                "precision": check.precision,
+                "num_operators": check.num_operators,
+                "num_operators_outside": check.num_outside,
+            }
+            | {
+                name: {
+                    "predicted_s": predicted,
+                    "measured_s": measured.seconds,
+                    "measured_spread_s": measured.spread,
+                    "error": predicted / measured.seconds - 1,
+                }
+                for name, predicted, measured in passes_of(check)
+            }
+            for check in checks
+        ],
+    }
+
 
 DISTURBED = 0.1
 """Median relative spread above which a profile is said to be disturbed. A choice: runs
@@ -51,8 +125,7 @@ does not hold here. A choice."""
 def profile_document(profile: "Profile", checks: Sequence["LayerCheck"]) -> Document:
     """Return what was measured on which device, and the check if there was one."""
     accelerator = catalogue_entry(profile.device)
-    table = _operators(profile, accelerator)
-    sections = [Section(name="operators", title=table.caption, blocks=(table,))]
+    sections = [table_section("operators", _operators(profile, accelerator))]
     if checks:
         sections.append(_check_section(checks))
     return Document(
@@ -171,8 +244,8 @@ def _check_section(checks: Sequence["LayerCheck"]) -> Section:
         f"{outside} of {plural(total, 'operator')} have a size outside the measured "
         "range: there the rate at its edge is kept."
     )
-    blocks = (DataTable.of(title, lines, columns), Sentences(sentences=(text,)))
-    return Section(name="check", title=title, blocks=blocks)
+    blocks = (DataTable.of(title, lines, columns), Sentences((text,)))
+    return Section("check", title, blocks)
 
 
 def links_document(fit: LinkFit) -> Document:
@@ -186,7 +259,6 @@ def links_document(fit: LinkFit) -> Document:
     if sweep.num_skipped:
         skipped = plural(sweep.num_skipped, "point")
         sentences.append(f"{skipped} left out: {sweep.skipped_because}.")
-    points = _points(fit)
     scopes = {"Inside a node": fit.links.node, "Between nodes": fit.links.fabric}
     return Document(
         subject=fit.links.date,
@@ -198,12 +270,12 @@ def links_document(fit: LinkFit) -> Document:
             sentences=tuple(sentences),
         ),
         sections=(
-            Section(name="points", title=points.caption, blocks=(points,)),
+            table_section("points", _points(fit)),
             *(
                 Section(
-                    name=link.transport.scope,
-                    title=title,
-                    blocks=(Sentences(sentences=tuple(_link_sentences(fit, link))),),
+                    link.transport.scope,
+                    title,
+                    (Sentences(tuple(_link_sentences(fit, link))),),
                 )
                 for title, link in scopes.items()
                 if link is not None
@@ -237,7 +309,9 @@ def _points(fit: LinkFit) -> DataTable:
 
 def _unmeasured(fit: LinkFit, scope: "Scope") -> str:
     """Say that single messages were not measured, if so."""
-    kinds = {one.point.operation for one in fit.points if one.point.scope == scope}
+    kinds = {
+        fitted.point.operation for fitted in fit.points if fitted.point.scope == scope
+    }
     single = kinds.intersection({"all_to_all", "send_recv"})
     return "" if single else ", not measured: a usual value"
 
@@ -299,8 +373,8 @@ def calibration_document(calibration: RunCalibration) -> Document:
     """Return what rows say of each constant, and the errors before and after."""
     refused = Counter(row.code for row in calibration.refused)
     first = {row.code: row for row in reversed(calibration.refused)}
-    constants, errors = _constants(calibration), _errors(calibration)
-    blocks: tuple[Block, ...] = (errors, Sentences(sentences=(_advice(calibration),)))
+    errors = _errors(calibration)
+    blocks: tuple[Block, ...] = (errors, Sentences((_advice(calibration),)))
     return Document(
         subject=calibration.name,
         doing="calibrate",
@@ -314,8 +388,8 @@ def calibration_document(calibration: RunCalibration) -> Document:
             ),
         ),
         sections=(
-            Section(name="constants", title=constants.caption, blocks=(constants,)),
-            Section(name="errors", title=errors.caption, blocks=blocks),
+            table_section("constants", _constants(calibration)),
+            Section("errors", errors.caption, blocks),
         ),
     )
 
@@ -348,16 +422,12 @@ def _errors(calibration: RunCalibration) -> DataTable:
     columns: dict[str, Callable[[tuple[str, Errors]], str | Cell]] = {
         "Constants": lambda line: line[0],
         "Rows": lambda line: Cell(f"{line[1].rows:,}", line[1].rows),
-        "MAPE": lambda line: _share(line[1].mape, percent),
-        "Median": lambda line: _share(line[1].median_ape, percent),
-        "Worst": lambda line: _share(line[1].max_ape, percent),
-        "Bias": lambda line: _share(line[1].bias, signed_percent),
+        "MAPE": lambda line: cell(line[1].mape, percent),
+        "Median": lambda line: cell(line[1].median_ape, percent),
+        "Worst": lambda line: cell(line[1].max_ape, percent),
+        "Bias": lambda line: cell(line[1].bias, signed_percent),
     }
     return DataTable.of("Errors of the rows", lines, columns)
-
-
-def _share(value: float, write: Callable[[float], str]) -> str | Cell:
-    return cell(None if math.isnan(value) else value, write)
 
 
 def _advice(calibration: RunCalibration) -> str:

@@ -74,7 +74,9 @@ class LinkFit:
 
     def median_error(self, scope: Scope) -> float:
         """Return the median absolute error of the points of one kind of link."""
-        return median(abs(one.error) for one in self.points if one.point.scope == scope)
+        return median(
+            abs(fitted.error) for fitted in self.points if fitted.point.scope == scope
+        )
 
 
 def fit_links(sweep: LinkSweep, stated: Stated, *, name: str, date: str) -> LinkFit:
@@ -91,7 +93,7 @@ def fit_links(sweep: LinkSweep, stated: Stated, *, name: str, date: str) -> Link
         What the result says of its file and its time.
     """
     by_scope = {
-        scope: [one for one in sweep.points if one.scope == scope]
+        scope: [point for point in sweep.points if point.scope == scope]
         for scope in ("node", "fabric")
     }
     by_scope_fit: dict[str, UserLink] = {}
@@ -129,7 +131,7 @@ def _fit_node(
         tied["per_rank"] = base.per_rank
     if base.multicast_efficiency:
         names.append("multicast_efficiency")
-    cases = [_case(one, base, bandwidth) for one in points]
+    cases = [_case(point, base, bandwidth) for point in points]
     return _solved(points, cases, tuple(names), tied, (bandwidth, words))
 
 
@@ -151,11 +153,13 @@ def _fit_fabric(
             del tied["per_doubling"]
     cases = [
         replace(
-            _case(one, node, inside.bandwidth if inside else stated.node or bandwidth),
+            _case(
+                point, node, inside.bandwidth if inside else stated.node or bandwidth
+            ),
             across=base,
             across_bandwidth=bandwidth,
         )
-        for one in points
+        for point in points
     ]
     return _solved(points, cases, tuple(names), tied, (bandwidth, words))
 
@@ -169,14 +173,14 @@ def _base(stated: Stated, *, inside_node: bool) -> Transport:
 
 def _sizes(points: Sequence[LinkPoint]) -> int:
     """Return how many sizes of groups there are."""
-    return len({one.num_ranks for one in points})
+    return len({point.num_ranks for point in points})
 
 
 def _bandwidth(points: Sequence[LinkPoint], stated: float | None) -> tuple[float, str]:
     """Return what efficiencies are fractions of, and where that is from."""
     if stated is not None:
         return stated, "stated"
-    return max(one.bus_bandwidth for one in points), "the highest that was measured"
+    return max(point.bus_bandwidth for point in points), "the highest that was measured"
 
 
 def _case(point: LinkPoint, inside: Transport, bandwidth: float) -> CollectiveCase:
@@ -216,7 +220,7 @@ def _solved(
         FittedPoint(point=point, predicted=time)
         for point, time in zip(points, times, strict=True)
     ]
-    middle = median(abs(one.error) for one in fitted)
+    middle = median(abs(point.error) for point in fitted)
     source = f"fit to {len(points)} measured points: half of them within {middle:.0%}"
     link = UserLink(
         transport=replace(
@@ -225,8 +229,8 @@ def _solved(
             accelerators=(),
             source=source,
         ),
-        num_ranks=max(one.num_ranks for one in points),
-        num_nodes=max(one.num_nodes for one in points),
+        num_ranks=max(point.num_ranks for point in points),
+        num_nodes=max(point.num_nodes for point in points),
         bandwidth=bandwidth[0],
         bandwidth_is=bandwidth[1],
     )
@@ -260,16 +264,16 @@ def links_json(fit: LinkFit) -> dict[str, Any]:
         "points": [
             {
                 name: value
-                for name, value in asdict(one.point).items()
+                for name, value in asdict(point.point).items()
                 if name != "timing"
             }
             | {
-                "time_s": one.point.timing.seconds,
-                "spread_s": one.point.timing.spread,
-                "trains": one.point.timing.samples,
-                "bus_bandwidth_bytes_per_s": one.point.bus_bandwidth,
-                "fitted_s": one.predicted,
+                "time_s": point.point.timing.seconds,
+                "spread_s": point.point.timing.spread,
+                "trains": point.point.timing.samples,
+                "bus_bandwidth_bytes_per_s": point.point.bus_bandwidth,
+                "fitted_s": point.predicted,
             }
-            for one in fit.points
+            for point in fit.points
         ],
     }

@@ -170,8 +170,8 @@ def read_nccl_tests(paths: Sequence[Path], options: LogOptions) -> LinkSweep:
         backend=next((log.library for log in logs if log.library), "nccl, nccl-tests"),
         device=devices.most_common(1)[0][0] if devices else "devices without a name",
         torch_version="",
-        num_ranks=max(one.num_ranks for one in points),
-        num_nodes=max(one.num_nodes for one in points),
+        num_ranks=max(point.num_ranks for point in points),
+        num_nodes=max(point.num_nodes for point in points),
         points=points,
         num_skipped=sum(log.num_skipped for log in logs),
         skipped_because="no bytes, wrong results, or a collective that plans have not",
@@ -334,7 +334,7 @@ class _TestsLog:
     def _group(self) -> tuple[int, int]:
         """Return how many ranks communicate, and on how many nodes."""
         ranks, nodes = self.options.num_ranks, self.options.num_nodes
-        members = [one for one in self._run.members.values() if one.group == 0]
+        members = [member for member in self._run.members.values() if member.group == 0]
         if members:
             if ranks not in {None, len(members)}:
                 raise InputError(
@@ -343,7 +343,7 @@ class _TestsLog:
                     expected=f"{ranks}, as the option says",
                 )
             ranks = len(members)
-            nodes = nodes or len({one.host for one in members})
+            nodes = nodes or len({member.host for member in members})
         elif ranks is None and self._run.threads > 1:
             ranks = self._run.threads * (nodes or 1)
         if ranks is None:

@@ -5,7 +5,7 @@ Whoever reads a report sees which framework's habits and whose measurements are 
 
 from dataclasses import asdict
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from estimators.constants import load_constants
 from estimators.user_files import constants_with
@@ -14,7 +14,7 @@ from planner.step.plan import to_ranges
 from topologies.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from estimators.software import Software
     from estimators.training import TrainingSpec
@@ -32,7 +32,7 @@ _OVERLAPS = {
 """Setting -> what it hides behind compute."""
 
 
-def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
+def assumptions_json(assumed: "Assumptions") -> dict[str, object]:
     """Return what was assumed, for programs."""
     software, training, profile = assumed.software, assumed.training, assumed.profile
     return {
@@ -62,28 +62,36 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
     }
 
 
-def groups_json(groups: "Sequence[DeviceGroup]") -> dict[str, Any]:
+def groups_json(groups: "Sequence[DeviceGroup]") -> dict[str, object]:
     """Return the groups of devices; nothing where all are the same."""
     if not groups:
         return {}
-    ends = accumulate(group.num_devices for group in groups)
     return {
         "groups": [
             {
                 "accelerator": group.accelerator.name,
                 "num_devices": group.num_devices,
-                "devices": to_ranges(range(end - group.num_devices, end)),
+                "devices": devices,
                 "memory_bytes": group.accelerator.memory_bytes,
                 **_device_json(group.accelerator),
             }
-            for group, end in zip(groups, ends, strict=True)
+            for group, devices in _with_ranges(groups)
         ]
     }
 
 
-def _device_json(device: "Accelerator") -> dict[str, Any]:
+def _with_ranges(
+    groups: "Sequence[DeviceGroup]",
+) -> "Iterator[tuple[DeviceGroup, list[str]]]":
+    """Yield groups with the numbers of their devices."""
+    ends = accumulate(group.num_devices for group in groups)
+    for group, end in zip(groups, ends, strict=True):
+        yield group, to_ranges(range(end - group.num_devices, end))
+
+
+def _device_json(device: "Accelerator") -> dict[str, object]:
     """Return what a device borrows from another; nothing where it is its own."""
-    described: dict[str, Any] = {}
+    described: dict[str, object] = {}
     if device.measured_as:
         described["reached_as_on"] = device.measured_as
     if device.like:
@@ -92,10 +100,10 @@ def _device_json(device: "Accelerator") -> dict[str, Any]:
     return described
 
 
-def _user_json(assumed: "Assumptions") -> dict[str, Any]:
+def _user_json(assumed: "Assumptions") -> dict[str, object]:
     """Return the user's own constants and links; nothing where there are none."""
     constants, links = assumed.constants, assumed.links
-    described: dict[str, Any] = {}
+    described: dict[str, object] = {}
     if assumed.network:
         described["network"] = list(assumed.network)
     if constants is not None:
@@ -126,11 +134,10 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
 
 def _group_rows(assumed: "Assumptions") -> dict[str, str]:
     """Say which devices are of which accelerator; nothing where all are the same."""
-    groups = groups_json(assumed.groups).get("groups", ())
     listed = [
-        f"{one['accelerator']} ({format_size(one['memory_bytes'])}): "
-        f"{', '.join(one['devices'])}"
-        for one in groups
+        f"{group.accelerator.name} ({format_size(group.accelerator.memory_bytes)}): "
+        f"{', '.join(devices)}"
+        for group, devices in _with_ranges(assumed.groups)
     ]
     return {"devices": "; ".join(listed)} if listed else {}
 
@@ -259,8 +266,8 @@ def _operator_times(assumed: "Assumptions") -> str:
     profile = assumed.profile
     if profile is None:
         device = assumed.accelerator
-        own = (group.accelerator.name for group in assumed.groups)
-        names = list(dict.fromkeys(own)) or [device.name]
+        used = (group.accelerator.name for group in assumed.groups)
+        names = list(dict.fromkeys(used)) or [device.name]
         words = [f"from the rates of {' and '.join(names)}"]
         if device.like:
             words.append(_likeness(device))

@@ -1,8 +1,15 @@
-"""One scenario: plan it, explain a configuration, run it, or replay a given plan."""
+"""One scenario: plan it, explain a configuration, run it, or replay a given plan.
+
+The folder of results of a run has everything about it, complete or not there at all:
+``scenario.toml`` (a copy of the input), ``plan.json``, ``result.json``,
+``summary.csv``, ``report.txt``, ``trace.json``, ``figures/*.png``, ``page.html`` where
+it was asked for, and ``manifest.json`` with the hash of each. No file holds a time
+stamp: the same scenario gives the same folder.
+"""
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,6 +26,8 @@ from nestsim.commands.calls import (
 )
 from nestsim.commands.report import DocumentReport, Parts, ScenarioReport
 from nestsim.commands.task import Printable, Reply, Task
+from nestsim.document.dumps import dump_json
+from nestsim.document.folder import PAGE, REPORT, Writer, writer_of
 from nestsim.document.parts import Document
 from nestsim.document.wording import plan_label
 from nestsim.evaluate.cost import RunCost
@@ -39,7 +48,7 @@ from nestsim.features.run.explain import (
     explain_json,
     explanation_sentences,
 )
-from nestsim.features.run.files import FILES, run_writers
+from nestsim.features.run.figures import hottest_link_use
 from nestsim.features.run.nest import scores_json, solution_document, solution_json
 from nestsim.features.run.record import (
     assertions_json,
@@ -49,14 +58,70 @@ from nestsim.features.run.record import (
     reported_candidate,
     result_facts,
     result_json,
+    summary_csv,
     summary_rows,
 )
+from nestsim.features.run.timeline_picture import draw_timeline
+from nestsim.features.topology.picture import draw_topology
 from nestsim.scenario.load import Scenario, load_scenario
+from nestsim.simulator.trace import write_chrome_trace
 from planner.explain.request import Request
 from planner.rivals.nest_artifact import read_instance, score_baselines, solve
 from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.errors import InputError, naming
+
+PICTURES = {
+    "figures/memory": ("memory", "memory-parts"),
+    "figures/links": ("links", "levels"),
+    "figures/gap": ("planned", "gap", "plans"),
+}
+"""Picture -> figures of the document that it shows."""
+
+FILES = (
+    *("scenario.toml", "plan.json", "result.json", "summary.csv", REPORT),
+    *("trace.json", "figures/timeline.png", "figures/topology.png"),
+    *(f"{name}.png" for name in PICTURES),
+    PAGE,
+)
+"""Files of the folder, but the manifest; without a plan, figures or the page there are
+fewer."""
+
+
+def run_writers(result: ReplayedResult, scenario_bytes: bytes) -> dict[str, Writer]:
+    """Return what writes each file that no document makes, by its name in the folder.
+
+    Parameters
+    ----------
+    result
+        What was found.
+    scenario_bytes
+        The scenario's file.
+    """
+    best, network = reported_candidate(result), result.network
+    writers: dict[str, Writer] = {
+        "scenario.toml": writer_of(scenario_bytes),
+        "result.json": _text(lambda: dump_json(result_json(result))),
+        "summary.csv": _text(lambda: summary_csv(result)),
+    }
+    if best is not None:
+        writers |= {
+            "plan.json": _text(lambda: dump_json(best.priced.plan.to_json())),
+            "trace.json": lambda path: write_chrome_trace(
+                best.replay,
+                path,
+                max_events=result.max_trace_events,
+                link_use=hottest_link_use(best.replay, network),
+            ),
+            "figures/timeline.png": lambda path: draw_timeline(best, path),
+        }
+    writers["figures/topology.png"] = lambda path: draw_topology(network, path)
+    return writers
+
+
+def _text(content: Callable[[], str]) -> Writer:
+    """Return what writes a text that is made when it is written."""
+    return lambda path: path.write_text(content(), encoding="utf-8", newline="")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -92,7 +157,7 @@ class JobReport(ScenarioReport):
         """Whether a plan is confirmed and all assertions hold."""
         return _is_success(self.confirmed, self.assertions)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return verdict, plan, time and memory of what is reported."""
         best, data = self.best, self.to_dict()
         facts = {"scenario": self.scenario.name, "verdict": data["verdict"]}
@@ -110,7 +175,7 @@ class JobReport(ScenarioReport):
             **cost_cells(self.cost),
         }
 
-    def printed_dict(self) -> dict[str, Any]:
+    def printed_dict(self) -> dict[str, object]:
         """Return everything with what became of the assertions."""
         return {**self.to_dict(), **assertions_json(self.assertions)}
 
@@ -121,7 +186,9 @@ class JobReport(ScenarioReport):
             record=result_json(result),
             rows=summary_rows(result),
             document=lambda: self._document,
-            files=run_writers(result, text, self._document),
+            files=run_writers(result, text),
+            pictures=PICTURES,
+            has_report=True,
             page=self._page,
             manifest={**result_facts(result, text), **self.scenario.module_facts()},
         )
@@ -137,7 +204,7 @@ class JobReport(ScenarioReport):
         if best is None:
             return page
         # All formats of launches: a tenth of a second that other commands do not wait.
-        from nestsim.features.run.launch import launch_snippets
+        from nestsim.launch.command import launch_snippets
 
         snippets = launch_snippets(self.scenario, best.priced.plan)
         return page.with_section(launch_section(snippets))
@@ -168,9 +235,9 @@ class PlanReport(DocumentReport):
         """Whether there is a plan and all assertions hold."""
         return _is_success(bool(self.plans), self.assertions)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the best plan and its planned time."""
-        facts: dict[str, Any] = {"scenario": self.scenario.name}
+        facts: dict[str, object] = {"scenario": self.scenario.name}
         if not self.result.candidates:
             return {**facts, "reason": self.result.shortfall}
         best = self.result.candidates[0]
@@ -200,7 +267,7 @@ class ExplainReport(DocumentReport):
     result: ExplainResult
     """Everything that was found."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the verdict and its reasons."""
         explanation = self.result.explanation
         return {

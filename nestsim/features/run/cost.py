@@ -4,7 +4,7 @@ Everything follows from the replayed throughput. What is assumed and what is lef
 is said in sentences, which stand in the text and in the JSON.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nestsim.document.parts import DataTable, cell
 from nestsim.document.wording import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nestsim.scenario.hardware.cost import CostSpec
 
 
-def cost_json(run: "RunCost") -> dict[str, Any]:
+def cost_json(run: "RunCost") -> dict[str, object]:
     """Return what a replayed plan costs, for programs; null for what nobody priced."""
     cluster = run.cluster
     return {
@@ -75,12 +75,12 @@ def cost_json(run: "RunCost") -> dict[str, Any]:
     }
 
 
-def cost_cells(run: "RunCost | None") -> dict[str, Any]:
+def cost_cells(run: "RunCost | None") -> dict[str, object]:
     """Return the cells of a row on a replayed plan; none without prices and powers."""
     if run is None:
         return {}
     cluster = run.cluster
-    cells = {
+    cells: dict[str, object] = {
         "currency": cluster.currency or None,
         "cost_per_s": cluster.rate,
         "power_w": cluster.power,

@@ -168,14 +168,14 @@ def boxes_alike(blocks: Sequence[Workers], boxes: Boxes) -> list[AlikeBoxes]:
         parts.setdefault(part.first // boxes.size, []).append(part)
     if len(parts) <= _MOST_BOXES:
         return [AlikeBoxes(box, tuple(rows), 1) for box, rows in parts.items()]
-    found: dict[tuple[tuple[int, int, int], ...], AlikeBoxes] = {}
+    alike: dict[tuple[tuple[int, int, int], ...], AlikeBoxes] = {}
     for box, rows in parts.items():
         kind = tuple(
             (part.stage, part.first % boxes.size, part.num_devices) for part in rows
         )
-        first = found.setdefault(kind, AlikeBoxes(box, tuple(rows), 0))
-        found[kind] = first._replace(num_alike=first.num_alike + 1)
-    return list(found.values())
+        first = alike.setdefault(kind, AlikeBoxes(box, tuple(rows), 0))
+        alike[kind] = first._replace(num_alike=first.num_alike + 1)
+    return list(alike.values())
 
 
 def boxes_of(network: Network) -> Boxes:

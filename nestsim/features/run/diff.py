@@ -8,7 +8,7 @@ left out, as they are not about the plan that is reported; so are sentences.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -243,7 +243,7 @@ _HEADLINES = (
 """Numbers of the plan as a whole, which come first."""
 
 
-def diff_json(diff: Diff) -> dict[str, Any]:
+def diff_json(diff: Diff) -> dict[str, object]:
     """Return everything that differs, for programs."""
     return {
         "equal": diff.is_empty,
@@ -284,18 +284,18 @@ def diff_document(diff: Diff, names: tuple[str, str]) -> Document:
 def _sections(diff: Diff, names: tuple[str, str]) -> Iterator[Section]:
     if diff.settings:
         table = _table("Settings", diff.settings, _SETTING_COLUMNS, ())
-        yield Section(name="settings", title="Settings", blocks=(table,))
+        yield Section("settings", "Settings", (table,))
     if diff.numbers:
         ordered = sorted(diff.numbers, key=_place)
         columns = {"number": _SETTING_COLUMNS["setting"], **_NUMBER_COLUMNS}
         table = _table("Numbers", ordered, columns, tuple(_NUMBER_COLUMNS))
-        yield Section(name="numbers", title="Numbers", blocks=(table,))
+        yield Section("numbers", "Numbers", (table,))
     only = zip(names, (diff.only_before, diff.only_after), strict=True)
     for place, (name, paths) in enumerate(only):
         if paths:
-            lines = Sentences(sentences=(*paths[:MOST_SHOWN], *_rest(len(paths))))
+            lines = Sentences((*paths[:MOST_SHOWN], *_rest(len(paths))))
             title = f"Only in {name}"
-            yield Section(name=f"only-{place}", title=title, blocks=(lines,))
+            yield Section(f"only-{place}", title, (lines,))
 
 
 def _table(
@@ -304,9 +304,7 @@ def _table(
     columns: Mapping[str, Callable[[Any], str]],
     numbers: tuple[str, ...],
 ) -> DataTable:
-    table = DataTable.of(title, changes[:MOST_SHOWN], columns, numbers=numbers)
-    more = tuple((line, *[""] * (len(columns) - 1)) for line in _rest(len(changes)))
-    return replace(table, rows=(*table.rows, *more))
+    return DataTable.of(title, changes, columns, numbers=numbers, first=MOST_SHOWN)
 
 
 def _rest(count: int) -> list[str]:

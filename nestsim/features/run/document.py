@@ -103,7 +103,7 @@ ROUNDING = 1e-9
 def run_document(
     result: "ReplayedResult",
     checked: Sequence[Checked] = (),
-    rows: Sequence[Mapping[str, Any]] = (),
+    rows: Sequence[Mapping[str, object]] = (),
 ) -> Document:
     """Return what ``nestsim run`` and ``nestsim simulate`` say.
 
@@ -158,9 +158,7 @@ def plan_document(result: "PlanResult", checked: Sequence[Checked] = ()) -> Docu
 
 def launch_section(snippets: Sequence[Snippet]) -> Section:
     """Return configurations that launch a plan, for the page."""
-    return Section(
-        name="launch", title="Launch it", blocks=tuple(snippets), in_text=False
-    )
+    return Section("launch", "Launch it", tuple(snippets), in_text=False)
 
 
 def _sentences(*sentences: str) -> tuple[str, ...]:
@@ -197,34 +195,31 @@ def _headline(result: "ReplayedResult", best: "Candidate") -> Headline:
         ),
         key_figures=(
             KeyFigure(
-                name="Throughput",
-                value=tokens,
-                note=f"planned {number(planned.tokens_per_second)}; on {devices}",
+                "Throughput",
+                tokens,
+                f"planned {number(planned.tokens_per_second)}; on {devices}",
             ),
             KeyFigure(
-                name="Time per iteration",
-                value=time,
-                note=f"planned {format_duration(planned.iteration_time)}",
+                "Time per iteration",
+                time,
+                f"planned {format_duration(planned.iteration_time)}",
             ),
             KeyFigure(
-                name="MFU",
-                value=percent(simulated.mfu),
-                note=mfu_words(simulated)
-                .removeprefix(percent(simulated.mfu))
-                .strip(" ()"),
+                "MFU",
+                percent(simulated.mfu),
+                mfu_words(simulated).removeprefix(percent(simulated.mfu)).strip(" ()"),
             ),
             KeyFigure(
-                name="Peak memory",
-                value=size_of_limit(simulated.peak_memory, result.device_memory),
-                note=f"{size_of_limit(simulated.peak_memory, result.usable_memory)} "
-                "usable",
+                "Peak memory",
+                size_of_limit(simulated.peak_memory, result.device_memory),
+                f"{size_of_limit(simulated.peak_memory, result.usable_memory)} usable",
             ),
         ),
     )
 
 
 def _replayed(
-    result: "ReplayedResult", best: "Candidate", rows: Sequence[Mapping[str, Any]]
+    result: "ReplayedResult", best: "Candidate", rows: Sequence[Mapping[str, object]]
 ) -> Iterator[Section]:
     """Yield what there is to say of a plan that was replayed."""
     network, plan, replay = result.network, best.priced.plan, best.replay
@@ -236,23 +231,19 @@ def _replayed(
         preset = result.assumptions.preset
         who = "any framework" if preset == IDEAL_PRESET.name else preset
         title = f"What keeps {who} from launching it"
-        yield Section(name="rules", title=title, blocks=(FactList(rows=broken),))
-    facts = FactList(rows=plan_facts(best.priced, network, best.rank))
-    yield Section(name="plan", title="Plan", blocks=(facts,))
+        yield Section("rules", title, (FactList(broken),))
+    facts = FactList(plan_facts(best.priced, network, best.rank))
+    yield Section("plan", "Plan", (facts,))
     sentence = gap_sentence(best.verdict.gap, best.planned.iteration_time)
     yield Section(
-        name="throughput",
-        title="Planned beside simulated",
-        blocks=(
+        "throughput",
+        "Planned beside simulated",
+        (
             throughput_table(best, result.device_memory),
-            *([Sentences(sentences=(sentence,))] if sentence else []),
+            *([Sentences((sentence,))] if sentence else []),
         ),
     )
-    yield Section(
-        name="time",
-        title="Where the time goes",
-        blocks=(FactList(rows=time_facts(best)),),
-    )
+    yield Section("time", "Where the time goes", (FactList(time_facts(best)),))
     if result.kind == "run":
         known = rows or [
             {**row, "saving": _saving(candidate.priced.plan)}
@@ -262,26 +253,26 @@ def _replayed(
         ]
         others = "" if rows else others_sentence(result.candidates)
         yield Section(
-            name="candidates",
-            title="Replayed plans",
-            blocks=(
+            "candidates",
+            "Replayed plans",
+            (
                 plans_figure(known, best.rank),
-                *([Sentences(sentences=(others,))] if others else []),
+                *([Sentences((others,))] if others else []),
             ),
         )
     yield from _cost(result.cost_of(best.simulated))
     yield Section(
-        name="devices",
-        title="Stages and devices",
-        blocks=(devices_figure(best, network, stage_table(best, result.layer_names)),),
+        "devices",
+        "Stages and devices",
+        (devices_figure(best, network, stage_table(best, result.layer_names)),),
         detail=True,
     )
     memory = result.device_memory, result.usable_memory
     links = link_figures(replay, network)
     yield Section(
-        name="step",
-        title="One step",
-        blocks=(
+        "step",
+        "One step",
+        (
             step_window(replay),
             timeline_figure(best),
             memory_lines(best, *memory),
@@ -292,9 +283,9 @@ def _replayed(
     )
     causes = iteration_causes(replay, plan.schedule, plan.num_microbatches)
     yield Section(
-        name="causes",
-        title="Times by cause",
-        blocks=(
+        "causes",
+        "Times by cause",
+        (
             planned_figure(best),
             causes_table("Simulated time, by cause", causes, replay.iteration_time),
             gap_figure(best) or gap_table(best),
@@ -302,50 +293,41 @@ def _replayed(
         detail=True,
     )
     yield Section(
-        name="details",
-        title="Details of the replay",
+        "details",
+        "Details of the replay",
         folded=True,
         blocks=(
             *traffic_blocks(replay, network),
-            Sentences(sentences=(*replay.notes, engine_sentence(best))),
+            Sentences((*replay.notes, engine_sentence(best))),
         ),
         detail=True,
     )
     caption = f"The network: {network.kind}, from the inside out"
-    yield Section(
-        name="network",
-        title="Network",
-        blocks=(tiers_table(network, caption),),
-        detail=True,
-    )
+    yield Section("network", "Network", (tiers_table(network, caption),), detail=True)
 
 
 def _planned(result: "PlanResult", best: "PlannedCandidate") -> Iterator[Section]:
     """Yield what there is to say of plans that were not replayed."""
     priced = best.priced
-    yield Section(
-        name="plans", title="Plans, best first", blocks=(plans_table(result),)
-    )
+    yield Section("plans", "Plans, best first", (plans_table(result),))
     notes = left_out_level_notes(result.network, priced.plan)
     yield Section(
-        name="plan",
-        title="The best plan",
-        blocks=(
-            FactList(rows=plan_facts(priced, result.network, 1)),
-            *([Sentences(sentences=tuple(notes))] if notes else []),
+        "plan",
+        "The best plan",
+        (
+            FactList(plan_facts(priced, result.network, 1)),
+            *([Sentences(tuple(notes))] if notes else []),
         ),
     )
     yield Section(
-        name="causes",
-        title="Its time, by cause",
-        blocks=(
-            causes_table("Its time, by cause", priced.terms, priced.iteration_time),
-        ),
+        "causes",
+        "Its time, by cause",
+        (causes_table("Its time, by cause", priced.terms, priced.iteration_time),),
     )
     yield Section(
-        name="stages",
-        title="Its stages",
-        blocks=(planned_stage_table(priced, result.layer_names),),
+        "stages",
+        "Its stages",
+        (planned_stage_table(priced, result.layer_names),),
         detail=True,
     )
 
@@ -354,14 +336,14 @@ def _cost(run: "RunCost | None") -> Iterator[Section]:
     """Yield what a replayed plan costs; nothing without prices and powers."""
     if run is None:
         return
-    facts = FactList(rows=cost_rows(run))
-    yield Section(name="cost", title="Cost and power", blocks=(facts,))
+    facts = FactList(cost_rows(run))
+    yield Section("cost", "Cost and power", (facts,))
     yield Section(
-        name="cost-basis",
-        title="What cost and power rest on",
-        blocks=(
+        "cost-basis",
+        "What cost and power rest on",
+        (
             parts_table(run.cluster),
-            Sentences(sentences=cost_sentences(run.cluster)),
+            Sentences(cost_sentences(run.cluster)),
         ),
         detail=True,
     )
@@ -369,19 +351,19 @@ def _cost(run: "RunCost | None") -> Iterator[Section]:
 
 def _basis(result: "JobResult[Any]") -> Section:
     return Section(
-        name="assumptions",
-        title="What this rests on",
-        blocks=(FactList(rows=assumptions_rows(result.assumptions)),),
+        "assumptions",
+        "What this rests on",
+        (FactList(assumptions_rows(result.assumptions)),),
         detail=True,
     )
 
 
 def _search(result: "JobResult[Any]", best: "AnyCandidate | None") -> Section:
     return Section(
-        name="search",
-        title="Search",
+        "search",
+        "Search",
         folded=True,
-        blocks=(FactList(rows=search_facts(result, best)),),
+        blocks=(FactList(search_facts(result, best)),),
         detail=best is not None,
     )
 

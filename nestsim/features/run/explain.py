@@ -86,7 +86,7 @@ def _sections(
         tables["Memory of the fullest stage"] = _memory_table
     for title, table in tables.items() if plans else ():
         block = table(result, plans, title)
-        yield Section(name=title.split()[0].lower(), title=title, blocks=(block,))
+        yield Section(title.split()[0].lower(), title, (block,))
 
 
 def explanation_sentences(result: "ExplainResult") -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def explain_json(result: "ExplainResult") -> dict[str, Any]:
 
 def _plan_json(
     explanation: "Explanation", priced: PricedPlan | None, index: int
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Return a plan with the memory of its fullest stage, of the given number."""
     if priced is None:
         return None

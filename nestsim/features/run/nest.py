@@ -6,7 +6,6 @@ files mix milliseconds of compute with seconds of communication.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from nestsim.document.parts import (
     DataTable,
@@ -23,7 +22,7 @@ from planner.rivals.nest_artifact.solver import WHY, NestSolution, ScoredBaselin
 from topologies.units import format_duration
 
 
-def solution_json(solution: NestSolution) -> dict[str, Any]:
+def solution_json(solution: NestSolution) -> dict[str, object]:
     """Return the answer for programs; stages from the first to the last."""
     plan = solution.plan
     ids = solution.instance.ids
@@ -42,7 +41,7 @@ def solution_json(solution: NestSolution) -> dict[str, Any]:
 
 def scores_json(
     solution: NestSolution, scored: Sequence[ScoredBaseline]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the answer with the stored baselines beside it, for programs."""
     optimum = _optimum(solution)
     return solution_json(solution) | {
@@ -104,16 +103,16 @@ def _sections(
         title = "Stored baselines: time per batch, and its ratio to the best plan's"
         blocks = (
             _scores_table(solution, scored),
-            Sentences(sentences=(WHY, *_missing(scored))),
+            Sentences((WHY, *_missing(scored))),
         )
-        yield Section(name="baselines", title=title, blocks=blocks)
+        yield Section("baselines", title, blocks)
     if scored is None and solution.plan is not None:
         facts = _plan_facts(solution, solution.plan)
-        yield Section(name="plan", title="Plan", blocks=(facts,))
+        yield Section("plan", "Plan", (facts,))
         yield Section(
-            name="stages",
-            title="Stages, first to last",
-            blocks=(_stages_table(solution.instance, solution.plan),),
+            "stages",
+            "Stages, first to last",
+            (_stages_table(solution.instance, solution.plan),),
         )
 
 
@@ -123,7 +122,7 @@ def _plan_facts(solution: NestSolution, plan: PricedSplit) -> FactList:
     used = plan.data * sum(stage.devices for stage in plan.stages)
     microbatches = -(-instance.num_microbatches // plan.data)
     return FactList(
-        rows={
+        {
             "time per batch": f"{_time(plan.time_per_batch)} in the file's unit",
             "tensor width": f"{plan.tensor} (of {widths})",
             "replicas": f"{plan.data} of {plural(microbatches, 'microbatch')}",
@@ -198,7 +197,7 @@ def _missing(scored: Sequence[ScoredBaseline]) -> list[str]:
     return lines
 
 
-def _score_json(score: PricedSplit, optimum: float) -> dict[str, Any]:
+def _score_json(score: PricedSplit, optimum: float) -> dict[str, object]:
     return {
         "time_per_batch": score.time_per_batch,
         "ratio": score.time_per_batch / optimum if optimum > 0 else math.nan,

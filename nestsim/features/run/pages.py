@@ -1,12 +1,21 @@
-"""Folders of results read again: what they hold, as a page to look at."""
+"""Folders of results read again: what they hold, as a page to look at.
+
+Of a run ``result.json`` has the verdict, the other plans and what the search proved;
+what the figures of a page show is in no file of the folder, in full at least. The
+replay is exact and takes a small part of a search's time, hence it is done again, and
+must find what it found the first time.
+"""
 
 import hashlib
+import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
 
 from nestsim.commands.calls import ProgressTarget, calling
 from nestsim.commands.task import FileOutput, Reply, Task, known
@@ -14,6 +23,10 @@ from nestsim.document.folder import MANIFEST, PAGE, replace_file, writer_of
 from nestsim.document.html import is_page, page_html
 from nestsim.document.parts import Document
 from nestsim.document.terminal import print_document
+from nestsim.document.wording import VERDICT_WORDS
+from nestsim.evaluate.job import nothing_found, simulate_job
+from nestsim.evaluate.results import Candidate, JobKind, ReplayedResult
+from nestsim.evaluate.verdict import Verdict
 from nestsim.features.run.diff import (
     compare_reports,
     diff_document,
@@ -21,17 +34,235 @@ from nestsim.features.run.diff import (
     read_report,
 )
 from nestsim.features.run.document import launch_section, run_document
-from nestsim.features.run.launch import launch_snippets
 from nestsim.features.run.record import reported_candidate
-from nestsim.features.run.stored import stored_run
+from nestsim.launch.command import launch_snippets
 from nestsim.registry import COMMANDS, Command
+from nestsim.scenario.load import Scenario, load_scenario
+from planner.plans.written import read_plan
+from planner.search.space import OBJECTIVES
+from planner.work import TIME_LIMIT, WORK_LIMIT, Progress, Spent
 from topologies.errors import InputError, naming
-from topologies.input_file import Value, decode, parse_json, read_file
+from topologies.input_file import Value, decode, parse_json, read_file, read_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from planner.work import Progress
+_EXPECTED_RUN = "a folder of results of nestsim run or nestsim simulate"
+
+_MANY = 10**15
+"""More than anything that is counted."""
+
+_PROPOSED = "proposed_iteration_time_s"
+"""Key of what the dynamic program's plans reach; not there where it was not asked."""
+
+_OF_SPENDING = ("work", "stopped_by", "time_limit_s", "reproducible")
+"""What ``search`` of ``result.json`` says beside counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """What a folder of results holds of a run."""
+
+    scenario: Scenario
+    """What was asked."""
+
+    result: ReplayedResult
+    """What was found; of its plans the reported one alone."""
+
+    rows: tuple[dict[str, object], ...]
+    """All replayed plans, as ``candidates`` of ``result.json``."""
+
+
+def stored_run(
+    folder: Path,
+    scenario: Path | None = None,
+    *,
+    progress: Progress | None = None,
+    trust_code: bool = False,
+) -> StoredRun:
+    """Return what a folder of results holds, its plan replayed anew.
+
+    Parameters
+    ----------
+    folder
+        As ``nestsim run`` writes it.
+    scenario
+        Where the scenario's file is, if it names files beside it; None for its copy
+        in the folder.
+    progress
+        Told about the replay.
+    trust_code
+        Whether code that the folder's own scenario names may be run; that of a
+        scenario that is given is the user's.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no run, the scenario is another one, or the replay differs
+        from what was found.
+    """
+    manifest = _read(folder / MANIFEST)
+    data = _read(folder / "result.json")
+    try:
+        trusted = trust_code or scenario is not None
+        loaded = _scenario(folder, scenario, manifest, trust_code=trusted)
+        is_run = "candidates" in data.table()
+        kind: JobKind = "run" if is_run else "simulate"
+        has_plan = data["plan"].raw is not None
+    except InputError as error:
+        raise error.at(str(folder), ": ") from None
+    if has_plan:
+        file = folder / "plan.json"
+        result = simulate_job(
+            loaded, plan=read_plan(file), source=str(file), progress=progress
+        )
+    else:
+        result = nothing_found(loaded, progress=progress)
+    try:
+        result = replace(result, kind=kind, scenario_name=_words(data["scenario"]))
+        if has_plan:
+            result = _judged(result, data)
+        if is_run:
+            result = _searched(result, data)
+        rows = data["candidates"].each(_row) if is_run else ()
+    except InputError as error:
+        raise error.at(str(folder / "result.json"), ": ") from None
+    return StoredRun(scenario=loaded, result=result, rows=rows)
+
+
+def _read(file: Path) -> Value:
+    try:
+        return Value(read_json(file, expected=_EXPECTED_RUN, most_bytes=_LONGEST))
+    except InputError as error:
+        raise error.at(str(file), ": ") from None
+
+
+def _scenario(
+    folder: Path, named: Path | None, manifest: Value, *, trust_code: bool
+) -> Scenario:
+    """Return the scenario, which must be the one of the manifest."""
+    file = named or folder / "scenario.toml"
+    known = manifest["scenario_sha256"].text()
+    content = read_file(file, expected="a scenario file in TOML", most_bytes=_LONGEST)
+    if named is None and hashlib.sha256(content).hexdigest() != known:
+        raise _another(file)
+    try:
+        loaded = load_scenario(file, trust_code=trust_code)
+    except InputError as error:
+        if named is None and not error.hint:
+            error.hint = (
+                "where the scenario names files beside it, say where it is: "
+                "--scenario FILE"
+            )
+        raise
+    if hashlib.sha256(loaded.text).hexdigest() != known:
+        raise _another(file)
+    return loaded
+
+
+def _another(file: Path) -> InputError:
+    return InputError(
+        "is not the scenario that was run",
+        where=str(file),
+        expected="the file as it was, whose hash the manifest has",
+        hint="nestsim run --html SCENARIO runs the scenario as it is now",
+    )
+
+
+def _judged(result: ReplayedResult, data: Value) -> ReplayedResult:
+    """Return a replayed plan with the verdict that it was given."""
+    candidate: Candidate = result.candidate
+    _check_time(candidate.planned.iteration_time, data["planned"])
+    _check_time(candidate.simulated.iteration_time, data["simulated"])
+    # A search has another tolerance than a plan that is given, but not another gap.
+    verdict = Verdict(
+        kind=data["verdict"].choice(tuple(VERDICT_WORDS)),
+        reason=_words(data["reason"]),
+        gap=candidate.verdict.gap,
+        memory=candidate.verdict.memory,
+    )
+    # A plan that was given has no rank, which is 0.
+    rank = data.get("planner_rank", 0).whole(least=0, most=_MANY)
+    best = replace(candidate, rank=rank, verdict=verdict)
+    chosen = 0 if data["confirmed"].flag() else None
+    return replace(result, candidates=(best,), chosen=chosen)
+
+
+def _check_time(now: float, stored: Value) -> None:
+    """Refuse results that are not those of this version and these files."""
+    then = stored["iteration_time_s"]
+    if then.number() != now:
+        raise InputError(
+            "is not what the replay finds now",
+            where=then.where,
+            got=then.raw,
+            expected=f"{now!r}, with the scenario's files and nestsim as they are",
+            hint="nestsim run --html SCENARIO makes the results anew",
+        )
+
+
+def _searched(result: ReplayedResult, data: Value) -> ReplayedResult:
+    """Return a result with what its search had to say of itself."""
+    search = data["search"]
+    stopped_by = search["stopped_by"]
+    limit = search["time_limit_s"]
+    is_found = data["plan"].raw is not None
+    return replace(
+        result,
+        objective=data["objective"].choice(OBJECTIVES),
+        lower_bound=_number_or(data["lower_bound_s"], math.nan),
+        search_statistics={
+            name: count.whole(least=0, most=_MANY)
+            for name, count in search.items()
+            if name not in {*_OF_SPENDING, _PROPOSED}
+        },
+        proposed_time=_number_or(search.get(_PROPOSED, None), math.nan),
+        spent=Spent(
+            work=search["work"].whole(least=0, most=_MANY),
+            stopped_by=(
+                ""
+                if stopped_by.raw is None
+                else stopped_by.choice((WORK_LIMIT, TIME_LIMIT))
+            ),
+            time_limit=None if limit.raw is None else limit.number(),
+        ),
+        shortfall="" if is_found else _words(data["reason"]),
+        covers_space=data["verdict"].raw != "not found",
+    )
+
+
+def _words(value: Value) -> str:
+    """Return a text of any length: names in it may be long."""
+    if not isinstance(value.raw, str):
+        raise value.error("has the wrong type", "a text in quotes")
+    return value.raw
+
+
+def _number_or(value: Value, otherwise: float) -> float:
+    return otherwise if value.raw is None else value.number(least=-math.inf)
+
+
+def _row(row: Value) -> dict[str, object]:
+    """Return one of the replayed plans."""
+    times = ("planned_iteration_time_s", "simulated_iteration_time_s")
+    sizes = {
+        name: size.whole(least=1, most=_MANY)
+        for name, size in row["parallel"].items()
+        if not isinstance(size.raw, bool | str)
+    }
+    return {
+        "planner_rank": row["planner_rank"].whole(least=0, most=_MANY),
+        "parallel": sizes,
+        "virtual_pipeline_model_parallel_size": row[
+            "virtual_pipeline_model_parallel_size"
+        ].whole(least=1, most=_MANY),
+        "micro_batch_size": row["micro_batch_size"].whole(least=1, most=_MANY),
+        "placement": row["placement"].text(),
+        **{name: row[name].number() for name in times},
+        "simulated_peak_memory_bytes": row["simulated_peak_memory_bytes"].number(),
+        "verdict": row["verdict"].text(),
+    }
+
 
 _EXPECTED = "a folder of results that nestsim wrote"
 
@@ -54,7 +285,7 @@ class ReportPage:
         """Always: there is a page."""
         return True
 
-    def printed_dict(self) -> dict[str, Any]:
+    def printed_dict(self) -> dict[str, object]:
         """Return the page, for programs."""
         return {"html": self.to_html()}
 
@@ -137,7 +368,7 @@ def report_task(
 ) -> Task:
     """Return the task of writing a page about a folder."""
 
-    def call(progress: "Progress | None") -> ReportPage:
+    def call(progress: Progress | None) -> ReportPage:
         return report_page(
             folder, scenario=scenario, trust_code=trust_code, progress=progress
         )
@@ -176,7 +407,7 @@ def stored_document(folder: Path) -> Document | None:
     return None
 
 
-def _checked(command: Command, folder: Path, hashes: Mapping[str, Any]) -> Document:
+def _checked(command: Command, folder: Path, hashes: Mapping[str, object]) -> Document:
     """Return what a file says, which must be the one that was written."""
     assert command.stored is not None
     file = folder / command.stored.record
@@ -192,11 +423,11 @@ def _checked(command: Command, folder: Path, hashes: Mapping[str, Any]) -> Docum
     try:
         document: Document = command.function(command.stored.document)(_parsed(content))
         return document
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, ValidationError) as error:
         raise InputError(
             "was written by another version of nestsim",
             where=str(file),
-            got=f"{type(error).__name__}: {error}",
+            got=f"{type(error).__name__}: {' '.join(str(error).split())}",
             expected="results of this version",
             hint="run the command again",
         ) from None

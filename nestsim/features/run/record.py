@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nestsim.document.dumps import csv_of, plain_values
+from nestsim.document.dumps import csv_of, plain_record
 from nestsim.evaluate.results import Checked
 from nestsim.evaluate.uncertainty import SHARE, need_json
 from nestsim.features.run.assumptions import assumptions_json
@@ -73,14 +73,14 @@ _OF_A_SEARCH = ("planner_rank", "objective", "candidates", "search")
 """Keys of ``result.json`` that a plan that was given does not have."""
 
 
-def result_json(result: "ReplayedResult") -> dict[str, Any]:
+def result_json(result: "ReplayedResult") -> dict[str, object]:
     """Return everything that was found about replayed plans, for programs.
 
     Of a plan that was given nothing was searched: four keys are missing, and the bound
     is null.
     """
     best = reported_candidate(result)
-    report: dict[str, Any] = {
+    report: dict[str, object] = {
         "scenario": result.scenario_name,
         "verdict": best.verdict.kind if best else result.no_plan,
         "reason": best.verdict.reason if best else result.shortfall,
@@ -107,18 +107,17 @@ def result_json(result: "ReplayedResult") -> dict[str, Any]:
     if result.kind == "simulate":
         for name in _OF_A_SEARCH:
             del report[name]
-    plain: dict[str, Any] = plain_values(report)
-    return plain
+    return plain_record(report)
 
 
-def candidate_rows(result: "ReplayedResult") -> list[dict[str, Any]]:
+def candidate_rows(result: "ReplayedResult") -> list[dict[str, object]]:
     """Return a row for each replayed plan, fastest first."""
     return [_replayed_row(candidate) for candidate in result.candidates]
 
 
 def priced_json(
     result: "JobResult[Any]", candidate: "Candidate"
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, object]]:
     """Return what a replayed plan costs; nothing where the scenario does not say."""
     run = result.cost_of(candidate.simulated)
     return {} if run is None else {"cost": cost_json(run)}
@@ -129,7 +128,7 @@ def broken_rules_json(candidate: "Candidate") -> list[dict[str, str]]:
     return [rule.to_json() for rule in candidate.broken_rules]
 
 
-def _search_json(result: "JobResult[Any]") -> dict[str, Any]:
+def _search_json(result: "JobResult[Any]") -> dict[str, object]:
     proposed = result.proposed_time
     return {
         **result.search_statistics,
@@ -138,7 +137,7 @@ def _search_json(result: "JobResult[Any]") -> dict[str, Any]:
     }
 
 
-def spent_json(spent: Spent) -> dict[str, Any]:
+def spent_json(spent: Spent) -> dict[str, object]:
     """Return what a search has spent, and whether a limit ended it."""
     return {
         "work": spent.work,
@@ -148,9 +147,9 @@ def spent_json(spent: Spent) -> dict[str, Any]:
     }
 
 
-def plan_json(result: "PlanResult") -> dict[str, Any]:
+def plan_json(result: "PlanResult") -> dict[str, object]:
     """Return the k best plans of `nestsim plan`, for programs."""
-    report: dict[str, Any] = {
+    report: dict[str, object] = {
         "scenario": result.scenario_name,
         "plans": [
             {
@@ -171,11 +170,10 @@ def plan_json(result: "PlanResult") -> dict[str, Any]:
         "assumptions": assumptions_json(result.assumptions),
         "search": _search_json(result),
     }
-    plain: dict[str, Any] = plain_values(report)
-    return plain
+    return plain_record(report)
 
 
-def _throughput(throughput: "Throughput") -> dict[str, Any]:
+def _throughput(throughput: "Throughput") -> dict[str, object]:
     return {
         "iteration_time_s": throughput.iteration_time,
         "tokens_per_s": throughput.tokens_per_second,
@@ -187,7 +185,7 @@ def _throughput(throughput: "Throughput") -> dict[str, Any]:
     }
 
 
-def planned_json(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
+def planned_json(candidate: "Candidate | PlannedCandidate") -> dict[str, object]:
     """Return what the planner believes about a plan."""
     priced = candidate.priced
     return {
@@ -198,7 +196,7 @@ def planned_json(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
     }
 
 
-def _stage_costs(priced: PricedPlan) -> list[dict[str, Any]]:
+def _stage_costs(priced: PricedPlan) -> list[dict[str, object]]:
     return [
         {
             "forward_s": cost.forward_time,
@@ -218,14 +216,14 @@ def _stage_costs(priced: PricedPlan) -> list[dict[str, Any]]:
     ]
 
 
-def _host_json(cost: StageCost) -> dict[str, Any]:
+def _host_json(cost: StageCost) -> dict[str, object]:
     """Return what a stage has on the host, and what that costs the step's end."""
     if not cost.host_memory:
         return {}
     return {"host_s": cost.host_time, "host_memory_bytes": dict(cost.host_memory)}
 
 
-def simulated_json(candidate: "Candidate", network: Network) -> dict[str, Any]:
+def simulated_json(candidate: "Candidate", network: Network) -> dict[str, object]:
     """Return what the replay found about a plan."""
     replay = candidate.replay
     rows = stage_breakdowns(replay)
@@ -256,20 +254,20 @@ def simulated_json(candidate: "Candidate", network: Network) -> dict[str, Any]:
     }
 
 
-def gap_json(candidate: "Candidate") -> dict[str, Any]:
+def gap_json(candidate: "Candidate") -> dict[str, object]:
     """Return simulated minus planned time, by cause."""
     gap = candidate.verdict.gap
     return {"total_s": gap.total, "terms": dict(gap.terms)}
 
 
-def memory_json(candidate: "Candidate") -> dict[str, Any] | None:
+def memory_json(candidate: "Candidate") -> dict[str, object] | None:
     """Return what the fullest stage needs, and how far off that may be."""
     return need_json(candidate.verdict.memory)
 
 
 def band_json(
     result: "JobResult[Any]", candidate: "Candidate"
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Return the 80 % band of what was simulated; None with ideal software."""
     if result.band is None:
         return None
@@ -286,7 +284,7 @@ def band_json(
     }
 
 
-def _replayed_row(candidate: "Candidate") -> dict[str, Any]:
+def _replayed_row(candidate: "Candidate") -> dict[str, object]:
     plan = candidate.priced.plan
     return {
         "planner_rank": candidate.rank,
@@ -306,7 +304,7 @@ def _replayed_row(candidate: "Candidate") -> dict[str, Any]:
     }
 
 
-def assertions_json(checked: Sequence[Checked]) -> dict[str, Any]:
+def assertions_json(checked: Sequence[Checked]) -> dict[str, object]:
     """Return what a report says of assertions; nothing if there is none."""
     if not checked:
         return {}
@@ -328,7 +326,7 @@ _ASSUMED = ("operator_times", "user_constants", "user_links")
 """What the manifest says of `nestsim.features.run.assumptions`, where it is there."""
 
 
-def result_facts(result: "ReplayedResult", scenario_bytes: bytes) -> dict[str, Any]:
+def result_facts(result: "ReplayedResult", scenario_bytes: bytes) -> dict[str, object]:
     """Return what the manifest says beside the hash of each file."""
     known = assumptions_json(result.assumptions)
     return {
@@ -339,7 +337,7 @@ def result_facts(result: "ReplayedResult", scenario_bytes: bytes) -> dict[str, A
     }
 
 
-def summary_rows(result: "ReplayedResult") -> list[dict[str, Any]]:
+def summary_rows(result: "ReplayedResult") -> list[dict[str, object]]:
     """Return one row for each replayed plan, fastest first, in SI units."""
     return [
         {
@@ -360,7 +358,7 @@ def summary_rows(result: "ReplayedResult") -> list[dict[str, Any]]:
     ]
 
 
-def plan_rows(candidates: Sequence["PlannedCandidate"]) -> list[dict[str, Any]]:
+def plan_rows(candidates: Sequence["PlannedCandidate"]) -> list[dict[str, object]]:
     """Return one row for each plan that was not replayed, best first, in SI units."""
     return [
         {
@@ -376,7 +374,7 @@ def plan_rows(candidates: Sequence["PlannedCandidate"]) -> list[dict[str, Any]]:
     ]
 
 
-def _plan_cells(plan: "Plan") -> dict[str, Any]:
+def _plan_cells(plan: "Plan") -> dict[str, object]:
     """Return a plan's settings, in the order of the summary."""
     data = plan.settings_json()
     return {

@@ -173,7 +173,7 @@ def traffic_blocks(replay: "Replay", network: Network) -> list[Block]:
     """Return what links carried."""
     uses = level_uses(replay, network)
     if not uses:
-        return [Sentences(sentences=("No link carried anything.",))]
+        return [Sentences(("No link carried anything.",))]
     level_columns: dict[str, Callable[[LevelUse], Cell | str]] = {
         "Level": lambda use: use.name,
         "Links used": lambda use: f"{number(use.num_used)} of {number(use.num_links)}",
@@ -230,7 +230,7 @@ def assertion_sections(checked: Sequence[Checked]) -> tuple[Section, ...]:
             "Outcome": lambda item: _WORDS[item.holds],
         },
     )
-    return (Section(name="assertions", title="Assertions", blocks=(table,)),)
+    return (Section("assertions", "Assertions", (table,)),)
 
 
 def _value_found(checked: Checked) -> str:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from nestsim.commands.calls import (
     ProgressTarget,
@@ -19,7 +18,7 @@ from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
 from nestsim.features.stress.record import matrix_rows, stress_json, stress_rows
 from nestsim.features.stress.results import StressResult
-from nestsim.features.sweep.executors.chosen import chosen_executor  # noqa: F401 - its description names it
+from nestsim.features.sweep.command import chosen_executor  # noqa: F401 - its description names it
 from nestsim.features.sweep.executors.protocol import Executor
 from topologies.errors import InputError
 
@@ -36,10 +35,10 @@ class StressReport(ScenarioReport):
         """Whether some planner found a plan."""
         return bool(self.result.plans)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return how many conditions and plans there are, and the worst regret."""
         result, robust = self.result, self.result.robust()
-        facts: dict[str, Any] = {
+        facts: dict[str, object] = {
             "scenario": result.scenario_name,
             "planners": result.planners,
             "num_conditions": len(result.conditions),

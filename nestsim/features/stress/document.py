@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from nestsim.document.dumps import read_record
 from nestsim.document.figures import (
     BarGroups,
     BarsOfGroup,
@@ -28,11 +29,13 @@ from nestsim.document.parts import (
     KeyFigure,
     Section,
     cell,
+    field_cell,
     filled,
     keyed,
     paragraphs,
 )
 from nestsim.document.wording import hourly, number, percent, plural, signed_percent
+from nestsim.features.stress.stored import StressRecord
 
 Row = Mapping[str, Any]
 """One planner under one condition."""
@@ -53,7 +56,7 @@ _WORDS = {_REMADE: "re-made", _KEPT: "kept"}
 """Whose plan -> what it is called."""
 
 
-def stress_document(data: Mapping[str, Any]) -> Document:
+def stress_document(data: Mapping[str, object]) -> Document:
     """Return what a stress test says.
 
     Parameters
@@ -61,15 +64,16 @@ def stress_document(data: Mapping[str, Any]) -> Document:
     data
         As ``stress.json`` has it.
     """
+    record = read_record(StressRecord, data)
     return Document(
-        subject=data["scenario"],
+        subject=record.scenario,
         doing="stress",
-        headline=_headline(data),
-        sections=filled(_sections(data)),
+        headline=_headline(record),
+        sections=filled(_sections(record)),
     )
 
 
-def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
+def _sections(data: StressRecord) -> Iterator[Section]:
     """Yield the sections; figures that the text has not are those of its tables."""
     for name, title, blocks, in_text in (
         ("conditions", "Conditions", _conditions(data), True),
@@ -79,68 +83,67 @@ def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
         ("cost", "What clusters cost", _savings(data), True),
         ("links", "The busiest links", _links(data), False),
         ("plans", "Plans", _plans(data), True),
-        ("problems", "Without results", paragraphs(data["problems"]), True),
+        ("problems", "Without results", paragraphs(data.problems), True),
     ):
-        yield Section(name=name, title=title, blocks=blocks, in_text=in_text)
+        yield Section(name, title, blocks, in_text=in_text)
 
 
-def _headline(data: Mapping[str, Any]) -> Headline:
+def _headline(data: StressRecord) -> Headline:
     """Return what keeping the plan costs, how far it can go, and what is robust."""
-    inverse, robust = data["inverse"], data["robust"]
-    answers = inverse["answers"] if inverse else ()
+    inverse, robust = data.inverse, data.robust
+    answers = inverse.answers if inverse else ()
+    choices = (robust.least_worst, robust.least_mean) if robust else ()
     return Headline(
-        verdict=data["headline"],
-        tone="plain" if data["plans"] else "bad",
+        verdict=data.headline,
+        tone="plain" if data.plans else "bad",
         sentences=(
-            *(one["in_words"] for one in answers),
+            *(answer.in_words for answer in answers),
             *((_weighed(data),) if robust else ()),
-            *(f"{one['in_words']}." for one in (robust or {}).values()),
+            *(f"{choice.in_words}." for choice in choices),
         ),
         key_figures=_key_figures(data),
     )
 
 
-def _key_figures(data: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
-    rows, robust = _rows_of(data, data["planners"][0]), data["robust"]
+def _key_figures(data: StressRecord) -> tuple[KeyFigure, ...]:
+    rows, robust = _rows_of(data, data.planners[0]), data.robust
     built = rows[0]["kept_simulated_tokens_per_s"]
     kept = [row for row in rows if row["kept_simulated_tokens_per_s"] is not None]
     if built is None or not kept or robust is None:
         return ()
     worst = min(kept, key=lambda row: float(row["kept_simulated_tokens_per_s"]))
-    least = robust["least_worst"]
+    least = robust.least_worst
     return (
+        KeyFigure("As built", f"{number(built)} tokens/s", "in the replay"),
         KeyFigure(
-            name="As built", value=f"{number(built)} tokens/s", note="in the replay"
+            "At worst, plan kept",
+            f"{number(worst['kept_simulated_tokens_per_s'])} tokens/s",
+            worst["condition"],
         ),
         KeyFigure(
-            name="At worst, plan kept",
-            value=f"{number(worst['kept_simulated_tokens_per_s'])} tokens/s",
-            note=worst["condition"],
-        ),
-        KeyFigure(
-            name="Least worst regret",
-            value=percent(least["worst_regret"]),
-            note=data["plans"][least["plan"]]["name"],
+            "Least worst regret",
+            percent(least.worst_regret),
+            data.plans[least.plan].name,
         ),
     )
 
 
-def _rows_of(data: Mapping[str, Any], planner: str) -> list[Row]:
-    return [row for row in data["rows"] if row["planner"] == planner]
+def _rows_of(data: StressRecord, planner: str) -> list[Row]:
+    return [row for row in data.rows if row["planner"] == planner]
 
 
-def _weighed(data: Mapping[str, Any]) -> str:
-    plans, conditions = len(data["plans"]), len(data["cells"])
+def _weighed(data: StressRecord) -> str:
+    plans, conditions = len(data.plans), len(data.cells)
     return (
         f"{plural(plans, 'plan')} by all planners under "
         f"{plural(conditions, 'condition')} of equal weight, by the replay:"
     )
 
 
-def _conditions(data: Mapping[str, Any]) -> Blocks:
-    planner = data["planners"][0]
+def _conditions(data: StressRecord) -> Blocks:
+    planner = data.planners[0]
     rows = _rows_of(data, planner)
-    shown = [row for row in rows if row["condition"] in set(data["shown"])]
+    shown = [row for row in rows if row["condition"] in set(data.shown)]
     more = "" if len(shown) == len(rows) else f"{len(shown)} of {len(rows)} are drawn. "
     bars = FigureBlock(
         name="conditions",
@@ -160,12 +163,12 @@ def _conditions(data: Mapping[str, Any]) -> Blocks:
     )
     # The text has the first rows alone.
     ordered = [*shown, *(row for row in rows if row not in shown)]
-    blocks: list[Block] = [bars] if data["plans"] else []
+    blocks: list[Block] = [bars] if data.plans else []
     blocks.append(_limits(ordered, planner, len(shown)))
     regrets = [row["simulated_regret"] or 0.0 for row in shown]
     if min(regrets, default=0.0) < -_NOTEWORTHY:
         blocks += paragraphs([_NEGATIVE])
-    if len(data["planners"]) > 1:
+    if len(data.planners) > 1:
         blocks.append(_planners(data, [row["condition"] for row in ordered]))
     return tuple(blocks)
 
@@ -223,10 +226,10 @@ def _busiest(row: Row) -> str:
     return f"{name} ({row['kept_hottest_link_level']}) busy {percent(share)}"
 
 
-def _planners(data: Mapping[str, Any], names: Sequence[str]) -> DataTable:
+def _planners(data: StressRecord, names: Sequence[str]) -> DataTable:
     speeds = {
         (row["planner"], row["condition"]): row["remade_simulated_tokens_per_s"]
-        for row in data["rows"]
+        for row in data.rows
     }
 
     def speed(planner: str) -> Callable[[str], Cell | str]:
@@ -237,27 +240,29 @@ def _planners(data: Mapping[str, Any], names: Sequence[str]) -> DataTable:
         names,
         {
             "Condition": str,
-            **{planner: speed(planner) for planner in data["planners"]},
+            **{planner: speed(planner) for planner in data.planners},
         },
         sortable=True,
-        first=len(data["shown"]),
+        first=len(data.shown),
     )
 
 
-def _maps(data: Mapping[str, Any]) -> Blocks:
+def _maps(data: StressRecord) -> Blocks:
     """Return throughput over two levels' ratios, and over each level's."""
-    levels = enumerate(data["lines"]) if data["plans"] else ()
+    levels = enumerate(data.lines) if data.plans else ()
     return (
         *_map(data),
         *(_line_figure(data, level, place) for place, level in levels),
     )
 
 
-def _map(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
-    drawn = data["map"]
+def _map(data: StressRecord) -> tuple[FigureBlock, ...]:
+    drawn = data.map
+    if drawn is None:
+        return ()
     values = [
         value
-        for rows in (drawn or {"tokens_per_s": {}})["tokens_per_s"].values()
+        for rows in drawn.tokens_per_s.values()
         for row in rows
         for value in row
         if value is not None
@@ -265,8 +270,8 @@ def _map(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
     if not values:
         return ()
     best = max(values)
-    inner, outer = drawn["rows"], drawn["columns"]
-    ratios = data["oversubscription"]
+    inner, outer = drawn.rows, drawn.columns
+    ratios = data.oversubscription
     columns = [f"{ratio:g}" for ratio in ratios[outer]]
 
     names = [f"{inner} {ratio:g}:1" for ratio in ratios[inner]]
@@ -282,7 +287,7 @@ def _map(data: Mapping[str, Any]) -> tuple[FigureBlock, ...]:
 
         return HeatGroup.of(planner, names, len(columns), heat)
 
-    groups = [group(*speeds) for speeds in drawn["tokens_per_s"].items()]
+    groups = [group(*speeds) for speeds in drawn.tokens_per_s.items()]
     about = "Cells have the throughput of the plan re-made, as a share of the highest"
     return (
         FigureBlock(
@@ -324,11 +329,11 @@ def _heat_table(
     )
 
 
-def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock:
+def _line_figure(data: StressRecord, level: str, place: int) -> FigureBlock:
     """Return throughput over the ratios of one level, plans re-made and kept."""
-    names, ratios = data["lines"][level], data["oversubscription"][level]
-    rows = {(row["planner"], row["condition"]): row for row in data["rows"]}
-    series = planner_series(data["planners"])
+    names, ratios = data.lines[level], data.oversubscription[level]
+    rows = {(row["planner"], row["condition"]): row for row in data.rows}
+    series = planner_series(data.planners)
     curves = [
         DrawnCurve(
             f"{planner}, {_WORDS[whose]}",
@@ -344,7 +349,7 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock
             ),
             series[planner],
         )
-        for planner in data["planners"]
+        for planner in data.planners
         for whose in _WORDS
     ]
 
@@ -352,12 +357,12 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock
         key = f"{whose}_simulated_tokens_per_s"
         return lambda pair: cell(rows[planner, pair[1]][key], number)
 
-    built = data["built_oversubscription"][level]
-    to_keep = (data["inverse"] or {}).get("to_keep")
+    built = data.built_oversubscription[level]
+    to_keep = data.inverse.to_keep if data.inverse else None
     marks = CurveMarks(
-        (built,), () if to_keep is None else (to_keep["tokens_per_s"] / 1e3,)
+        (built,), () if to_keep is None else (to_keep.tokens_per_s / 1e3,)
     )
-    kept = f"; {to_keep['in_words']}" if to_keep else ""
+    kept = f"; {to_keep.in_words}" if to_keep else ""
     return FigureBlock(
         name=f"line-{place}",
         title=f"Throughput over the oversubscription of {level}",
@@ -377,7 +382,7 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock
                 "Ratio": lambda pair: Cell(f"{pair[0]:g}:1", pair[0]),
                 **{
                     f"{planner}, {words}": speed(planner, whose)
-                    for planner in data["planners"]
+                    for planner in data.planners
                     for whose, words in _WORDS.items()
                 },
             },
@@ -386,17 +391,17 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> FigureBlock
     )
 
 
-def _changes(data: Mapping[str, Any]) -> Blocks:
-    if not data["lines"]:
+def _changes(data: StressRecord) -> Blocks:
+    if not data.lines:
         return ()
-    sentences = [change["in_words"] for change in data["changes"]]
+    sentences = [change.in_words for change in data.changes]
     return paragraphs(sentences or ["At none of the ratios."])
 
 
-def _cross(data: Mapping[str, Any]) -> Blocks:
-    crossed = data["crossed"]
-    names = crossed["conditions"]
-    if len(names) < 2 or not data["plans"]:
+def _cross(data: StressRecord) -> Blocks:
+    crossed = data.crossed
+    names = crossed.conditions
+    if len(names) < 2 or not data.plans:
         return ()
     columns = [str(place) for place in range(1, len(names) + 1)]
     rows = [f"{place}  {name}" for place, name in zip(columns, names, strict=True)]
@@ -412,7 +417,7 @@ def _cross(data: Mapping[str, Any]) -> Blocks:
 
         return HeatGroup.of(planner, rows, len(rows), heat)
 
-    groups = [group(*regrets) for regrets in crossed["regret"].items()]
+    groups = [group(*regrets) for regrets in crossed.regret.items()]
     about = (
         "How much longer [%] the plan made for the row's condition takes at the "
         "column's than the plan made there"
@@ -420,7 +425,7 @@ def _cross(data: Mapping[str, Any]) -> Blocks:
     return (
         FigureBlock(
             name="crossed",
-            title=crossed["in_words"],
+            title=crossed.in_words,
             about=f"{about}; below 0 it is the faster one.",
             drawing=HeatMap(
                 groups=tuple(groups),
@@ -434,18 +439,18 @@ def _cross(data: Mapping[str, Any]) -> Blocks:
     )
 
 
-def _savings(data: Mapping[str, Any]) -> Blocks:
+def _savings(data: StressRecord) -> Blocks:
     """Return what each condition's cluster costs; nothing without prices."""
-    cost = data.get("cost")
+    cost = data.cost
     if cost is None:
         return ()
-    assumed = paragraphs(cost["assumptions"])
-    code = cost["currency"]
+    assumed = paragraphs(cost.assumptions)
+    code = cost.currency
     if not code:
         return assumed
-    rows = _rows_of(data, data["planners"][0])
+    rows = _rows_of(data, data.planners[0])
     table = DataTable.of(
-        f"How much is saved: each condition's cluster, by {data['planners'][0]}",
+        f"How much is saved: each condition's cluster, by {data.planners[0]}",
         rows,
         {
             "Condition": lambda row: row["condition"],
@@ -457,7 +462,7 @@ def _savings(data: Mapping[str, Any]) -> Blocks:
             "Front": lambda row: "on it" if row["pareto"] else "",
         },
         sortable=True,
-        first=len(data["shown"]),
+        first=len(data.shown),
     )
     points = [
         PricedPoint(
@@ -466,7 +471,7 @@ def _savings(data: Mapping[str, Any]) -> Blocks:
             row["remade_simulated_tokens_per_s"],
             row["pareto"],
         )
-        for row in data["rows"]
+        for row in data.rows
         if row["remade_simulated_tokens_per_s"] is not None
     ]
     front = front_figure(points, code, "Planner, condition") if points else None
@@ -475,16 +480,16 @@ def _savings(data: Mapping[str, Any]) -> Blocks:
     return (*figures, table, *assumed)
 
 
-def _links(data: Mapping[str, Any]) -> Blocks:
-    busiest = data["busiest_links"]
-    if not busiest["links"]:
+def _links(data: StressRecord) -> Blocks:
+    busiest = data.busiest_links
+    if not busiest.links:
         return ()
-    paints = series_paints(link["level"] for link in busiest["links"])
-    planner = data["planners"][0]
+    paints = series_paints(link.level for link in busiest.links)
+    planner = data.planners[0]
     return (
         FigureBlock(
             name="links",
-            title=busiest["in_words"],
+            title=busiest.in_words,
             about=f"Bars of how busy {planner}'s plan for the network as built keeps "
             "each link, under the condition that keeps it busiest.",
             drawing=BarGroups(
@@ -493,14 +498,14 @@ def _links(data: Mapping[str, Any]) -> Blocks:
                         "",
                         tuple(
                             GroupedBar(
-                                link["link"],
-                                100 * link["share"],
-                                f"{percent(link['share'])}, {link['condition']}",
-                                paints[link["level"]],
-                                tip=f"{link['link']}, {link['condition']}: "
-                                f"{percent(link['share'])}",
+                                link.link,
+                                100 * link.share,
+                                f"{percent(link.share)}, {link.condition}",
+                                paints[link.level],
+                                tip=f"{link.link}, {link.condition}: "
+                                f"{percent(link.share)}",
                             )
-                            for link in busiest["links"]
+                            for link in busiest.links
                         ),
                     ),
                 ),
@@ -508,12 +513,12 @@ def _links(data: Mapping[str, Any]) -> Blocks:
             ),
             table=DataTable.of(
                 "The busiest links, each under its worst condition",
-                busiest["links"],
+                busiest.links,
                 {
-                    "Link": lambda link: link["link"],
-                    "Level": lambda link: link["level"],
-                    "Busy": keyed("share", percent),
-                    "Condition": lambda link: link["condition"],
+                    "Link": lambda link: link.link,
+                    "Level": lambda link: link.level,
+                    "Busy": field_cell("share", percent),
+                    "Condition": lambda link: link.condition,
                 },
             ),
             legend=swatches({f"level {name}": paint for name, paint in paints.items()}),
@@ -521,10 +526,10 @@ def _links(data: Mapping[str, Any]) -> Blocks:
     )
 
 
-def _plans(data: Mapping[str, Any]) -> Blocks:
+def _plans(data: StressRecord) -> Blocks:
     """Return every plan, who made it, and for what."""
     made: dict[tuple[str, str], list[str]] = {}
-    for planner, plans in data["made"].items():
+    for planner, plans in data.made.items():
         for condition, key in plans.items():
             if key is not None:
                 made.setdefault((key, planner), []).append(condition)
@@ -535,7 +540,7 @@ def _plans(data: Mapping[str, Any]) -> Blocks:
             "Plans, and the conditions they were made for",
             made.items(),
             {
-                "Plan": lambda pair: data["plans"][pair[0][0]]["name"],
+                "Plan": lambda pair: data.plans[pair[0][0]].name,
                 "Planner": lambda pair: pair[0][1],
                 "First made for": lambda pair: pair[1][0],
                 "Conditions": lambda pair: cell(len(pair[1]), str),

@@ -1,6 +1,6 @@
 """Plan a scenario and replay plans under conditions, and say what limits a step.
 
-A process keeps one evaluator. A step is limited by a link, a stage and a term: the
+A step is limited by a link, a stage and a term: the
 simulated time is the sum of the planner's terms and of the gap's
 (`nestsim.evaluate.verdict.gap_by_cause`), and both together are its causes.
 """
@@ -259,12 +259,11 @@ class ConditionEvaluator:
     def run(self, condition: ConditionSpec, plan: Plan) -> ConditionResult:
         """Price and replay a plan under a condition."""
         changed, network = self.under(condition)
-        settings = changed.simulation.replay
+        settings = changed.simulation
         if settings.engine == "auto":
             # The same bits; compiling pays over so many replays: 3 times as fast.
             settings = replace(settings, engine="compiled")
-        simulation = replace(changed.simulation, replay=settings)
-        changed = replace(changed, simulation=simulation)
+        changed = replace(changed, simulation=settings)
         evaluator = Evaluator.on(changed, network, self.workload)
         priced = evaluator.price(plan)
         work = evaluator.lower(priced)
@@ -276,16 +275,3 @@ class ConditionEvaluator:
             stage=busiest_stage(replayed),
             hottest=hottest(network, replayed),
         )
-
-
-_EVALUATORS: dict[str, ConditionEvaluator] = {}
-"""Evaluator that this process used last, by its scenario's digest: tracing a model
-takes longer than many points."""
-
-
-def evaluator_of(scenario: Scenario, digest: str) -> ConditionEvaluator:
-    """Return this process's evaluator for a scenario."""
-    if digest not in _EVALUATORS:
-        _EVALUATORS.clear()
-        _EVALUATORS[digest] = ConditionEvaluator.of(scenario)
-    return _EVALUATORS[digest]

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,6 @@ from nestsim.features.stress.conditions import (
 from nestsim.features.stress.evaluator import (
     ConditionEvaluator,
     ConditionResult,
-    evaluator_of,
     plan_key,
 )
 from nestsim.features.stress.results import InverseAnswer, PlanChange, StressResult
@@ -36,7 +36,7 @@ from nestsim.features.stress.thresholds import (
     plan_changes,
     quantity_of,
 )
-from nestsim.features.sweep.executors.protocol import Executor
+from nestsim.features.sweep.executors.protocol import Executor, Shared
 from nestsim.features.sweep.runner import SweepResult, run_sweep
 from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import (
@@ -62,16 +62,10 @@ class _WithEvaluator:
     """Something done by the evaluator of a scenario."""
 
     scenario: Scenario
-    digest: str
+    """Scenario as it is, without a condition."""
 
-    @classmethod
-    def subject(cls, scenario: Scenario) -> dict[str, Any]:
-        """Return the fields above."""
-        return {"scenario": scenario, "digest": scenario_digest(scenario)}
-
-    def evaluator(self) -> ConditionEvaluator:
-        """Return this process's evaluator."""
-        return evaluator_of(self.scenario, self.digest)
+    evaluator: Shared[ConditionEvaluator]
+    """Evaluator of the scenario."""
 
     def files(self, _: Sequence[Point]) -> tuple[Path, ...]:
         """Return the files that points read."""
@@ -79,7 +73,9 @@ class _WithEvaluator:
 
     def key(self, point: Point) -> str:
         """Return a hash of the point, the scenario and what else it depends on."""
-        return content_key([type(self).__name__, self.digest, self.content(point)])
+        return content_key(
+            [type(self).__name__, self.evaluator.key, self.content(point)]
+        )
 
     def content(self, point: Point) -> object:
         """Return what the point means beside the scenario."""
@@ -182,19 +178,20 @@ class _Sweeps:
 
     def __init__(
         self,
-        spec: StressSpec,
+        scenario: Scenario,
         folder: Path | None,
         restart: bool,
         executor: Executor | None,
         progress: Progress | None,
     ) -> None:
+        key, make = scenario_digest(scenario), partial(ConditionEvaluator.of, scenario)
+        self.evaluator = Shared(key, make)
         self._executor = executor
-        self._workers, self._folder = spec.workers, folder
+        self._workers, self._folder = scenario.stress.workers, folder
         self._restart, self._progress = restart, progress
 
     def run(self, name: str, points: Sequence[Point], task: PointTask) -> SweepResult:
         """Evaluate points; take up what an earlier run of the same points left."""
-        told = self._told(name)
         with ExitStack() as stack:
             store = None
             if self._folder is not None and points:
@@ -208,10 +205,10 @@ class _Sweeps:
                 store,
                 workers=workers,
                 executor=self._executor,
-                progress=told,
+                progress=self._named_progress(name),
             )
 
-    def _told(self, name: str) -> Progress | None:
+    def _named_progress(self, name: str) -> Progress | None:
         progress = self._progress
         if progress is None:
             return None
@@ -260,8 +257,9 @@ def stress_job(
     conditions = all_conditions(spec, axes, built)
     asked = _asked(spec, network, built)
     costs = _costs(scenario, conditions)
+    sweeps = _Sweeps(scenario, stores, restart, executor, progress)
     # What one process would say later of each point is said once, and at once.
-    evaluator = evaluator_of(scenario, scenario_digest(scenario))
+    evaluator = sweeps.evaluator()
     for number, condition in enumerate(conditions):
         if progress is not None:
             progress(f"conditions: {condition.name}", number / len(conditions))
@@ -269,7 +267,6 @@ def stress_job(
             evaluator.under(condition)
         except InputError as error:
             raise error.at("stress", ": ") from None
-    sweeps = _Sweeps(spec, stores, restart, executor, progress)
     crossed = _crossed(sweeps, scenario, conditions)
     return StressResult(
         scenario_name=scenario.name,
@@ -335,14 +332,17 @@ def _crossed(
     sweeps: _Sweeps, scenario: Scenario, conditions: Sequence[ConditionSpec]
 ) -> _Crossed:
     """Make every planner's plan for every condition, and run all under all."""
-    by_name = {one.name: one for one in conditions}
-    subject = MakePlans.subject(scenario)
+    by_name = {condition.name: condition for condition in conditions}
     points = [
         {"condition": name, "planner": planner}
         for planner in scenario.stress.planners
         for name in by_name
     ]
-    made = sweeps.run("plans", points, MakePlans(**subject, conditions=by_name))
+    made = sweeps.run(
+        "plans",
+        points,
+        MakePlans(scenario=scenario, evaluator=sweeps.evaluator, conditions=by_name),
+    )
     plans: dict[str, Any] = {}
     keys: dict[tuple[str, str], str] = {}
     why_not: dict[tuple[str, str], str] = {}
@@ -357,7 +357,9 @@ def _crossed(
         keys[where] = key
         if outcome.row["stopped"]:
             stopped.add(where)
-    task = RunPlans(**subject, conditions=by_name, plans=plans)
+    task = RunPlans(
+        scenario=scenario, evaluator=sweeps.evaluator, conditions=by_name, plans=plans
+    )
     runs = [{"condition": name} for name in by_name] if plans else []
     done = sweeps.run("replays", runs, task)
     cells = {
@@ -367,7 +369,7 @@ def _crossed(
         for outcome in done.outcomes
         if outcome.row is not None
     }
-    failed = {one.point["condition"]: one.reason for one in done.failed}
+    failed = {lost.point["condition"]: lost.reason for lost in done.failed}
     known = {key: Plan.from_json(data) for key, data in plans.items()}
     return _Crossed(known, keys, why_not, frozenset(stopped), cells, failed)
 
@@ -392,7 +394,9 @@ def _changes(
         for low, high in itertools.pairwise(ratios)
         if key(planner, level, low) != key(planner, level, high)
     ]
-    swept = sweeps.run("changes", points, FindChanges(**FindChanges.subject(scenario)))
+    swept = sweeps.run(
+        "changes", points, FindChanges(scenario=scenario, evaluator=sweeps.evaluator)
+    )
     return tuple(
         PlanChange(
             planner=outcome.point["planner"],
@@ -412,7 +416,9 @@ def _answers(
     planner = scenario.stress.planners[0]
     points = [{**asked._asdict(), "policy": policy} for policy in POLICIES]
     swept = sweeps.run(
-        "answers", points, Narrow(**Narrow.subject(scenario), planner=planner)
+        "answers",
+        points,
+        Narrow(scenario=scenario, evaluator=sweeps.evaluator, planner=planner),
     )
     return tuple(
         _answer(outcome.point["policy"], outcome.row, scenario, asked)

@@ -48,7 +48,7 @@ FILES = (
 """What is written, beside the stores of finished points."""
 
 
-def stress_json(result: "StressResult") -> dict[str, Any]:
+def stress_json(result: "StressResult") -> dict[str, object]:
     """Return everything under stable keys, in SI units."""
     names = plan_names(result)
     return {
@@ -59,8 +59,8 @@ def stress_json(result: "StressResult") -> dict[str, Any]:
         "built_oversubscription": dict(result.built),
         "oversubscription": {k: list(v) for k, v in result.axes.items()},
         "conditions": [
-            _condition_json(one, result.network.num_devices)
-            for one in result.conditions
+            _condition_json(condition, result.network.num_devices)
+            for condition in result.conditions
         ],
         "plans": {
             key: {"name": names[key], **plan.to_json()}
@@ -82,12 +82,12 @@ def stress_json(result: "StressResult") -> dict[str, Any]:
         "busiest_links": _links_json(result),
         "changes": [
             {
-                "planner": one.planner,
-                "level": one.level,
-                **one.change.to_json(),
-                "in_words": change_in_words(one),
+                "planner": change.planner,
+                "level": change.level,
+                **change.change.to_json(),
+                "in_words": change_in_words(change),
             }
-            for one in result.changes
+            for change in result.changes
         ],
         "inverse": _inverse_json(result),
         "robust": _robust_json(result),
@@ -97,13 +97,13 @@ def stress_json(result: "StressResult") -> dict[str, Any]:
         ],
         **_costs_json(result),
         "failed": dict(result.failed),
-        "stopped": [list(one) for one in sorted(result.stopped)],
+        "stopped": [list(search) for search in sorted(result.stopped)],
         "problems": problems_in_words(result),
         "reproducible": result.is_reproducible,
     }
 
 
-def _map_json(result: "StressResult") -> dict[str, Any] | None:
+def _map_json(result: "StressResult") -> dict[str, object] | None:
     """Return throughput over two levels' ratios; None if fewer vary."""
     if len(result.axes) < 2:
         return None
@@ -118,7 +118,7 @@ def _map_json(result: "StressResult") -> dict[str, Any] | None:
     }
 
 
-def _crossed_json(result: "StressResult") -> dict[str, Any]:
+def _crossed_json(result: "StressResult") -> dict[str, object]:
     """Return what plans cost where they were not made for: rows made for, run at."""
     return {
         "in_words": matrix_title(result),
@@ -130,7 +130,7 @@ def _crossed_json(result: "StressResult") -> dict[str, Any]:
     }
 
 
-def _links_json(result: "StressResult") -> dict[str, Any]:
+def _links_json(result: "StressResult") -> dict[str, object]:
     """Return the links that the first planner's healthy plan keeps busiest."""
     bars = hottest_bars(result)
     return {
@@ -147,7 +147,7 @@ def _numbers(values: FloatArray) -> list[list[float | None]]:
     ]
 
 
-def _costs_json(result: "StressResult") -> dict[str, Any]:
+def _costs_json(result: "StressResult") -> dict[str, object]:
     """Return what each condition's cluster costs; nothing without prices."""
     if not result.costs:
         return {}
@@ -179,7 +179,7 @@ def _costs_json(result: "StressResult") -> dict[str, Any]:
     }
 
 
-def _condition_json(condition: "ConditionSpec", num_devices: int) -> dict[str, Any]:
+def _condition_json(condition: "ConditionSpec", num_devices: int) -> dict[str, object]:
     return {
         "name": condition.name,
         "oversubscription": dict(condition.oversubscription),
@@ -196,7 +196,7 @@ def _condition_json(condition: "ConditionSpec", num_devices: int) -> dict[str, A
     }
 
 
-def _cell_json(result: "StressResult", cell: "ConditionResult") -> dict[str, Any]:
+def _cell_json(result: "StressResult", cell: "ConditionResult") -> dict[str, object]:
     return {
         "planned_iteration_time_s": cell.planned,
         "simulated_iteration_time_s": cell.simulated,
@@ -207,7 +207,7 @@ def _cell_json(result: "StressResult", cell: "ConditionResult") -> dict[str, Any
     }
 
 
-def _inverse_json(result: "StressResult") -> dict[str, Any] | None:
+def _inverse_json(result: "StressResult") -> dict[str, object] | None:
     if result.asked is None:
         return None
     to_keep = share_to_keep(result)
@@ -233,7 +233,7 @@ def _inverse_json(result: "StressResult") -> dict[str, Any] | None:
     }
 
 
-def _saved_json(answer: "InverseAnswer") -> dict[str, Any]:
+def _saved_json(answer: "InverseAnswer") -> dict[str, object]:
     """Return what the network costs at 1:1 and where the share is still kept."""
     if answer.costs is None:
         return {}
@@ -246,14 +246,14 @@ def _saved_json(answer: "InverseAnswer") -> dict[str, Any]:
     }
 
 
-def _robust_json(result: "StressResult") -> dict[str, Any] | None:
+def _robust_json(result: "StressResult") -> dict[str, object] | None:
     choices = result.robust()
     if choices is None:
         return None
 
     words = robust_in_words(result, plan_names(result))
 
-    def plain(choice: "RobustChoice", in_words: str) -> dict[str, Any]:
+    def plain(choice: "RobustChoice", in_words: str) -> dict[str, object]:
         return {
             "plan": list(result.plans)[choice.plan],
             "worst_regret": choice.worst,
@@ -264,12 +264,12 @@ def _robust_json(result: "StressResult") -> dict[str, Any] | None:
 
     names = ("least_worst", "least_mean")
     return {
-        name: plain(choice, said)
-        for name, choice, said in zip(names, choices, words, strict=True)
+        name: plain(choice, sentence)
+        for name, choice, sentence in zip(names, choices, words, strict=True)
     }
 
 
-def stress_rows(result: "StressResult") -> list[dict[str, Any]]:
+def stress_rows(result: "StressResult") -> list[dict[str, object]]:
     """Return one row for each planner and condition, in SI units."""
     return [
         _row(result, planner, name)
@@ -278,12 +278,12 @@ def stress_rows(result: "StressResult") -> list[dict[str, Any]]:
     ]
 
 
-def _row(result: "StressResult", planner: str, name: str) -> dict[str, Any]:
+def _row(result: "StressResult", planner: str, name: str) -> dict[str, object]:
     kept = result.cell(planner, AS_BUILT, name)
     fresh = result.cell(planner, name, name)
     condition = result.conditions[result.names.index(name)]
     ratios = {**result.built, **condition.oversubscription}
-    row: dict[str, Any] = {"planner": planner, "condition": name}
+    row: dict[str, object] = {"planner": planner, "condition": name}
     row |= {f"oversubscription_{level}": ratio for level, ratio in ratios.items()}
     for whose, cell, made_for in (
         ("kept", kept, AS_BUILT),
@@ -308,7 +308,7 @@ def _row(result: "StressResult", planner: str, name: str) -> dict[str, Any]:
     return row
 
 
-def _price_cells(result: "StressResult", planner: str, name: str) -> dict[str, Any]:
+def _price_cells(result: "StressResult", planner: str, name: str) -> dict[str, object]:
     """Return the cells of a row on what a plan costs; none without prices."""
     if name not in result.costs:
         return {}
@@ -331,7 +331,7 @@ def _price_cells(result: "StressResult", planner: str, name: str) -> dict[str, A
     }
 
 
-def matrix_rows(result: "StressResult") -> list[dict[str, Any]]:
+def matrix_rows(result: "StressResult") -> list[dict[str, object]]:
     """Return one row for each planner, condition planned for and condition run at."""
     rows = []
     for planner in result.planners:

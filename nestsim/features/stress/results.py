@@ -251,7 +251,7 @@ class StressResult:
         costs = np.array([math.nan if r is None else r.cluster.rate for r in runs])
         gains = np.array([math.nan if r is None else r.tokens_per_second for r in runs])
         front = pareto_front(costs, gains)
-        return frozenset(one for one, on in zip(made, front, strict=True) if on)
+        return frozenset(point for point, on in zip(made, front, strict=True) if on)
 
     def at(self, ratios: Mapping[str, float]) -> str:
         """Return the name of the condition of some ratios."""

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nestsim.features.stress.conditions import (
     built_ratios,
@@ -44,10 +44,10 @@ class BestPlanChange:
     high: float
     """The lowest ratio above it that has the plan `after`."""
 
-    before: dict[str, Any]
+    before: dict[str, object]
     """Plan up to the ratio `low`, as JSON."""
 
-    after: dict[str, Any]
+    after: dict[str, object]
     """Plan from the ratio `high` on, as JSON."""
 
     gain: float
@@ -58,7 +58,7 @@ class BestPlanChange:
     """Part of the old plan's simulated time that the new one saves at `high`; negative
     where the replay disagrees."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return plain values."""
         return asdict(self)
 
@@ -284,12 +284,12 @@ def worsened(
 
 def narrow(
     evaluator: ConditionEvaluator, planner: str, request: InverseRequest, policy: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Answer the inverse question for one planner.
 
     Returns
     -------
-    dict[str, Any]
+    dict[str, object]
         Plain values: the bracket as worsenings, and as bandwidths of the level
         [byte/s]: of one block's links to the level above, or of one link.
 
@@ -322,8 +322,8 @@ def narrow(
     return {
         "kept": limits.kept,
         "lost": limits.lost,
-        "bandwidths": [one and _bandwidth(evaluator, request, one) for one in ends],
-        "tried": [list(one) for one in limits.tried],
+        "bandwidths": [end and _bandwidth(evaluator, request, end) for end in ends],
+        "tried": [list(trial) for trial in limits.tried],
         "is_monotone": limits.is_monotone,
         "base_s": base,
     }

@@ -161,17 +161,17 @@ def axes_of_texts(texts: Sequence[str]) -> tuple[Axis, ...]:
     axes: dict[str, Axis] = {}
     for text in texts:
         try:
-            one = axis_of_text(text)
+            axis_read = axis_of_text(text)
         except InputError as error:
             raise error.at("--set", ": ") from None
-        if one.path in axes:
+        if axis_read.path in axes:
             raise InputError(
                 "the setting is given twice",
                 where="--set",
-                got=one.path,
+                got=axis_read.path,
                 expected="all its values in one --set",
             )
-        axes[one.path] = one
+        axes[axis_read.path] = axis_read
     return tuple(axes.values())
 
 

@@ -1,7 +1,8 @@
 """``nestsim sweep``: what it is called with, and what it returns."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from nestsim.commands.calls import (
 from nestsim.commands.report import Parts, ScenarioReport
 from nestsim.features.sweep.axes import Axis, axes_of_texts, axis
 from nestsim.features.sweep.document import sweep_document
-from nestsim.features.sweep.executors.chosen import chosen_executor  # noqa: F401 - its description names it
 from nestsim.features.sweep.executors.protocol import Executor
 from nestsim.features.sweep.job import (
     ScenarioSweepResult,
@@ -46,7 +46,7 @@ class SweepReport(ScenarioReport):
         """Whether some point has a result."""
         return any(outcome.row for outcome in self.result.outcomes)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what was varied, and how many points there are."""
         outcomes = self.result.outcomes
         return {
@@ -146,7 +146,7 @@ def _axes(settings: Mapping[str, Sequence[Any]]) -> tuple[Axis, ...]:
 
 def arguments(
     loaded: Scenario, settings: Sequence[str], what: str | None, progress: Any
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the axes, all their points checked."""
     if what is not None:
         check_choice("--what", what, SWEPT)
@@ -161,3 +161,68 @@ def arguments(
 def csv(report: SweepReport) -> str:
     """Return the table of points as CSV."""
     return csv_text(report.result.outcomes)
+
+
+EXECUTORS = ("processes", "dask")
+"""Values of ``--executor``."""
+
+
+@contextmanager
+def chosen_executor(
+    executor: str, scheduler: str | None, workers: int | None, quiet: bool
+) -> Iterator[dict[str, object]]:
+    """Give who evaluates points as an argument of the call, for a while.
+
+    Parameters
+    ----------
+    executor, scheduler, workers
+        Values of ``--executor``, ``--scheduler`` and ``--workers``.
+    quiet
+        Do not tell of the scheduler.
+
+    Raises
+    ------
+    InputError
+        If they do not go together, or the scheduler cannot be reached.
+    """
+    from topologies.errors import InputError
+
+    if executor not in EXECUTORS:
+        raise InputError(
+            "unknown choice",
+            where="--executor",
+            got=executor,
+            expected=" or ".join(EXECUTORS),
+        )
+    if executor == "processes":
+        if scheduler is not None:
+            raise InputError(
+                "processes of this machine have no scheduler",
+                where="--scheduler",
+                got=scheduler,
+                hint="--executor dask has one",
+            )
+        yield {"executor": None}
+        return
+    if scheduler is None:
+        raise InputError(
+            "--executor dask needs a scheduler",
+            where="--scheduler",
+            expected="its address, such as tcp://host:8786",
+        )
+    if workers is not None:
+        raise InputError(
+            "the workers are those of the scheduler",
+            where="--workers",
+            got=workers,
+            hint="leave it out",
+        )
+    from nestsim.features.sweep.executors.dask import DaskWorkers
+    from nestsim.running.progress import tell
+
+    def note(text: str) -> None:
+        if not quiet:
+            tell(f"{text}\n")
+
+    with DaskWorkers(scheduler, tell=note) as dask:
+        yield {"executor": dask}

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from nestsim.document.dumps import read_record
 from nestsim.document.figures import (
     BarGroups,
     BarsOfGroup,
@@ -31,13 +32,15 @@ from nestsim.document.parts import (
     filled,
 )
 from nestsim.document.wording import hourly, number, percent, plural
-from nestsim.features.sweep.record import value_label
+from nestsim.features.sweep.record import (
+    AxisRecord,
+    SweepRecord,
+    SweptPoint,
+    value_label,
+)
 from topologies.units import format_duration, format_size
 
-Point = Mapping[str, Any]
-"""What became of one point."""
-
-_Ranked = tuple[tuple[int, ...], Point]
+_Ranked = tuple[tuple[int, ...], SweptPoint]
 """Which value a point has of each setting, and the point."""
 
 _MOST_ROWS, _MOST_IN_TEXT = 2000, 20
@@ -55,7 +58,7 @@ _MOST_REASONS = 5
 """Reasons of failures that the text has."""
 
 
-def sweep_document(data: Mapping[str, Any]) -> Document:
+def sweep_document(data: Mapping[str, object]) -> Document:
     """Return what a sweep says.
 
     Parameters
@@ -63,81 +66,77 @@ def sweep_document(data: Mapping[str, Any]) -> Document:
     data
         As ``result.json`` has it.
     """
+    record = read_record(SweepRecord, data)
     return Document(
-        subject=data["scenario"],
+        subject=record.scenario,
         doing="sweep",
-        headline=_headline(data),
-        sections=filled(_sections(data)),
+        headline=_headline(record),
+        sections=filled(_sections(record)),
     )
 
 
-def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
-    drawn = data["varied"] and data["best"] is not None
+def _sections(data: SweepRecord) -> Iterator[Section]:
+    drawn = data.varied and data.best is not None
     for name, title, blocks, in_text in (
         # The numbers of the figure are those of the table below.
         ("throughput", "Throughput", [_figure] if drawn else [], False),
         ("points", "Points", [_table], True),
-        ("cost", "Throughput and cost", [_front] if data.get("currency") else [], True),
-        ("failed", "Failed", [_failures] if data["num_failed"] else [], True),
-        ("settings", "What was varied", [_settings] if data["settings"] else [], True),
+        ("cost", "Throughput and cost", [_front] if data.currency else [], True),
+        ("failed", "Failed", [_failures] if data.num_failed else [], True),
+        ("settings", "What was varied", [_settings] if data.settings else [], True),
     ):
         yield Section(
-            name=name,
-            title=title,
-            blocks=tuple(block(data) for block in blocks),
-            in_text=in_text,
+            name, title, tuple(block(data) for block in blocks), in_text=in_text
         )
 
 
-def _headline(data: Mapping[str, Any]) -> Headline:
-    points: Sequence[Point] = data["points"]
-    best = next((point for point in points if point["number"] == data["best"]), None)
-    failed = f", {data['num_failed']:,} failed" if data["num_failed"] else ""
+def _headline(data: SweepRecord) -> Headline:
+    points = data.points
+    best = next((point for point in points if point.number == data.best), None)
+    failed = f", {data.num_failed:,} failed" if data.num_failed else ""
     return Headline(
-        verdict=data["headline"],
+        verdict=data.headline,
         tone="bad" if best is None else "plain",
-        sentences=(f"{plural(len(points), 'point')}{failed}: {data['done']}.",),
+        sentences=(f"{plural(len(points), 'point')}{failed}: {data.done}.",),
         key_figures=() if best is None else _key_figures(data, best),
     )
 
 
-def _key_figures(data: Mapping[str, Any], best: Point) -> tuple[KeyFigure, ...]:
-    row = _found(data, best)
+def _key_figures(data: SweepRecord, best: SweptPoint) -> tuple[KeyFigure, ...]:
+    row = _results(data, best)
     return (
         KeyFigure(
-            name="Fastest point",
-            value=f"{number(best['tokens_per_s'])} tokens/s",
-            note=best["label"],
+            "Fastest point", f"{number(best.tokens_per_s or 0.0)} tokens/s", best.label
         ),
         KeyFigure(
-            name="Time per iteration",
-            value=format_duration(row["iteration_time_s"]),
-            note=f"MFU {percent(row['mfu'])}",
+            "Time per iteration",
+            format_duration(row["iteration_time_s"]),
+            f"MFU {percent(row['mfu'])}",
         ),
         KeyFigure(
-            name="Peak memory",
-            value=format_size(row["peak_memory_bytes"]),
-            note=row.get("verdict", "planned"),
+            "Peak memory",
+            format_size(row["peak_memory_bytes"]),
+            row.get("verdict", "planned"),
         ),
     )
 
 
-def _found(data: Mapping[str, Any], point: Point) -> dict[str, Any]:
+def _results(data: SweepRecord, point: SweptPoint) -> dict[str, Any]:
     """Return a point's numbers: of the replay, or planned where nothing was."""
-    whose = "planned" if data["what"] == "plan" else "simulated"
+    whose, result = "planned" if data.what == "plan" else "simulated", point.result
     return {
-        name.removeprefix(f"{whose}_"): value for name, value in point["result"].items()
+        name.removeprefix(f"{whose}_"): value for name, value in (result or {}).items()
     }
 
 
-def _figure(data: Mapping[str, Any]) -> FigureBlock:
+def _figure(data: SweepRecord) -> FigureBlock:
     """Return throughput over what was varied."""
-    varied = data["varied"]
-    paths = [axis["path"] for axis in varied]
+    varied = data.varied
+    paths = [axis.path for axis in varied]
     if len(varied) > 1:
         about, drawing, note = _maps(data)
-    elif varied[0]["positions"] is not None:
-        about, drawing, note = _line(data)
+    elif (places := varied[0].positions) is not None:
+        about, drawing, note = _line(data, places)
     else:
         about, drawing, note = _bars(data)
     return FigureBlock(
@@ -154,50 +153,47 @@ _Figure = tuple[str, Shape, str]
 """What is drawn, in words; the drawing; what to know beside it."""
 
 
-def _line(data: Mapping[str, Any]) -> _Figure:
-    (axis,) = data["varied"]
-    places = axis["positions"]
+def _line(data: SweepRecord, places: Sequence[float]) -> _Figure:
+    (axis,) = data.varied
     points = [
-        CurvePoint(place, point["tokens_per_s"] / 1e3, _tip(point))
+        CurvePoint(place, point.tokens_per_s / 1e3, _tip(point))
         for place, point in sorted(
-            zip(places, data["points"], strict=True), key=lambda pair: pair[0]
+            zip(places, data.points, strict=True), key=lambda pair: pair[0]
         )
-        if point["tokens_per_s"] is not None
+        if point.tokens_per_s is not None
     ]
     low, high = min(places), max(places)
     missing = len(places) - len(points)
     return (
         "A curve of the throughput over the setting's values.",
         Curves(
-            curves=(DrawnCurve(axis["path"], tuple(points)),),
-            across=axis["path"],
+            curves=(DrawnCurve(axis.path, tuple(points)),),
+            across=axis.path,
             up="thousand tokens/s",
-            names=dict(zip(places, axis["labels"], strict=True)),
+            names=dict(zip(places, axis.labels, strict=True)),
             logarithmic=low > 0 and high / low >= _WIDE,
         ),
         f"{plural(missing, 'value')} with {_NO_PLAN} not drawn." if missing else "",
     )
 
 
-def _tip(point: Point) -> str:
-    speed = point["tokens_per_s"]
+def _tip(point: SweptPoint) -> str:
+    speed = point.tokens_per_s
     words = _NO_PLAN if speed is None else f"{number(speed)} tokens/s"
-    return f"{point['label']}: {words}"
+    return f"{point.label}: {words}"
 
 
-def _bars(data: Mapping[str, Any]) -> _Figure:
-    (axis,) = data["varied"]
+def _bars(data: SweepRecord) -> _Figure:
+    (axis,) = data.varied
     bars = [
         GroupedBar(
             label,
-            None if point["tokens_per_s"] is None else point["tokens_per_s"] / 1e3,
-            _NO_PLAN
-            if point["tokens_per_s"] is None
-            else number(point["tokens_per_s"]),
+            None if point.tokens_per_s is None else point.tokens_per_s / 1e3,
+            _NO_PLAN if point.tokens_per_s is None else number(point.tokens_per_s),
             "series-0",
             tip=_tip(point),
         )
-        for label, point in zip(axis["labels"], data["points"], strict=True)
+        for label, point in zip(axis.labels, data.points, strict=True)
     ]
     more = len(bars) - _MOST_BARS
     return (
@@ -210,30 +206,30 @@ def _bars(data: Mapping[str, Any]) -> _Figure:
     )
 
 
-def _maps(data: Mapping[str, Any]) -> _Figure:
+def _maps(data: SweepRecord) -> _Figure:
     """Return a map of the first two settings for each combination of the others."""
-    rows, columns, *others = data["varied"]
-    best = max(filter(None, (one["tokens_per_s"] for one in data["points"])))
-    points = dict(zip(_indices(data), data["points"], strict=True))
+    rows, columns, *others = data.varied
+    best = max(filter(None, (point.tokens_per_s for point in data.points)))
+    points = dict(zip(_indices(data), data.points, strict=True))
 
     def group(choice: tuple[int, ...]) -> HeatGroup:
         def heat(row: int, column: int) -> HeatCell | None:
             point = points[row, column, *choice]
-            speed = point["tokens_per_s"]
+            speed = point.tokens_per_s
             if speed is None:
                 return None
             return HeatCell(speed, f"{100 * speed / best:.1f}", _tip(point))
 
         name = ", ".join(
-            f"{other['name']} {other['labels'][index]}"
+            f"{other.name} {other.labels[index]}"
             for other, index in zip(others, choice, strict=True)
         )
-        return HeatGroup.of(name, rows["labels"], len(columns["labels"]), heat)
+        return HeatGroup.of(name, rows.labels, len(columns.labels), heat)
 
-    combinations = list(itertools.product(*(range(len(o["labels"])) for o in others)))
+    combinations = list(itertools.product(*(range(len(o.labels)) for o in others)))
     groups = map(group, combinations[:_MOST_MAPS])
     about = (
-        f"Cells have the throughput by {rows['path']} (rows) and {columns['path']} "
+        f"Cells have the throughput by {rows.path} (rows) and {columns.path} "
         f"(columns), as a share of the highest, {number(best)} tokens/s"
     )
     more = len(combinations) > _MOST_MAPS
@@ -242,70 +238,74 @@ def _maps(data: Mapping[str, Any]) -> _Figure:
         f"{about}.",
         HeatMap(
             groups=tuple(groups),
-            columns=tuple(columns["labels"]),
-            across=columns["path"],
+            columns=tuple(columns.labels),
+            across=columns.path,
         ),
         f"{about} [%]. The stronger, the more; empty: {_NO_PLAN}.{words}",
     )
 
 
-def _indices(data: Mapping[str, Any]) -> Iterator[tuple[int, ...]]:
+def _indices(data: SweepRecord) -> Iterator[tuple[int, ...]]:
     """Yield which value each point has of each setting; the last changes fastest."""
-    return itertools.product(*(range(len(axis["labels"])) for axis in data["varied"]))
+    return itertools.product(*(range(len(axis.labels)) for axis in data.varied))
 
 
-def _ranked(data: Mapping[str, Any]) -> list[_Ranked]:
+def _ranked(data: SweepRecord) -> list[_Ranked]:
     """Return all points that a table has; of more than a few the fastest first."""
-    pairs = list(zip(_indices(data), data["points"], strict=True))
+    pairs = list(zip(_indices(data), data.points, strict=True))
     if len(pairs) <= _MOST_IN_TEXT:
         return pairs
 
     def speed(pair: _Ranked) -> float:
-        tokens = pair[1]["tokens_per_s"]
+        tokens = pair[1].tokens_per_s
         return math.inf if tokens is None else -tokens
 
     return sorted(pairs, key=speed)[:_MOST_ROWS]
 
 
-def _throughputs(data: Mapping[str, Any]) -> DataTable:
+def _throughputs(data: SweepRecord) -> DataTable:
     return DataTable.of(
         f"tokens/s at each point{_limited(data)}",
         _ranked(data),
         {
-            **_values(data, "path"),
-            "tokens/s": lambda pair: cell(pair[1]["tokens_per_s"], number),
+            **_values(data, whole=True),
+            "tokens/s": lambda pair: cell(pair[1].tokens_per_s, number),
         },
     )
 
 
-def _limited(data: Mapping[str, Any]) -> str:
-    count = len(data["points"])
+def _limited(data: SweepRecord) -> str:
+    count = len(data.points)
     return f": the fastest {_MOST_ROWS:,} of {count:,}" if count > _MOST_ROWS else ""
 
 
 def _values(
-    data: Mapping[str, Any], heading: str
+    data: SweepRecord, *, whole: bool = False
 ) -> dict[str, Callable[[_Ranked], Cell | str]]:
-    """Return the columns of the settings, which sort by their numbers."""
+    """Return the columns of the settings, which sort by their numbers.
 
-    def value(place: int, axis: Mapping[str, Any]) -> Callable[[_Ranked], Cell | str]:
-        labels, positions = axis["labels"], axis["positions"]
+    They are called by their whole paths or by short names.
+    """
+
+    def value(place: int, axis: AxisRecord) -> Callable[[_Ranked], Cell | str]:
+        labels, positions = axis.labels, axis.positions
         if positions is None:
             return lambda pair: str(labels[pair[0][place]])
         return lambda pair: Cell(labels[pair[0][place]], positions[pair[0][place]])
 
-    varied = enumerate(data["varied"])
-    return {axis[heading]: value(place, axis) for place, axis in varied}
+    varied = enumerate(data.varied)
+    return {
+        axis.path if whole else axis.name: value(place, axis) for place, axis in varied
+    }
 
 
-def _table(data: Mapping[str, Any]) -> DataTable:
-    code, ranked = data.get("currency"), _ranked(data)
-    best = [point["number"] == data["best"] for _, point in ranked]
+def _table(data: SweepRecord) -> DataTable:
+    code, ranked = data.currency, _ranked(data)
+    best = [point.number == data.best for _, point in ranked]
 
     def of(key: str, write: Callable[[float], str]) -> Callable[[_Ranked], Cell | str]:
         def written(pair: _Ranked) -> Cell | str:
-            row = None if pair[1]["result"] is None else _found(data, pair[1])
-            return cell(None if row is None else row.get(key), write)
+            return cell(_results(data, pair[1]).get(key), write)
 
         return written
 
@@ -317,8 +317,8 @@ def _table(data: Mapping[str, Any]) -> DataTable:
         f"All points{_limited(data)}",
         ranked,
         {
-            "Point": lambda pair: cell(pair[1]["number"], str),
-            **_values(data, "name"),
+            "Point": lambda pair: cell(pair[1].number, str),
+            **_values(data),
             "tokens/s": of("tokens_per_s", number),
             "Iteration": of("iteration_time_s", format_duration),
             "MFU": of("mfu", percent),
@@ -332,38 +332,32 @@ def _table(data: Mapping[str, Any]) -> DataTable:
     )
 
 
-def _verdict(data: Mapping[str, Any], point: Point) -> str:
-    if point["result"] is None:
+def _verdict(data: SweepRecord, point: SweptPoint) -> str:
+    if point.result is None:
         return "failed"
-    verdict = _found(data, point).get("verdict", "planned")
-    best = ", best" if point["number"] == data["best"] else ""
-    front = ", on the front" if point.get("pareto") else ""
+    verdict = _results(data, point).get("verdict", "planned")
+    best = ", best" if point.number == data.best else ""
+    front = ", on the front" if point.pareto else ""
     return f"{verdict}{best}{front}"
 
 
-def _front(data: Mapping[str, Any]) -> FigureBlock:
+def _front(data: SweepRecord) -> FigureBlock:
     """Return throughput over cost."""
     points = [
-        PricedPoint(
-            point["label"],
-            point["result"]["cost_per_s"],
-            point["tokens_per_s"],
-            point["pareto"],
-        )
-        for point in data["points"]
-        if point["tokens_per_s"] is not None and point["result"].get("cost_per_s")
+        PricedPoint(point.label, cost, point.tokens_per_s, point.pareto)
+        for point in data.points
+        if point.tokens_per_s is not None
+        and (cost := (point.result or {}).get("cost_per_s"))
     ]
     front = [point for point in points if point.on_front]
     others = [point for point in points if not point.on_front]
     shown = [*front, *others][: max(_MOST_ROWS, len(front))]
-    return front_figure(shown, data["currency"], "Point")
+    return front_figure(shown, data.currency or "", "Point")
 
 
-def _failures(data: Mapping[str, Any]) -> DataTable:
+def _failures(data: SweepRecord) -> DataTable:
     """Return how often each reason was met, the most frequent first."""
-    reasons = Counter(
-        point["failure"] for point in data["points"] if point["state"] == "failed"
-    )
+    reasons = Counter(point.failure for point in data.points if point.state == "failed")
     return DataTable.of(
         "Failed",
         reasons.most_common(),
@@ -375,10 +369,10 @@ def _failures(data: Mapping[str, Any]) -> DataTable:
     )
 
 
-def _settings(data: Mapping[str, Any]) -> DataTable:
+def _settings(data: SweepRecord) -> DataTable:
     return DataTable.of(
         "Settings and their values, the last one changes fastest",
-        data["settings"].items(),
+        data.settings.items(),
         {
             "Setting": lambda pair: pair[0],
             "Values": lambda pair: ", ".join(map(value_label, pair[1])),

@@ -8,7 +8,8 @@ the number of workers, or on interruptions.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,85 @@ from nestsim.running.store import Outcome, plain_json
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from topologies.units import BASE_UNITS, parse_quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisRecord:
+    """A setting that has more than one value."""
+
+    path: str
+    """Dotted path of the setting."""
+
+    name: str
+    """Last parts of the path that tell the setting from others."""
+
+    labels: tuple[str, ...]
+    """Values of the setting, for people."""
+
+    positions: tuple[float, ...] | None
+    """Place of each value on an axis of numbers, in base units; None for words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptPoint:
+    """What became of one point."""
+
+    number: int
+    """Number of the point."""
+
+    label: str
+    """What tells the point from others."""
+
+    tokens_per_s: float | None
+    """Throughput; None without a plan [token/s]."""
+
+    state: str
+    """``"done"`` or ``"failed"``."""
+
+    failure: str | None
+    """Reason why the point failed; None if it did not."""
+
+    pareto: bool = False
+    """Whether no point is both cheaper and faster."""
+
+    result: Mapping[str, Any] | None
+    """Results of the point by column; None if it failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRecord:
+    """What a document says of ``result.json`` of a sweep."""
+
+    headline: str
+    """The answer."""
+
+    done: str
+    """What was done at each point."""
+
+    scenario: str
+    """Name of the scenario."""
+
+    what: str
+    """``"simulate"``, ``"plan"`` or ``"run"``."""
+
+    settings: Mapping[str, tuple[Any, ...]]
+    """Dotted path of a setting -> its values."""
+
+    varied: tuple[AxisRecord, ...]
+    """Settings that have more than one value."""
+
+    num_failed: int
+    """Points that failed."""
+
+    best: int | None
+    """Number of the fastest point; None without any."""
+
+    currency: str | None = None
+    """Currency of all prices; None without."""
+
+    points: tuple[SweptPoint, ...]
+    """What became of each point."""
+
 
 _DONE = {
     "simulate": "the plan replayed",
@@ -97,7 +177,7 @@ def positions(values: Sequence[object]) -> "FloatArray | None":
     return None
 
 
-def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
+def sweep_json(result: ScenarioSweepResult) -> dict[str, object]:
     """Return everything that a sweep found, for programs."""
     best = best_first(result.outcomes)
     front = front_of(result.outcomes)
@@ -132,7 +212,7 @@ def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
     }
 
 
-def _varied_json(result: ScenarioSweepResult) -> list[dict[str, Any]]:
+def _varied_json(result: ScenarioSweepResult) -> list[dict[str, object]]:
     """Return the settings that have more than one value, and how these are called."""
     axes = varied_axes(result)
     varied = []
@@ -172,7 +252,9 @@ def sweep_writers(
     }
 
 
-def sweep_facts(result: ScenarioSweepResult, scenario_bytes: bytes) -> dict[str, Any]:
+def sweep_facts(
+    result: ScenarioSweepResult, scenario_bytes: bytes
+) -> dict[str, object]:
     """Return what the manifest says beside the hash of each file."""
     return {
         "scenario": result.scenario_name,

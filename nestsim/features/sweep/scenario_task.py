@@ -72,7 +72,7 @@ class ScenarioTask:
     path: Path
     """The scenario file, beside which other files are looked for."""
 
-    document: Mapping[str, Any]
+    document: Mapping[str, object]
     """What it says of the job."""
 
     what: str
@@ -181,7 +181,7 @@ def scenario_digest(scenario: "Scenario") -> str:
 
 
 def _files_digest(
-    folder: Path, document: Mapping[str, Any], values: Mapping[str, Sequence[Any]]
+    folder: Path, document: Mapping[str, object], values: Mapping[str, Sequence[Any]]
 ) -> str:
     """Return a hash of every file that a setting names, in the file or on an axis."""
     digests = {}
@@ -198,7 +198,7 @@ def _files_digest(
 
 
 def _named_files(
-    document: Mapping[str, Any], values: Mapping[str, Sequence[Any]]
+    document: Mapping[str, object], values: Mapping[str, Sequence[Any]]
 ) -> dict[str, dict[str, str]]:
     """Return each setting of `FILE_SETTINGS` with its values, and the files they name.
 
@@ -220,7 +220,7 @@ def _named_files(
                 named.update(_inner(value, inner) for value in settled)
         files[path] = {
             name: module_file(name) if path == "model.module" else name
-            for name in sorted(one for one in named if one)
+            for name in sorted(file for file in named if file)
         }
     return files
 
@@ -300,7 +300,7 @@ def _throughput(whose: str, throughput: "Throughput") -> dict[str, float]:
     }
 
 
-def _settings(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
+def _settings(candidate: "Candidate | PlannedCandidate") -> dict[str, object]:
     plan = candidate.priced.plan
     data = plan.settings_json()
     return {

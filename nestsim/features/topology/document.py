@@ -1,11 +1,11 @@
 """What a network is made of, and what of it is slow or gone: document and JSON."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nestsim.document.dumps import plain_values
+from nestsim.document.dumps import plain_record
 from nestsim.document.parts import (
     Cell,
     DataTable,
@@ -99,29 +99,25 @@ def _sections(
     title = "Tiers, from the inside out"
     trunks = f"In all tiers {IDEAL_TRUNKS}"
     yield Section(
-        name="tiers",
-        title=title,
-        blocks=(
+        "tiers",
+        title,
+        (
             tiers_table(network, title),
-            *([Sentences(sentences=(trunks,))] if has_ideal_trunks(network) else []),
+            *([Sentences((trunks,))] if has_ideal_trunks(network) else []),
         ),
     )
     title = "What two devices have between them"
     levels = _levels(network.levels, title)
-    yield Section(name="levels", title=title, blocks=(levels,))
+    yield Section("levels", title, (levels,))
     if assumed:
-        yield Section(
-            name="assumed",
-            title="Assumed of the file",
-            blocks=(Sentences(sentences=tuple(assumed)),),
-        )
+        yield Section("assumed", "Assumed of the file", (Sentences(tuple(assumed)),))
     if degradation is not None:
         yield Section(
-            name="degraded",
-            title="Degraded",
-            blocks=(
-                FactList(rows=_degraded_facts(network, degradation)),
-                Sentences(sentences=(_AS_BUILT,)),
+            "degraded",
+            "Degraded",
+            (
+                FactList(_degraded_facts(network, degradation)),
+                Sentences((_AS_BUILT,)),
             ),
         )
 
@@ -139,8 +135,8 @@ def _group_sections(groups: "Sequence[DeviceGroup]") -> Iterator[Section]:
 
 
 def _device_section(title: str, accelerator: Accelerator) -> Section:
-    facts = FactList(rows=_accelerator_facts(accelerator))
-    return Section(name="device", title=title, blocks=(facts,))
+    facts = FactList(_accelerator_facts(accelerator))
+    return Section("device", title, (facts,))
 
 
 def _accelerator_facts(accelerator: Accelerator) -> dict[str, str]:
@@ -223,7 +219,7 @@ def _levels(levels: tuple[Level, ...], caption: str) -> DataTable:
     )
 
 
-def topology_json(network: Network) -> dict[str, Any]:
+def topology_json(network: Network) -> dict[str, object]:
     """Return what a network is made of, for programs."""
     report = {
         "kind": network.kind,
@@ -261,8 +257,7 @@ def topology_json(network: Network) -> dict[str, Any]:
             for tier in network.tiers()
         ],
     }
-    plain: dict[str, Any] = plain_values(report)
-    return plain
+    return plain_record(report)
 
 
 _AS_BUILT = (
@@ -304,7 +299,7 @@ def _num_links(network: "Network", selector: str) -> str:
 
 def degraded_json(
     degradation: "Degradation | None", num_devices: int
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Return what is slow or gone of so many devices, under the scenario's names."""
     if degradation is None:
         return None
@@ -324,7 +319,7 @@ def degraded_json(
     }
 
 
-def _slow_json(slow: "SlowDevice | SlowFraction", num_slow: int) -> dict[str, Any]:
+def _slow_json(slow: "SlowDevice | SlowFraction", num_slow: int) -> dict[str, object]:
     if isinstance(slow, SlowDevice):
         return {"device": slow.device, "factor": slow.factor}
     return {

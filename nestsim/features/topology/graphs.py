@@ -8,7 +8,7 @@ import numpy as np
 
 from nestsim.document.paints import level_colour
 from nestsim.document.wording import percent
-from nestsim.features.topology.marks import Wear, draw_worn
+from nestsim.features.topology.trees import Wear, draw_worn
 from topologies.units import format_bandwidth, format_duration
 
 if TYPE_CHECKING:

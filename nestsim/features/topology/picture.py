@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT, _DPI = 14.0, 9.0, 100
 
-_METADATA: dict[str, dict[str, Any]] = {
+_METADATA: dict[str, dict[str, object]] = {
     ".png": {"Software": "nestsim"},
     ".pdf": {"CreationDate": None, "Producer": None, "Creator": "nestsim"},
     ".svg": {"Date": None, "Creator": "nestsim"},
@@ -43,8 +43,7 @@ def draw_topology(network: "Network", path: Path) -> None:
     from matplotlib.figure import Figure
 
     from nestsim.features.topology.graphs import draw_custom, draw_torus
-    from nestsim.features.topology.marks import NOTE, find_wear
-    from nestsim.features.topology.trees import draw_tree
+    from nestsim.features.topology.trees import NOTE, draw_tree, find_wear
 
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -68,7 +67,7 @@ def draw_topology(network: "Network", path: Path) -> None:
         if wear:
             figure.text(0.015, 0.908, NOTE, size=12, color="#c1121f", va="top")
         form = path.suffix.lower()
-        options: dict[str, Any] = {"metadata": _METADATA.get(form)}
+        options: dict[str, object] = {"metadata": _METADATA.get(form)}
         if form == ".png":  # the other writers take no options of an encoder
             options["pil_kwargs"] = dict(PNG_ENCODER)
         save_figure(figure, path, **options)
@@ -81,7 +80,7 @@ def _write_title(figure: Any, network: "Network") -> None:
         parts.append(_count(num_switches, "switch", "switches"))
     bisection = format_bandwidth(network.bisection_bandwidth())
     parts.append(f"bisection bandwidth {bisection} one way")
-    style: dict[str, Any] = {"va": "top", "parse_math": False}
+    style: dict[str, object] = {"va": "top", "parse_math": False}
     title = f"{network.kind} network"
     figure.text(0.015, 0.98, title, size=18, weight="bold", **style)
     figure.text(0.015, 0.937, ", ".join(parts), size=13, color="0.3", **style)

@@ -4,12 +4,13 @@ A row is read as the tables of a scenario, which `nestsim.scenario` reads as tho
 file; a case is that scenario, and what no scenario says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from estimators.training import TrainingSpec
+from nestsim.evaluate.uncertainty import Setting
 from nestsim.features.validation.cluster_table import (
     accelerator_setting,
     cluster_table,
@@ -95,6 +96,38 @@ class Case:
 
     leaves_recompute_open: bool = False
     """Whether the row does not say what is recomputed; the plan has the preset's."""
+
+    @property
+    def content(self) -> tuple[Hashable, ...]:
+        """What a prediction depends on."""
+        return (
+            self.model,
+            self.training,
+            self.accelerator.name,
+            self.software,
+            self.network,
+            self.plan,
+            self.alternatives,
+            self.stages,
+            self.execution,
+        )
+
+    def setting(self, source: str = "") -> Setting:
+        """Return what the band of its prediction depends on.
+
+        Parameters
+        ----------
+        source
+            Source of the row; empty for a new cluster.
+        """
+        return Setting(
+            source=source,
+            software=self.software.name,
+            accelerator=self.accelerator.name,
+            num_devices=self.num_devices,
+            has_experts=bool(self.model.num_moe_experts),
+            assumes_layout=self.assumes_layout,
+        )
 
     def with_recompute(self, mode: str) -> "Case":
         """Return the same with another recompute mode, as the least that fits."""

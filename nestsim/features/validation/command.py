@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.console import Console
@@ -21,9 +21,9 @@ from nestsim.document.sheet import draw_document
 from nestsim.document.terminal import print_document
 from nestsim.features.validation.columns import Measurements, read_measurements
 from nestsim.features.validation.document import validation_document
-from nestsim.features.validation.measured import published_measurements
 from nestsim.features.validation.record import predictions_csv, validation_json
 from nestsim.features.validation.results import ValidationResult
+from nestsim.features.validation.runner import published_measurements
 from nestsim.features.validation.runner import validate as validate_rows
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class ValidateReport(FolderReport):
         """Whether some row could be compared."""
         return any(result.scored for result in self.results)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return how many rows were compared, and the median of their errors."""
-        facts: dict[str, Any] = {"file": str(self.file or "published")}
+        facts: dict[str, object] = {"file": str(self.file or "published")}
         for result in self.results:
             facts |= {
                 f"{result.kind}_rows": len(result.rows),

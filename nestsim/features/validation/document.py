@@ -18,16 +18,20 @@ from nestsim.document.parts import (
     Section,
     Sentences,
     cell,
+    table_section,
 )
 from nestsim.document.wording import number, percent, plural, signed_percent
 from nestsim.evaluate.uncertainty import SHARE
 from nestsim.features.validation.columns import REFUSALS
-from nestsim.features.validation.metrics import Errors, Ranking, errors_of, grouped
 from nestsim.features.validation.results import (
     Curve,
+    Errors,
     Judgement,
+    Ranking,
     RowResult,
     ValidationResult,
+    errors_of,
+    grouped,
 )
 from topologies.units import format_duration, format_size
 
@@ -125,17 +129,14 @@ def _headline(result: ValidationResult) -> Headline:
             f"{percent(result.median_of_curves())} off in the median of "
             f"{plural(len(result.curves()), 'curve')}, each by its median"
         )
-        key_figures = [KeyFigure(name="median row", value=percent(errors.median_ape))]
+        key_figures = [KeyFigure("median row", percent(errors.median_ape))]
     else:
         off = (
             f"{percent(errors.mape)} off on average, {percent(errors.median_ape)} in "
             "the median"
         )
         key_figures = [
-            KeyFigure(
-                name=f"within {100 * band:g} %",
-                value=percent(result.share_within(band)),
-            )
+            KeyFigure(f"within {100 * band:g} %", percent(result.share_within(band)))
             for band in BANDS
         ]
     return Headline(
@@ -152,8 +153,7 @@ def _sections(result: ValidationResult) -> Iterator[Section]:
     else:
         yield from _job_sections(result)
     if result.refused:
-        table = _refusals(result.refused)
-        yield Section(name="refused", title=table.caption, blocks=(table,))
+        yield table_section("refused", _refusals(result.refused))
 
 
 Columns = Mapping[str, Callable[[Errors], str | Cell]]
@@ -163,11 +163,7 @@ def _share(
     of: Callable[[Errors], float], write: Callable[[float], str] = percent
 ) -> Callable[[Errors], str | Cell]:
     """Return what writes a share of some errors; a dash for none."""
-    return lambda errors: cell(_known(of(errors)), write)
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return lambda errors: cell(of(errors), write)
 
 
 _ERRORS: Columns = MappingProxyType(
@@ -185,12 +181,8 @@ NUMBERS = ("Rows", "Refused", *_ERRORS, "Too large")
 """Headings of the columns behind the source."""
 
 
-def _count(value: int) -> Cell:
-    return Cell(f"{value:,}", value)
-
-
 def _kendall(group: Errors | Ranking) -> str | Cell:
-    return cell(_known(group.kendall_tau), "{:.3f}".format)
+    return cell(group.kendall_tau, "{:.3f}".format)
 
 
 def _errors_columns(
@@ -212,11 +204,9 @@ def _errors_table(
         groups.items(),
         {
             heading: lambda group: group[0],
-            "Rows": lambda group: _count(group[1].rows),
+            "Rows": lambda group: cell(group[1].rows, number),
             **_errors_columns(lambda group: group[1]),
-            "Kendall": lambda group: cell(
-                _known(group[1].kendall_tau), "{:.3f}".format
-            ),
+            "Kendall": lambda group: _kendall(group[1]),
         },
         shown=len(groups) - 1 if "all" in groups else None,
     )
@@ -232,13 +222,14 @@ def _job_sections(result: ValidationResult) -> Iterator[Section]:
     sources = _sources_table(result)
     if result.scored:
         figure = _scatter(result, sources)
-        yield Section(name="sources", title="By source", blocks=(figure,))
+        yield Section("sources", "By source", (figure,))
         groups = _with_all(result.errors_by("accelerator"), result.errors())
-        table = _errors_table("By accelerator", "Accelerator", groups)
-        yield Section(name="accelerators", title=table.caption, blocks=(table,))
+        yield table_section(
+            "accelerators", _errors_table("By accelerator", "Accelerator", groups)
+        )
         yield _ranking_section(result)
     else:
-        yield Section(name="sources", title="By source", blocks=(sources,))
+        yield Section("sources", "By source", (sources,))
     if len(result.rows) > len(result.refused):
         yield _judgement_section(result)
 
@@ -268,10 +259,10 @@ def _sources_table(result: ValidationResult) -> DataTable:
         lines,
         {
             _WORDING[result.kind].heading: lambda line: line[0],
-            "Rows": lambda line: _count(line[1].rows),
-            "Refused": lambda line: _count(line[2]),
+            "Rows": lambda line: cell(line[1].rows, number),
+            "Refused": lambda line: cell(line[2], number),
             **_errors_columns(lambda line: line[1]),
-            "Too large": lambda line: _count(line[3]),
+            "Too large": lambda line: cell(line[3], number),
         },
         shown=len(lines) - 1,
     )
@@ -334,16 +325,16 @@ def _ranking_section(result: ValidationResult) -> Section:
     ranked = {name: ranking for name, ranking in groups.items() if ranking.groups}
     columns: dict[str, Callable[[tuple[str, Ranking]], str | Cell]] = {
         "Source": lambda group: group[0],
-        "Groups": lambda group: _count(group[1].groups),
-        "Rows": lambda group: _count(group[1].rows),
+        "Groups": lambda group: cell(group[1].groups, number),
+        "Rows": lambda group: cell(group[1].rows, number),
         "Kendall": lambda group: _kendall(group[1]),
     }
     if result.kind == "throughput":
         columns["Regret"] = lambda group: cell(group[1].top1_regret, percent)
     title = "Plans for the same job"
     tables = (DataTable.of(title, ranked.items(), columns),) if ranked else ()
-    blocks = (Sentences(sentences=tuple(sentences)), *tables)
-    return Section(name="ranking", title=title, blocks=blocks)
+    blocks = (Sentences(tuple(sentences)), *tables)
+    return Section("ranking", title, blocks)
 
 
 def _ranking_sentence(result: ValidationResult) -> str:
@@ -375,8 +366,8 @@ def _judgement_section(result: ValidationResult) -> Section:
         wrong,
         {
             "Source": lambda line: line[0],
-            "Ran": lambda line: _count(line[1].ran),
-            "Too large": lambda line: _count(line[1].ran_but_too_large),
+            "Ran": lambda line: cell(line[1].ran, number),
+            "Too large": lambda line: cell(line[1].ran_but_too_large, number),
             "Of A, A-": lambda line: Cell(
                 f"{line[1].complete_but_too_large:,} of {line[1].complete:,}",
                 line[1].complete_but_too_large,
@@ -386,13 +377,13 @@ def _judgement_section(result: ValidationResult) -> Section:
                 if math.isfinite(line[1].largest_share)
                 else "-"
             ),
-            "Ran out": lambda line: _count(line[1].out_of_memory),
-            "Fit": lambda line: _count(line[1].out_of_memory_but_fit),
+            "Ran out": lambda line: cell(line[1].out_of_memory, number),
+            "Fit": lambda line: cell(line[1].out_of_memory_but_fit, number),
         },
     )
     sentence = _judgement_sentence(result.judgement())
-    blocks = (Sentences(sentences=(sentence,)), *((table,) if wrong else ()))
-    return Section(name="judgement", title=title, blocks=blocks)
+    blocks = (Sentences((sentence,)), *((table,) if wrong else ()))
+    return Section("judgement", title, blocks)
 
 
 def _judgement_sentence(judgement: Judgement) -> str:
@@ -424,7 +415,7 @@ def _refusals(refused: Sequence[RowResult]) -> DataTable:
         codes.most_common(),
         {
             "Refused": lambda line: line[0],
-            "Rows": lambda line: _count(line[1]),
+            "Rows": lambda line: cell(line[1], number),
             "Why": lambda line: REFUSALS[line[0]],
             "Sources": lambda line: ", ".join(
                 f"{name} {count}" for name, count in sources[line[0]].most_common()
@@ -440,15 +431,15 @@ def _curve_sections(result: ValidationResult) -> Iterator[Section]:
         curve.label(): errors
         for curve, errors in sorted(result.errors_by_curve().items())
     }
-    table = _errors_table("By curve", "Curve", curves)
-    yield Section(name="curves", title=table.caption, blocks=(table,))
+    yield table_section("curves", _errors_table("By curve", "Curve", curves))
     families = _with_all(result.errors_by_family(), result.errors())
-    table = _errors_table("By accelerator", "Accelerator", families)
-    yield Section(name="accelerators", title=table.caption, blocks=(table,))
+    yield table_section(
+        "accelerators", _errors_table("By accelerator", "Accelerator", families)
+    )
     figures = tuple(_panels(result))
     if figures:
         title = "Time over size"
-        yield Section(name="times", title=title, blocks=figures, in_text=False)
+        yield Section("times", title, figures, in_text=False)
 
 
 def _panels(result: ValidationResult) -> Iterator[FigureBlock]:

@@ -19,8 +19,7 @@ from estimators.user_files import LINK_EFFICIENCIES
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.features.validation.case import Case
 from nestsim.features.validation.columns import refusing
-from nestsim.features.validation.stages import SizedStage
-from nestsim.features.validation.uneven import uneven_step_time
+from nestsim.features.validation.stages import SizedStage, uneven_step_time
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
@@ -132,18 +131,7 @@ class Predictor:
         RowRefusedError
             If the planner or the simulator cannot express the plan.
         """
-        key = (
-            case.model,
-            case.training,
-            case.accelerator.name,
-            case.software,
-            case.network,
-            case.plan,
-            case.alternatives,
-            case.stages,
-            case.execution,
-            memory,
-        )
+        key = (*case.content, memory)
         if key not in self._done:
             with refusing("no-such-plan"):
                 self._done[key] = self._predict(case, memory=memory)

@@ -240,8 +240,8 @@ class JobReading(Reading):
     @cached_property
     def recipe(self) -> Recipe:
         """What the published recipe sets that the row follows; nothing for none."""
-        found = (recipe for recipe in vocabulary().recipes if self._follows(recipe))
-        return next(found, Recipe(where={}))
+        followed = (recipe for recipe in vocabulary().recipes if self._follows(recipe))
+        return next(followed, Recipe(where={}))
 
     def _follows(self, recipe: Recipe) -> bool:
         return all(

@@ -4,12 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
-from nestsim.document.dumps import csv_of, plain_values
+from nestsim.document.dumps import csv_of, plain_record
 from nestsim.evaluate.uncertainty import SHARE
-from nestsim.features.validation.metrics import Errors, errors_of, ranking_of
-from nestsim.features.validation.results import RowResult, ValidationResult
+from nestsim.features.validation.results import (
+    Errors,
+    RowResult,
+    ValidationResult,
+    errors_of,
+    ranking_of,
+)
 
 UNITS: Mapping[str, str] = MappingProxyType(
     {"throughput": "s", "memory": "byte", "collectives": "s"}
@@ -17,7 +21,7 @@ UNITS: Mapping[str, str] = MappingProxyType(
 """Kind of measurements -> unit of their values."""
 
 
-def validation_json(result: ValidationResult) -> dict[str, Any]:
+def validation_json(result: ValidationResult) -> dict[str, object]:
     """Return the result as plain values with stable keys, errors as fractions.
 
     What is about time stands at the top, what is about memory under ``"memory"``; a
@@ -25,6 +29,7 @@ def validation_json(result: ValidationResult) -> dict[str, Any]:
     stands under ``"collectives"``: ``"median_of_curves"`` is the median over curves of
     each one's median error; other errors pool rows.
     """
+    parts: dict[str, object]
     if result.kind == "collectives":
         parts = {"collectives": _collectives(result)}
     else:
@@ -39,11 +44,10 @@ def validation_json(result: ValidationResult) -> dict[str, Any]:
             **_summary(result if result.kind == "throughput" else empty),
             "memory": {**_summary(of_memory), "out_of_memory": gone},
         }
-    plain: dict[str, Any] = plain_values({"measurements": result.name, **parts})
-    return plain
+    return plain_record({"measurements": result.name, **parts})
 
 
-def _summary(result: ValidationResult) -> dict[str, Any]:
+def _summary(result: ValidationResult) -> dict[str, object]:
     errors = result.errors_by("source_key")
     rankings = result.ranking_by("source_key")
     judged = result.judgement_by("source_key")
@@ -69,7 +73,7 @@ def _summary(result: ValidationResult) -> dict[str, Any]:
     }
 
 
-def _collectives(result: ValidationResult) -> dict[str, Any]:
+def _collectives(result: ValidationResult) -> dict[str, object]:
     curves = [
         {**curve._asdict(), **_scored(errors)}
         for curve, errors in result.errors_by_curve().items()
@@ -97,15 +101,15 @@ def _refusals(result: ValidationResult) -> dict[str, int]:
     return dict(Counter(row.code for row in result.refused).most_common())
 
 
-def _each_scored(errors: Mapping[str, Errors]) -> dict[str, dict[str, Any]]:
+def _each_scored(errors: Mapping[str, Errors]) -> dict[str, dict[str, object]]:
     return {name: _scored(errors_of_group) for name, errors_of_group in errors.items()}
 
 
-def _scored(errors: Errors) -> dict[str, Any]:
+def _scored(errors: Errors) -> dict[str, object]:
     return {"scored": errors.rows, **_without_count(errors)}
 
 
-def _without_count(errors: Errors) -> dict[str, Any]:
+def _without_count(errors: Errors) -> dict[str, object]:
     return {key: value for key, value in errors._asdict().items() if key != "rows"}
 
 

@@ -426,8 +426,8 @@ def _finest(job: LaunchJob, evaluator: Evaluator) -> Evaluator:
     )
     if not in_passes or "granularity" in simulation:
         return evaluator
-    settings = replace(evaluator.simulation.replay, granularity="layer")
-    return replace(evaluator, simulation=replace(evaluator.simulation, replay=settings))
+    settings = replace(evaluator.simulation, granularity="layer")
+    return replace(evaluator, simulation=settings)
 
 
 def _check_size(job: LaunchJob, work: PipelineWork) -> None:

@@ -15,11 +15,8 @@ from nestsim.scenario.hardware.accelerator import (
     MOST_GROUPS,
     AnyAccelerator,
     DeviceGroup,
-    GroupTable,
-    build_accelerator,
-    build_groups,
+    distinct_groups,
 )
-from nestsim.scenario.hardware.degraded import DegradedTable
 from nestsim.scenario.hardware.described import InfraGraphTable, SlurmTable
 from nestsim.scenario.hardware.nccl_topo import NcclTopoTable
 from nestsim.scenario.hardware.network import (
@@ -33,9 +30,22 @@ from topologies.accelerators import (
     accelerator_names,
     usual_host,
 )
-from topologies.degrade import Degradation
-from topologies.errors import InputError
-from topologies.settings import Bandwidth, Count, Latency, SizeOrNothing, Text
+from topologies.degrade import Degradation, SlowDevice, SlowFraction, SlowLinks
+from topologies.errors import InputError, located
+from topologies.settings import (
+    MAX_COUNT,
+    Bandwidth,
+    Count,
+    Distinct,
+    Examples,
+    Factor,
+    Fraction,
+    Latency,
+    Listed,
+    Seed,
+    SizeOrNothing,
+    Text,
+)
 from topologies.specs import CustomSpec, DevicesSpec, NetworkSpec
 from topologies.units import format_size
 
@@ -97,6 +107,118 @@ class HostTable(Table):
         return replace(usual, latency=self.latency, **written)
 
 
+MOST_PARTS = 1000
+
+DeviceNumber = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
+
+
+class SlowLinksTable(Table):
+    """Links that carry less than they were built for."""
+
+    links: Text = Field(examples=["leaf 0 <-> spine *", "level spine"])
+    """Links that are slow: two neighbours by name ("->" one way, "<->" both ways, "*"
+    for any text, "#1" for the second of several cables), or all links of a level."""
+
+    factor: Factor = Field(examples=[4.0])
+    """What the links' bandwidth is divided by."""
+
+    def build(self) -> SlowLinks:
+        """Return the record for the network."""
+        return SlowLinks(links=self.links, factor=self.factor)
+
+
+class SlowDeviceTable(Table):
+    """A device that computes more slowly than the others, or a share of all devices."""
+
+    device: DeviceNumber | None = Field(None, examples=[5])
+    """Number of the slow device, from 0."""
+
+    fraction: Fraction | None = Field(None, examples=[0.01])
+    """Share of all devices that are slow, in place of `device`: the nearest whole
+    number of them, halves up, and which ones is drawn at random. A share that is less
+    than half a device is refused. Entries of one seed draw different devices."""
+
+    factor: Factor = Field(examples=[1.5])
+    """What the compute times of the device, or of each of the devices, are multiplied
+    by."""
+
+    seed: Seed | None = Field(None, examples=[0])
+    """Seed of the draw of `fraction`. Left out, 0."""
+
+    def build(self) -> SlowDevice | SlowFraction:
+        """Return the record for the replay.
+
+        Raises
+        ------
+        InputError
+            If it names a device and a fraction, or neither of them.
+        """
+        if (self.device is None) == (self.fraction is None):
+            raise InputError(
+                "says which devices by none or both of its settings",
+                where="device",
+                expected="either device = 5 or fraction = 0.01",
+            )
+        if self.fraction is not None:
+            return SlowFraction(
+                fraction=self.fraction, factor=self.factor, seed=self.seed or 0
+            )
+        if self.seed is not None:
+            raise InputError(
+                "goes with a fraction alone",
+                where="seed",
+                got=self.seed,
+                expected="left out: nothing is drawn where a device is named",
+            )
+        assert self.device is not None
+        return SlowDevice(device=self.device, factor=self.factor)
+
+
+class DegradedTable(Table):
+    """What of the cluster is slow or gone; routes go round what is gone.
+
+    What is named several times is slowed by the product of the factors.
+    """
+
+    removed_links: Annotated[
+        Distinct[Text], Examples(["leaf 0 <-> spine"], default=None)
+    ] = ()
+    """Links that are gone, named as in `slow_links`."""
+
+    removed_switches: Annotated[
+        Distinct[Text], Examples(["spine 1"], default=None)
+    ] = ()
+    """Switches that are gone with all their links, by name; "*" stands for any
+    text."""
+
+    slow_links: Annotated[
+        tuple[Annotated[SlowLinks, BuiltFrom(SlowLinksTable)], ...],
+        Listed(1, MOST_PARTS),
+        Examples([{"links": "level spine", "factor": 2.0}], default=None),
+    ] = ()
+    """Links that carry less than they were built for."""
+
+    slow_devices: Annotated[
+        tuple[Annotated[SlowDevice | SlowFraction, BuiltFrom(SlowDeviceTable)], ...],
+        Listed(1, MOST_PARTS),
+        Examples([{"device": 5, "factor": 1.5}], default=None),
+    ] = ()
+    """Devices that compute more slowly, by number or as a share of all; plans and their
+    replays know which."""
+
+    def build(self) -> Degradation:
+        """Return the record for the network and the replay.
+
+        Whether the names mean something shows only when the network has been built.
+        """
+        return Degradation(
+            removed_links=self.removed_links,
+            removed_switches=self.removed_switches,
+            slow_links=self.slow_links,
+            slow_devices=self.slow_devices,
+        )
+
+
 DescribedTable = SlurmTable | NcclTopoTable | InfraGraphTable
 """Networks that are read from another program's file."""
 
@@ -106,13 +228,13 @@ class ClusterTable(Table):
 
     accelerator: AnyAccelerator = Field(examples=["h100-sxm"])
     """A name that `nestsim accelerators` lists, a table that says which of them the
-    device is like and in what it differs, such as `{ like = "h100-sxm", memory = "96
-    GB" }`, or a table that describes a device. Where there are `groups`, the one of
+    device is like and in what it differs, such as `{ like = "h100-sxm", memory_bytes =
+    "96 GB" }`, or a table that describes a device. Where there are `groups`, the one of
     them that the network and the hosts are taken to be made for; left out, the first
     group's."""
 
     groups: (
-        Annotated[list[GroupTable], Field(min_length=1, max_length=MOST_GROUPS)] | None
+        Annotated[list[DeviceGroup], Field(min_length=1, max_length=MOST_GROUPS)] | None
     ) = Field(None, examples=[[{"accelerator": "a100-80gb", "num_devices": 32}]])
     """Groups of devices that are not all the same, in the order of their numbers. Left
     out, all devices are `accelerator`."""
@@ -149,18 +271,12 @@ class ClusterTable(Table):
     )
     """What of the cluster is slow or gone. Left out, nothing is."""
 
-    def build_accelerator(self) -> Accelerator:
+    def checked_accelerator(self) -> Accelerator:
         """Return the device for the estimators."""
-        try:
-            device = build_accelerator(self.accelerator)
-        except InputError as error:
-            if self.groups and self.groups[0].accelerator == self.accelerator:
-                raise error.at("groups[0]") from None
-            raise
-        self._check_reserve(device)
-        return device
+        self._check_reserve(self.accelerator)
+        return self.accelerator
 
-    def build_groups(
+    def checked_groups(
         self, reference: Accelerator, num_devices: int
     ) -> tuple[DeviceGroup, ...]:
         """Return the groups of devices, none where all are the same.
@@ -174,7 +290,7 @@ class ClusterTable(Table):
         """
         if self.groups is None:
             return ()
-        built = build_groups(self.groups, reference, num_devices)
+        built = distinct_groups(self.groups, reference, num_devices)
         for group in built:
             self._check_reserve(group.accelerator)
         if self.profile is not None and len(built) > 1:
@@ -227,10 +343,8 @@ class ClusterTable(Table):
         """
         if not isinstance(self.network, DescribedTable):
             return self, ()
-        try:
+        with located("network"):
             found = self.network.read(folder)
-        except InputError as error:
-            raise error.at("network") from None
         return self.model_copy(update={"network": found.network}), found.assumed
 
     @property
@@ -257,12 +371,10 @@ class ClusterTable(Table):
             return self._devices()
         if isinstance(network, CustomSpec):
             return network
-        try:
+        with located("network"):
             if isinstance(network, CustomTable):
                 return network.build(folder)
             return with_measured(network, reached).build()
-        except InputError as error:
-            raise error.at("network") from None
 
     def _devices(self) -> DevicesSpec:
         """Return the devices alone."""
@@ -287,10 +399,8 @@ class ClusterTable(Table):
             return None
         expected = "a file that nestsim profile wrote, in the scenario's folder"
         path = input_file(folder, self.profile, "profile", expected)
-        try:
+        with located("profile", ": "):
             return read_profile(path)
-        except InputError as error:
-            raise error.at("profile", ": ") from None
 
     def check_num_devices(self, found: int) -> None:
         """Refuse a network that does not have as many devices as is said here."""

@@ -20,7 +20,7 @@ from nestsim.scenario.hardware.network import (
     Ratio,
     reached,
 )
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.readers.infragraph import InfraOptions, read_infragraph
 from topologies.readers.link_collector import TreeRates, tree_links
 from topologies.readers.slurm import SlurmTopology, read_slurm
@@ -106,12 +106,10 @@ class SlurmTable(NodesTable):
             If the file is wrong, or does not go with the settings.
         """
         path = input_file(folder, self.file, "file", "a topology.conf of Slurm")
-        try:
+        with located("file", ": "):
             found = read_slurm(
                 path, topology=self.topology or "", nodes=self.nodes or ""
             )
-        except InputError as error:
-            raise error.at("file", ": ") from None
         num_levels = len(found.level_names)
         if len(self.oversubscription) >= num_levels:
             raise InputError(
@@ -126,10 +124,8 @@ class SlurmTable(NodesTable):
         assumed.append(
             f"{self.file} is no regular tree: all links are listed one by one"
         )
-        try:
+        with located(f"file: {path}", ": "):
             listed = tree_links(found.root, self._rates())
-        except InputError as error:
-            raise error.at(f"file: {path}", ": ") from None
         return DescribedNetwork(CustomSpec(path=path, listed=listed), tuple(assumed))
 
     def _said(self, found: SlurmTopology) -> str:
@@ -248,10 +244,8 @@ class InfraGraphTable(Table):
         options = InfraOptions(
             bandwidths=self.bandwidths, latencies=self.latencies, latency=self.latency
         )
-        try:
+        with located("file", ": "):
             listed, assumed = read_infragraph(path, options)
-        except InputError as error:
-            raise error.at("file", ": ") from None
         said = [f"links of {self.file}"]
         if self.bandwidths:
             names = ", ".join(self.bandwidths)

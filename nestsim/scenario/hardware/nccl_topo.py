@@ -15,7 +15,7 @@ from nestsim.scenario.hardware.network import (
     Ratio,
     TransportsTable,
 )
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.readers.nccl_topo import InsideOptions, NodeInside, read_nccl_topo
 from topologies.settings import Bandwidth, Count, Distinct, Latency, Text
 from topologies.units import format_bandwidth
@@ -93,10 +93,8 @@ class NcclTopoTable(TransportsTable):
             socket_bandwidth=self.socket_bandwidth,
             nics=tuple(self.nics or ()),
         )
-        try:
+        with located("file", ": "):
             node = read_nccl_topo(path, options)
-        except InputError as error:
-            raise error.at("file", ": ") from None
         assumed = [self._said(node), *node.assumed]
         if self.num_nodes == 1:
             table = FatTreeTable.model_construct(

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from estimators.collectives.transports import Scope, transports
 from nestsim.scenario.base import Table, input_file
-from topologies.errors import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO, InputError
+from topologies.errors import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO, InputError, located
 from topologies.settings import Bandwidth, Count, Latency, NameChoice, Seed, Text
 from topologies.specs import (
     CustomSpec,
@@ -229,10 +229,8 @@ class FatTreeTable(SwitchesTable):
         """Return the record for the builder."""
         levels = []
         for index, level in enumerate(self.levels):
-            try:
+            with located(f"levels[{index}]"):
                 levels.append(level.build())
-            except InputError as error:
-                raise error.at(f"levels[{index}]") from None
         return FatTreeSpec(
             levels=tuple(levels),
             nic=self.nic,

@@ -19,6 +19,7 @@ from estimators.collectives.algorithms import (
 from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_algorithm
 from estimators.collectives.messages import exchange_rates, placed_exchanges
 from estimators.collectives.phases import RING_OPERATIONS, depth, parents_of_both
+from tests import failures
 from topologies import (
     CustomSpec,
     FatTreeSpec,
@@ -112,9 +113,9 @@ def test_nobody_receives_less_than_the_operation_needs(case, shape):
     assert (members >= need * (1 - 1e-12)).all()
 
 
-@pytest.mark.parametrize("size", [2, 4, 8, 16])
-@pytest.mark.parametrize("name", ["ring", "direct", "halving-doubling"])
-@pytest.mark.parametrize("operation", sorted(RING_OPERATIONS))
+@failures.over("size", [2, 4, 8, 16])
+@failures.over("name", ["ring", "direct", "halving-doubling"])
+@failures.over("operation", sorted(RING_OPERATIONS))
 def test_three_algorithms_are_bandwidth_optimal_on_one_switch(operation, name, size):
     groups = np.arange(size)[None, None]
     (rate,) = collective_rates(switch(), operation, groups, name)
@@ -149,7 +150,7 @@ def test_gathering_among_six_sends_two_shards_first_and_five_last():
     assert [phase.fraction for phase in back] == pytest.approx(fractions[::-1])
 
 
-@pytest.mark.parametrize("size", [3, 4, 7, 8, 16, 33])
+@failures.over("size", [3, 4, 7, 8, 16, 33])
 def test_two_trees_need_two_tensors_per_port_and_few_rounds(size):
     """Sanders et al.: full bandwidth up and down, in a logarithmic number of steps."""
     groups = np.arange(size)[None, None]
@@ -241,7 +242,7 @@ def test_rings_message_by_message_cost_what_the_kernel_says(
     np.testing.assert_allclose(found, np.array(fast), rtol=1e-12)
 
 
-@pytest.mark.parametrize(("operation", "name"), CASES)
+@failures.over(("operation", "name"), CASES)
 def test_a_group_of_one_has_nothing_to_do(operation, name):
     groups = np.arange(24).reshape(2, 12, 1)
     assert exchanges(name, operation, (1,)) == ()

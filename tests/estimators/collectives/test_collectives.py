@@ -21,6 +21,7 @@ from estimators.collectives.messages import (
     uneven_blocks,
 )
 from estimators.collectives.phases import RING_OPERATIONS
+from tests import failures
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, RailSpec, TorusSpec
 
@@ -51,7 +52,7 @@ def price_plainly(network, sources, targets):
     return [max((seconds[link] for link in route), default=0.0) for route in routes]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@failures.over("size", [2, 3, 4])
 def test_ring_all_reduce_inside_a_node_matches_the_closed_form(size):
     """2 (n - 1) / n S / bandwidth and 2 (n - 1) rounds of two hops."""
     groups = np.arange(size)[None, None, :]
@@ -60,7 +61,7 @@ def test_ring_all_reduce_inside_a_node_matches_the_closed_form(size):
     assert rate.latency == pytest.approx(2 * (size - 1) * 2.0)
 
 
-@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
+@failures.over("operation", ["all_gather", "reduce_scatter"])
 def test_half_an_all_reduce_costs_half(operation):
     groups = np.arange(4)[None, None, :]
     (half,) = collective_rates(tree(), operation, groups, "ring")
@@ -104,8 +105,8 @@ def test_hierarchy_needs_fewer_rounds_than_a_ring():
     assert levels.latency < flat.latency
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-@pytest.mark.parametrize("operation", sorted(RING_OPERATIONS))
+@failures.over("algorithm", sorted(ALGORITHMS))
+@failures.over("operation", sorted(RING_OPERATIONS))
 def test_a_group_of_one_is_free(operation, algorithm):
     groups = np.arange(24).reshape(2, 12, 1)
     free = CollectiveRate(0.0, 0.0)

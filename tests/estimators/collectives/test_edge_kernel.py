@@ -17,6 +17,7 @@ from estimators.collectives.messages import (
     slowest_edges,
 )
 from estimators.collectives.phases import RING_OPERATIONS
+from tests import failures
 from tests.estimators.oracles import (
     even_split,
     plain_phases,
@@ -113,7 +114,7 @@ def test_walked_routes_are_the_networks_own(network):
     np.testing.assert_array_equal(links, expected.links)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "spec",
     [
         RailSpec(
@@ -378,7 +379,7 @@ def torus():
     )
 
 
-@pytest.mark.parametrize("wrong", [-1, 16])
+@failures.over("wrong", [-1, 16])
 def test_numbers_that_are_no_devices_are_refused(wrong):
     with pytest.raises(IndexError, match="0 to 15"):
         edge_costs(torus(), np.array([0, 1]), np.array([1, wrong]))

@@ -9,6 +9,7 @@ from estimators.collectives.cost import (
     rates_by_algorithm,
 )
 from estimators.collectives.transports import ramp_time, transports
+from tests import failures
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, RailSpec
 
@@ -90,7 +91,7 @@ def summed_in_the_switch(network, members):
     return found
 
 
-@pytest.mark.parametrize("members", [range(8), range(2), [1, 4, 6], range(7)])
+@failures.over("members", [range(8), range(2), [1, 4, 6], range(7)])
 def test_a_nodes_switches_load_links_as_requests_and_multicasts_do(members):
     network = nodes(8)
     expected = summed_in_the_switch(network, list(members))
@@ -120,7 +121,7 @@ def test_groups_of_one_member_a_node_have_nothing_to_add_inside():
     )
 
 
-@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
+@failures.over("operation", ["all_gather", "reduce_scatter"])
 def test_halves_of_an_all_reduce_go_level_by_level(operation):
     """A half in the switch sends ``S`` one way, a ring ``(n - 1) / n`` both ways."""
     network = nodes(8, 4, sharp=True)
@@ -183,7 +184,7 @@ def bus_bandwidth(transport, size, num_bytes, bandwidth, algorithm):
     return 2 * (size - 1) / size * num_bytes / time
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("size", "measured"), [(4, 246.7e9), (5, 258e9), (6, 265e9), (7, 270e9), (8, 273e9)]
 )
 def test_h100_all_reduces_in_the_switch_grow_with_the_group_as_measured(size, measured):
@@ -199,7 +200,7 @@ def test_h100_all_reduces_in_the_switch_grow_with_the_group_as_measured(size, me
     assert ring == pytest.approx(367.5e9, rel=0.02)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "bandwidth", "size", "num_bytes", "measured"),
     [
         # NVIDIA, DGX Cloud benchmarking, nccl-tests on 8 H100.
@@ -219,7 +220,7 @@ def test_published_all_reduces_in_the_switch(
     assert found == pytest.approx(measured, rel=0.03)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "measured", "off"),
     [("nvls", 430e9, -0.29), ("hierarchical", 330e9, -0.22)],
 )

@@ -13,6 +13,7 @@ from estimators.collectives.cost import algorithm_phases, collective_rates
 from estimators.collectives.messages import exchange_rates
 from estimators.collectives.transports import library_network, transports
 from estimators.software import IDEAL, Software
+from tests import failures
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, TorusSpec
 
@@ -64,9 +65,9 @@ def test_without_a_library_and_off_trees_nothing_changes():
     assert library(torus) is torus
 
 
-@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
-@pytest.mark.parametrize("nodes", [2, 64, 256, 2048])
-@pytest.mark.parametrize("local", [1, 8])
+@failures.over("operation", ["all_gather", "reduce_scatter"])
+@failures.over("nodes", [2, 64, 256, 2048])
+@failures.over("local", [1, 8])
 def test_gathers_and_scatters_take_every_step_of_one_ring(operation, nodes, local):
     network = library(cluster(local, nodes))
     found = rate(network, operation, np.arange(local * nodes))
@@ -79,7 +80,7 @@ def test_gathers_and_scatters_take_every_step_of_one_ring(operation, nodes, loca
     assert found.inverse_bandwidth == pytest.approx(outside + inside)
 
 
-@pytest.mark.parametrize("nodes", [2, 4, 8, 64, 2048])
+@failures.over("nodes", [2, 4, 8, 64, 2048])
 def test_all_reduces_wait_for_the_lesser_of_tree_and_ring(nodes):
     network = library(cluster(1, nodes))
     found = rate(network, "all_reduce", np.arange(nodes))
@@ -133,9 +134,9 @@ def test_rings_and_messages_are_priced_alike(
     assert found == pytest.approx((latency, inverse), rel=1e-9)
 
 
-@pytest.mark.parametrize("leaves", [1, 2])
-@pytest.mark.parametrize("nodes", [2, 16, 128])
-@pytest.mark.parametrize("local", [1, 8])
+@failures.over("leaves", [1, 2])
+@failures.over("nodes", [2, 16, 128])
+@failures.over("local", [1, 8])
 def test_switches_that_add_up_take_each_byte_once(local, nodes, leaves):
     network = cluster(local, nodes, leaves=leaves, sharp=True)
     found = rate(network, "all_reduce", np.arange(network.num_devices), "sharp")
@@ -185,7 +186,7 @@ def test_groups_that_nodes_do_not_divide_evenly_are_one_ring():
     assert found.latency == pytest.approx(3 * HOP)
 
 
-@pytest.mark.parametrize("members", [64, 72])
+@failures.over("members", [64, 72])
 def test_a_rack_of_one_nvlink_domain_has_the_adapters_of_all_its_devices(members):
     """GB200 NVL72: all-reduce between two racks over an adapter for each device."""
     levels = (

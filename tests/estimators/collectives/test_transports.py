@@ -15,6 +15,7 @@ from estimators.collectives.transports import (
     transfer_time,
     transports,
 )
+from tests import failures
 from tests.estimators.oracles import collective_time
 from topologies.accelerators import accelerator_names
 
@@ -43,7 +44,7 @@ def test_an_all_reduce_has_its_closed_form():
     assert overhead(ROUND, "all_reduce", 4, 300e3, 100e9) == pytest.approx(19e-6)
 
 
-@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
+@failures.over("operation", ["all_gather", "reduce_scatter"])
 def test_half_an_all_reduce_moves_half_the_bytes(operation):
     half = transfer_time(ROUND, operation, 4, 1e6, 100e9)
     assert half == pytest.approx(transfer_time(ROUND, "all_reduce", 4, 1e6, 100e9) / 2)
@@ -86,8 +87,8 @@ def test_a_step_that_is_not_known_is_a_quarter_of_a_doubling():
     assert unknown.latency("all_reduce", 2, 2) == pytest.approx((10 + 20) * 1e-6)
 
 
-@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter", "broadcast"])
-@pytest.mark.parametrize("num_nodes", [64, 256, 2048])
+@failures.over("operation", ["all_gather", "reduce_scatter", "broadcast"])
+@failures.over("num_nodes", [64, 256, 2048])
 def test_what_has_no_tree_waits_for_every_step_of_a_ring(operation, num_nodes):
     found = FABRIC.latency(operation, 8 * num_nodes, num_nodes)
     # NCCL's tuning.cc: n - 1 steps, N - 1 of which leave a node.
@@ -169,7 +170,7 @@ def test_overhead_and_transfer_are_the_whole(
     )
 
 
-@pytest.mark.parametrize("name", accelerator_names())
+@failures.over("name", accelerator_names())
 def test_every_accelerator_has_links_of_both_scopes(name):
     assert find_transport(name, inside_node=True).scope == "node"
     assert find_transport(name, inside_node=False).scope == "fabric"
@@ -184,7 +185,7 @@ def test_the_longest_name_counts_and_the_unknown_get_the_default():
     assert find_transport("mi300x", inside_node=False).name == "default-fabric"
 
 
-@pytest.mark.parametrize("transport", transports().values(), ids=list(transports()))
+@failures.over("transport", transports().values(), ids=list(transports()))
 def test_constants_are_physical_and_have_a_source(transport):
     assert transport.source
     assert min(transport.launch, transport.send_launch) > 0

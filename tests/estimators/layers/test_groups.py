@@ -10,6 +10,7 @@ from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork
 from estimators.models.library import load_model
 from estimators.tracing.trace import trace_model
+from tests import failures
 
 LLAMA, MIXTRAL = (
     trace_model(load_model(name)) for name in ("llama3-8b", "mixtral-8x7b")
@@ -36,7 +37,7 @@ def sent(layer: LayerWork) -> dict[tuple[str, str], CollectiveWork]:
     return {(item.operation, item.group): item for item in layer.collectives}
 
 
-@pytest.mark.parametrize("cp", [2, 4, 8])
+@failures.over("cp", [2, 4, 8])
 def test_gathered_keys_and_values_are_whole_and_their_gradients_scattered(
     cp: int,
 ) -> None:
@@ -46,7 +47,7 @@ def test_gathered_keys_and_values_are_whole_and_their_gradients_scattered(
     assert found["reduce_scatter", "context"][2:] == (0, 0, 2, KEYS)
 
 
-@pytest.mark.parametrize("cp", [2, 4, 8])
+@failures.over("cp", [2, 4, 8])
 def test_ulysses_exchanges_queries_keys_values_and_the_context(cp: int) -> None:
     """Each 1 / cp of a sequence; with as many groups as heads 4 N h / P elements."""
     each = (2 * QUERIES + KEYS) / cp
@@ -80,7 +81,7 @@ def test_ends_of_two_levels_are_the_two_kinds() -> None:
     assert llama(8, "a2a+p2p", a2a=1) == llama(8, "p2p")
 
 
-@pytest.mark.parametrize("kind", ["all_gather", "a2a"])
+@failures.over("kind", ["all_gather", "a2a"])
 def test_compute_is_the_ring_s_with_more_keys_at_a_time(kind: str) -> None:
     ring, other = llama(4, "p2p"), llama(4, kind)
     assert other.model_flops == ring.model_flops
@@ -125,14 +126,14 @@ def test_heads_must_divide_among_those_who_exchange_them() -> None:
     assert "do not divide" in (problem(8, "a2a+p2p", a2a=3) or "")
 
 
-@pytest.mark.parametrize("ep", [1, 2, 8])
+@failures.over("ep", [1, 2, 8])
 def test_as_many_for_experts_as_for_the_rest_is_what_was(ep: int) -> None:
     assert Grouping.of((4, 1, ep), etp=4) == Grouping()
     degrees = Degrees(tp=4, ep=ep, sequence_parallel=True)
     assert mixtral(4, ep, 4) == layer_work(MIXTRAL, BLOCK, degrees, 2)
 
 
-@pytest.mark.parametrize(("tp", "etp"), [(4, 1), (4, 2), (8, 2)])
+@failures.over(("tp", "etp"), [(4, 1), (4, 2), (8, 2)])
 def test_experts_are_split_over_their_own_ranks(tp: int, etp: int) -> None:
     whole, split = mixtral(1, 1, 1), mixtral(tp, 2, etp)
     assert split.expert_parameters == whole.expert_parameters / (2 * etp)
@@ -144,7 +145,7 @@ def test_experts_are_split_over_their_own_ranks(tp: int, etp: int) -> None:
             assert one.forward_flops == pytest.approx(flops[one.name] / tp)
 
 
-@pytest.mark.parametrize(("tp", "etp"), [(4, 1), (4, 2), (8, 2)])
+@failures.over(("tp", "etp"), [(4, 1), (4, 2), (8, 2)])
 def test_each_tensor_rank_dispatches_its_own_tokens(tp: int, etp: int) -> None:
     spec = MIXTRAL.spec
     copies = 2.0 * spec.sequence_length * 2 * spec.hidden_size

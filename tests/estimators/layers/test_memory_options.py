@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from estimators.chain import build_layer_table
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
@@ -11,6 +9,7 @@ from estimators.platform import Platform
 from estimators.software import IDEAL
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
+from tests import failures
 from topologies.accelerators import load_accelerator
 
 LLAMA = TransformerSpec(
@@ -46,7 +45,7 @@ def table(degrees=ALONE, **software):
     )
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("precision", "gradients", "whole", "shard", "copies"),
     [("fp16", "bf16", 2 + 2, 12, 2 + 4), ("bf16", "fp32", 2 + 4 + 2, 12, 0)],
 )
@@ -65,7 +64,7 @@ def test_deepspeed_copies_gradients(precision, gradients, whole, shard, copies):
     assert each.reduce == plain.reduce
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("job", "copies"),
     [
         ({"gradient_precision": "bf16"}, 4),

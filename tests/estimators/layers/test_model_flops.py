@@ -15,6 +15,7 @@ from estimators.models.families import example_inputs
 from estimators.models.library import load_model, model_names
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
+from tests import failures
 from tests.estimators.oracles import closed_form_training_flops
 from tests.estimators.whole_models import build_model
 
@@ -28,7 +29,7 @@ def is_usual(name: str) -> bool:
     return name.startswith("gpt3") and usual
 
 
-@pytest.mark.parametrize("name", [name for name in model_names() if is_usual(name)])
+@failures.over("name", [name for name in model_names() if is_usual(name)])
 def test_gpts_need_what_the_closed_formula_says(name: str) -> None:
     """The formula omits nothing that is counted here: agreement is to rounding."""
     spec = load_model(name)
@@ -62,8 +63,8 @@ def test_the_published_example_has_the_published_work() -> None:
     assert days == pytest.approx(34, rel=0.03)
 
 
-@pytest.mark.parametrize("attention", ["plain", "flash"])
-@pytest.mark.parametrize(
+@failures.over("attention", ["plain", "flash"])
+@failures.over(
     "name", ["gpt3-125m", "llama2-7b", "llama3-8b", "mixtral-8x7b", "bert-large"]
 )
 def test_torch_counts_the_same_on_real_modules(
@@ -118,7 +119,7 @@ def test_only_the_experts_that_a_token_uses_count() -> None:
     assert model_flops_per_sequence(trace_model(many)) - few == router
 
 
-@pytest.mark.parametrize("name", ["gpt3-125m", "llama3-8b", "bert-large"])
+@failures.over("name", ["gpt3-125m", "llama3-8b", "bert-large"])
 def test_layers_add_up_to_the_model(name: str) -> None:
     """However a layer is split, its model FLOPs are those of the whole layer."""
     graph = trace_model(load_model(name))
@@ -128,7 +129,7 @@ def test_layers_add_up_to_the_model(name: str) -> None:
     assert 3 * total == 3 * model_flops_per_sequence(graph)
 
 
-@pytest.mark.parametrize("attention", ["plain", "flash"])
+@failures.over("attention", ["plain", "flash"])
 def test_what_a_causal_mask_hides_is_half_of_the_square(attention: str) -> None:
     """6 s^2 h of 12 s^2 h that PaLM, appendix B, counts for a layer and sequence."""
     spec = replace(load_model("llama2-7b"), attention_implementation=attention)

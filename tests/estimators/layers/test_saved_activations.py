@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from estimators.layers.saved_activations import EVERYTHING, Keeping, keeping_of
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees
@@ -11,6 +9,7 @@ from estimators.models.library import load_model
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
+from tests import failures
 
 LLAMA = load_model("llama3-8b")
 GPT = replace(
@@ -52,7 +51,7 @@ def test_a_fused_gated_activation_keeps_gate_input_and_product():
     assert saved(GPT, fused) == saved(GPT)
 
 
-@pytest.mark.parametrize("width", [1.0, 0.5625])
+@failures.over("width", [1.0, 0.5625])
 def test_products_keep_their_inputs_in_the_narrow_format(width):
     hidden, inner, keys, heads = sizes(GPT)
     found = saved(GPT, Keeping(input_bytes=width))
@@ -150,7 +149,7 @@ def test_what_experts_run_again_is_stored_as_it_is_and_shared_experts_are_not():
     ]
 
 
-@pytest.mark.parametrize("width", [1.0, 0.5625])
+@failures.over("width", [1.0, 0.5625])
 def test_narrow_products_put_off_narrow_factors(width):
     """Qi et al.: 32 s b h in 16 bits, of inputs and gradients alike."""
     graph, narrow = GRAPHS[GPT], Keeping(input_bytes=width)

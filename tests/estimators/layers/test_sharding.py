@@ -17,6 +17,7 @@ from estimators.models.library import load_model, model_names
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
+from tests import failures
 
 EMBEDDING, BLOCK, NORM, HEAD = range(4)
 NAMES = ("gpt3-2.7b", "llama2-7b", "llama3-8b", "mixtral-8x7b", "bert-large")
@@ -52,8 +53,8 @@ def splits(draw: st.DrawFn) -> tuple[LayerGraph, Degrees]:
 # Korthikanti et al., 2022: activations of one GPT layer, 2-byte elements, dropout 0.1.
 
 
-@pytest.mark.parametrize("b", [1, 4])
-@pytest.mark.parametrize("t", [1, 2, 8])
+@failures.over("b", [1, 4])
+@failures.over("t", [1, 2, 8])
 def test_activations_without_recompute_are_those_of_korthikanti(t: int, b: int) -> None:
     """Equations 1 and 2, table 2."""
     s, h, a = GPT.sequence_length, GPT.hidden_size, GPT.num_attention_heads
@@ -61,8 +62,8 @@ def test_activations_without_recompute_are_those_of_korthikanti(t: int, b: int) 
     assert saved == s * b * h * (10 + 24 / t + 5 * a * s / (h * t))
 
 
-@pytest.mark.parametrize("b", [1, 4])
-@pytest.mark.parametrize("t", [1, 2, 8])
+@failures.over("b", [1, 4])
+@failures.over("t", [1, 2, 8])
 def test_activations_with_sequence_parallelism_are_those_of_korthikanti(
     t: int, b: int
 ) -> None:
@@ -72,7 +73,7 @@ def test_activations_with_sequence_parallelism_are_those_of_korthikanti(
     assert layer.saved_bytes["none"] == s * b * h / t * (34 + 5 * a * s / h)
 
 
-@pytest.mark.parametrize("t", [1, 2, 8])
+@failures.over("t", [1, 2, 8])
 def test_selective_recompute_keeps_what_korthikanti_keep(t: int) -> None:
     """Section 5: the attention core's 5 a s^2 b go, with and without sp."""
     s, h = GPT.sequence_length, GPT.hidden_size
@@ -82,7 +83,7 @@ def test_selective_recompute_keeps_what_korthikanti_keep(t: int) -> None:
     assert whole.saved_bytes["selective"] == s * h * (10 + 24 / t)
 
 
-@pytest.mark.parametrize("t", [1, 2, 8])
+@failures.over("t", [1, 2, 8])
 def test_full_recompute_keeps_the_input(t: int) -> None:
     s, h = GPT.sequence_length, GPT.hidden_size
     layer = work(PLAIN, BLOCK, tp=t, micro_batch_size=2)
@@ -106,7 +107,7 @@ def test_a_llama_block_keeps_its_gate_and_its_product() -> None:
     assert saved == s * (h * (8 + 2 * (1 + 2 * g / a) + 2) + 8 * f)
 
 
-@pytest.mark.parametrize("name", ["gpt3-125m", "bert-large"])
+@failures.over("name", ["gpt3-125m", "bert-large"])
 def test_autograd_keeps_the_same_tensors(name: str) -> None:
     """What a real block keeps on the CPU, parameters, masks and the statistics of norms
     aside. (RMSNorm and rotary embeddings keep more when they are not fused.)"""
@@ -468,7 +469,7 @@ def test_experts_gather_tokens_that_sequence_parallelism_split() -> None:
 # What cannot be split.
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("spec", "degrees", "problem"),
     [
         (GPT, Degrees(tp=5), "num_attention_heads 96"),
@@ -512,7 +513,7 @@ def powers() -> Iterator[Degrees]:
         yield Degrees(tp=tp, cp=cp, sequence_parallel=tp > 1)
 
 
-@pytest.mark.parametrize("name", model_names())
+@failures.over("name", model_names())
 def test_named_models_split_by_small_powers_of_two(name: str) -> None:
     spec = load_model(name)
     for degrees in powers():
@@ -595,8 +596,8 @@ def test_working_memory_is_twice_the_largest_activation_gathered() -> None:
 # Qi et al., "Zero Bubble Pipeline Parallelism", 2024, table 1: weight gradients apart.
 
 
-@pytest.mark.parametrize("b", [1, 4])
-@pytest.mark.parametrize("t", [1, 2, 8])
+@failures.over("b", [1, 4])
+@failures.over("t", [1, 2, 8])
 def test_weight_gradients_of_a_gpt_layer_are_those_of_qi(t: int, b: int) -> None:
     """24 s b h^2 FLOPs of the backward pass's s b h (48 h + 8 s), over t devices."""
     s, h = GPT.sequence_length, GPT.hidden_size
@@ -606,8 +607,8 @@ def test_weight_gradients_of_a_gpt_layer_are_those_of_qi(t: int, b: int) -> None
     assert both == s * b * h * (48 * h + 8 * s)
 
 
-@pytest.mark.parametrize("b", [1, 4])
-@pytest.mark.parametrize("t", [1, 2, 8])
+@failures.over("b", [1, 4])
+@failures.over("t", [1, 2, 8])
 def test_products_keep_inputs_and_gradients_for_later_as_in_qi(t: int, b: int) -> None:
     """32 s b h on one device: inputs 14, gradients of results 18; of those 8 whole."""
     s, h = GPT.sequence_length, GPT.hidden_size

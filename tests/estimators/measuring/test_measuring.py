@@ -34,6 +34,7 @@ from estimators.measuring.operators import (
 from estimators.models.library import load_model
 from estimators.operators.profile import OperatorTiming, Profile, ProfiledTimes
 from estimators.tracing.trace import trace_model
+from tests import failures
 from topologies.errors import InputError
 
 CPU = torch.device("cpu")
@@ -127,8 +128,8 @@ def test_the_entry_into_autograd_is_taken_off_but_a_launch_is_left():
     assert timed(1.0) == 0.5
 
 
-@pytest.mark.parametrize("case", list(cases(TINY)), ids=lambda case: case.operation)
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@failures.over("case", list(cases(TINY)), ids=lambda case: case.operation)
+@failures.over("precision", ["fp32", "bf16"])
 def test_every_operator_runs_forward_and_backward(case, precision):
     work = case.work(4 if precision == "fp32" else 2)
     one = measure_case(bench(), precision, case, work)
@@ -157,8 +158,8 @@ def test_the_gradient_of_a_residual_sum_is_a_sum_of_gradients():
     assert case_of("add").sums_gradients
 
 
-@pytest.mark.parametrize("model", ["llama2-7b", "gpt3-1.3b", "mixtral-8x7b"])
-@pytest.mark.parametrize("attention", ["flash", "plain"])
+@failures.over("model", ["llama2-7b", "gpt3-1.3b", "mixtral-8x7b"])
+@failures.over("attention", ["flash", "plain"])
 def test_every_operator_of_the_model_library_is_on_the_list(model, attention):
     spec = replace(load_model(model), attention_implementation=attention)
     graph = trace_model(spec)
@@ -193,7 +194,7 @@ def test_shapes_that_are_said_to_be_the_same_do_the_same_work():
             assert known.setdefault(key, amount) == amount
 
 
-@pytest.mark.parametrize("size", [s for sizes in SIZES.values() for s in sizes])
+@failures.over("size", [s for sizes in SIZES.values() for s in sizes])
 def test_sizes_divide(size):
     assert size.tokens % size.sequence == 0
     assert size.hidden % (2 * size.heads) == 0
@@ -260,7 +261,7 @@ def test_a_profile_says_what_it_was_measured_on(measured):
     assert 0 < measured.launch_time < 1.0
 
 
-@pytest.mark.parametrize("name", list(checked_layers(CPU)))
+@failures.over("name", list(checked_layers(CPU)))
 def test_a_whole_layer_is_predicted_from_the_profile_and_measured(measured, name):
     check = check_layer(measured, CPU, name, "fp32", QUICK)
     assert isinstance(check, LayerCheck)

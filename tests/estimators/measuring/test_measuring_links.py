@@ -18,6 +18,7 @@ from estimators.measuring.links import (
     World,
     groups_of,
 )
+from tests import failures
 from topologies.errors import InputError
 
 TWO_NODES = {
@@ -34,7 +35,7 @@ def test_sizes_go_from_1_kib_to_1_gib_and_begin_with_both_ends_of_the_law():
     assert set(QUICK_SIZES) <= set(SIZES) | {2**14, 2**18}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("ranks", "local", "groups"),
     [
         (2, 2, [(2, 1)]),
@@ -63,7 +64,7 @@ def test_a_launcher_says_which_process_this_is():
     assert found.meeting == "env://"
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("changes", "where", "problem"),
     [
         ({"RANK": ""}, "RANK", "is not set"),

@@ -21,6 +21,7 @@ from estimators.models.huggingface import load_huggingface
 from estimators.models.spec import TransformerSpec, with_windows
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
+from tests import failures
 
 transformers = pytest.importorskip("transformers")
 
@@ -185,7 +186,7 @@ def own_flops(graph: LayerGraph) -> int:
     return sum(by_kind[kind] for kind in graph.kinds)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@failures.over("kind", CONFIGS)
 def test_parameters_and_flops_are_those_of_transformers(
     tmp_path: Path, kind: str
 ) -> None:
@@ -313,7 +314,7 @@ def block_weights(
     return found
 
 
-@pytest.mark.parametrize("kind", ALIKE)
+@failures.over("kind", ALIKE)
 def test_blocks_compute_what_those_of_transformers_do(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +346,7 @@ def test_blocks_compute_what_those_of_transformers_do(
 WINDOWED = ("mistral", "gemma2", "gemma3", "phi3", "olmo3", "qwen2, late windows")
 
 
-@pytest.mark.parametrize("kind", WINDOWED)
+@failures.over("kind", WINDOWED)
 def test_windows_are_in_the_blocks_that_transformers_has_them_in(
     tmp_path: Path, kind: str
 ) -> None:

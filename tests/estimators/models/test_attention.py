@@ -18,6 +18,7 @@ from estimators.models.families import build_layers, example_inputs
 from estimators.models.spec import TransformerSpec, with_windows
 from estimators.tracing.graph import TracedOperator
 from estimators.tracing.trace import trace_model
+from tests import failures
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 
@@ -98,7 +99,7 @@ CASES: dict[str, tuple[dict[str, Any], int, Callable[..., float | None]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@failures.over("case", CASES)
 def test_attention_is_what_it_is_pair_by_pair(case: str) -> None:
     torch.manual_seed(0)
     changes, window, score = CASES[case]
@@ -310,7 +311,7 @@ LEARNING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", LEARNING)
+@failures.over("name", LEARNING)
 def test_small_decoders_learn_on_a_cpu(name: str) -> None:
     torch.manual_seed(0)
     spec = with_windows(attention_spec(**LEARNING[name]), 4, skip_freq=2)
@@ -329,7 +330,7 @@ def test_small_decoders_learn_on_a_cpu(name: str) -> None:
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("name", LEARNING)
+@failures.over("name", LEARNING)
 def test_their_traces_count_their_parameters(name: str) -> None:
     spec = attention_spec(**LEARNING[name])
     counted = sum(parameter.numel() for parameter in build_model(spec).parameters())
@@ -347,7 +348,7 @@ def test_the_loss_behind_a_soft_cap_is_split_as_without() -> None:
     assert kept == pytest.approx(logits)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("changes", "where"),
     [
         ({"window_size": 4}, "window_size"),

@@ -11,6 +11,7 @@ from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec, with_num_layers
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
+from tests import failures
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 
@@ -86,7 +87,7 @@ def test_fewer_layers_are_the_first_ones() -> None:
     assert with_num_layers(load_model("llama2-7b"), 40).num_layers == 40
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "kind", ["", "attention+", "dense+attention", "attention+dense+dense", "mlp"]
 )
 def test_an_unknown_kind_is_refused(kind: str) -> None:
@@ -94,8 +95,8 @@ def test_an_unknown_kind_is_refused(kind: str) -> None:
         build_block(MIXED, kind)
 
 
-@pytest.mark.parametrize("mixer", [*MIXERS, ""])
-@pytest.mark.parametrize("layer", [*FEED_FORWARDS, ""])
+@failures.over("mixer", [*MIXERS, ""])
+@failures.over("layer", [*FEED_FORWARDS, ""])
 def test_every_kind_is_built(mixer: str, layer: str) -> None:
     parts = [part for part in (mixer, layer) if part]
     if parts:

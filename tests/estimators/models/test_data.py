@@ -25,6 +25,7 @@ from estimators.models.limits import (
     NUM_CHANNELS,
 )
 from estimators.models.spec import TransformerSpec
+from tests import failures
 from topologies.errors import InputError
 
 FILES = {
@@ -89,7 +90,7 @@ def test_what_a_model_has_of_its_own_goes_before_what_it_is_like() -> None:
     assert small.hidden_size == nemo.hidden_size == 5120
 
 
-@pytest.mark.parametrize("model_type", model_types())
+@failures.over("model_type", model_types())
 def test_a_map_has_words_and_functions_that_there_are(model_type: str) -> None:
     keys = key_map(model_type)
     known = {field.name for field in fields(TransformerSpec)} | MORE_WORDS
@@ -136,7 +137,7 @@ def test_a_type_that_renames_keys_is_data() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("change", "where", "expected"),
     [
         ({"sizes": {}}, "sizes.width", "a positive whole number, e.g. 32"),

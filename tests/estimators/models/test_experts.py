@@ -16,6 +16,7 @@ from estimators.models.library import build_spec, load_model, pattern_by_frequen
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
+from tests import failures
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 
@@ -87,7 +88,7 @@ def test_kimi_k2_has_its_published_parameters() -> None:
     assert found + 60 * 384 + in_blocks + 61 * 56 == 1_026_470_731_056
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "published", "biased"),
     [("glm-4.5", 358_337_791_296, 90), ("glm-4.5-air", 110_468_824_832, 46)],
 )
@@ -131,7 +132,7 @@ def test_patterns_say_which_blocks_have_experts_and_windows() -> None:
     assert build_spec(words).block_pattern == windows
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("freq", "chunk", "mixers"),
     [
         (2, 8, ("chunked", "unturned", "chunked")),
@@ -192,8 +193,8 @@ def test_experts_are_of_the_best_groups() -> None:
     assert set(free[0].tolist()) == {0, 3, 4, 6}
 
 
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
+@failures.over("gated", [False, True])
+@failures.over("biased", [False, True])
 def test_a_layer_of_experts_is_what_its_matrices_say(gated: bool, biased: bool) -> None:
     torch.manual_seed(0)
     layer = MoELayer(
@@ -239,8 +240,8 @@ def test_biases_of_experts_are_counted() -> None:
 # Multi-token prediction.
 
 
-@pytest.mark.parametrize("depths", [1, 2])
-@pytest.mark.parametrize("tied", [False, True])
+@failures.over("depths", [1, 2])
+@failures.over("tied", [False, True])
 def test_depths_are_counted_and_learn(depths: int, tied: bool) -> None:
     torch.manual_seed(0)
     spec = replace(SMALL, mtp_num_layers=depths, tie_word_embeddings=tied)
@@ -315,7 +316,7 @@ def test_tensor_groups_divide_the_widths_that_blocks_have() -> None:
     assert "ffn_hidden_size 47" in str(divisibility_problem(dense, Degrees(tp=2)))
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("groups", "chosen", "nodes"),
     [(8, 4, 8), (8, 3, 4), (8, 4, 2), (4, 2, 8), (8, 8, 4)],
 )

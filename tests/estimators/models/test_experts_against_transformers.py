@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from estimators.models.huggingface import load_huggingface
 from estimators.tracing.trace import trace_model
+from tests import failures
 
 transformers = pytest.importorskip("transformers")
 
@@ -133,7 +134,7 @@ def hub_counts(config: Any) -> tuple[int, int]:
     return parameters, counter.get_total_flops() - angles
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@failures.over("kind", CONFIGS)
 def test_parameters_and_flops_are_those_of_transformers(
     tmp_path: Path, kind: str
 ) -> None:

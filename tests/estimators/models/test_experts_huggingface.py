@@ -9,6 +9,7 @@ import pytest
 
 from estimators.models.huggingface import load_huggingface
 from estimators.models.library import load_model
+from tests import failures
 from topologies.errors import InputError
 
 DEEPSEEK_V3: dict[str, Any] = {
@@ -195,7 +196,7 @@ def write(folder: Path, values: object) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@failures.over("name", CONFIGS)
 def test_a_configuration_is_the_library_s_model(tmp_path: Path, name: str) -> None:
     """But for rows that rotary positions do not have, and a width that no block has."""
     spec = load_model(name)
@@ -207,7 +208,7 @@ def test_a_configuration_is_the_library_s_model(tmp_path: Path, name: str) -> No
     assert replace(found, **unused) == spec
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "key", "value"),
     [
         ("deepseek-v3", "scoring_func", "softmax"),

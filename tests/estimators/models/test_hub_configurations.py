@@ -10,6 +10,7 @@ import torch
 from estimators.models.huggingface import load_huggingface, nearest_type
 from estimators.models.library import load_model
 from estimators.tracing.trace import trace_model
+from tests import failures
 from topologies.errors import InputError
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -199,7 +200,7 @@ def write(folder: Path, values: object) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@failures.over("name", CONFIGS)
 def test_published_files_are_the_library_s_models(tmp_path: Path, name: str) -> None:
     """Up to how long sequences are, and windows that those of training do not reach."""
     expected = load_model(name)
@@ -235,7 +236,7 @@ def test_without_a_window_no_block_has_one(tmp_path: Path) -> None:
     assert spec.window_size == 0
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "key", "value"),
     [
         ("qwen2.5-7b", "hidden_act", "gelu"),
@@ -277,7 +278,7 @@ def test_keys_of_an_object_are_named_with_it(tmp_path: Path) -> None:
     assert caught.value.where == f"{file}: attn_config.alibi"
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("model_type", "near"),
     [
         *(("gptj", "gpt_neox"), ("granite", "llama"), ("GPT-NeoX", "gpt_neox")),
@@ -333,7 +334,7 @@ def refused_at(file: Path) -> str:
 ODD = (None, True, 0, -1, 3, 2.5, 1e308, 10**12, "x", "", [], ["x"], {}, {"x": 1})
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@failures.over("name", CONFIGS)
 def test_whatever_stands_in_a_key_is_read_or_refused(tmp_path: Path, name: str) -> None:
     """With a sentence that names the file; nothing else is ever raised."""
     more = (

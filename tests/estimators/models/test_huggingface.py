@@ -9,6 +9,7 @@ import pytest
 from estimators.models.huggingface import load_huggingface
 from estimators.models.library import load_model
 from estimators.tracing.trace import trace_model
+from tests import failures
 from topologies.errors import InputError
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -114,7 +115,7 @@ def write(folder: Path, values: object) -> Path:
     return file
 
 
-@pytest.mark.parametrize("model_type", CONFIGS)
+@failures.over("model_type", CONFIGS)
 def test_published_configurations_give_the_published_parameters(
     tmp_path: Path, model_type: str
 ) -> None:
@@ -173,7 +174,7 @@ def test_a_sliding_window_cuts_longer_sequences(tmp_path: Path) -> None:
     assert attention.window == 4096
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("model_type", "key", "value"),
     [
         ("llama", "model_type", "mamba"),
@@ -204,7 +205,7 @@ def test_odd_values_are_refused_with_file_and_key(
     assert caught.value.expected
 
 
-@pytest.mark.parametrize("model_type", CONFIGS)
+@failures.over("model_type", CONFIGS)
 def test_missing_sizes_are_refused_with_file_and_key(
     tmp_path: Path, model_type: str
 ) -> None:
@@ -222,7 +223,7 @@ def test_sizes_that_do_not_fit_together_name_the_file(tmp_path: Path) -> None:
     assert caught.value.where == f"{file}: num_query_groups"
 
 
-@pytest.mark.parametrize("content", [b"{", b"[1, 2]", b"\xff\xfe", b""])
+@failures.over("content", [b"{", b"[1, 2]", b"\xff\xfe", b""])
 def test_files_that_are_no_json_object_are_refused(
     tmp_path: Path, content: bytes
 ) -> None:

@@ -11,6 +11,7 @@ from estimators.layers.work import Degrees, model_flops_per_sequence
 from estimators.models.families import build_layers, example_inputs
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
+from tests import failures
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 
@@ -108,7 +109,7 @@ def test_attention_is_what_its_matrices_say():
     torch.testing.assert_close(found[0], expected)
 
 
-@pytest.mark.parametrize("q_lora_rank", [40, 0])
+@failures.over("q_lora_rank", [40, 0])
 def test_small_latent_models_learn_on_a_cpu(q_lora_rank):
     torch.manual_seed(0)
     spec = replace(SMALL, q_lora_rank=q_lora_rank)
@@ -147,7 +148,7 @@ def test_up_projections_are_split_over_heads_and_down_projections_are_not():
         assert flops[1][name] == (part if is_down else part / 2), name
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("changes", "where"),
     [
         ({"kv_lora_rank": 0}, "q_lora_rank"),

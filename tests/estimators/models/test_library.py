@@ -4,6 +4,7 @@ import pytest
 
 from estimators.models.library import published_model
 from estimators.tracing.trace import trace_model
+from tests import failures
 
 PUBLISHED_PARAMETERS = {
     "gpt-neox-20b": 20_554_567_680,
@@ -90,12 +91,12 @@ def counted(name: str) -> int:
     return trace_model(published_model(name).spec).num_parameters
 
 
-@pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
+@failures.over("name", PUBLISHED_PARAMETERS)
 def test_models_have_their_published_parameters(name: str) -> None:
     assert counted(name) == PUBLISHED_PARAMETERS[name]
 
 
-@pytest.mark.parametrize("name", STORED_WITH_A_COPY)
+@failures.over("name", STORED_WITH_A_COPY)
 def test_a_tied_output_layer_counts_once(name: str) -> None:
     spec = published_model(name).spec
     copy = spec.vocab_size * spec.hidden_size
@@ -103,14 +104,14 @@ def test_a_tied_output_layer_counts_once(name: str) -> None:
     assert counted(name) + copy == STORED_WITH_A_COPY[name]
 
 
-@pytest.mark.parametrize("name", STORED_WITH_EYES)
+@failures.over("name", STORED_WITH_EYES)
 def test_text_parts_are_what_the_eyes_leave(name: str) -> None:
     width = published_model(name).spec.hidden_size
     eyes = 416_866_032 + 1152 + 1152 * width
     assert counted(name) + eyes == STORED_WITH_EYES[name]
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@failures.over("name", OTHERS)
 def test_others_are_as_large_as_transformers_makes_them(name: str) -> None:
     assert counted(name) == OTHERS[name]
     size = name.rpartition("-")[2].removesuffix("b")

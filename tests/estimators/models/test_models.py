@@ -14,6 +14,7 @@ from estimators.models.families import (
 from estimators.models.library import load_model, model_names, published_model
 from estimators.models.spec import TransformerSpec, with_one_of_each
 from estimators.tracing.trace import trace_model
+from tests import failures
 from tests.estimators.models import test_library, test_special
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
@@ -67,18 +68,18 @@ NOMINAL_PARAMETERS = {
 """GPT-3: Brown et al., 2020, table D.1; the others by their names."""
 
 
-@pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
+@failures.over("name", PUBLISHED_PARAMETERS)
 def test_modules_have_the_published_number_of_parameters(name: str) -> None:
     model = build_model(load_model(name))
     assert sum(p.numel() for p in model.parameters()) == PUBLISHED_PARAMETERS[name]
 
 
-@pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
+@failures.over("name", PUBLISHED_PARAMETERS)
 def test_traces_have_the_published_number_of_parameters(name: str) -> None:
     assert trace_model(load_model(name)).num_parameters == PUBLISHED_PARAMETERS[name]
 
 
-@pytest.mark.parametrize("name", NOMINAL_PARAMETERS)
+@failures.over("name", NOMINAL_PARAMETERS)
 def test_other_models_are_as_large_as_their_papers_say(name: str) -> None:
     parameters = trace_model(load_model(name)).num_parameters
     assert parameters == pytest.approx(NOMINAL_PARAMETERS[name], rel=0.01)
@@ -97,7 +98,7 @@ def test_every_named_model_is_held_to_a_parameter_count() -> None:
     assert {*PUBLISHED_PARAMETERS, *NOMINAL_PARAMETERS, *held} == {*model_names()}
 
 
-@pytest.mark.parametrize("name", model_names())
+@failures.over("name", model_names())
 def test_traced_parameters_are_those_of_the_modules(name: str) -> None:
     spec = with_one_of_each(load_model(name))
     model = build_model(spec)
@@ -106,14 +107,12 @@ def test_traced_parameters_are_those_of_the_modules(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", model_names())
+@failures.over("name", model_names())
 def test_every_named_model_says_where_it_was_published(name: str) -> None:
     assert "20" in published_model(name).source
 
 
-@pytest.mark.parametrize(
-    "name", ["gpt3-125m", "llama3-8b", "mixtral-8x7b", "bert-large"]
-)
+@failures.over("name", ["gpt3-125m", "llama3-8b", "mixtral-8x7b", "bert-large"])
 def test_small_models_learn_on_a_cpu(small: SmallModel, name: str) -> None:
     torch.manual_seed(0)
     spec = small(name, hidden_dropout=0.0)
@@ -216,7 +215,7 @@ def test_sizes_left_out_take_megatron_s_defaults() -> None:
     assert spec.max_position_embeddings == 32
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("changes", "where"),
     [
         ({"hidden_size": 100, "kv_channels": 0}, "num_attention_heads"),
@@ -248,7 +247,7 @@ def test_impossible_architectures_are_refused(
     assert caught.value.expected
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("changes", "where"),
     [
         ({"moe_router_topk": 9}, "moe_router_topk"),

@@ -22,6 +22,7 @@ from estimators.models.spec import (
 )
 from estimators.tracing.graph import LayerGraph, TracedOperator
 from estimators.tracing.trace import trace_model
+from tests import failures
 from topologies.errors import InputError
 
 PUBLISHED = {
@@ -61,12 +62,12 @@ NOMINAL = {
 """By their names and reports."""
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@failures.over("name", PUBLISHED)
 def test_traces_have_the_published_number_of_parameters(name: str) -> None:
     assert trace_model(load_model(name)).num_parameters == PUBLISHED[name]
 
 
-@pytest.mark.parametrize("name", NOMINAL)
+@failures.over("name", NOMINAL)
 def test_others_are_as_large_as_their_reports_say(name: str) -> None:
     parameters = trace_model(load_model(name)).num_parameters
     assert parameters == pytest.approx(NOMINAL[name], rel=0.01)
@@ -302,7 +303,7 @@ def test_fused_and_plain_attention_of_t5_compute_and_count_the_same() -> None:
         ) == model_flops_per_sequence(trace_model(plain), counts_masked=counts_masked)
 
 
-@pytest.mark.parametrize("make", [hybrid, encoder_decoder, vision])
+@failures.over("make", [hybrid, encoder_decoder, vision])
 def test_whole_chains_learn(make: Callable[..., TransformerSpec]) -> None:
     torch.manual_seed(0)
     spec = make(hidden_dropout=0.0, attention_dropout=0.0)
@@ -364,7 +365,7 @@ def test_cutting_patches_out_is_a_product() -> None:
     assert product.dims == (16, 64, 3 * 8 * 8, 1)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("make", "changes", "where"),
     [
         (hybrid, {"mamba_num_groups": 3}, "mamba_num_groups"),

@@ -21,6 +21,7 @@ from estimators.models.layers import MambaMixer
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
+from tests import failures
 
 transformers = pytest.importorskip("transformers")
 
@@ -124,13 +125,13 @@ def own_flops(graph: LayerGraph, *operations: str) -> int:
     return sum(by_kind[kind] for kind in graph.kinds)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@failures.over("kind", CONFIGS)
 def test_parameters_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     counted = sum(parameter.numel() for parameter in hub_model(kind).parameters())
     assert trace_model(own_spec(tmp_path, kind)).num_parameters == counted
 
 
-@pytest.mark.parametrize("kind", ["t5", "t5, gated", "vit"])
+@failures.over("kind", ["t5", "t5, gated", "vit"])
 def test_flops_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     model = hub_model(kind)
     ids = torch.zeros(1, LENGTH, dtype=torch.long, device="meta")
@@ -143,7 +144,7 @@ def test_flops_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     assert own_flops(trace_model(own_spec(tmp_path, kind))) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("kind", ["mamba2", "nemotron_h"])
+@failures.over("kind", ["mamba2", "nemotron_h"])
 def test_flops_of_linear_layers_of_hybrids_are_those_of_transformers(
     tmp_path: Path, kind: str
 ) -> None:
@@ -170,7 +171,7 @@ def test_the_mixer_computes_what_transformers_does(tmp_path: Path) -> None:
         torch.testing.assert_close(ours(hidden), theirs(hidden))
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@failures.over("causal", [False, True])
 def test_position_biases_are_those_of_transformers(
     tmp_path: Path, causal: bool
 ) -> None:

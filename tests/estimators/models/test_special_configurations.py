@@ -9,6 +9,7 @@ import pytest
 from estimators.models.huggingface import load_huggingface
 from estimators.models.library import hybrid_pattern, load_model
 from estimators.tracing.trace import trace_model
+from tests import failures
 from topologies.errors import InputError
 
 NEMOTRON_H = """{
@@ -76,7 +77,7 @@ def written(folder: Path, config: str | dict[str, Any]) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "config"),
     [("nemotron-h-8b", NEMOTRON_H), ("t5-small", T5), ("vit-b-16", VIT)],
 )
@@ -101,7 +102,7 @@ def test_a_multilingual_t5_is_read_like_a_t5(tmp_path: Path) -> None:
     assert graph.num_parameters == 300_176_768  # google/mt5-small
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("config", "changes", "where"),
     [
         (json.loads(NEMOTRON_H.replace("Infinity", "1")), changes, where)

@@ -15,6 +15,7 @@ from estimators.operators.schedules import (
 )
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
+from tests import failures
 from tests.estimators.operators.cases import engine_use, is_feasible
 from topologies.accelerators import load_accelerator
 
@@ -82,7 +83,7 @@ def test_tokens_are_dispatched_after_the_router_but_their_gradients_do_not_wait(
     assert "mlp.dispatch" not in before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@failures.over("name", NAMES)
 def test_the_backward_pass_turns_every_dependency_round(name):
     layer, works, _ = layer_of(name)
     engines = engines_of(works)
@@ -167,7 +168,7 @@ def test_schedules_of_real_layers_are_feasible():
         assert is_feasible(backward_graph(layer, engines, weighted), backward)
 
 
-@pytest.mark.parametrize("name", ["gpt3-1.3b", "llama2-7b"])
+@failures.over("name", ["gpt3-1.3b", "llama2-7b"])
 def test_a_decoder_s_forward_pass_is_a_chain_and_its_backward_pass_is_not(name):
     layer, works, times = layer_of(name)
     forward, backward = layer_schedules(layer, works, times)

@@ -9,6 +9,7 @@ from estimators.layers.work import OperatorWork
 from estimators.operators.roofline import GRAPH_LAUNCH_TIME, LAUNCH_TIME, OperatorModel
 from estimators.software import Software
 from estimators.training import TrainingSpec
+from tests import failures
 from topologies import InputError
 from topologies.accelerators import accelerator_names, load_accelerator
 
@@ -92,7 +93,7 @@ def test_a_format_without_a_rate_is_refused_with_those_that_have_one():
     assert caught.value.where == "training.precision"
 
 
-@pytest.mark.parametrize(("name", "narrow"), [("a100-80gb", "fp8"), ("h200", "fp4")])
+@failures.over(("name", "narrow"), [("a100-80gb", "fp8"), ("h200", "fp4")])
 def test_a_narrow_format_without_a_rate_is_refused_by_its_own_setting(name, narrow):
     job = TrainingSpec(global_batch_size=8, matmul_precision=narrow)
     with pytest.raises(InputError) as caught:
@@ -119,7 +120,7 @@ def test_narrow_formats_make_products_with_weights_faster_and_no_others():
     assert plain.attention_rate == narrow.attention_rate
 
 
-@pytest.mark.parametrize("name", accelerator_names())
+@failures.over("name", accelerator_names())
 def test_four_bits_are_no_slower_than_eight_and_eight_no_slower_than_sixteen(name):
     accelerator = load_accelerator(name)
     rates = [
@@ -170,7 +171,7 @@ def test_a_size_that_is_a_share_of_a_padded_one_is_not_slowed():
     assert slow.operator_time(work) == MODEL.operator_time(work)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("constant", "operation", "core"),
     [
         ("elementwise_traffic", "norm", False),

@@ -24,6 +24,7 @@ from estimators.operators.profile import (
 from estimators.platform import Platform
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
+from tests import failures
 from topologies.accelerators import load_accelerator
 from topologies.errors import InputError
 
@@ -144,7 +145,7 @@ def test_a_file_comes_back_as_it_was_written(tmp_path):
     assert is_profile(file.read_bytes()[:100])
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("damage", "where"),
     [
         (lambda data: data.pop("device"), "device"),
@@ -180,9 +181,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, damage, where):
     assert caught.value.where == f"{file}: {where}"
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", "{", "\x00", '{"format": "mine"}', "[" * 200_000]
-)
+@failures.over("content", ["", "[]", "{", "\x00", '{"format": "mine"}', "[" * 200_000])
 def test_what_is_no_profile_is_refused(tmp_path, content):
     assert not is_profile(content.encode())
     file = tmp_path / "p.json"

@@ -23,6 +23,7 @@ from estimators.operators.schedules import (
     probed_orders,
     schedule_in_order,
 )
+from tests import failures
 from tests.estimators.operators.cases import (
     Case,
     as_schedule,
@@ -53,9 +54,9 @@ def hard_case(seed: int, *, num_tasks: int = 12) -> Case:
     )
 
 
+@failures.over("schedule", [list_schedule, mirrored_schedule])
 @MANY
 @given(cases(most_tasks=12))
-@pytest.mark.parametrize("schedule", [list_schedule, mirrored_schedule])
 def test_list_schedules_are_feasible_and_within_twice_the_bound(schedule, case):
     found = as_schedule(case, schedule(*case))
     assert is_feasible(case.graph, found)
@@ -230,7 +231,7 @@ def test_solver_and_probing_are_needed_and_agree(monkeypatch):
     assert 0 < with_probing < asked
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "limits",
     [
         {"MOST_SEARCHED_PAIRS": 0},

@@ -16,6 +16,7 @@ from estimators.models.library import load_model, model_names
 from estimators.tracing import trace as tracing
 from estimators.tracing.graph import LAYOUTS, LayerGraph
 from estimators.tracing.trace import trace_model
+from tests import failures
 from topologies.user_cache import cache_folder, write_sealed
 
 SPEC = replace(load_model("gpt3-125m"), num_layers=3)
@@ -46,7 +47,7 @@ def untraceable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "_trace", refuse)
 
 
-@pytest.mark.parametrize("name", model_names())
+@failures.over("name", model_names())
 def test_every_named_model_is_a_chain_of_few_distinct_layers(name: str) -> None:
     spec = load_model(name)
     graph = trace_model(spec)
@@ -61,7 +62,7 @@ def test_every_named_model_is_a_chain_of_few_distinct_layers(name: str) -> None:
     assert graph.kinds == (0, *expected, *range(1 + len(kinds), len(graph.layers)))
 
 
-@pytest.mark.parametrize("name", model_names())
+@failures.over("name", model_names())
 def test_tensors_of_an_operator_exist_and_have_known_layouts(name: str) -> None:
     for layer in trace_model(load_model(name)).layers:
         made = set() if layer.hidden_input is None else {layer.hidden_input}
@@ -114,7 +115,7 @@ def test_dropout_of_probability_zero_is_no_operator() -> None:
     assert "dropout" not in found
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "bert-large", "gpt3-35b"])
+@failures.over("name", ["mixtral-8x7b", "bert-large", "gpt3-35b"])
 def test_graphs_survive_json(name: str) -> None:
     graph = trace_model(load_model(name))
     assert LayerGraph.from_json(json.loads(json.dumps(graph.to_json()))) == graph
@@ -196,7 +197,7 @@ def test_a_damaged_cache_is_written_anew(
     assert file.read_bytes() == sound
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"{}", b"3\n{}"])
+@failures.over("content", [b"", b"\n", b"{}", b"3\n{}"])
 def test_a_foreign_file_in_the_cache_is_replaced(
     tmp_path: Path, content: bytes
 ) -> None:
@@ -232,7 +233,7 @@ def test_the_cache_s_place_can_be_chosen(
     assert "nestsim" in os.fspath(cache_folder("traces"))
 
 
-@pytest.mark.parametrize("name", ["gpt3-125m", "bert-large", "mixtral-8x7b"])
+@failures.over("name", ["gpt3-125m", "bert-large", "mixtral-8x7b"])
 def test_a_sound_trace_is_taken_from_the_cache(tmp_path: Path, name: str) -> None:
     spec = replace(load_model(name), num_layers=1)
     graph = trace_model(spec, cache_dir=tmp_path)
@@ -242,7 +243,7 @@ def test_a_sound_trace_is_taken_from_the_cache(tmp_path: Path, name: str) -> Non
     assert tuple(found.values()) == graph.layers
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "change",
     [
         lambda data: [],

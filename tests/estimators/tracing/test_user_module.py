@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from estimators.chain import build_layer_table
 from estimators.layers.sharding import layer_work
@@ -18,6 +17,7 @@ from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.tracing.user_module import UserModule
 from estimators.training import TrainingSpec
+from tests import failures
 from topologies.accelerators import load_accelerator
 from topologies.notices import gathered_notices
 
@@ -81,8 +81,8 @@ def costs(graph: LayerGraph, degrees: Degrees) -> list[LayerWork]:
     return [layer_work(graph, kind, degrees, 2) for kind in graph.kinds]
 
 
-@pytest.mark.parametrize("degrees", DEGREES, ids=str)
-@pytest.mark.parametrize("name", PAIRS)
+@failures.over("degrees", DEGREES, ids=str)
+@failures.over("name", PAIRS)
 def test_a_copy_of_a_family_costs_what_the_family_costs(
     name: str, degrees: Degrees
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_copy_of_a_family_costs_what_the_family_costs(
         ]
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@failures.over("name", PAIRS)
 def test_a_copy_of_a_family_can_be_split_as_the_family(name: str) -> None:
     spec, file, arguments = PAIRS[name]
     own = traced(file, **arguments).spec
@@ -119,8 +119,8 @@ def test_a_copy_of_a_family_can_be_split_as_the_family(name: str) -> None:
             )
 
 
-@pytest.mark.parametrize("device", ["h100-sxm", "tpu-v4"])
-@pytest.mark.parametrize("name", PAIRS)
+@failures.over("device", ["h100-sxm", "tpu-v4"])
+@failures.over("name", PAIRS)
 def test_a_copy_of_a_family_takes_as_long_as_the_family(name: str, device: str) -> None:
     spec, file, arguments = PAIRS[name]
     training = TrainingSpec(global_batch_size=8)
@@ -319,7 +319,7 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("heads", HEADS)
+@failures.over("heads", HEADS)
 def test_queries_keys_and_values_of_one_layer_are_split_by_heads(
     tmp_path: Path, heads: str
 ) -> None:
@@ -458,7 +458,7 @@ def build():
 """
 
 
-@pytest.mark.parametrize("mask", ["", " + torch.ones(8, 8).triu(1)"])
+@failures.over("mask", ["", " + torch.ones(8, 8).triu(1)"])
 def test_a_learned_bias_of_scores_hides_nothing(tmp_path: Path, mask: str) -> None:
     graph = written(tmp_path, LEARNED_BIAS.format(mask=mask))
     assert graph.spec.causal == bool(mask)

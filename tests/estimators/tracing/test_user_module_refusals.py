@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from estimators.tracing.user_module import UserModule
+from tests import failures
 from topologies.errors import InputError
 
 START = (Path(__file__).parent / "modules" / "small.py").read_text()
@@ -226,7 +227,7 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSALS)
+@failures.over("name", REFUSALS)
 def test_a_module_that_cannot_be_planned_is_refused(tmp_path: Path, name: str) -> None:
     text, said = REFUSALS[name]
     file = tmp_path / "my_model.py"

@@ -12,6 +12,7 @@ import pytest
 
 from nestsim.cli import main
 from nestsim.features.run.command import run_folders
+from tests import failures
 from topologies.errors import InputError
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -337,7 +338,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., s
     return call
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@failures.over("case", CASES.values(), ids=CASES.keys())
 def test_a_mistake_is_told_with_file_setting_found_and_expected(
     case: Case, folder: Path, refused: Callable[..., str]
 ) -> None:
@@ -360,8 +361,8 @@ def test_a_mistake_is_told_with_file_setting_found_and_expected(
     ]
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "simulate", "topology"])
-@pytest.mark.parametrize(
+@failures.over("command", ["run", "plan", "simulate", "topology"])
+@failures.over(
     ("content", "words"),
     [
         (None, "bad.toml: no such file"),
@@ -379,6 +380,7 @@ def test_files_that_are_not_scenarios_are_refused_by_every_command(
     folder: Path,
     refused: Callable[..., str],
 ) -> None:
+    (folder / "bad.toml").unlink(missing_ok=True)
     if content is not None:
         (folder / "bad.toml").write_bytes(content)
     assert refused(command, "bad.toml").startswith(words)
@@ -441,7 +443,7 @@ def test_each_of_several_scenarios_has_a_folder_of_its_own() -> None:
         run_folders([Path("a/x.toml"), Path("b/x.toml")], None)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("arguments", "words"),
     [
         ((), "Usage: nestsim"),
@@ -467,7 +469,7 @@ def test_wrong_use_of_the_command_line_is_status_2(
 COMMANDS = ("run", "plan", "simulate", "topology", "models", "accelerators", "schema")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@failures.over("command", COMMANDS)
 def test_the_help_of_every_command_has_an_example(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

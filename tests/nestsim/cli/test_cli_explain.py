@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nestsim.cli import main
+from tests import failures
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 EIGHT = SCENARIOS / "gpt3_1.3b_8_a100.toml"
@@ -147,7 +148,7 @@ def test_values_outside_of_the_scenario_are_priced_with_a_word(
     assert rule.startswith("Megatron Core 0.16 cannot launch it (global batch")
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "words"),
     [
         ("tpp=4", ("--explain: unknown key", "'tpp'", "did you mean tp?")),

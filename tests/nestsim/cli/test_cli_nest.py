@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from nestsim.cli import main
+from tests import failures
 
 WRONG_INPUT = 2
 NOTHING_FITS = 1
@@ -214,7 +215,7 @@ def test_an_instance_that_does_not_fit_is_a_result_with_a_reason(
     assert capsys.readouterr().out.startswith("NO PLAN FITS  four.json")
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("arguments", "words"),
     [
         ((), "SCENARIO: nothing to plan"),

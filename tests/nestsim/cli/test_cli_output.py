@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.cli.output import progress_bar
+from nestsim.cli.runner import progress_bar
 from nestsim.running.progress import ProgressLines
 from nestsim.scenario.editing import toml_text
+from tests import failures
 from tests.nestsim.features.compare.small import write
 from tests.nestsim.features.jobs.jobs_files import document, job
 from tests.nestsim.features.validation.validation_rows import GPT, write_csv
@@ -136,7 +137,7 @@ def test_every_command_knows_its_own_folder_and_leaves_what_is_beside(
     assert (folder / "out" / "thesis.tex").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "words",
     [*(WRITING[command] for command in PAGES), (*WRITING["compare"], "--json")],
     ids=[*PAGES, "compare"],
@@ -247,7 +248,7 @@ def test_a_file_that_is_no_profile_is_not_written_over(
 def test_a_full_file_system_is_told_and_earlier_results_stay(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nestsim.features.run import files
+    from nestsim.features.run import command
 
     call = writing("simulate")
     assert main(call) in {0, 1}
@@ -257,7 +258,7 @@ def test_a_full_file_system_is_told_and_earlier_results_stay(
         with Path("/dev/full").open("w", encoding="utf-8") as file:
             file.write("x" * 100_000)
 
-    monkeypatch.setattr(files, "_text", lambda _: full)
+    monkeypatch.setattr(command, "_text", lambda _: full)
     capsys.readouterr()
     message = refused(capsys, WRITING["simulate"], "-o", "out")
     assert "cannot be written: No space left on device" in message
@@ -280,8 +281,8 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-@pytest.mark.parametrize("state", REASON)
-@pytest.mark.parametrize(
+@failures.over("state", REASON)
+@failures.over(
     "line", ["schema", "accelerators", "models --json", "--help", "--version"]
 )
 def test_results_that_cannot_be_printed_are_an_error(
@@ -297,7 +298,7 @@ def test_results_that_cannot_be_printed_are_an_error(
 def test_a_folder_is_whole_although_results_cannot_be_printed(
     state: str, folder: Path
 ) -> None:
-    done = shell(f"nestsim simulate in/job.toml -q -o out {state}", folder)
+    done = shell(f"nestsim simulate in/job.toml -q --no-figures -o out {state}", folder)
     message = f"standard output: cannot be written: {REASON[state]}\n"
     assert (done.returncode, done.stderr) == (WRONG_INPUT, message)
     assert {"manifest.json", "report.txt"} < {p.name for p in Path("out").iterdir()}

@@ -16,8 +16,13 @@ from estimators.operators.profile import (
 )
 from nestsim.cli import main
 from nestsim.document.terminal import print_document
-from nestsim.features.profile.document import median_spread, profile_document
-from nestsim.features.profile.record import catalogue_entry, profile_json
+from nestsim.features.profile.document import (
+    catalogue_entry,
+    median_spread,
+    profile_document,
+    profile_json,
+)
+from tests import failures
 
 WRONG_INPUT = 2
 
@@ -142,7 +147,7 @@ def test_what_was_left_out_and_what_was_disturbed_is_said():
     assert "spread by more than 40.0 %" in printed(example(spread=0.4))
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("device", "name"),
     [
         ("NVIDIA A100-SXM4-80GB", "a100-80gb"),

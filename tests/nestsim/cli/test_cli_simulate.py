@@ -1,10 +1,12 @@
 """``nestsim simulate``: reports, exit status, one clear error for each mistake."""
 
+import contextlib
+import io
 import json
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -13,12 +15,14 @@ from nestsim.cli import main
 from nestsim.evaluate import evaluator
 from nestsim.evaluate.job import simulate_job
 from nestsim.scenario import load_scenario
-from nestsim.scenario.simulation import SimulationTable
+from nestsim.scenario.base import settings
+from nestsim.scenario.simulation import SimulationSpec, SimulationTable
 from nestsim.scenario.software import EXECUTION
 from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.trace import write_chrome_trace
 from planner.step.plan import from_ranges
 from planner.step.schedules import SCHEDULES
+from tests import failures
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 EIGHT = (SCENARIOS / "gpt3_1.3b_8_a100.toml").read_text(encoding="utf-8")
@@ -133,14 +137,32 @@ recompute = "full"
     assert "zero stage 2; expected: one of 0, 1" in " ".join(out.split())
 
 
+class Run(NamedTuple):
+    """A run of the scenario."""
+
+    scenario: str
+    folder: Path
+    """Where its results are."""
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("run")
+    scenario = str(folder / write(folder, EIGHT))
+    out = io.StringIO()
+    output = ("--output", str(folder / "found"))
+    with contextlib.redirect_stdout(out):
+        assert main(["run", scenario, *output, "--quiet", "--verbose"]) == 0
+    return Run(scenario, folder / "found", out.getvalue())
+
+
 def test_the_report_is_that_of_a_run_without_the_search(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    whole_run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scenario = write(folder, EIGHT)
-    verbose = "--verbose"
-    assert main(["run", scenario, "--output", "found", "--quiet", verbose]) == 0
-    run = sections_of(capsys.readouterr().out)
-    status, out = simulated(capsys, scenario, "--plan", "found/plan.json", verbose)
+    run = sections_of(whole_run.printed)
+    plan = str(whole_run.folder / "plan.json")
+    status, out = simulated(capsys, whole_run.scenario, "--plan", plan, "--verbose")
     assert status == 0
     found = sections_of(out)
     assert run.keys() - found.keys() == {"Replayed plans", "Search"}
@@ -164,27 +186,22 @@ def sections_of(out: str) -> dict[str, list[str]]:
 
 
 def test_the_best_plan_of_a_run_replays_to_the_same_numbers(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    whole_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`run` writes plan.json; `simulate` reads it and finds the same, byte for byte."""
-    scenario = write(folder, EIGHT)
-    assert main(["run", scenario, "--output", "found", "--quiet"]) == 0
-    capsys.readouterr()
-    plan = "found/plan.json"
-    again = ("--plan", plan, "--output", "again", "--quiet")
-    assert simulated(capsys, scenario, *again)[0] == 0
-    files = {
-        path.relative_to("found").as_posix() for path in Path("found").rglob("*.*")
-    }
-    assert files == {
-        path.relative_to("again").as_posix() for path in Path("again").rglob("*.*")
-    }
-    for name in ("plan.json", "trace.json", "scenario.toml"):
-        first, second = (Path(one, name).read_bytes() for one in ("found", "again"))
-        assert first == second, name
-    first, second = (
-        json.loads(Path(one, "result.json").read_bytes()) for one in ("found", "again")
+    plan = str(whole_run.folder / "plan.json")
+    again = ("--plan", plan, "--output", str(tmp_path), "--quiet")
+    assert simulated(capsys, whole_run.scenario, *again)[0] == 0
+    folders = (whole_run.folder, tmp_path)
+    before, after = (
+        {path.relative_to(one).as_posix() for path in one.rglob("*.*")}
+        for one in folders
     )
+    assert before == after
+    for name in ("plan.json", "trace.json", "scenario.toml"):
+        first, second = ((one / name).read_bytes() for one in folders)
+        assert first == second, name
+    first, second = (json.loads((one / "result.json").read_bytes()) for one in folders)
     shared = set(second) - {"lower_bound_s", "optimality_gap"}
     assert set(first) - shared == {
         *("planner_rank", "candidates", "search", "lower_bound_s", "optimality_gap"),
@@ -202,7 +219,8 @@ def test_a_folder_of_results_is_written_where_asked_for(
     assert main(["simulate", scenario, "--output", "mine"]) == 0
     assert "Results are in" in capsys.readouterr().err
     (folder / "mine" / "thesis.tex").touch()
-    assert main(["simulate", scenario, "-o", "mine", "--quiet"]) == 0
+    again = ("--quiet", "--no-figures")
+    assert main(["simulate", scenario, "-o", "mine", *again]) == 0
     (folder / "other").mkdir()
     (folder / "other" / "thesis.tex").touch()
     capsys.readouterr()
@@ -256,8 +274,14 @@ def test_too_little_memory_is_status_1_and_the_replay_is_shown(
 def test_a_search_says_that_it_does_not_read_the_plan(
     command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain, planned = write(folder, EIGHT), write(folder, EIGHT + PLAN, "planned.toml")
-    keep = ("--json",)
+    narrow = EIGHT.replace(
+        "micro_batch_sizes = [1, 2, 4, 8]",
+        "micro_batch_sizes = [4]\ntensor_model_parallel_sizes = [2]",
+    )
+    assert narrow != EIGHT
+    plain = write(folder, narrow)
+    planned = write(folder, narrow + PLAN, "planned.toml")
+    keep = ("--json", "--no-figures") if command == "run" else ("--json",)
     assert main([command, plain, *keep]) == 0
     without = capsys.readouterr()
     assert "[plan]" not in without.err
@@ -343,7 +367,7 @@ MISTAKES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES.values(), ids=MISTAKES.keys())
+@failures.over("case", MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_told_with_file_setting_found_and_expected(
     case: tuple[str, str, str, tuple[str, ...]],
     folder: Path,
@@ -406,7 +430,7 @@ def test_every_schedule_can_be_replayed(
     """
     plan = PLAN.replace('recompute = ["selective", "none"]', given)
     job = write(folder, EIGHT + plan)
-    status, data = answer(capsys, job)
+    status, data = answer(capsys, job, "--output", "found", "--quiet")
     assert status == 0
     assert data["plan"]["schedule"] == name
     assert [len(stage["chunks"]) for stage in data["plan"]["stages"]] == [chunks] * 2
@@ -414,8 +438,6 @@ def test_every_schedule_can_be_replayed(
     for stage in data["planned"]["stages"]:
         assert (stage["weight_gradient_s"] > 0.0) == splits
     # The whole folder: figures, trace and report.
-    status, _ = simulated(capsys, job, "--output", "found", "--quiet")
-    assert status == 0
     text = (folder / "found" / "report.txt").read_text(encoding="utf-8")
     assert ("Weight" in text) == splits
     figures = {path.name for path in (folder / "found" / "figures").iterdir()}
@@ -449,8 +471,8 @@ def test_every_setting_of_the_replay_can_be_written() -> None:
     assert set(changed_settings()) == names
     later = {"cpu_adam", "expert_communication_slowdown", "frees_gradients"}
     others = {"tolerance", "trace_events", "trace", *EXECUTION} - later
-    assert set(SimulationTable.model_fields) == names | others
-    assert SimulationTable().build().replay == ReplaySettings()
+    assert set(settings(SimulationTable)) == names | others
+    assert SimulationTable().build() == SimulationSpec()
 
 
 def _watched(run: Callable[..., Any], seen: list[object]) -> Callable[..., Any]:
@@ -482,8 +504,8 @@ def test_every_setting_of_the_replay_reaches_it(
     scenario = write(folder, text)
     simulated(capsys, scenario)
     # The plan that is reported is lowered and replayed once more, for SimPy's word.
-    assert seen == [ReplaySettings(**wanted)] * 4
-    assert load_scenario(scenario).simulation.replay == seen[0]
+    assert seen == [SimulationSpec(**wanted)] * 4
+    assert load_scenario(scenario).simulation == seen[0]
 
 
 def test_the_trace_shows_all_devices_on_request(folder: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from nestsim.cli import main
+from tests import failures
 from tests.nestsim.features.validation.validation_rows import GPT, MEMORY, write_csv
 
 WRONG_INPUT = 2
@@ -126,7 +127,7 @@ def test_a_folder_that_is_a_file_is_refused_before_work(own, capsys):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
+@failures.over(
     ("change", "code"),
     [
         ({"num_devices": "1000000000", "dp": ""}, "no-such-cluster"),
@@ -169,7 +170,7 @@ def test_all_wrong_values_of_a_file_are_told(tmp_path, capsys):
         assert f"row one: column {column}: no " in error
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "text",
     ["", "\0", ",".join(f"c{i}" for i in range(10**5)), '"', "row_id\x1b[31m,tp\n1,1"],
 )

@@ -26,6 +26,7 @@ from nestsim.document.folder import (
     temporary_folder,
     writer_of,
 )
+from tests import failures
 from topologies.errors import InputError
 
 NAMES = ("report.txt", "figures/a.png")
@@ -112,7 +113,7 @@ def test_all_that_is_the_users_stays_beside_new_results(own: Path) -> None:
     assert after["report.txt"] == b"new"
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", "report.txt", "deep/in/here", MANIFEST])
+@failures.over("name", ["thesis.tex", "report.txt", "deep/in/here", MANIFEST])
 def test_a_folder_of_other_origin_is_refused_and_left_alone(
     name: str, tmp_path: Path
 ) -> None:
@@ -191,7 +192,7 @@ def test_a_manifest_that_is_no_file_is_no_manifest(tmp_path: Path) -> None:
         write(tmp_path / "run")
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("make", "words"),
     [
         (lambda path: path.symlink_to(path), "symbolic links"),
@@ -200,7 +201,7 @@ def test_a_manifest_that_is_no_file_is_no_manifest(tmp_path: Path) -> None:
         (lambda path: path.symlink_to("/dev/null"), "is not a folder"),
     ],
 )
-@pytest.mark.parametrize("force", [False, True])
+@failures.over("force", [False, True])
 def test_what_is_no_folder_is_refused(
     make: Callable[[Path], object], words: str, force: bool, tmp_path: Path
 ) -> None:
@@ -211,8 +212,8 @@ def test_what_is_no_folder_is_refused(
         write(tmp_path / "run" / "inside", force=force)
 
 
-@pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize(
+@failures.over("force", [False, True])
+@failures.over(
     ("path", "words"),
     [
         ("/", "a folder of the system"),
@@ -358,7 +359,7 @@ def test_what_a_killed_process_left_is_cleared_by_the_next_one(tmp_path: Path) -
     assert (folder / "report.txt").read_text() == "next"
 
 
-@pytest.mark.parametrize("moves", range(4))
+@failures.over("moves", range(4))
 def test_a_process_killed_while_it_replaces_leaves_nothing_foreign(
     moves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from nestsim.document.markdown import markdown
 from nestsim.document.parts import Document
 from nestsim.document.sheet import MOST_PANELS, draw_document, has_picture
 from nestsim.document.terminal import plain_text, print_document
+from tests import failures
 from tests.nestsim.document import example
 from tests.nestsim.document.example import HOSTILE, LONG, SHAPES, WIDE
 from tests.nestsim.document.pictures import Picture, draw
@@ -28,7 +29,7 @@ def printed(document: Document, **options: Any) -> str:
     return text.getvalue()
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@failures.over("width", [60, 80, 100, 200])
 def test_every_number_is_printed_whole_at_every_width(width: int) -> None:
     text = printed(example.document(), width=width)
     lines = text.splitlines()

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,10 +22,11 @@ from nestsim.document.wording import (
     size_of_limit,
 )
 from nestsim.evaluate.verdict import Gap
+from tests import failures
 from tests.nestsim.features.run.examples import Shape, layer_names, make_plan
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("terms", "cause", "sentence"),
     [
         (
@@ -63,7 +63,7 @@ def test_ranges_name_exactly_the_devices(devices: set[int]) -> None:
     assert named == devices
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("devices", "text"),
     [
         ([], ""),
@@ -136,7 +136,7 @@ def test_layers_are_named_from_the_first_to_the_last() -> None:
     assert layer_span(layer_names(), whole) == "embedding .. head"
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("chunks", "text"),
     [
         (((0, 3), (12, 15)), "embedding .. block 2, block 11-14"),

@@ -70,7 +70,7 @@ def test_an_evaluator_draws_the_runs_that_its_replays_would_be():
         compute=Noise("normal", 0.05), links=Delay("gamma", 1e-5, 1.0), per="operator"
     )
     times = evaluator.jittered_times(priced, jitter, range(5, 8))
-    work, settings = evaluator.lower(priced), evaluator.simulation.replay
+    work, settings = evaluator.lower(priced), evaluator.simulation
     for number, time in zip(range(5, 8), times, strict=True):
         run = jittered_replay(evaluator.network, work, settings, jitter, number)
         assert run.iteration_time == time
@@ -112,7 +112,11 @@ def test_progress_is_reported_in_order():
 
 
 def test_what_does_not_fit_is_a_result_with_a_reason():
-    scenario = load("gpt3_175b_512_tpuv4")
+    scenario = load(
+        "gpt3_175b_512_tpuv4",
+        tensor_model_parallel_sizes=(4, 8),
+        micro_batch_sizes=(1,),
+    )
     tiny = replace(scenario.accelerator, memory_bytes=2.0**32)
     result = run_job(replace(scenario, accelerator=tiny))
     assert result.candidates == ()

@@ -16,6 +16,7 @@ from nestsim.scenario import load_scenario
 from nestsim.scenario.table import scenario_schema
 from planner.rivals import PLANNERS
 from planner.rivals.protocol import STARTS, PlannerSettings
+from tests import failures
 from topologies.errors import InputError
 
 SHIPPED = Path(__file__).parents[3] / "scenarios" / "gpt3_1.3b_8_a100.toml"
@@ -55,7 +56,7 @@ def test_settings_reach_the_planner(tmp_path):
     assert (told.budget, told.seeds, told.init, told.alpha) == (50, (7, 5), "dp", 2.5)
 
 
-@pytest.mark.parametrize("name", ["manual", "phaze", "alpa", "mist"])
+@failures.over("name", ["manual", "phaze", "alpa", "mist"])
 def test_the_plans_of_a_job_are_those_of_its_planner(tmp_path, name):
     result = plan_job(scenario(tmp_path, f'planner = "{name}"'))
     found = {"manual": 5, "phaze": 1, "alpa": 1, "mist": 1}
@@ -104,8 +105,8 @@ def test_a_planner_that_finds_nothing_says_why(tmp_path):
     assert result.shortfall.startswith("Divisibility")
 
 
-@pytest.mark.parametrize("limit", ["work_limit = 1", ""])
-@pytest.mark.parametrize("planner", ["nest", "manual", "mcmc", "phaze", "alpa", "mist"])
+@failures.over("limit", ["work_limit = 1", ""])
+@failures.over("planner", ["nest", "manual", "mcmc", "phaze", "alpa", "mist"])
 def test_no_clock_decides_what_is_reported(planner, limit, tmp_path, monkeypatch):
     loaded = scenario(tmp_path, f'planner = "{planner}"', limit)
     quick = dump_json(plan_json(plan_job(loaded)))

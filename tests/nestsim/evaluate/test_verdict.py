@@ -20,6 +20,7 @@ from nestsim.simulator.replay import ReplaySettings, replay
 from planner.cost.pricing import price_plan
 from planner.step.execution import Workload
 from planner.step.plan import Plan, Stage
+from tests import failures
 from tests.planner.fleets import executed_on, slow_fleet
 from tests.planner.strategies import tiny_spec
 from topologies.accelerators import load_accelerator
@@ -104,7 +105,7 @@ def test_boundaries_that_share_a_slow_uplink_make_it_slower_and_name_it():
 BAND = MemoryBand((0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 1.0, 1.04))
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("share", "kind", "jobs"),
     [
         (1.05, "confirmed", 10),
@@ -156,8 +157,8 @@ def explained(devices, uplink, settings=ReplaySettings(), slowdown=1.0):  # noqa
 BY_LAYER = ReplaySettings(granularity="layer")
 
 
-@pytest.mark.parametrize("settings", [ReplaySettings(), BY_LAYER])
-@pytest.mark.parametrize("uplink", [3e5, 1e6, 1e8, 1e11])
+@failures.over("settings", [ReplaySettings(), BY_LAYER])
+@failures.over("uplink", [3e5, 1e6, 1e8, 1e11])
 def test_an_explained_gap_adds_up_and_charges_nothing_to_plain_settings(
     uplink, settings
 ):

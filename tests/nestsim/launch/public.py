@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from estimators.models.library import model_names
-from nestsim.features.run.launch import import_launch
+from nestsim.launch.command import import_launch
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.registry import READERS
 from topologies.errors import InputError

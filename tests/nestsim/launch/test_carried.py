@@ -26,6 +26,7 @@ from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import READERS, WRITERS
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.load import Scenario
+from tests import failures
 
 FEW = settings(max_examples=12, deadline=None, phases=[Phase.generate])
 VALUES = st.sampled_from(
@@ -374,7 +375,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "name", ["torchtitan", "torchtitan-command", "maxtext", "deepspeed", "megatron"]
 )
 def test_options_that_somebody_made_up_break_nothing(name: str) -> None:

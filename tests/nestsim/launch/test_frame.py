@@ -13,6 +13,7 @@ from nestsim.launch.read import ImportedJob, imported_scenario
 from nestsim.launch.registry import WRITERS
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.plans.build import build_plan
+from tests import failures
 from topologies.errors import InputError
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -191,7 +192,7 @@ def test_files_of_another_scenarios_cluster_are_found(config: Path) -> None:
     assert report.scenario.network_spec.num_devices == expected
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("given", "words"),
     [
         ({}, "nothing says how many devices"),
@@ -216,7 +217,7 @@ def test_a_file_of_no_format_is_refused(
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "text"),
     [
         ("typo.sh", "torchrun pretrain_gpt.py --num-layers 2 --hiden-size 8\n"),
@@ -238,7 +239,7 @@ def test_a_refusal_names_the_file_once(
     assert "expected:" in error
 
 
-@pytest.mark.parametrize("value", ["NNODES", "=8", "A B=1"])
+@failures.over("value", ["NNODES", "=8", "A B=1"])
 def test_a_variable_without_name_or_value_is_refused(
     config: Path, capsys: pytest.CaptureFixture[str], value: str
 ) -> None:
@@ -271,8 +272,8 @@ def test_sums_in_switches_are_told_to_those_who_launch(job: LaunchJob) -> None:
     assert not any("NCCL_COLLNET" in one for one in silent)
 
 
-@pytest.mark.parametrize("model", FAMILIES)
-@pytest.mark.parametrize("to", sorted({*WRITERS} - {"chakra"}))
+@failures.over("model", FAMILIES)
+@failures.over("to", sorted({*WRITERS} - {"chakra"}))
 def test_every_family_is_written_or_refused_in_a_sentence(model: str, to: str) -> None:
     name, length = FAMILIES[model]
     table = f'[model]\nname = "{name}"\n{length}'
@@ -299,7 +300,7 @@ placement = "tp1 dp8 pp2, slow first"
 """
 
 
-@pytest.mark.parametrize("to", sorted({*WRITERS} - {"plan", "chakra"}))
+@failures.over("to", sorted({*WRITERS} - {"plan", "chakra"}))
 def test_nodes_in_another_order_are_told_or_mapped(to: str) -> None:
     report = nestsim.export(Scenario.from_toml(MIXED), to)
     (gap,) = (one for one in report.launch.gaps if one.setting == "placement")

@@ -1,15 +1,14 @@
 """Models that frameworks have by name are found, whatever the length of sequences."""
 
-import pytest
-
 from estimators.models.library import load_model, model_names
 from nestsim.launch.formats.maxtext.sources import MODELS
 from nestsim.launch.formats.maxtext.writing import model_name
 from nestsim.launch.formats.torchtitan.names import FLAVORS, flavor_of
 from nestsim.launch.formats.usual import is_llama, is_published
+from tests import failures
 
 
-@pytest.mark.parametrize("name", model_names())
+@failures.over("name", model_names())
 def test_a_model_is_itself_and_no_other(name: str) -> None:
     spec = load_model(name)
     flavor = flavor_of(spec)

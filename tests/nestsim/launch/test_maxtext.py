@@ -20,6 +20,7 @@ from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import find_reader
 from planner.plans.spec import PlanSpec
+from tests import failures
 from tests.nestsim.launch.test_torchtitan_round_trip import OTHERS
 from tests.nestsim.launch.torchtitan_jobs import (
     DENSE,
@@ -68,7 +69,7 @@ PLANS: tuple[Mapping[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
+@failures.over("plan", PLANS, ids=str)
 def test_a_plan_comes_back_as_it_was(plan: Mapping[str, Any]) -> None:
     job = maxtext_job(plan)
     files = write_maxtext(job)
@@ -79,7 +80,7 @@ def test_a_plan_comes_back_as_it_was(plan: Mapping[str, Any]) -> None:
     assert again.model == job.model
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "training",
     [
         {"precision": "fp32", "gradient_precision": "fp32"},
@@ -128,7 +129,7 @@ def test_layers_of_gemma_2_are_pairs_of_blocks() -> None:
             assert read["virtual_pipeline_model_parallel_size"] == 1
 
 
-@pytest.mark.parametrize("field", OTHERS)
+@failures.over("field", OTHERS)
 def test_no_setting_of_a_plan_is_dropped_silently(field: str) -> None:
     model = EXPERTS if "expert" in field else DENSE
     mode = {"recompute": "none"} if field.startswith("overlap") else {}
@@ -336,7 +337,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "word"), REFUSED, ids=str)
+@failures.over(("text", "word"), REFUSED, ids=str)
 def test_what_is_not_understood_is_refused(text: str, word: str) -> None:
     usual = {"model_name": "llama2-7b", "per_device_batch_size": 1}
     if not text.startswith("-"):

@@ -12,6 +12,7 @@ import nestsim
 from nestsim.launch.read import LaunchSource
 from nestsim.launch.registry import find_reader
 from planner.frameworks.framework import FRAMEWORKS
+from tests import failures
 from topologies.errors import InputError
 
 SCENARIO = """
@@ -81,7 +82,7 @@ USP = (
 )
 
 
-@pytest.mark.parametrize("sizes", [(2, 4), (4, 2)])
+@failures.over("sizes", [(2, 4), (4, 2)])
 def test_rings_of_exchanged_heads_are_two_axes(
     sizes: tuple[int, int], tmp_path: Path
 ) -> None:
@@ -131,7 +132,7 @@ def test_a_ring_on_tpus_has_the_kernel_that_it_is_refused_without(
 ALL = 'cp_comm_type = "all_gather"'
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "lines",
     [
         "context_parallel_strategy: usp\nici_context_parallelism: 4",

@@ -6,6 +6,7 @@ import pytest
 from nestsim.launch.job import nesting, parsed_rank_map, rank_map
 from planner.plans.spec import DEFAULT_ORDER
 from planner.search.placements import Extents, placements
+from tests import failures
 from topologies.errors import InputError
 
 
@@ -34,7 +35,7 @@ def test_devices_in_no_order_are_no_nesting() -> None:
     assert nesting(devices, extents, DEFAULT_ORDER) is None
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "text",
     [
         "",

@@ -13,6 +13,7 @@ from nestsim.launch.read import LaunchSource
 from nestsim.launch.registry import PRESET_FORMATS, READERS, WRITERS
 from nestsim.scenario.load import Scenario, load_scenario
 from nestsim.scenario.software import PRESETS
+from tests import failures
 from topologies.errors import InputError
 
 SCENARIOS = Path("scenarios")
@@ -92,7 +93,7 @@ def test_every_framework_has_a_format() -> None:
     assert set(PRESET_FORMATS.values()) <= WRITERS.keys()
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@failures.over("name", GIVEN)
 def test_a_plan_that_is_given_comes_back(name: str, tmp_path: Path) -> None:
     check(LaunchJob.of(LOADED[name]), tmp_path)
 

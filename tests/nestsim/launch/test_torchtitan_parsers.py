@@ -25,6 +25,7 @@ from nestsim.launch.formats.torchtitan.names import (
 )
 from nestsim.launch.formats.torchtitan.writing import write_torchtitan
 from nestsim.launch.job import LaunchJob
+from tests import failures
 from tests.frameworks.environments import (
     UnavailableError,
     built_python,
@@ -86,7 +87,7 @@ def _option(config: Any, name: str) -> Any:
 
 
 @needs_toml
-@pytest.mark.parametrize("plan", PLANS, ids=str)
+@failures.over("plan", PLANS, ids=str)
 def test_0_2_reads_the_toml(plan: Mapping[str, Any], tmp_path: Path) -> None:
     job = small_job(plan)
     config = _parsed_toml(tmp_path, text_of(write_torchtitan(job), "torchtitan.toml"))
@@ -155,8 +156,8 @@ GROUPED = (
 
 
 @needs_toml
-@pytest.mark.parametrize("plan", GROUPED, ids=str)
-@pytest.mark.parametrize("cp", [2, 4])
+@failures.over("plan", GROUPED, ids=str)
+@failures.over("cp", [2, 4])
 def test_0_2_builds_the_groups_that_a_plan_is_priced_with(
     plan: Mapping[str, Any], cp: int
 ) -> None:
@@ -202,7 +203,7 @@ def test_0_2_builds_the_groups_that_a_plan_is_priced_with(
 
 
 @needs_command
-@pytest.mark.parametrize("plan", PLANS, ids=str)
+@failures.over("plan", PLANS, ids=str)
 def test_0_3_reads_the_command_line(
     plan: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +246,7 @@ def test_names_and_defaults_are_those_of_0_3() -> None:
 
 
 @needs_command
-@pytest.mark.parametrize("name", [n for n in FLAVORS if FLAVORS[n].in_command])
+@failures.over("name", [n for n in FLAVORS if FLAVORS[n].in_command])
 def test_flavors_of_0_3_have_the_sizes_of_the_library(name: str) -> None:
     flavor, spec = FLAVORS[name], load_model(name)
     module = importlib.import_module(f"torchtitan.models.{flavor.model}")
@@ -258,7 +259,7 @@ def test_flavors_of_0_3_have_the_sizes_of_the_library(name: str) -> None:
 
 
 @needs_command
-@pytest.mark.parametrize("function", REGISTRY)
+@failures.over("function", REGISTRY)
 def test_functions_of_the_registry_set_what_the_table_says(function: str) -> None:
     name, values = REGISTRY[function]
     model = FLAVORS[name].model

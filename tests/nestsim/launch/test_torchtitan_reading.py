@@ -17,6 +17,7 @@ from nestsim.launch.formats.torchtitan.names import (
 )
 from nestsim.launch.read import LaunchSource, imported_scenario
 from nestsim.launch.registry import find_reader
+from tests import failures
 from tests.nestsim.launch.torchtitan_jobs import PATH, read_text
 from topologies.errors import InputError
 
@@ -276,7 +277,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("tables", "word"), REFUSED, ids=str)
+@failures.over(("tables", "word"), REFUSED, ids=str)
 def test_what_is_not_understood_is_refused(
     tables: dict[str, dict[str, Any]], word: str
 ) -> None:

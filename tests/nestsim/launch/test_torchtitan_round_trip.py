@@ -18,6 +18,7 @@ from nestsim.launch.formats.torchtitan.writing import (
 from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchJob
 from nestsim.scenario.load import Scenario
 from planner.plans.spec import PlanSpec
+from tests import failures
 from tests.nestsim.launch.torchtitan_jobs import (
     DENSE,
     EXPERTS,
@@ -71,8 +72,8 @@ PLANS: tuple[Mapping[str, Any], ...] = (
 """Plans that both versions have words for."""
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("plan", PLANS, ids=str)
+@failures.over("file", FILES)
+@failures.over("plan", PLANS, ids=str)
 def test_a_plan_comes_back_as_it_was(plan: Mapping[str, Any], file: str) -> None:
     job = small_job(plan)
     files = write_torchtitan(job)
@@ -84,7 +85,7 @@ def test_a_plan_comes_back_as_it_was(plan: Mapping[str, Any], file: str) -> None
     assert again.model == job.model
 
 
-@pytest.mark.parametrize("file", FILES)
+@failures.over("file", FILES)
 def test_experts_come_back_as_they_were(file: str) -> None:
     plan = {
         "tensor_model_parallel_size": 2,
@@ -100,8 +101,8 @@ def test_experts_come_back_as_they_were(file: str) -> None:
     assert again.model == job.model
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize(
+@failures.over("file", FILES)
+@failures.over(
     ("training", "software"),
     [
         ({"matmul_precision": "fp8"}, {}),
@@ -208,7 +209,7 @@ def test_every_field_of_a_plan_is_tried() -> None:
     assert set(OTHERS) == {field.name for field in dataclasses.fields(PlanSpec)}
 
 
-@pytest.mark.parametrize("field", OTHERS)
+@failures.over("field", OTHERS)
 def test_no_setting_of_a_plan_is_dropped_silently(field: str) -> None:
     model = EXPERTS if "expert" in field else DENSE
     job = small_job(OTHERS[field], model=model)
@@ -310,7 +311,7 @@ def test_a_model_without_a_flavor_says_what_one_needs() -> None:
         read_back(job, files, TOML_FILE)
 
 
-@pytest.mark.parametrize("name", ["gpt_76b_1024_a100", "deepseek_v3_2048_h800"])
+@failures.over("name", ["gpt_76b_1024_a100", "deepseek_v3_2048_h800"])
 def test_plans_of_other_frameworks_are_written_with_what_they_lose(name: str) -> None:
     path = Path(__file__).parents[3] / "scenarios" / f"{name}.toml"
     job = LaunchJob.of(Scenario.from_toml(path.read_text(), path))

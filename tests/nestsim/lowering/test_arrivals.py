@@ -12,6 +12,7 @@ from nestsim.simulator.build import build_model
 from nestsim.simulator.replay import GRANULARITIES, ReplaySettings
 from nestsim.simulator.system import SPAN_KINDS
 from planner.cost.pricing import price_plan
+from tests import failures
 from tests.nestsim.lowering.test_lower import priced_plans, real, relaxed
 from tests.nestsim.simulator.arrivals import (
     assert_all_arrives,
@@ -73,7 +74,7 @@ def test_all_that_a_step_sends_arrives_before_it_is_needed(case):
     assert_all_arrives(build_model(network, work))
 
 
-@pytest.mark.parametrize("zero", [0, 1])
+@failures.over("zero", [0, 1])
 def test_gradients_reduced_level_by_level_arrive_before_the_optimizer_step(zero):
     """Over two nodes the first and the last phase of a bucket are one flow."""
     whole = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}

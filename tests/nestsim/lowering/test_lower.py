@@ -21,6 +21,7 @@ from planner.plans.spec import PlanSpec
 from planner.search.best_first import search
 from planner.step.instructions import BACKWARD, FORWARD, USUAL_KIND, WEIGHT
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.planner.cost.test_pricing import TREE, plan, workload
 from tests.planner.examples import eight_devices, executed, tiny_job
 from tests.planner.fleets import executed_on, slow_fleet
@@ -218,7 +219,7 @@ def pass_times(result):
     return found
 
 
-@pytest.mark.parametrize("name", list(REAL))
+@failures.over("name", list(REAL))
 def test_layer_by_layer_a_real_model_takes_as_long_where_nothing_is_shared(name):
     net, job, priced = real(name)
     # One microbatch: no transfer meets a collective.
@@ -235,7 +236,7 @@ def test_layer_by_layer_a_real_model_takes_as_long_where_nothing_is_shared(name)
         assert lengths == pytest.approx(expected[key], abs=rounding)
 
 
-@pytest.mark.parametrize("name", list(REAL))
+@failures.over("name", list(REAL))
 def test_compute_varies_by_layer_and_between_collectives(name):
     net, job, priced = real(name)
     whole, split = lower_plan(net, job, priced), lower_plan(net, job, priced, BY_LAYER)
@@ -399,8 +400,8 @@ def test_tensor_collectives_follow_the_compute_of_their_layer():
     assert (spans.end - spans.start)[0] == 1.0 + 4.0 + 2.0 + 3 * 3.0
 
 
-@pytest.mark.parametrize("granularity", ["stage", "layer"])
-@pytest.mark.parametrize(("factor", "expected"), [(1.0, 3 + 4 + 3), (2.0, 12.0)])
+@failures.over("granularity", ["stage", "layer"])
+@failures.over(("factor", "expected"), [(1.0, 3 + 4 + 3), (2.0, 12.0)])
 def test_tensor_collectives_beside_compute_take_the_longer_time(
     granularity, factor, expected
 ):
@@ -417,7 +418,7 @@ def test_tensor_collectives_beside_compute_take_the_longer_time(
     assert (spans.end - spans.start)[0] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("granularity", ["stage", "layer"])
+@failures.over("granularity", ["stage", "layer"])
 def test_weights_are_gathered_and_gradients_reduced_beside_the_neighbouring_layers(
     granularity,
 ):
@@ -526,7 +527,7 @@ def test_the_busiest_rank_gets_its_share_and_the_others_the_rest(n, skew, combin
     assert np.array_equal(weights * 2.0**20, np.round(weights * 2.0**20))
 
 
-@pytest.mark.parametrize("granularity", ["stage", "layer"])
+@failures.over("granularity", ["stage", "layer"])
 def test_a_skewed_routing_makes_passes_longer(granularity):
     net, job, priced = real("experts")
     times = [
@@ -564,7 +565,7 @@ def test_the_peak_is_never_above_the_planners_bound(case):
         assert found.total[-1] == pytest.approx(static + copies, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", list(REAL))
+@failures.over("name", list(REAL))
 def test_with_one_chunk_and_its_backward_pass_whole_the_bound_is_met(name):
     net, job, priced = real(name)
     if SCHEDULES[priced.plan.schedule].splits_backward:

@@ -13,6 +13,7 @@ from nestsim.simulator.build import build_model
 from nestsim.simulator.replay import ReplaySettings, fold_model, replay
 from planner.cost.pricing import price_plan
 from planner.step.fleet import DeviceKind, Fleet
+from tests import failures
 from tests.nestsim.lowering.test_lower import real
 from tests.nestsim.lowering.test_planned_times import (
     PLAIN,
@@ -66,8 +67,8 @@ def slowed_times(name, fleets, settings):
         yield replay(net, lower_plan(net, slow, on_fleet, settings)).iteration_time
 
 
-@pytest.mark.parametrize("settings", [PLAIN, BY_LAYER])
-@pytest.mark.parametrize("name", ["tensor", "zero-3", "experts"])
+@failures.over("settings", [PLAIN, BY_LAYER])
+@failures.over("name", ["tensor", "zero-3", "experts"])
 def test_more_and_slower_devices_never_make_a_step_faster(name, settings):
     net, _, _ = real(name)
     one, two, worse = np.ones((3, net.num_devices))
@@ -80,15 +81,15 @@ def test_more_and_slower_devices_never_make_a_step_faster(name, settings):
     assert times[0] < times[1] < times[3] < times[4]
 
 
-@pytest.mark.parametrize("settings", [PLAIN, BY_LAYER])
-@pytest.mark.parametrize("name", ["tensor", "zero-3", "experts"])
+@failures.over("settings", [PLAIN, BY_LAYER])
+@failures.over("name", ["tensor", "zero-3", "experts"])
 def test_one_healthy_kind_is_no_fleet_to_the_last_bit(name, settings):
     net, job, priced = real(name)
     (time,) = slowed_times(name, [np.ones(net.num_devices)], settings)
     assert time == replay(net, lower_plan(net, job, priced, settings)).iteration_time
 
 
-@pytest.mark.parametrize("settings", [PLAIN, BY_LAYER])
+@failures.over("settings", [PLAIN, BY_LAYER])
 def test_two_generations_are_between_either_alone(settings):
     net, job, priced = real("tensor")
     fast = job.accelerator

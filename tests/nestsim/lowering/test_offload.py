@@ -12,6 +12,7 @@ from nestsim.simulator.system import TRANSFER_KINDS
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
+from tests import failures
 from tests.planner.examples import eight_devices, tiny_job
 from topologies.accelerators import Host
 
@@ -49,8 +50,8 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("cpu_adam", [True, False])
-@pytest.mark.parametrize("name", SIZES)
+@failures.over("cpu_adam", [True, False])
+@failures.over("name", SIZES)
 def test_a_replay_in_which_nothing_meets_is_as_planned(name, cpu_adam):
     _, priced, done = replayed(cpu_adam=cpu_adam, **SIZES[name], **EVERYTHING)
     assert done.iteration_time == pytest.approx(priced.iteration_time, rel=1e-6)

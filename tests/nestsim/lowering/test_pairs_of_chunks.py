@@ -9,6 +9,7 @@ from nestsim.simulator.replay import ReplaySettings, replay
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
+from tests import failures
 from tests.planner.examples import eight_devices, tiny_job
 
 NETWORK = eight_devices()
@@ -30,7 +31,7 @@ def priced(slowdown: float, schedule: str, ep: int = 2):
     return job, price_plan(NETWORK, job, build_plan(NETWORK, job, spec))
 
 
-@pytest.mark.parametrize("slowdown", [1.0, 1.25])
+@failures.over("slowdown", [1.0, 1.25])
 def test_pairs_last_as_long_in_the_replay_as_they_are_planned_to(slowdown):
     job, found = priced(slowdown, "dualpipe-v")
     replayed = replay(NETWORK, lower_plan(NETWORK, job, found), ReplaySettings())

@@ -20,6 +20,7 @@ from planner.search.space import divisors
 from planner.step.execution import Execution
 from planner.step.instructions import USUAL_KIND
 from planner.step.schedules import SCHEDULES, schedule_name
+from tests import failures
 from tests.nestsim.ideal import SCENARIOS
 from tests.nestsim.lowering.test_lower import real
 from tests.planner.cost.test_pricing import STEP, TREE, plan, workload
@@ -184,7 +185,7 @@ def test_terms_add_up_and_hiding_takes_no_time(case, size):
         assert priced.terms[name] >= -tiny
 
 
-@pytest.mark.parametrize("schedule", list(SCHEDULES))
+@failures.over("schedule", list(SCHEDULES))
 def test_hiding_shortens_what_is_planned(schedule):
     chunks = 2 if SCHEDULES[schedule].interleaves else 1
     sizes = {
@@ -227,7 +228,7 @@ def test_buckets_hide_behind_passes_as_worked_out_by_hand():
     assert shown.iteration_time == 21 + 11 + 20 * STEP + 6
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
+@failures.over("preset", sorted(PRESETS))
 def test_the_demo_takes_in_the_replay_what_was_planned(preset, tmp_path):
     """A plan by hand-made rules, whatever the framework hides: within 2 %.
 

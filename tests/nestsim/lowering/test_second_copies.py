@@ -15,6 +15,7 @@ from planner.plans.spec import PlanSpec
 from planner.step.instructions import BACKWARD, FIRST_FORWARD, FORWARD, USUAL_KIND
 from planner.step.memory import SECOND_COPY
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.planner.examples import eight_devices, executed, tiny_job
 
 NETWORK = eight_devices()
@@ -93,11 +94,11 @@ def test_a_step_gathers_in_the_groups_of_deepspeed():
     assert tuple(passes) == OBSERVED
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("granularity", "overlaps"), [("stage", {}), ("stage", OVERLAPS), ("layer", {})]
 )
-@pytest.mark.parametrize("recompute", ["none", "full", "stage"])
-@pytest.mark.parametrize("size", [2, 4, 8])
+@failures.over("recompute", ["none", "full", "stage"])
+@failures.over("size", [2, 4, 8])
 def test_the_replay_takes_what_was_planned(size, recompute, overlaps, granularity):
     job, found = priced(size, overlaps=overlaps, recompute=recompute)
     work = lower_plan(NETWORK, job, found, ReplaySettings(granularity=granularity))
@@ -130,7 +131,7 @@ def test_forward_passes_hide_what_was_planned():
     assert times.first_forward > 1.1 * times.forward
 
 
-@pytest.mark.parametrize("granularity", GRANULARITY)
+@failures.over("granularity", GRANULARITY)
 def test_a_stage_may_keep_copies_beside_one_that_does_not(granularity):
     job, found = priced((2, 1), pipeline_model_parallel_size=2, data_parallel_size=4)
     plan = replace(found.plan, num_microbatches=1)
@@ -170,7 +171,7 @@ def test_plans_without_copies_have_no_pass_apart():
     assert any("second copy" in note for note in work.notes)
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@failures.over("name", SCHEDULES)
 def test_the_first_forward_pass_of_each_chunk_is_apart(name):
     schedule = SCHEDULES[name]
     v = schedule.num_chunks or (2 if schedule.interleaves else 1)

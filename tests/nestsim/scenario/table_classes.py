@@ -2,8 +2,13 @@
 
 import sys
 
+from estimators.training import ParallelismConfig
 from nestsim.scenario.base import AnyTable, Table
+from nestsim.scenario.load import Scenario
 from topologies.settings import Spec
+
+_SHARING: set[AnyTable] = {ParallelismConfig, Scenario}
+"""Records that share settings with a table, and are none."""
 
 
 def table_classes() -> set[AnyTable]:
@@ -19,4 +24,4 @@ def table_classes() -> set[AnyTable]:
                 bases.add(base)
                 seen.add(child)
                 waiting.append(child)
-    return seen - bases
+    return seen - bases - _SHARING

@@ -7,6 +7,7 @@ import pytest
 import nestsim
 from nestsim import InputError, Scenario
 from nestsim.evaluate.cluster import cluster_network
+from tests import failures
 from topologies.accelerators import accelerator_names, load_accelerator, usual_host
 
 LEVEL = {"name": "node", "fan_out": 8, "bandwidth": "100 GB/s", "latency": "1 us"}
@@ -60,7 +61,7 @@ def assumed(accelerator, **training):
     return planned(scenario(accelerator, **training))["assumptions"]
 
 
-@pytest.mark.parametrize("name", accelerator_names())
+@failures.over("name", accelerator_names())
 def test_a_tiny_model_is_planned_on_eight_of_each(name):
     device = load_accelerator(name)
     precision = "bf16" if "bf16" in device.peak_flops else "fp16"
@@ -141,7 +142,7 @@ def test_all_missing_keys_are_reported_at_once():
     assert {one.problem for one in missing} == {"setting is missing"}
 
 
-@pytest.mark.parametrize("left_out", sorted(set(OWN)))
+@failures.over("left_out", sorted(set(OWN)))
 def test_a_whole_table_needs_every_key(left_out):
     with pytest.raises(InputError, match="setting is missing") as caught:
         accelerator_of({key: one for key, one in OWN.items() if key != left_out})
@@ -168,7 +169,7 @@ def memory_of(**training):
 NARROW = {"matmul_precision": "fp8", "fp8_param_gather": True}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("training", "where"),
     [
         ({"fp8_param_gather": True}, "fp8_param_gather"),

@@ -11,13 +11,14 @@ from estimators.platform import message_time
 from nestsim.cli import main
 from nestsim.evaluate.cluster import cluster_network, device_fleet
 from nestsim.evaluate.evaluator import build_job
-from nestsim.features.topology.marks import find_wear
+from nestsim.features.topology.trees import find_wear
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.replay import replay
 from planner.cost.pricing import price_plan
 from planner.search.best_first import search
 from planner.step.instructions import FORWARD
+from tests import failures
 from tests.planner.fleets import slow_fleet
 from topologies import (
     Degradation,
@@ -110,8 +111,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("command", ["topology", "plan", "collectives"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@failures.over("command", ["topology", "plan", "collectives"])
+@failures.over("case", CASES.values(), ids=CASES.keys())
 def test_a_mistake_is_told_with_file_setting_and_reason(
     case, command, tmp_path, monkeypatch, capsys
 ):
@@ -194,7 +195,7 @@ def test_a_slower_device_never_shortens_the_step_and_folding_is_exact(
     planned, granularity
 ):
     scenario, network, workload, best = planned
-    settings = replace(scenario.simulation.replay, granularity=granularity)
+    settings = replace(scenario.simulation, granularity=granularity)
     times = []
     for factor in (1.0, 1.25, 3.0):
         slowdown = np.ones(64)

@@ -10,6 +10,7 @@ import tomli
 from nestsim.cli import main
 from nestsim.evaluate.cluster import cluster_network
 from nestsim.scenario.load import load_scenario, scenario_of
+from tests import failures
 from topologies.errors import InputError
 from topologies.specs import CustomSpec, FatTreeSpec
 
@@ -174,7 +175,7 @@ def test_the_nodes_own_nic_is_shared(tmp_path):
     assert ends["switch leaf3", "switch spine"] == pytest.approx(5 * 0.9 * 50e9 / 2)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("change", "message"),
     [
         (('"topology.conf"', '"other.conf"'), "cluster.network.file: no such file"),
@@ -277,7 +278,7 @@ def test_one_node_needs_no_adapters(tmp_path):
     assert len(loaded.network_spec.levels) == 1
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("change", "message"),
     [
         (('nic_latency = "3 us"\n', ""), "nic_latency: setting is missing"),

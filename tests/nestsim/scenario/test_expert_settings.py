@@ -7,6 +7,7 @@ import pytest
 from estimators.models.library import pattern_by_frequency
 from nestsim.evaluate.job import run_job
 from nestsim.scenario import load_scenario
+from tests import failures
 from topologies.errors import InputError
 
 SMALL = """
@@ -71,16 +72,14 @@ def test_a_number_is_the_first_of_so_many_blocks() -> None:
     assert pattern_by_frequency(None, 6) == ()
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "freq", [[0, 0, 1, 1, 1], "[0]*2+[1]*3", "([0]*2 + [1]*3)", "[0,0]+[1,1,1]"]
 )
 def test_a_list_says_it_for_each_block(freq: list[int] | str) -> None:
     assert dense(pattern_by_frequency(freq, 5)) == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "freq", [0, -2, [0, 1], [0, 1, 2], "[0]*2", "3*[0]", "[1]*9999", ""]
-)
+@failures.over("freq", [0, -2, [0, 1], [0, 1, 2], "[0]*2", "3*[0]", "[1]*9999", ""])
 def test_other_lists_are_refused(freq: int | list[int] | str) -> None:
     with pytest.raises(InputError, match="moe_layer_freq"):
         pattern_by_frequency(freq, 3)

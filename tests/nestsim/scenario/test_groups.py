@@ -24,6 +24,7 @@ from nestsim.features.run.figures import memory_title
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.explain.request import Request
 from planner.rivals.protocol import fits
+from tests import failures
 from topologies import InputError
 from topologies.accelerators import load_accelerator
 
@@ -146,7 +147,7 @@ def test_a_stage_is_held_to_the_memory_of_its_own_devices(scenario):
         assert evaluator.workload.smallest_of().memory_bytes == 20e9
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("values", "where", "words"),
     [
         ({GROUPS: two_groups("a100-80gb", "h100-sxm", (16, 8))}, "groups", "24"),
@@ -168,7 +169,7 @@ def test_groups_that_make_no_cluster_are_refused(scenario, values, where, words)
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "groups",
     [
         [],

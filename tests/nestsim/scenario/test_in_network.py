@@ -8,6 +8,7 @@ from nestsim.cli import main
 from nestsim.evaluate.cluster import job_network
 from nestsim.evaluate.job import simulate_job
 from nestsim.scenario import load_scenario
+from tests import failures
 from topologies import InputError
 
 RAIL = """
@@ -121,8 +122,8 @@ def test_a_plan_that_names_sums_that_nobody_does_is_refused(tmp_path, capsys, na
     assert f"{name} = true" in error
 
 
-@pytest.mark.parametrize("preset", ["ideal", "megatron-core"])
-@pytest.mark.parametrize("table", [RAIL, TREE])
+@failures.over("preset", ["ideal", "megatron-core"])
+@failures.over("table", [RAIL, TREE])
 def test_sums_in_switches_are_priced_and_replayed_alike(tmp_path, table, preset):
     """64 replicas and tensor groups of a node: each way at its own bytes."""
     times = {}

@@ -8,6 +8,7 @@ import pytest
 from nestsim.cli import main
 from nestsim.evaluate.cluster import cluster_network
 from nestsim.scenario import load_scenario
+from tests import failures
 from topologies.errors import InputError
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -53,8 +54,8 @@ def test_the_network_carries_what_is_reached_and_is_named_as_built(
     assert "75.0 % reached" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("value", [0, 1.5, '"0.9"'])
+@failures.over("name", SETTINGS)
+@failures.over("value", [0, 1.5, '"0.9"'])
 def test_what_is_no_fraction_is_refused(
     name: str, value: object, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from planner.rivals.mist.cluster import (
     device_rates,
 )
 from planner.step.plan import NO_OFFLOAD, Offload
+from tests import failures
 from topologies import InputError
 
 PLAIN = [0, 0, 1, 0.0, 0.0, 0.0, 0.0]
@@ -230,7 +231,7 @@ def test_a_scenario_of_it_is_written_as_toml(load):
     assert scenario.document()["plan"]["num_layers_per_pipeline_stage"] == [13, 11]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("path", "value", "where"),
     [
         ("hardware.memory_capacty", 3, "hardware.memory_capacty"),
@@ -287,7 +288,7 @@ def test_a_missing_section_is_named(load, section):
     assert section in caught.value.where
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "text",
     [
         "a: [1",

@@ -14,6 +14,7 @@ from nestsim.features.sweep.axes import axis
 from nestsim.features.sweep.scenario_task import ScenarioTask, scenario_digest
 from nestsim.scenario import load_scenario
 from nestsim.scenario.load import Scenario
+from tests import failures
 from topologies.errors import InputError
 
 SHIPPED = Path(__file__).parents[3] / "scenarios"
@@ -76,7 +77,7 @@ def test_a_copy_of_a_family_is_planned_as_the_family(tmp_path: Path) -> None:
         assert one.planned.peak_memory == other.planned.peak_memory
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("model", "where", "said"),
     [
         (

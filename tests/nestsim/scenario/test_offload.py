@@ -4,6 +4,7 @@ import pytest
 
 from nestsim import Scenario
 from planner.step.plan import NO_OFFLOAD, Offload
+from tests import failures
 from topologies.accelerators import HOST_LINKS
 from topologies.errors import InputError
 
@@ -73,7 +74,7 @@ def test_every_name_is_tried_with_every_fraction():
     }
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("settings", "where"),
     [
         ({"search__offload": ["disk"]}, "search.offload[0]"),

@@ -11,6 +11,7 @@ import tomli
 
 from nestsim.evaluate.evaluator import build_job
 from nestsim.scenario import load_scenario
+from tests import failures
 
 ROOT = Path(__file__).parents[3]
 PAPER = ROOT / "scenarios" / "paper"
@@ -65,7 +66,7 @@ def test_all_points_of_the_figures_are_there():
     assert {path.stem for path in FILES} == names
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@failures.over("path", FILES, ids=lambda path: path.stem)
 def test_every_file_loads_and_adds_up(path):
     scenario = load_scenario(path)
     network, workload = build_job(scenario, None)
@@ -82,7 +83,7 @@ def test_every_file_loads_and_adds_up(path):
         assert not scenario.search.launchable
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@failures.over("path", FILES, ids=lambda path: path.stem)
 def test_nothing_but_devices_and_whole_links_is_counted(path):
     if path.stem.startswith("fig10"):
         pytest.skip("what people measure ran under a framework")
@@ -90,7 +91,7 @@ def test_nothing_but_devices_and_whole_links_is_counted(path):
     assert "efficiency" not in path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@failures.over("model", MODELS)
 def test_points_of_a_model_differ_in_size_alone(model):
     points = [tables(f"fig5_{model}_{size}") for size in SIZES]
     for size, point in zip(SIZES, points, strict=True):
@@ -101,8 +102,8 @@ def test_points_of_a_model_differ_in_size_alone(model):
     assert all(point == points[0] for point in points)
 
 
-@pytest.mark.parametrize(("figure", "size"), [("fig6", 256), ("fig11", 512)])
-@pytest.mark.parametrize("model", MODELS[:3])
+@failures.over(("figure", "size"), [("fig6", 256), ("fig11", 512)])
+@failures.over("model", MODELS[:3])
 def test_points_of_figure_6_and_11_are_those_of_figure_5_but_for_the_micro_batch(
     model, figure, size
 ):

@@ -19,6 +19,7 @@ from planner.search.launchable_sizes import LaunchFacts
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.plan import Plan
+from tests import failures
 from tests.nestsim.scenario.plan_settings import plan_table
 from tests.planner.examples import eight_devices, tiny_job
 from topologies.errors import InputError
@@ -184,7 +185,7 @@ def test_ends_that_are_apart_cannot_be_written() -> None:
         written(apart, DENSE)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("schedule", "chunks"),
     [(None, 1), ("1f1b", 1), ("zb-h2", 1), ("zb-v", 2), ("dualpipe-v", 2)],
 )

@@ -9,13 +9,14 @@ from estimators.layers.work import model_flops_per_sequence
 from nestsim.evaluate.evaluator import build_job
 from nestsim.scenario.load import load_scenario
 from planner.plans.build import build_plan
+from tests import failures
 from tests.estimators.oracles import closed_form_training_flops
 from tests.nestsim.published_page import FILES, ROOT, published_cells, words
 
 PAGE = ROOT / "docs" / "published.md"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@failures.over("path", FILES, ids=lambda path: path.stem)
 def test_a_published_plan_builds_on_all_devices(path: Path) -> None:
     scenario = load_scenario(path)
     network, workload = build_job(scenario, None)
@@ -25,7 +26,7 @@ def test_a_published_plan_builds_on_all_devices(path: Path) -> None:
     assert f"_{network.num_devices}_" in path.stem
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@failures.over("path", FILES, ids=lambda path: path.stem)
 def test_a_scenario_says_who_published_it_and_what_was_measured(path: Path) -> None:
     said = words(path)
     assert said.startswith("Published: ")
@@ -33,7 +34,7 @@ def test_a_scenario_says_who_published_it_and_what_was_measured(path: Path) -> N
     assert f"scenarios/published/{path.name}" in said
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "path", [path for path in FILES if "sc21" in path.stem], ids=lambda path: path.stem
 )
 def test_step_times_of_sc21_follow_from_its_rates(path: Path) -> None:

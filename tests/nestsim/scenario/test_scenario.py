@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
-from nestsim.scenario import Scenario, load_scenario
+from nestsim.scenario import Scenario, base, load_scenario
 from nestsim.scenario.base import Table
 from nestsim.scenario.hardware.network import (
     CustomTable,
@@ -25,6 +25,7 @@ from nestsim.scenario.hardware.network import (
 )
 from nestsim.scenario.model import SpelledOutModel
 from planner.work import DEFAULT_WORK
+from tests import failures
 from topologies.errors import InputError
 from topologies.link_file import read_link_file
 from topologies.specs import (
@@ -84,7 +85,7 @@ def test_the_scenarios_that_the_project_promises_are_there() -> None:
     }
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@failures.over("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_scenario_loads_and_keeps_its_text(path: Path) -> None:
     scenario = load_scenario(path)
     assert scenario.path == path
@@ -124,7 +125,7 @@ def test_quantities_arrive_in_base_units(load: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("written", "value"),
     [
         ("50 GB/s", 50e9),
@@ -350,7 +351,7 @@ def test_a_byte_order_mark_of_utf8_is_no_mistake(tmp_path: Path) -> None:
     assert load_scenario(path).name == "smallest"
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("table", "record"),
     [
         (LevelTable, LevelSpec),
@@ -372,7 +373,7 @@ def test_networks_are_written_with_the_names_of_their_records(
 
 def test_architectures_are_spelled_out_with_the_names_of_their_record() -> None:
     known = {field.name for field in fields(TransformerSpec)}
-    own = set(SpelledOutModel.model_fields) - known
+    own = set(base.settings(SpelledOutModel)) - known
     others = {"hybrid_override_pattern", "window_attn_skip_freq", "moe_layer_freq"}
     assert own == {"attention", "mean_sequence_length", *others}
 
@@ -426,7 +427,7 @@ def test_any_bytes_are_explained(content: bytes) -> None:
     loads_or_explains(content)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "content",
     [
         b"a = " + b"[" * 100_000,
@@ -511,7 +512,7 @@ def test_any_value_in_any_place_is_accepted_or_explained(
     loads_or_explains(text.encode())
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("schedules", "sizes"),
     [
         ('["1f1b", "zb-h2"]', (1,)),

@@ -10,6 +10,7 @@ from nestsim.cli import main
 from nestsim.scenario.base import settings
 from nestsim.scenario.errors import locate
 from nestsim.scenario.table import ScenarioTable
+from tests import failures
 from tests.nestsim.scenario.table_classes import table_classes
 from tests.nestsim.scenario.test_scenario import MINIMAL
 
@@ -63,17 +64,23 @@ def test_all_problems_of_a_scenario_are_told_with_what_is_accepted(
     ]
 
 
+def test_unknown_names_are_told_together(write: Any, capsys: Any) -> None:
+    path = write(('name = "gpt3-125m"', 'name = "gpt9"'), ('"a100-40gb"', '"b1000"'))
+    told = refused(capsys, path)
+    assert f"{path}: model.name: no such model in the library (and 1 other" in told
+    assert "cluster.accelerator: no such accelerator in the catalogue" in told
+
+
 def test_problems_that_show_only_together_are_told_together(
     write: Any, capsys: Any
 ) -> None:
     path = write(
-        ('name = "gpt3-125m"', 'name = "gpt9"'),
-        ('"a100-40gb"', '"b1000"'),
+        ('"a100-40gb"', '"a100-40gb"\nnum_devices = 7'),
         more='[search]\nplanner = "fixed"\n',
     )
     told = refused(capsys, path)
-    assert f"{path}: model.name: no such model in the library (and 2 others" in told
-    assert "cluster.accelerator: no such accelerator in the catalogue" in told
+    assert f"{path}: cluster.num_devices: does not agree" in told
+    assert "(and 1 other" in told
     assert "search.planner: needs a plan" in told
 
 
@@ -83,7 +90,7 @@ def test_a_hundred_thousand_characters_are_not_quoted(write: Any, capsys: Any) -
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(
+@failures.over(
     ("setting", "where"),
     [
         ('[model]\nconfig = "{}"', "model.config"),
@@ -91,7 +98,7 @@ def test_a_hundred_thousand_characters_are_not_quoted(write: Any, capsys: Any) -
         ('kind = "custom"\npath = "{}"', "cluster.network.path"),
     ],
 )
-@pytest.mark.parametrize("name", ["pipe", "loop", "/dev/zero", ".", "none"])
+@failures.over("name", ["pipe", "loop", "/dev/zero", ".", "none"])
 def test_what_is_no_file_is_refused_wherever_a_file_is_named(
     tmp_path: Path, write: Any, capsys: Any, setting: str, where: str, name: str
 ) -> None:
@@ -107,7 +114,7 @@ def test_what_is_no_file_is_refused_wherever_a_file_is_named(
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("command", ["plan", "run", "simulate", "sweep", "stress"])
+@failures.over("command", ["plan", "run", "simulate", "sweep", "stress"])
 def test_a_scenario_that_is_a_pipe_is_refused(
     tmp_path: Path, capsys: Any, command: str
 ) -> None:
@@ -116,7 +123,7 @@ def test_a_scenario_that_is_a_pipe_is_refused(
     assert r"pipe\x1b[31m: is a pipe, not a file" in told
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("change", "where"),
     [
         (("[8]", "[1000, 1000, 1000]"), "cluster.network.dimensions"),
@@ -160,7 +167,7 @@ def test_a_search_of_which_nothing_can_be_replayed_is_not_begun(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("path", "words"),
     [
         (("training", "global_batch_size"), "a whole number from 1 to 1,000,000"),

@@ -15,9 +15,11 @@ from nestsim.evaluate.evaluator import build_job
 from nestsim.evaluate.job import plan_job
 from nestsim.features.run.assumptions import assumptions_json, assumptions_rows
 from nestsim.scenario import Scenario, load_scenario
+from nestsim.scenario.base import settings
 from nestsim.scenario.software import DEFAULT_PRESET, SoftwareTable
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.step.execution import Execution
+from tests import failures
 from topologies.accelerators import load_accelerator
 from topologies.errors import InputError
 
@@ -83,7 +85,7 @@ def preset(name: str) -> str:
     return f'[software]\npreset = "{name}"'
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@failures.over("name", PRESETS)
 def test_a_preset_fills_in_what_the_scenario_leaves_out(name: str, load: Any) -> None:
     scenario, known = load(preset(name), PLAN), PRESETS[name]
     assert scenario.software == known.software
@@ -103,7 +105,7 @@ def test_a_preset_fills_in_what_the_scenario_leaves_out(name: str, load: Any) ->
     assert known.zero_stage in scenario.search.zero_stages
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@failures.over("name", PRESETS)
 def test_what_the_scenario_says_wins_over_every_preset(name: str, load: Any) -> None:
     software = """
         attention_kernel = "flash"
@@ -176,10 +178,10 @@ def test_a_habit_gives_way_to_an_optimizer_that_it_does_not_go_with(load: Any) -
 def test_everything_of_an_execution_can_be_written() -> None:
     names = {field.name for field in fields(Execution)}
     assert set(EXECUTED) == names
-    assert names <= set(SoftwareTable.model_fields)
+    assert names <= set(settings(SoftwareTable))
 
 
-@pytest.mark.parametrize("name", MOVED)
+@failures.over("name", MOVED)
 def test_the_old_place_of_a_setting_is_read_with_a_notice(name: str, load: Any) -> None:
     line = f"{name} = {json.dumps(EXECUTED[name])}"
     new = load(f"{preset('megatron-core')}\n{line}")
@@ -193,7 +195,7 @@ def test_the_old_place_of_a_setting_is_read_with_a_notice(name: str, load: Any) 
     assert f"software.{name};" in told
 
 
-@pytest.mark.parametrize("name", MOVED)
+@failures.over("name", MOVED)
 def test_a_setting_at_its_old_and_its_new_place_is_refused(
     name: str, load: Any
 ) -> None:
@@ -215,7 +217,7 @@ def test_a_notice_goes_to_standard_error_once_and_not_with_quiet(
         assert "has moved" not in captured.out
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("tables", "training", "where", "words"),
     [
         *(

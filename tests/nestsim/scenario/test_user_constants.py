@@ -19,6 +19,7 @@ from nestsim.evaluate.job import simulate_job
 from nestsim.features.sweep.axes import axis
 from nestsim.features.sweep.scenario_task import ScenarioTask, scenario_digest
 from nestsim.scenario import load_scenario
+from tests import failures
 from topologies.errors import InputError
 
 JOB = """
@@ -149,7 +150,7 @@ def test_nothing_is_kept_that_was_made_with_other_constants(write: Any) -> None:
     assert before[1] != after[1]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("found", "written", "where", "message"),
     [
         ("value = 0.3", "value = 73", ".a100.matmul.value: is out of range", "73"),

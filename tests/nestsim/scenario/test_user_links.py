@@ -15,6 +15,7 @@ from nestsim.evaluate.job import simulate_job
 from nestsim.features.sweep.scenario_task import ScenarioTask, scenario_digest
 from nestsim.scenario import load_scenario
 from nestsim.scenario.load import Scenario
+from tests import failures
 from topologies.errors import InputError
 
 HEAD = """
@@ -243,7 +244,7 @@ def test_nothing_is_kept_that_was_made_with_other_links(write: Any) -> None:
     assert ScenarioTask.of(after).facts([])["files"] != facts
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("found", "written", "where", "problem"),
     [
         ("ramp = 30e-6\nefficiency = 0.5", "efficiency = 0.5", "node.ramp", "missing"),

@@ -1,9 +1,9 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.system import TICK, quantise, tick_for
+from tests import failures
 
 
 @settings(deadline=None)
@@ -23,7 +23,7 @@ def test_an_array_is_rounded_like_its_numbers():
     assert quantise(2.5 * TICK, TICK) == 2 * TICK
 
 
-@pytest.mark.parametrize("horizon", [0.0, 1.0, 8191.9, 8192.0, 1e5, 3e7])
+@failures.over("horizon", [0.0, 1.0, 8191.9, 8192.0, 1e5, 3e7])
 def test_a_long_run_has_a_tick_whose_multiples_are_exact_to_its_end(horizon):
     tick = tick_for(horizon)
     assert tick >= TICK

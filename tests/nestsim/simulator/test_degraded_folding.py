@@ -1,13 +1,13 @@
 """Folding stays exact where links are gone or slow, and devices slow."""
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.build import build_model
 from nestsim.simulator.replay import fold_model
 from nestsim.simulator.work import RingPhase
+from tests import failures
 from tests.nestsim.simulator.cases import actor_slowdowns, pipeline, slowed
 from tests.nestsim.simulator.folding_cases import grid, spine_leaf, steps
 from tests.nestsim.simulator.test_folding import assert_same_run
@@ -45,7 +45,7 @@ def test_a_folded_run_is_bit_for_bit_the_unfolded_one(step):
     assert_same_run(fold_model(model), model.system)
 
 
-@pytest.mark.parametrize("nesting", ["pipeline inside", "data inside"])
+@failures.over("nesting", ["pipeline inside", "data inside"])
 def test_a_lost_nic_and_a_slow_device_leave_few_classes_of_512_devices(nesting):
     built = spine_leaf(16)
     left = degrade(built, Degradation(removed_links=("device 100 <-> leaf 3",)))

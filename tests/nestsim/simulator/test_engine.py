@@ -5,9 +5,10 @@ import pytest
 from nestsim.simulator.compiled import simulate_compiled
 from nestsim.simulator.simpy_engine import simulate
 from nestsim.simulator.system import CLOSES, NONE, OPENS
+from tests import failures
 from tests.nestsim.simulator.systems import Builder, meeting, wire
 
-engines = pytest.mark.parametrize("engine", [simulate, simulate_compiled])
+engines = failures.over("engine", [simulate, simulate_compiled])
 
 
 def on_link(sender, num_bytes, *, weight=1.0, latency=0.0, link=0):

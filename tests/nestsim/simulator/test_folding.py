@@ -13,6 +13,7 @@ from nestsim.simulator.replay import fold_model, replay
 from nestsim.simulator.simpy_engine import simulate
 from nestsim.simulator.system import NONE, WHOLE, Incidence, Step, Steps, System
 from nestsim.simulator.work import RingPhase
+from tests import failures
 from tests.nestsim.simulator.cases import (
     UNFOLDED,
     contended_step,
@@ -67,19 +68,19 @@ def many(shape, nesting, num_leaves, **changes):
     )
 
 
-nestings = pytest.mark.parametrize("nesting", ["pipeline inside", "data inside"])
+nestings = failures.over("nesting", ["pipeline inside", "data inside"])
 
 
 @nestings
-@pytest.mark.parametrize("oversubscription", [1.0, 2.0, 8.0])
-@pytest.mark.parametrize("shape", [(4, 16, 8), (6, 85, 1), (7, 9, 8)])
+@failures.over("oversubscription", [1.0, 2.0, 8.0])
+@failures.over("shape", [(4, 16, 8), (6, 85, 1), (7, 9, 8)])
 def test_512_devices_fold_bit_for_bit(shape, nesting, oversubscription):
     model = many(shape, nesting, 16, oversubscription=oversubscription)
     assert_same_run(fold_model(model), model.system)
 
 
 @nestings
-@pytest.mark.parametrize("oversubscription", [1.0, 4.0])
+@failures.over("oversubscription", [1.0, 4.0])
 def test_512_aligned_devices_fold_to_one_actor_for_each_stage(
     nesting, oversubscription
 ):
@@ -269,7 +270,7 @@ def lonely_links():
     return Incidence(np.array([0, 2, 3]), np.array([0, 1, 1]), np.ones(3))
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("actors", "channels", "links", "stable"),
     [
         # Actor a posts to channel a by slot 0.

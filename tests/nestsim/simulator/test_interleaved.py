@@ -19,6 +19,7 @@ from nestsim.simulator.folding import unfolded
 from nestsim.simulator.replay import collect_spans, replay
 from nestsim.simulator.simpy_engine import simulate
 from nestsim.simulator.system import SPAN_KINDS, TICK, TRANSFER_KINDS, Incidence
+from tests import failures
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,
@@ -104,7 +105,7 @@ def test_equal_chunks_take_the_closed_form_of_the_divided_bubble():
     assert replay(switch(p), work).iteration_time == m * 3.0 + (p - 1) * 3.0 / v
 
 
-@pytest.mark.parametrize(("p", "v"), [(2, 2), (3, 2), (3, 1)])
+@failures.over(("p", "v"), [(2, 2), (3, 2), (3, 1)])
 def test_replicas_that_share_no_link_run_as_if_alone(p, v):
     # Each pair of devices has its own link, and each link its own speed.
     net = full_mesh(3 * p, bandwidth=lambda a, b: 1e9 / (1 + (a * a + b) % 7))

@@ -31,6 +31,7 @@ from nestsim.simulator.work import (
 )
 from planner.step.instructions import BACKWARD, FORWARD
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,
@@ -110,7 +111,7 @@ def test_messages_wait_for_the_one_before_them():
         assert run.arrivals[0].tolist() == [1.75, 4.5, 4.5]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@failures.over("schedule", SCHEDULES)
 @settings(deadline=None, max_examples=6)
 @given(data=st.data())
 def test_jittered_steps_agree_in_both_engines(schedule, data):
@@ -129,7 +130,7 @@ def test_jittered_steps_agree_in_both_engines(schedule, data):
     assert_same(simulate(system), simulate_compiled(system))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@failures.over("schedule", SCHEDULES)
 @settings(deadline=None, max_examples=5)
 @given(data=st.data())
 def test_every_span_is_stretched_by_its_own_factor(schedule, data):
@@ -168,7 +169,7 @@ STEADY = [
 ]
 
 
-@pytest.mark.parametrize("jitter", STEADY)
+@failures.over("jitter", STEADY)
 def test_without_variation_it_is_the_plain_replay(jitter):
     net, work = contended_step()
     plain = replay(net, work)
@@ -181,7 +182,7 @@ def test_without_variation_it_is_the_plain_replay(jitter):
     assert times.tolist() == [plain.iteration_time] * 3
 
 
-@pytest.mark.parametrize("per", PERIODS)
+@failures.over("per", PERIODS)
 def test_factors_of_one_give_the_bits_of_the_plain_replay(per):
     net, work = contended_step()
     jitter = Jitter(compute=Noise("uniform", 0.0), per=per)
@@ -243,7 +244,7 @@ def assert_quantiles(times, cdf, probabilities=(0.5, 0.95, 0.99)):
         assert abs(cdf(np.quantile(times, q)) - q) < 4.0 * error
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "noise",
     [Noise("gamma", 0.5), Noise("exponential", 1.0)],
     ids=lambda n: n.distribution,
@@ -292,7 +293,7 @@ def test_devices_that_are_slow_for_a_step_cost_the_largest_of_all():
     )
 
 
-@pytest.mark.parametrize("num_ranks", [1, 4])
+@failures.over("num_ranks", [1, 4])
 def test_operators_average_over_the_segments_of_a_pass(num_ranks):
     segments, noise = 6, Noise("exponential", 1.0)
     work = pipeline(

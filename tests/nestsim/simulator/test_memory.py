@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,6 +7,7 @@ from nestsim.simulator.replay import replay, stage_memory_timeline
 from nestsim.simulator.work import Held, StageMemory
 from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.nestsim.simulator.cases import (
     contended_step,
     pipeline,
@@ -51,7 +51,7 @@ def work_of(schedule, p, m, v, memory):
     )
 
 
-@pytest.mark.parametrize("schedule", list(SCHEDULES))
+@failures.over("schedule", list(SCHEDULES))
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_what_is_held_is_allocated_and_released_with_its_passes(schedule, data):
@@ -81,7 +81,7 @@ def test_what_is_held_is_allocated_and_released_with_its_passes(schedule, data):
         assert set(found.peak_parts) == {*one.static, *(h.part for h in one.held)}
 
 
-@pytest.mark.parametrize("schedule", list(SCHEDULES))
+@failures.over("schedule", list(SCHEDULES))
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_the_peak_is_what_the_schedule_keeps_plus_the_larger_working_set(
@@ -121,7 +121,7 @@ def test_equal_chunks_keep_as_many_activations_as_the_schedule_says():
     assert peaks == [9.0 + kept * 3.0 + 2.0 for kept in (11, 9, 7, 5)]
 
 
-@pytest.mark.parametrize("num_chunks", [1, 2])
+@failures.over("num_chunks", [1, 2])
 def test_the_account_does_not_depend_on_contention(num_chunks):
     net, work = contended_step(num_chunks=num_chunks, num_microbatches=8)
     calm = pipeline(

@@ -8,6 +8,7 @@ from scipy import integrate, stats
 
 from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import DISTRIBUTIONS, Delay, Jitter, Noise
+from tests import failures
 from topologies.errors import InputError
 
 whole = st.integers(0, 2**63 - 1)
@@ -39,7 +40,7 @@ def test_what_an_owner_draws_does_not_depend_on_the_others():
     assert reverse[:9].tolist() == alone[2].tolist()
 
 
-@pytest.mark.parametrize(("name", "cv"), CASES)
+@failures.over(("name", "cv"), CASES)
 def test_distributions_have_the_mean_and_variance_that_they_say(name, cv):
     noise = Noise(name, cv)
     # Moments are integrals of the quantile: over log q, for the upper tail.
@@ -60,7 +61,7 @@ def test_distributions_have_the_mean_and_variance_that_they_say(name, cv):
     assert moments[1] == pytest.approx(noise.variance, rel=1e-4)
 
 
-@pytest.mark.parametrize(("name", "cv"), CASES)
+@failures.over(("name", "cv"), CASES)
 def test_quantiles_invert_the_distribution_function(name, cv):
     noise = Noise(name, cv)
     q = np.array([1e-6, 0.01, 0.3, 0.5, 0.9, 0.999])
@@ -91,7 +92,7 @@ def test_distributions_are_those_of_scipy():
     assert np.allclose(Noise("normal", 0.1).cdf(small), stats.norm.cdf(small, 1, 0.1))
 
 
-@pytest.mark.parametrize("cv", [0.001, 0.01, 0.05, 0.3, 0.7, 1.0, 2.0])
+@failures.over("cv", [0.001, 0.01, 0.05, 0.3, 0.7, 1.0, 2.0])
 def test_quantiles_of_gamma_distributions_are_scipys(cv):
     q = stats.norm.sf(np.random.default_rng(0).uniform(-8.0, 10.5, 5000))
     q = np.append(q, [0.5, 1.0])
@@ -112,8 +113,8 @@ def test_gamma_distributions_that_hardly_vary_are_nearly_normal():
         assert np.allclose((draws - 1.0) / cv, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-@pytest.mark.parametrize("num_draws", [1, 2, 8, 64])
+@failures.over("name", DISTRIBUTIONS)
+@failures.over("num_draws", [1, 2, 8, 64])
 def test_the_slowest_of_some_is_the_largest_of_so_many_draws(name, num_draws):
     noise = Noise(name, 0.3)
     u = uniforms(1, 2, 3, np.array([4]), np.array([4000]))
@@ -128,7 +129,7 @@ def test_the_slowest_of_some_is_the_largest_of_so_many_draws(name, num_draws):
     assert ends[0] >= slowest.max()
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@failures.over("name", DISTRIBUTIONS)
 @given(st.floats(0.0, 1e-6), st.floats(0.0, 1.0, exclude_min=True, exclude_max=True))
 def test_factors_that_hardly_vary_are_near_one(name, cv, q):
     noise = Noise(name, cv)
@@ -157,7 +158,7 @@ def test_without_variation_every_draw_is_the_mean():
     assert Jitter(links=Delay("gamma", 1e-6, 0.0)).varies
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("make", "where"),
     [
         (lambda: Noise("cauchy", 0.1), "distribution"),

@@ -1,8 +1,7 @@
 """What a replay says of itself: how long it will take, and what it left out."""
 
-import pytest
-
 from nestsim.simulator.replay import ReplaySettings, replay, run_system
+from tests import failures
 from tests.nestsim.simulator.cases import full_mesh, pipeline
 
 
@@ -33,7 +32,7 @@ def test_nothing_is_said_of_skipping_where_nothing_was_skipped():
     assert not skip_sentences(replay(*equal_stages(num_microbatches=1)))
 
 
-@pytest.mark.parametrize("skipping", [True, False])
+@failures.over("skipping", [True, False])
 def test_a_long_replay_says_so_before_it_starts(monkeypatch, skipping):
     said = []
 

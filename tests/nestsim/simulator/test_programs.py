@@ -29,6 +29,7 @@ from nestsim.simulator.work import (
 )
 from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.nestsim.simulator.cases import (
     actor_slowdowns,
     contended_step,
@@ -39,7 +40,7 @@ from tests.nestsim.simulator.cases import (
     switch,
 )
 
-schedules = pytest.mark.parametrize("schedule", list(SCHEDULES))
+schedules = failures.over("schedule", list(SCHEDULES))
 
 
 def kind(name):
@@ -329,7 +330,7 @@ def test_a_bucket_leaves_when_its_slowest_replica_has_filled_it():
     assert chosen(result.transfers, kind=kind("reduce")) == [(3.0, 4.0), (4.0, 5.0)]
 
 
-@pytest.mark.parametrize("num_chunks", [1, 2])
+@failures.over("num_chunks", [1, 2])
 def test_buckets_of_several_phases_and_chunks_all_arrive(num_chunks):
     net, work = contended_step(num_chunks=num_chunks, num_microbatches=8)
     p, v = work.devices.shape[0], num_chunks

@@ -19,6 +19,7 @@ from nestsim.simulator.system import (
 from nestsim.simulator.work import RingPhase
 from planner.kernels.timeline import BoundaryTimes, InstructionLists, timeline
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,
@@ -32,7 +33,7 @@ from tests.nestsim.simulator.cases import (
 from topologies.errors import InputError
 
 sequential = [name for name, one in SCHEDULES.items() if not one.interleaves]
-schedules = pytest.mark.parametrize("schedule", sequential)
+schedules = failures.over("schedule", sequential)
 
 
 @st.composite
@@ -215,7 +216,7 @@ def shared_uplink(num_replicas, m, *, bandwidth, compute=0.0, schedule="gpipe"):
     )
 
 
-@pytest.mark.parametrize("m", [1, 2, 9])
+@failures.over("m", [1, 2, 9])
 def test_two_replicas_on_one_uplink_take_exactly_twice_as_long(m):
     alone = replay(*shared_uplink(1, m, bandwidth=2.0**30)).iteration_time
     assert alone == 2 * m * 2.0**-10
@@ -390,9 +391,9 @@ def test_the_same_step_gives_the_same_bytes(contended):
     assert snapshot(replay(net, work)) == snapshot(replay(net, work))
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("replicas", [3, 4])
-@pytest.mark.parametrize("chunks", [1, 2])
+@failures.over("seed", range(4))
+@failures.over("replicas", [3, 4])
+@failures.over("chunks", [1, 2])
 def test_the_order_in_which_processes_are_created_changes_nothing(
     seed, replicas, chunks
 ):

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from functools import partial
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from nestsim.simulator.compiled import CompiledEngine, end_of_compiled_run
 from nestsim.simulator.replay import ENGINES, ReplaySettings, replay, replayed_time
 from nestsim.simulator.simpy_engine import Engine, end_of_run, simulate
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.nestsim.simulator.cases import contended_step, step_sizes
 from tests.nestsim.simulator.folding_cases import steps
 from tests.nestsim.simulator.systems import Builder, random_systems, wire
@@ -51,11 +51,11 @@ def test_the_time_of_a_step_is_that_of_its_replay(step, engine, folding, skippin
     assert_cut_off(partial(replayed_time, *step, how), whole.iteration_time)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@failures.over("schedule", SCHEDULES)
 @settings(deadline=None, max_examples=8)
 @given(data=st.data())
 def test_contended_steps_of_every_schedule_have_the_same_time(schedule, data):
-    p, m, v = data.draw(step_sizes(schedule, most_stages=4, most_microbatches=20))
+    p, m, v = data.draw(step_sizes(schedule, most_stages=4, most_microbatches=10))
     net, work = contended_step(
         num_replicas=data.draw(st.sampled_from([2, 4])),
         num_stages=2 * p,
@@ -78,7 +78,7 @@ def long_loop(rounds):
     return builder.system([8.0])
 
 
-@pytest.mark.parametrize("skipping", [False, True])
+@failures.over("skipping", [False, True])
 def test_nothing_that_comes_after_the_cutoff_is_simulated(skipping):
     system = long_loop(1000)
     end = simulate(system).end
@@ -93,7 +93,7 @@ def test_nothing_that_comes_after_the_cutoff_is_simulated(skipping):
     assert done < 1.1 * share * simulate(system).num_events
 
 
-@pytest.mark.parametrize("engine", ENDS)
+@failures.over("engine", ENDS)
 def test_a_skip_may_pass_the_cutoff(engine):
     system = long_loop(1000)
     (skip,) = simulate(system, skipping=True).skips

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from nestsim.simulator.several import (
     step_ends,
 )
 from nestsim.simulator.work import Bucket, EdgePhase
+from tests import failures
 from tests.nestsim.lowering.test_arrivals import executions
 from tests.nestsim.lowering.test_lower import priced_plans, relaxed
 from tests.nestsim.simulator.arrivals import FORMS
@@ -182,8 +182,8 @@ def test_a_stage_without_overlaps_takes_as_long_each_time():
     assert ends.tolist() == [once * k for k in range(1, 6)]
 
 
-@pytest.mark.parametrize("reduces", [False, True])
-@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
+@failures.over("reduces", [False, True])
+@failures.over("at", [0.0, 0.5, 1.0])
 def test_parameters_are_gathered_when_the_optimizer_has_changed_them(at, reduces):
     """Not before: a stream's next step begins when its actor's has ended."""
     net = switch(2, bandwidth=1e9)
@@ -251,7 +251,7 @@ def test_blocking_transfers_go_on_over_steps(count, blocking):
     np.testing.assert_allclose(np.diff(ends, prepend=0.0), once, rtol=0.05)
 
 
-@pytest.mark.parametrize("count", [3, 4, 9])
+@failures.over("count", [3, 4, 9])
 def test_periods_inside_of_each_step_are_skipped(count):
     """Whole steps repeat as well, but states do so long before."""
     net = two_tiers(2, 4, bandwidth=1e9, uplink=1e9, latency=0.0)

@@ -13,6 +13,7 @@ from nestsim.simulator.kernels.steps import LEAST_REPEATS, find_repeats
 from nestsim.simulator.simpy_engine import simulate
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Step
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.nestsim.simulator.cases import full_mesh, pipeline
 from tests.nestsim.simulator.systems import (
     Builder,
@@ -61,8 +62,8 @@ def num_spans(run):
 
 # A pipeline without contention is a max-plus linear system, so its state comes again;
 # how soon depends on the gap between the longest cycle and the next one.
-@pytest.mark.parametrize("p", [2, 4, 7])
-@pytest.mark.parametrize("seed", range(6))
+@failures.over("p", [2, 4, 7])
+@failures.over("seed", range(6))
 def test_lone_pipelines_always_repeat_themselves(p, seed):
     system = stages(p, 400, seed, spread=0.2)
     plain, run = (simulate_compiled(system, skipping=s) for s in (False, True))
@@ -70,7 +71,7 @@ def test_lone_pipelines_always_repeat_themselves(p, seed):
     assert run.num_skipped > 0
 
 
-@pytest.mark.parametrize(("p", "least"), [(4, 0.9), (16, 0.6)])
+@failures.over(("p", "least"), [(4, 0.9), (16, 0.6)])
 def test_equal_stages_repeat_themselves_after_a_few_units(p, least):
     # Specified: 5 units after the steady part began with 4 stages, 17 with 16.
     system = stages(p, 192, 0)
@@ -83,7 +84,7 @@ def test_equal_stages_repeat_themselves_after_a_few_units(p, least):
     assert skip.period / units == pytest.approx(cycle, rel=1e-9)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@failures.over("schedule", SCHEDULES)
 def test_every_schedule_skips_most_of_a_long_run_of_equal_stages(schedule):
     v = 2 if SCHEDULES[schedule].interleaves else 1
     system = stages(4, 200, 0, schedule=schedule, v=v, transfer=0.01)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from nestsim.simulator.replay import replay
 from nestsim.simulator.system import TRANSFER_KINDS
 from nestsim.simulator.trace import Threads, write_chrome_trace
+from tests import failures
 from tests.nestsim.simulator.cases import (
     contended_step,
     pipeline,
@@ -274,7 +275,7 @@ def test_counters_follow_the_use_of_each_link_and_end_at_nothing(result, tmp_pat
     assert {e["pid"] for e in counted} == {4}
 
 
-@pytest.mark.parametrize("num_chunks", [1, 3])
+@failures.over("num_chunks", [1, 3])
 def test_every_kind_chunk_and_replica_has_a_thread_with_its_name(num_chunks):
     threads = Threads(num_chunks)
     directions = {"activation": "send activations", "gradient": "send gradients"}
@@ -321,7 +322,7 @@ def test_a_large_trace_shows_one_replica_and_says_so(result, tmp_path):
     assert [e["name"] for e in of(events, "X")].count("tied") == 1
 
 
-@pytest.mark.parametrize("most", [0, 1, 57, 150])
+@failures.over("most", [0, 1, 57, 150])
 def test_the_cap_keeps_the_earliest_events_and_whole_arrows(result, tmp_path, most):
     everything, _ = written(result, tmp_path / "trace.json", max_events=500)
     events, other = written(result, tmp_path / "trace.json", max_events=most)

@@ -18,6 +18,7 @@ from planner.cost.pricing import plan_degrees
 from planner.step.instructions import BACKWARD, FORWARD, Instructions, Schedule
 from planner.step.memory import stage_share
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.nestsim.lowering.test_lower import real
 from tests.nestsim.simulator.cases import full_mesh, pipeline
 from tests.nestsim.simulator.test_replay import (
@@ -102,7 +103,7 @@ def test_the_replay_is_exactly_the_recurrence(case):
     assert passes(replay(net, work).spans) == expected
 
 
-@pytest.mark.parametrize("engine", ["simpy", "compiled"])
+@failures.over("engine", ["simpy", "compiled"])
 def test_messages_follow_the_chain(engine, tmp_path):
     net = full_mesh(3, bandwidth=4.0, latency=0.5)
     work = pipeline(
@@ -144,7 +145,7 @@ def test_a_plan_is_built_priced_and_replayed_along_the_chain():
     assert even.pipeline == pytest.approx(priced.pipeline_time, rel=1e-9)
 
 
-@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])
+@failures.over("schedule", ["zb-v", "dualpipe-v"])
 def test_the_first_stage_of_a_v_has_a_tied_embedding_once(schedule):
     _, job, apart = real("tensor", virtual_pipeline_model_parallel_size=2)
     net, _, joined = real(

@@ -8,6 +8,7 @@ import pytest
 from estimators.grouping import Grouping
 from estimators.training import ParallelismConfig
 from planner.cost.rates import StageGroups
+from tests import failures
 from topologies import InputError
 
 
@@ -24,7 +25,7 @@ def by_key(num_ranks, key):
     return {tuple(one) for one in found.values()}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("tp", "cp", "dp", "ep", "etp"),
     [
         (4, 1, 2, 8, 1),
@@ -78,7 +79,7 @@ def test_levels_divide_the_context_ranks_neighbours_exchange():
     assert groups.context().shape == (1, 4, 8)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("settings", "where"),
     [
         ({"expert_tensor_parallel_size": 3}, "expert_tensor_parallel_size"),

@@ -12,6 +12,7 @@ from nestsim.simulator.replay import replay
 from planner.cost.objective import HOST
 from planner.cost.pricing import price_plan
 from planner.search.best_first import search
+from tests import failures
 from tests.nestsim.lowering.test_lower import real
 from tests.planner.examples import executed
 from tests.planner.instances import interleaved
@@ -28,7 +29,7 @@ def pipelines(chunks):
     return net, executed(job), executed(job, MESSAGE), priced.plan
 
 
-@pytest.mark.parametrize("chunks", [1, 2])
+@failures.over("chunks", [1, 2])
 def test_each_pass_of_each_chunk_pays_for_a_message_in_and_one_out(chunks):
     net, free, charged, plan = pipelines(chunks)
     m, p = plan.num_microbatches, len(plan.stages)

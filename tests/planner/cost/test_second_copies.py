@@ -8,6 +8,7 @@ from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.step.memory import SECOND_COPY
+from tests import failures
 from tests.planner.cost.test_pricing import STEP, TREE, plan, workload
 from tests.planner.examples import eight_devices, executed, tiny_job
 from topologies import FatTreeSpec, InputError, LevelSpec, build_network
@@ -84,7 +85,7 @@ def test_what_is_hidden_is_the_smaller_gather():
     )
 
 
-@pytest.mark.parametrize("recompute", ["none", "full", "stage"])
+@failures.over("recompute", ["none", "full", "stage"])
 def test_what_is_run_again_reads_the_copy(recompute):
     parameters = 10, 20, 10
     more = sum(
@@ -98,7 +99,7 @@ def test_what_is_run_again_reads_the_copy(recompute):
     assert plain.iteration_time - held.iteration_time == pytest.approx(5 * more)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@failures.over("size", [2, 4])
 def test_more_bandwidth_is_never_slower(size):
     times = []
     for bandwidth in (1.0, 2.0, 4.0, 8.0):
@@ -120,7 +121,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("problem", REFUSED)
+@failures.over("problem", REFUSED)
 def test_other_values_are_refused(problem):
     with pytest.raises(InputError, match=problem) as caught:
         build_plan(

@@ -1,7 +1,6 @@
 import functools
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +11,9 @@ from planner.kernels.timeline import (
     timeline,
 )
 from planner.step.schedules import SCHEDULES
+from tests import failures
 
-every = pytest.mark.parametrize("schedule", list(SCHEDULES))
+every = failures.over("schedule", list(SCHEDULES))
 
 
 @st.composite
@@ -123,8 +123,8 @@ def test_the_compiled_kernel_is_its_python_function(schedule, data):
         assert one.tolist() == other.tolist()
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-@pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 7), (4, 1), (4, 3), (4, 16), (16, 5)])
+@failures.over("schedule", ["1f1b", "gpipe"])
+@failures.over(("p", "m"), [(1, 1), (1, 7), (4, 1), (4, 3), (4, 16), (16, 5)])
 def test_equal_stages_without_transfers_wait_only_to_fill_and_drain(schedule, p, m):
     none = np.zeros(p - 1)
     _, _, _, ends = run(schedule, (p, m, equal_stages(p, 3.0, 5.0), *[none] * 4))
@@ -171,8 +171,8 @@ def test_interleaving_divides_the_bubble_of_equal_chunks_by_their_number(
     assert ends[0] == ends.max()
 
 
-@pytest.mark.parametrize(("p", "v"), [(2, 2), (4, 2), (4, 3), (8, 2)])
-@pytest.mark.parametrize("backward", [8.0, 12.0, 24.0])
+@failures.over(("p", "v"), [(2, 2), (4, 2), (4, 3), (8, 2)])
+@failures.over("backward", [8.0, 12.0, 24.0])
 def test_messages_as_long_as_a_chunks_forward_pass_cost_no_time_in_between(
     p, v, backward
 ):

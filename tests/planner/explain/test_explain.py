@@ -15,6 +15,7 @@ from planner.frameworks.framework import FRAMEWORKS
 from planner.search.best_first import search
 from planner.search.replayed.search import Replays, search_by_replay
 from planner.search.space import SearchSpec, inner_configurations
+from tests import failures
 from tests.planner.examples import eight_devices, tiny_job
 from tests.planner.search.replayed.test_search import Judge, whole_of
 from tests.planner.search.replayed.worlds import random_world
@@ -85,7 +86,7 @@ def test_any_text_is_read_or_refused_in_words(text):
     assert set(values) <= set(SETTINGS)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "problem", "hint"),
     [
         ("tpp=8", "unknown key", "did you mean tp?"),
@@ -137,7 +138,7 @@ def test_a_rule_is_broken_exactly_where_the_space_is_empty(
     assert (rule is None) == bool(found)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "rule"),
     [
         ("tp=5", "tensor_model_parallel_size 5 does not divide num_attention_heads 12"),

@@ -29,6 +29,7 @@ from planner.search.space import SearchSpec
 from planner.search.thriftiest import PRECISION, thriftiest_plan
 from planner.step.execution import Workload
 from planner.step.memory import has_room, memory_of_stage
+from tests import failures
 from topologies import InputError, build_network
 from topologies.accelerators import load_accelerator, usual_host
 from topologies.specs import FatTreeSpec, LevelSpec
@@ -86,7 +87,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.parametrize("spec", PLANS)
+@failures.over("spec", PLANS)
 def test_an_outline_needs_what_the_priced_plan_needs(spec):
     plan = build_plan(network(8), WORKLOAD, spec)
     priced = price_plan(network(8).with_host(usual_host("a100-80gb")), WORKLOAD, plan)
@@ -97,7 +98,7 @@ def test_an_outline_needs_what_the_priced_plan_needs(spec):
     ]
 
 
-@pytest.mark.parametrize("spec", PLANS)
+@failures.over("spec", PLANS)
 def test_room_is_there_exactly_where_the_fullest_stage_fits(spec):
     memory = job().memory(spec)
     for limit in (memory.needed, memory.needed * (1 - 1e-8), min(memory.peaks)):
@@ -158,7 +159,7 @@ def test_the_thriftiest_plan_of_the_search_needs_no_more():
     assert found.memory.needed <= 1.1 * thriftiest
 
 
-@pytest.mark.parametrize("limit", [15, 20, 30, 50, 80, 120, 400])
+@failures.over("limit", [15, 20, 30, 50, 80, 120, 400])
 def test_the_fewest_devices_are_the_fewest_of_everything(limit):
     found = fewest_devices(job(limit * MB), space())
     fitting = [n for n, needed in everything(64) if needed <= limit * MB]
@@ -207,7 +208,7 @@ def ladder(kind):
     }[kind]
 
 
-@pytest.mark.parametrize("share", [0.97, 0.9, 0.75, 0.6, 0.4, 0.1])
+@failures.over("share", [0.97, 0.9, 0.75, 0.6, 0.4, 0.1])
 def test_each_change_is_the_first_step_that_suffices(share):
     limit = share * NEEDED
     found = {change.kind: change for change in single_changes(job(limit), SPEC)}

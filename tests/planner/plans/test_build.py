@@ -19,6 +19,7 @@ from planner.search.best_first import search
 from planner.search.placements import Extents, placements
 from planner.search.space import SearchSpec
 from planner.step.plan import Plan
+from tests import failures
 from tests.planner.examples import eight_devices, tiny_job
 from topologies import InputError
 from topologies.builders import build_network
@@ -95,7 +96,7 @@ def test_ranks_are_numbered_as_megatron_numbers_them(order, degrees):
         assert row[at["cp"] * tp + at["tp"]] == rank
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@failures.over("order", ORDERS)
 def test_every_order_is_a_placement_of_the_search(order):
     extents = Extents(tp=2, cp=1, ep=2, dp=2, pp=4)
     known = {p.name: p for p in placements(extents, 32, (4, 32))}
@@ -149,7 +150,7 @@ def test_layers_are_shared_evenly_and_the_ends_keep_embedding_and_head():
     assert plan.stages[-1].chunks[-1][1] == len(names) - 1
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("settings_given", "counts"),
     [
         ({"num_layers_in_first_pipeline_stage": 1}, [1, 3, 3, 3]),
@@ -233,7 +234,7 @@ def can_be_written(plan: Plan) -> bool:
     return full and len(groups) < 2 and plan.stages[-1].chunks[-1][0] <= final_norm
 
 
-@pytest.mark.parametrize(("memory", "tps"), [(80e9, (1, 2)), (1.5e6, (1, 2, 4))])
+@failures.over(("memory", "tps"), [(80e9, (1, 2)), (1.5e6, (1, 2, 4))])
 def test_what_the_search_finds_can_be_written_as_settings(memory, tps):
     workload = tiny_job(memory)
     spec = SearchSpec(keep_best=40, tensor_model_parallel_sizes=tps)
@@ -413,7 +414,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES.values(), ids=MISTAKES.keys())
+@failures.over("case", MISTAKES.values(), ids=MISTAKES.keys())
 def test_what_does_not_fit_is_told_with_the_setting(case):
     given, where, words = case
     with pytest.raises(InputError) as caught:
@@ -446,7 +447,7 @@ def test_all_to_alls_beside_another_microbatch_make_a_combined_schedule():
     assert dealt.overlap_moe_expert_parallel_comm
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("settings_given", "where"),
     [
         (sizes(ep=1, dp=2), *PAIRED),
@@ -491,7 +492,7 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize("case", CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
+@failures.over("case", CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
 def test_contradictions_are_refused_before_anything_is_built(case):
     given, where = case
     with pytest.raises(InputError) as caught:
@@ -566,7 +567,7 @@ def test_any_value_in_any_place_of_a_file_is_accepted_or_explained(
         assert len(set(devices)) == len(devices) == plan.parallel.num_devices
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("content", "words"),
     [
         (None, "no such file"),
@@ -633,7 +634,7 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("case", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+@failures.over("case", ELSEWHERE.values(), ids=ELSEWHERE.keys())
 def test_a_plan_for_something_else_is_refused(case):
     plan, where, words = case
     if not isinstance(plan, Plan):

@@ -8,6 +8,7 @@ import pytest
 from estimators.training import ParallelismConfig
 from planner.plans.written import read_plan
 from planner.step.plan import Plan
+from tests import failures
 from tests.planner.plans.test_build import built, sizes
 from topologies import InputError
 
@@ -21,7 +22,7 @@ def written(tmp_path, plan: Plan, **parallel):
     return path
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "groups",
     [
         {"cp_comm_type": "a2a"},
@@ -45,7 +46,7 @@ def test_fractions_on_hosts_are_read_back(tmp_path):
     assert read_plan(written(tmp_path, plan)) == plan
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "value"),
     [
         ("cp_comm_type", 4),

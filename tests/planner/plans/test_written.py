@@ -13,6 +13,7 @@ from planner.plans.spec import DEFAULT_ORDER, DIMENSIONS, PlanSpec, order_names
 from planner.plans.written import order_of, plan_settings
 from planner.search.placements import Extents, placements, whole_dimensions
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.planner.examples import tiny_job
 from tests.planner.fleets import executed_on, slow_fleet
 from tests.planner.plans.test_build import MEMORY, tree
@@ -145,8 +146,8 @@ def test_a_plan_is_built_of_its_settings_again(settings_drawn, is_mixture):
 SIZES = [(2, 1, 1, 4, 2), (1, 2, 2, 2, 2), (2, 2, 2, 1, 2), (1, 1, 1, 1, 1)]
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("order", list(permutations(DIMENSIONS[1:])))
+@failures.over("sizes", SIZES)
+@failures.over("order", list(permutations(DIMENSIONS[1:])))
 def test_orders_are_found_by_the_placement_that_they_make(order, sizes):
     extents = Extents(*sizes)
     name = whole_dimensions(("tp", *order), extents).name
@@ -161,7 +162,7 @@ def test_the_default_order_needs_no_word():
     assert order_of("tp2 pp2") == DEFAULT_ORDER
 
 
-@pytest.mark.parametrize("name", ["tp8 dp2 pp4 dp4", "tp2 pp3/8 dp2", "tp2/4 dp2"])
+@failures.over("name", ["tp8 dp2 pp4 dp4", "tp2 pp3/8 dp2", "tp2/4 dp2"])
 def test_nestings_that_are_no_order_keep_their_name(name):
     assert order_of(name) is None
 
@@ -176,7 +177,7 @@ PIPELINE = PlanSpec(
 )
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("order", "nodes"),
     [
         ("", [0, 1, 2, 3]),
@@ -194,7 +195,7 @@ def test_orders_of_the_nodes_are_read_back(order, nodes):
     assert (written.placement or "").endswith(order.replace(",slow  ", ", slow "))
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("workload", "order", "expected"),
     [
         (GPT, "fast first", "nothing after the dimensions$"),
@@ -208,8 +209,8 @@ def test_an_order_that_there_is_not_is_refused(workload, order, expected):
     assert re.search(expected, str(caught.value), re.MULTILINE)
 
 
-@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])
-@pytest.mark.parametrize("layout", [None, (1, 3, 3, 1), (3, 2, 2, 1), (0, 3, 3, 2)])
+@failures.over("schedule", ["zb-v", "dualpipe-v"])
+@failures.over("layout", [None, (1, 3, 3, 1), (3, 2, 2, 1), (0, 3, 3, 2)])
 def test_layouts_of_a_v_are_in_the_order_of_the_chain(schedule, layout):
     spec = PlanSpec(
         micro_batch_size=1,

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 
 from planner.rivals.manual import manual_plans, propose
 from planner.rivals.protocol import fits
 from planner.search.space import SearchSpec, configuration_of
 from planner.work import PLAN, Work
+from tests import failures
 from tests.planner.instances import instances, interleaved
 from tests.planner.rivals.examples import small_job, tree
 
@@ -49,7 +49,7 @@ def test_what_fits_on_one_device_is_not_split():
     assert [stage.recompute for stage in plan.stages] == ["none"]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("memory", "tp", "pp", "recompute"),
     [
         (5e5, 1, 1, "none"),
@@ -70,7 +70,7 @@ def test_less_memory_means_more_stages_then_a_little_then_full_recompute(
     assert {stage.recompute for stage in plan.stages} == {recompute}
 
 
-@pytest.mark.parametrize("memory", [5e5, 4e5, 3e5, 2.5e5, 2e5])
+@failures.over("memory", [5e5, 4e5, 3e5, 2.5e5, 2e5])
 def test_heavier_recompute_is_for_a_smaller_model_parallel_size_only(memory):
     plans = manual_plans(*small_job(), with_memory(memory))
     modes = [plan.stages[0].recompute for plan in plans]
@@ -102,7 +102,7 @@ def test_stages_hold_equal_numbers_of_blocks_and_the_ends_what_is_left():
     assert blocks_of(plan, workload) == [[2], [2], [2], [2]]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("num_layers", "stages", "chunks", "blocks"),
     [
         (6, 4, 1, [[1], [2], [2], [1]]),
@@ -124,7 +124,7 @@ def test_embedding_and_loss_count_as_blocks_where_blocks_do_not_split(
     assert blocks_of(plan, workload) == blocks
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("stages", "replicas", "chunks"),
     [
         (4, 2, {1, 2}),  # as many as there can be: 3 / (8 x 2) is above 5 %
@@ -243,7 +243,7 @@ def check_rules(network, workload, spec) -> None:
         assert all(max(order) - end in {0, 1} for end in (order[0], order[-1]))
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("spec", "constraint"),
     [
         (with_memory(1e4), "Memory: the last of"),

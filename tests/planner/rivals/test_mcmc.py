@@ -18,6 +18,7 @@ from planner.search.best_first import search
 from planner.search.candidates import CandidateSet
 from planner.search.space import SearchSpec
 from planner.step.plan import NO_OFFLOAD, Offload
+from tests import failures
 from tests.planner.instances import instances, interleaved
 from tests.planner.rivals.examples import small_job
 from topologies.accelerators import Host
@@ -158,15 +159,13 @@ def test_a_walk_from_the_manual_plan_is_never_slower_than_that():
     assert Mcmc().find(network, workload, SPACE, told).spread[0] <= priced * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("init", STARTS)
+@failures.over("init", STARTS)
 def test_walks_start_anywhere(init):
     told = PlannerSettings(budget=200, seeds=(0,), init=init)
     assert Mcmc().find(*small_job(), SPACE, told).plans
 
 
-@pytest.mark.parametrize(
-    ("budget", "span"), [(1, 1), (100, 1), (4000, 40), (10**6, 1000)]
-)
+@failures.over(("budget", "span"), [(1, 1), (100, 1), (4000, 40), (10**6, 1000)])
 def test_walks_go_back_to_their_best_as_flexflow_does(budget, span):
     assert reset_span(budget) == span
 

@@ -4,7 +4,6 @@ import ast
 import re
 from dataclasses import replace
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from planner.search.candidates import CandidateSet
 from planner.search.space import SearchSpec
 from planner.search.thriftiest import PRECISION, space_infeasibility, thriftiest_plan
 from planner.step.execution import Workload
+from tests import failures
 from tests.planner.examples import eight_devices, tiny_job
 from topologies.accelerators import load_accelerator
 from topologies.builders import build_network
@@ -109,7 +109,7 @@ def loosened(spec, said):
     return replace(spec, **{name: (*getattr(spec, name), value)})
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("restricted", "said"),
     [
         ({"recompute": ("none",)}, 'search.recompute allowed "full",'),
@@ -218,9 +218,9 @@ def test_a_stopped_search_is_not_called_a_lack_of_memory(monkeypatch):
     assert found.infeasibility.startswith("Stopped by the work limit after ")
 
 
-@pytest.mark.parametrize("setting", ["micro_batch_sizes", "virtual"])
-@pytest.mark.parametrize("zero_stages", [(0,), (3,)])
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@failures.over("setting", ["micro_batch_sizes", "virtual"])
+@failures.over("zero_stages", [(0,), (3,)])
+@failures.over("recompute", ["none", "selective", "full"])
 def test_larger_micro_batches_and_virtual_stages_save_no_memory(
     setting, zero_stages, recompute
 ):

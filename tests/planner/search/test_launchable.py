@@ -4,7 +4,6 @@ import pickle
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from planner.search.launchable import block_counts, broken_rules, rank_order
 from planner.search.launchable_sizes import LaunchFacts
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
 from planner.step.schedules import SCHEDULES, schedule_name
+from tests import failures
 
 DEFAULT = "tp-cp-ep-dp-pp"
 
@@ -433,7 +433,7 @@ def test_every_preset_has_rules_and_every_rule_a_source():
         assert bool(rules.zero_stages_with_pipeline) == rules.pipeline
 
 
-@pytest.mark.parametrize("preset", FRAMEWORKS)
+@failures.over("preset", FRAMEWORKS)
 def test_every_rule_of_every_preset_is_tried(preset):
     if preset in SAME_RUNTIME:
         assert FRAMEWORKS[preset].rules == FRAMEWORKS[SAME_RUNTIME[preset]].rules
@@ -443,7 +443,7 @@ def test_every_rule_of_every_preset_is_tried(preset):
     assert not tried & NEVER_BROKEN[preset]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("preset", "given"),
     [(preset, given) for preset, plans in KEPT.items() for given in plans],
 )
@@ -452,7 +452,7 @@ def test_a_plan_that_the_framework_launches_breaks_no_rule(preset, given):
     assert broken(plan, preset, num_devices=plan.devices_used) == set()
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("preset", "rule"),
     [(preset, rule) for preset, cases in BROKEN.items() for rule in cases],
 )
@@ -462,7 +462,7 @@ def test_a_plan_that_breaks_one_rule_is_told_so(preset, rule):
     assert broken(made(**given), preset, **facts) == {rule}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("given", "found"),
     [
         ({"dp": 8}, "experts on 1 rank"),

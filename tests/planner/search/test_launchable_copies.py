@@ -1,12 +1,11 @@
 """Which frameworks can launch hpZ: a second copy of weights inside of nodes."""
 
-import pytest
-
 from planner.frameworks.framework import FRAMEWORKS
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
+from tests import failures
 from tests.planner.examples import eight_devices, tiny_job
 
 NETWORK, JOB = eight_devices(), tiny_job(2.0**40)
@@ -22,7 +21,7 @@ def broken(rules, **settings):
     return {one.rule: one for one in found}
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@failures.over("name", FRAMEWORKS)
 def test_only_deepspeed_keeps_second_copies(name):
     rules = FRAMEWORKS[name].rules
     found = broken(rules).get("sharding_group")

@@ -11,6 +11,7 @@ from estimators.grouping import CP_COMM_TYPES, Grouping
 from planner.frameworks.framework import FRAMEWORKS
 from planner.search.launchable_sizes import LaunchSizes, size_breaches
 from planner.step.plan import Offload
+from tests import failures
 from tests.planner.search.test_launchable import FACTS, broken, chain, made
 from topologies.errors import InputError
 
@@ -406,7 +407,7 @@ CASES = {
 """What was wrong -> preset, release, plan, facts, and the rule that it breaks."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@failures.over("name", CASES)
 def test_plans_that_sources_say_of(name):
     wrong = []
     for preset, release, given, facts, rule in CASES[name]:

@@ -12,6 +12,7 @@ from planner.step.instructions import BACKWARD, FORWARD
 from planner.step.memory import stage_activations
 from planner.step.schedules import SCHEDULES
 from planner.step.virtual import interleave_chain
+from tests import failures
 from tests.planner.cost.test_pricing import TREE, plan, table, workload
 from tests.planner.examples import eight_devices, tiny_job
 from tests.planner.step.cycle_time import CLOSED_FORMS, PipelineTimes
@@ -60,8 +61,8 @@ def test_the_price_is_the_timeline_and_its_terms_add_up():
     assert priced.terms["tail"] == priced.iteration_time - pipeline
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "zb-h1"])
-@pytest.mark.parametrize("m", [1, 2, 5, 16])
+@failures.over("schedule", ["gpipe", "zb-h1"])
+@failures.over("m", [1, 2, 5, 16])
 def test_transfers_bubble_and_tail_are_what_the_slowest_stage_does_not_work(
     schedule, m
 ):
@@ -186,7 +187,7 @@ def base_of(job):
     return replace(base, stages=(stage,))
 
 
-@pytest.mark.parametrize("v", [1, 2, 4])
+@failures.over("v", [1, 2, 4])
 def test_folding_a_chain_keeps_its_weight_gradients(v):
     job = tiny_job(80e9, num_blocks=4)
     price_plan(eight_devices(), job, base_of(job))

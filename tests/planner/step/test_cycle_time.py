@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from planner.kernels.timeline import BoundaryTimes, InstructionLists, timeline
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.planner.step.cycle_time import (
     CLOSED_FORMS,
     PipelineTimes,
@@ -17,7 +18,7 @@ from tests.planner.step.cycle_time import (
     pause_of_equal_passes,
 )
 
-every = pytest.mark.parametrize("schedule", list(CLOSED_FORMS))
+every = failures.over("schedule", list(CLOSED_FORMS))
 
 
 def integers(draw, count, most):
@@ -77,7 +78,7 @@ def test_gpipe_takes_exactly_its_closed_form_for_every_number_of_microbatches(ti
     assert time("gpipe", times, m) == CLOSED_FORMS["gpipe"](times, m).time
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@failures.over("schedule", ["1f1b", "gpipe"])
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_one_microbatch_takes_exactly_its_closed_form(schedule, data):
@@ -112,13 +113,13 @@ def equal_stages(p, forward, backward, weight, one_way):
     return PipelineTimes(*columns, none, none, delay, delay)
 
 
-@pytest.mark.parametrize("p", [1, 2, 5, 8])
+@failures.over("p", [1, 2, 5, 8])
 def test_equal_stages_of_1f1b_pay_for_all_round_trips_but_one_in_p(p):
     form = CLOSED_FORMS["1f1b"](equal_stages(p, 2, 4, 0, 3), 10)
     assert form.cycle_time == (6 * p + 6 * (p - 1)) / p
 
 
-@pytest.mark.parametrize("p", [2, 5, 8])
+@failures.over("p", [2, 5, 8])
 def test_zb_h1_hides_round_trips_no_longer_than_its_weight_gradients(p):
     def pace(one_way):
         return CLOSED_FORMS["zb-h1"](equal_stages(p, 2, 2, 2, one_way), 10).cycle_time
@@ -225,8 +226,8 @@ def test_blocking_stages_without_messages_take_what_asynchronous_ones_do():
         assert blocking_time(forward, backward, none, m) == time("1f1b", times, m)
 
 
-@pytest.mark.parametrize("p", [2, 3, 4, 8])
-@pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2", "zb-v", "dualpipe-v"])
+@failures.over("p", [2, 3, 4, 8])
+@failures.over("schedule", ["zb-h1", "zb-h2", "zb-v", "dualpipe-v"])
 def test_stages_pause_as_published_where_all_passes_take_the_same(schedule, p):
     v = SCHEDULES[schedule].num_chunks or 1
     for m in (2 * p, 3 * p, 7 * p):
@@ -245,7 +246,7 @@ def test_stages_pause_as_published_where_all_passes_take_the_same(schedule, p):
         assert (ends - begins - 3 * v * m).tolist() == pauses
 
 
-@pytest.mark.parametrize("p", [2, 4, 8])
+@failures.over("p", [2, 4, 8])
 def test_zb_h2_gains_with_enough_microbatches_where_weight_gradients_are_short(p):
     # W < F = B: a bubble of (p - 1)(F + B - 2 W) against (p - 1)(F + B - W) [2]_.
     times = PipelineTimes(*np.array([[4.0], [4], [3]]).repeat(p, 1), *np.zeros((4, 1)))

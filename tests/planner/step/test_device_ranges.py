@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from estimators.training import ParallelismConfig
 from planner.plans.written import read_plan
 from planner.step.plan import MOST_DEVICES, Plan, Stage, from_ranges, to_ranges
+from tests import failures
 from topologies.errors import InputError
 
 
@@ -31,7 +32,7 @@ def test_each_replica_of_a_strided_stage_is_a_range():
     assert to_ranges(devices) == ["0-7", "128-135", "256-263"]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("texts", "problem"),
     [
         (["0-7", "8-"], "is not a range"),

@@ -4,12 +4,12 @@ import ast
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.kernels import tables
 from planner.step.ledger import KERNEL_LEDGER, KERNEL_TERMS, LEDGER
+from tests import failures
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,7 +30,7 @@ def elements(zero_stage, num_microbatches=1):
     )
 
 
-@pytest.mark.parametrize(("zero_stage", "volume"), [(0, 2), (1, 2), (2, 2), (3, 3)])
+@failures.over(("zero_stage", "volume"), [(0, 2), (1, 2), (2, 2), (3, 3)])
 def test_a_step_sends_the_volume_of_the_zero_paper(zero_stage, volume):
     """Rajbhandari et al., 2020, section 7: twice the parameters, half more with P_p."""
     assert elements(zero_stage) == volume
@@ -42,7 +42,7 @@ def test_what_goes_layer_by_layer_is_sent_again_in_every_microbatch(m):
     assert sent == [2, 2, m + 1, 3 * m]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("zero_stage", "sharded"),
     [
         (0, set()),
@@ -56,7 +56,7 @@ def test_a_stage_shards_what_the_zero_paper_says(zero_stage, sharded):
     assert LEDGER[zero_stage].sharded == sharded
 
 
-@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+@failures.over("zero_stage", [1, 2, 3])
 def test_ranks_of_one_shard_reduce_it_once_a_step(zero_stage):
     """Zhao et al., 2023, 3.2.2: a reduce-scatter inside, an all-reduce across."""
     across = [one for one in LEDGER[zero_stage].sent if one.group == "across"]
@@ -70,7 +70,7 @@ def test_ranks_of_one_shard_reduce_it_once_a_step(zero_stage):
     assert not any(one.is_divided for one in others)
 
 
-@pytest.mark.parametrize("zero_stage", STAGES)
+@failures.over("zero_stage", STAGES)
 def test_every_gradient_is_reduced_and_every_weight_comes_back(zero_stage):
     stage = LEDGER[zero_stage]
     reduced = [
@@ -89,7 +89,7 @@ def test_every_gradient_is_reduced_and_every_weight_comes_back(zero_stage):
     assert (stage.whole_weights > 0) == ("forward" in gathered)
 
 
-@pytest.mark.parametrize("zero_stage", STAGES)
+@failures.over("zero_stage", STAGES)
 def test_a_step_sends_in_the_order_of_its_moments(zero_stage):
     order = ["forward", "backward", "gradient", "before optimizer", "after optimizer"]
     moments = [order.index(one.moment) for one in LEDGER[zero_stage].sent]
@@ -163,7 +163,7 @@ def test_no_other_file_knows_the_stages_by_their_numbers():
     assert {file: those for file, those in found.items() if those} == {}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "text", ["zero >= 2", "stage.zero_stage == 3", "one.zero_stage in {1, 2}"]
 )
 def test_a_branch_on_the_number_of_a_stage_is_found(text):

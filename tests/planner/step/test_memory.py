@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from estimators.training import TrainingSpec
 from planner.step.memory import Sharded, static_bytes
+from tests import failures
 
 PAPER = TrainingSpec(global_batch_size=1, gradient_precision="bf16").parameter_bytes
 
@@ -20,7 +21,7 @@ def held(zero_stage, group):
     return float(static.total())
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("zero_stage", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)]
 )
 def test_figure_1_of_the_zero_paper(zero_stage, gigabytes):

@@ -14,6 +14,7 @@ from planner.plans.spec import PlanSpec
 from planner.step.offload import STAGING, host_rates, step_transfers
 from planner.step.plan import Offload
 from planner.step.recompute import repeated_layers
+from tests import failures
 from tests.planner.examples import eight_devices, tiny_job
 from topologies import InputError
 from topologies.accelerators import Host
@@ -168,7 +169,7 @@ def test_as_many_as_there_are_is_all_of_them():
         assert none.iteration_time == pytest.approx(bare.iteration_time, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("settings_", "where"),
     [
         ({"offload_weights": 1.5}, "offload.weights"),

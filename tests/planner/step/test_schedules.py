@@ -17,9 +17,10 @@ from planner.step.instructions import (
     WEIGHT,
 )
 from planner.step.schedules import SCHEDULES, find_schedule
+from tests import failures
 from topologies.errors import InputError
 
-every = pytest.mark.parametrize("name", list(SCHEDULES))
+every = failures.over("name", list(SCHEDULES))
 interleaving = [name for name, one in SCHEDULES.items() if one.interleaves]
 sequential = [name for name in SCHEDULES if name not in interleaving]
 
@@ -149,7 +150,7 @@ def words(name, stage, *size):
     )
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "expected"),
     [
         (
@@ -177,7 +178,7 @@ def test_schedules_read_as_in_the_papers(name, expected):
     assert [words(name, i, 4, 5) for i in range(4)] == expected
 
 
-@pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 4), (3, 2), (4, 4), (4, 9), (8, 21)])
+@failures.over(("p", "m"), [(1, 1), (1, 4), (3, 2), (4, 4), (4, 9), (8, 21)])
 def test_zb_h1_is_that_of_pytorch(p, m):
     torch = pytest.importorskip("torch.distributed.pipelining.schedules")
     kinds = {
@@ -252,8 +253,8 @@ def v_shaped_of_pytorch(theirs, p, m):
         yield list(spelled_out(schedule._calculate_single_rank_operations(sizes, rank)))
 
 
-@pytest.mark.parametrize("p", range(2, 9))
-@pytest.mark.parametrize(
+@failures.over("p", range(2, 9))
+@failures.over(
     ("name", "theirs"),
     [("zb-v", "ScheduleZBVZeroBubble"), ("dualpipe-v", "ScheduleDualPipeV")],
 )
@@ -269,7 +270,7 @@ def test_v_shaped_schedules_are_those_of_pytorch(name, theirs, p):
             assert found == expected
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 13), (7, 20)])
+@failures.over(("p", "m"), [(2, 4), (4, 8), (4, 13), (7, 20)])
 def test_dualpipe_v_pairs_what_pytorch_overlaps(p, m):
     torch = pytest.importorskip("torch.distributed.pipelining.schedules")
     sizes = SimpleNamespace(
@@ -296,14 +297,14 @@ def test_dualpipe_v_pairs_what_pytorch_overlaps(p, m):
         assert found[stage == p - 1 :] == expected
 
 
-@pytest.mark.parametrize("name", ["zb-v", "dualpipe-v"])
+@failures.over("name", ["zb-v", "dualpipe-v"])
 def test_a_v_goes_down_the_stages_and_comes_back(name):
     virtual = SCHEDULES[name].virtual_stages(4, 2)
     assert virtual.stage.tolist() == [0, 1, 2, 3, 3, 2, 1, 0]
     assert virtual.number.tolist() == [[0, 7], [1, 6], [2, 5], [3, 4]]
 
 
-@pytest.mark.parametrize("p", range(2, 9))
+@failures.over("p", range(2, 9))
 def test_a_v_keeps_as_much_on_every_stage(p):
     # Half stages: ZB-V keeps what the first stage of 1F1B does, DualPipe-V one more
     # (DualPipe's README: PP + 1 where there are PP half stages).
@@ -342,9 +343,9 @@ def test_interleaved_1f1b_reads_as_in_megatron():
     )
 
 
-@pytest.mark.parametrize("p", [2, 3, 4, 8])
-@pytest.mark.parametrize("v", [2, 3, 4])
-@pytest.mark.parametrize("m", [1, 2, 3, 4, 6, 7, 8, 10, 11, 16, 20])
+@failures.over("p", [2, 3, 4, 8])
+@failures.over("v", [2, 3, 4])
+@failures.over("m", [1, 2, 3, 4, 6, 7, 8, 10, 11, 16, 20])
 def test_interleaved_1f1b_is_that_of_pytorch(p, v, m):
     torch = pytest.importorskip("torch.distributed.pipelining.schedules")
     taken = SCHEDULES["interleaved-1f1b"].allows(p, m, v)
@@ -380,10 +381,10 @@ def test_interleaved_1f1b_is_that_of_pytorch(p, v, m):
         assert (back == sorted(back, reverse=True)) == (rounds == 1)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "theirs"), [("1f1b", "Schedule1F1B"), ("gpipe", "ScheduleGPipe")]
 )
-@pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 5), (2, 3), (4, 2), (4, 9), (8, 8)])
+@failures.over(("p", "m"), [(1, 1), (1, 5), (2, 3), (4, 2), (4, 9), (8, 8)])
 def test_1f1b_and_gpipe_are_what_pytorch_runs(name, theirs, p, m):
     torch = pytest.importorskip("torch.distributed.pipelining.schedules")
     for stage in range(p):
@@ -400,7 +401,7 @@ def test_1f1b_and_gpipe_are_what_pytorch_runs(name, theirs, p, m):
         assert passes(name, stage, (p, m, 1)) == done
 
 
-@pytest.mark.parametrize(("p", "m", "v"), [(2, 2, 2), (2, 4, 3), (4, 8, 2), (4, 4, 5)])
+@failures.over(("p", "m", "v"), [(2, 2, 2), (2, 4, 3), (4, 8, 2), (4, 4, 5)])
 def test_circular_is_the_breadth_first_schedule_of_pytorch(p, m, v):
     torch = pytest.importorskip("torch.distributed.pipelining.schedules")
     schedule = SimpleNamespace(_stages=[None] * v, pp_group_size=p, _n_microbatches=m)
@@ -417,7 +418,7 @@ def test_circular_is_the_breadth_first_schedule_of_pytorch(p, m, v):
         assert passes("circular", stage, (p, m, v)) == expected
 
 
-@pytest.mark.parametrize(("p", "m", "v"), [(2, 2, 1), (4, 8, 1), (2, 4, 3), (4, 8, 2)])
+@failures.over(("p", "m", "v"), [(2, 2, 1), (4, 8, 1), (2, 4, 3), (4, 8, 2)])
 def test_maxtext_goes_through_its_loop_and_keeps_all_of_it(p, m, v):
     # MaxText, layers/pipeline.py: in turn t stage s is at t - s of the microbatches of
     # all repeats (get_microbatch_and_repeat_ids), m v + p - 1 turns (total_iterations),
@@ -446,7 +447,7 @@ def test_interleaving_keeps_more_but_smaller_activations():
     assert two.held(3, 4, 8, 2).tolist() == [[4, 1], [5, 0]]
 
 
-@pytest.mark.parametrize("name", sequential)
+@failures.over("name", sequential)
 def test_one_chunk_is_the_default_and_the_only_choice(name):
     one = SCHEDULES[name]
     for plain, spelled in zip(one.program(3, 5), one.program(3, 5, 1), strict=True):
@@ -464,7 +465,7 @@ _NO_STAGES_OR_CHUNKS = [
 ]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "size", "what", "got", "expected"),
     [
         *((name, *case) for name in interleaving for case in _NO_STAGES_OR_CHUNKS),
@@ -511,7 +512,7 @@ sys.exit(any(heavy in sys.modules for heavy in ("numba", "torch", "simpy")))
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
+@failures.over("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
 def test_a_step_of_more_passes_than_memory_holds_is_refused(schedule):
     kinds = 3 if schedule.splits_backward else 2
     most = MAX_PASSES // (kinds * 4 * 2)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import failures
 from topologies.errors import InputError
 from topologies.fabrics.custom import build_custom
 from topologies.input_file import Value
@@ -73,7 +74,7 @@ def of_package(infrastructure):
     return kinds, edges
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "name", ["clos", "fat-tree", "dgx-h100", "dgx-a100", "mi300x", "composed"]
 )
 def test_graphs_are_expanded_as_by_the_package(name):
@@ -84,7 +85,7 @@ def test_graphs_are_expanded_as_by_the_package(name):
     assert {(one.one, one.other, one.link) for one in ours.edges} == edges
 
 
-@pytest.mark.parametrize("language", ["json", "yaml"])
+@failures.over("language", ["json", "yaml"])
 def test_what_the_package_writes_is_a_network(language, tmp_path):
     infrastructure = blueprint("clos")
     kind = infrastructure.YAML if language == "yaml" else infrastructure.JSON
@@ -162,7 +163,7 @@ def test_a_graph_that_the_service_returned_is_read(tmp_path):
     assert read_infragraph(path, PCIE)[0] == read_infragraph(EXAMPLE, PCIE)[0]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("change", "message"),
     [
         (lambda d: d.pop("devices"), "devices: key is missing"),
@@ -201,7 +202,7 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path, change, message):
     assert "graph.json: " in str(told.value)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("options", "message"),
     [
         (InfraOptions(), "does not tell the bandwidth of links"),
@@ -215,7 +216,7 @@ def test_links_that_nobody_describes_are_named(options, message):
     assert "infragraph.yaml: " in str(told.value)
 
 
-@pytest.mark.parametrize("text", ["", "[", "{", "3", "a: &x 1\nb: *x\n", "[1, 2]"])
+@failures.over("text", ["", "[", "{", "3", "a: &x 1\nb: *x\n", "[1, 2]"])
 def test_what_is_no_graph_is_refused(tmp_path, text):
     path = tmp_path / "graph.yaml"
     path.write_text(text, encoding="utf-8")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import failures
 from topologies.errors import InputError
 from topologies.readers.nccl_topo import InsideOptions, read_nccl_topo
 
@@ -204,7 +205,7 @@ OUTSIDE = """<!DOCTYPE system [<!ENTITY a SYSTEM "file:///etc/passwd">]>
 <system version="1">&a;</system>"""
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "message"),
     [
         ("", "line 1: is not XML: no element found"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests import failures
 from topologies.errors import InputError
 from topologies.readers.slurm import expand_hostlist, read_slurm
 
@@ -46,7 +47,7 @@ def read(tmp_path, text, name="topology.conf", **chosen):
     return read_slurm(path, **chosen)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "names"),
     [
         ("a", ["a"]),
@@ -59,7 +60,7 @@ def test_hostlists_stand_for_names(text, names):
     assert expand_hostlist(text, 100) == names
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "text",
     [
         "",
@@ -81,7 +82,7 @@ def test_what_is_no_hostlist_is_refused(text):
         expand_hostlist(text, 100)
 
 
-@pytest.mark.parametrize("text", ["a[1-101]", "a[1-11]b[1-11]", "a[1-999999999999]"])
+@failures.over("text", ["a[1-101]", "a[1-11]b[1-11]", "a[1-999999999999]"])
 def test_hostlists_of_too_many_names_are_refused_at_once(text):
     with pytest.raises(InputError, match="too many names"):
         expand_hostlist(text, 100)
@@ -160,7 +161,7 @@ def test_nodes_choose_a_part(tmp_path):
     assert read(tmp_path, apart, nodes="gpu[01-03]").fan_outs == (3,)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "message"),
     [
         ("", "lists no switches"),
@@ -195,7 +196,7 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path, text, message):
     assert "topology.conf: " in str(told.value)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "chosen", "message"),
     [
         (YAML, {"topology": "other"}, "has no such topology"),

@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from nestsim.running.store import Point, PointFailedError, PointTask, Row
 from topologies.errors import InputError
@@ -28,6 +29,9 @@ OUT_OF_MEMORY = "its machine ran out of memory"
 
 Job = tuple[int, Point]
 """Number of a point, and the point."""
+
+Value = TypeVar("Value")
+"""What the points of one call share."""
 
 
 class PointAnswer(NamedTuple):
@@ -44,6 +48,49 @@ class PointAnswer(NamedTuple):
 
     seconds: float
     """Time that the point took [s]."""
+
+
+class Shared(Generic[Value]):
+    """What the points of one call share: each process that works on them makes it once.
+
+    To other processes only the key and the maker travel. A worker is sent its task anew
+    with every point, and keeps what it made for the last key.
+
+    Parameters
+    ----------
+    key
+        Hash of the content that the value is made of.
+    make
+        Function that makes the value, where it is needed for the first time.
+    """
+
+    def __init__(self, key: str, make: Callable[[], Value]) -> None:
+        self.key, self.make = key, make
+        self._made: list[Value] = []
+
+    def __call__(self) -> Value:
+        """Return the value."""
+        if not self._made:
+            self._made.append(self.make())
+        return self._made[0]
+
+    def put(self, value: Value) -> None:
+        """Take a value that is there already."""
+        self._made = [value]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (self.key, self.make)
+
+
+def _received(key: str, make: Callable[[], Value]) -> Shared[Value]:
+    shared: Shared[Value] = _last_received(key)
+    shared.make = make
+    return shared
+
+
+@lru_cache(maxsize=1)
+def _last_received(key: str) -> Shared[Any]:
+    return Shared(key, object)
 
 
 class Evaluate(NamedTuple):

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
 from estimators.models.spec import DENSE_BLOCK, EXPERT_BLOCK, TransformerSpec
 from nestsim.launch.carried import stored_words
@@ -19,7 +17,7 @@ from nestsim.launch.formats.usual import decoder_family, gated_width
 from nestsim.launch.read import OptionEffects, Settings
 from nestsim.launch.shell.marks import known_word, readable, without_unknown
 from nestsim.scenario.errors import nearest
-from nestsim.scenario.model import HuggingFaceModel, LibraryModel, SpelledOutModel
+from nestsim.scenario.model import build_model
 from planner.frameworks.options import LaunchOption, option_table
 from topologies.errors import InputError
 from topologies.input_file import Value
@@ -323,19 +321,10 @@ def built_model(table: Mapping[str, Any], folder: Path) -> TransformerSpec:
     InputError
         If it makes none.
     """
-    chosen: type[LibraryModel | HuggingFaceModel | SpelledOutModel] = SpelledOutModel
-    if "name" in table:
-        chosen = LibraryModel
-    elif "config" in table:
-        chosen = HuggingFaceModel
     try:
-        return chosen(**table).build(folder)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(
-            f"is no model: {first['msg']}",
-            where=".".join(str(part) for part in first["loc"]),
-        ) from None
+        return build_model(table, folder)
+    except InputError as error:
+        raise InputError(f"is no model: {error.problem}", where=error.where) from None
 
 
 def model_words(spec: TransformerSpec) -> dict[str, tuple[str, ...]]:

@@ -61,7 +61,7 @@ from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchGap, LaunchJob, rank
 from nestsim.launch.read import Settings
 from nestsim.launch.training import CHECK_COMMAND, check_text
 from nestsim.scenario.defaults import checked_plan, checked_training
-from nestsim.scenario.software import SoftwareTable
+from nestsim.scenario.software import checked_software
 from planner.frameworks.framework import PRESETS
 from planner.plans.checks import AUTO
 from planner.plans.spec import DEFAULT_ORDER, PlanSpec
@@ -144,7 +144,7 @@ def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
 
 
 def _software_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
-    launched = SoftwareTable.model_validate(read.tables["software"]).build_execution({})
+    launched = checked_software(read.tables["software"]).execution
     yield from _differing("software", job.workload.execution, launched, _EXECUTION)
     modules = tuple(job.workload.software.recompute_modules)
     if modules != tuple(ATTENTION_CORE):

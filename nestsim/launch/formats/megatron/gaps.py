@@ -7,9 +7,7 @@ job is a gap. So nothing is dropped silently, whoever forgets an option.
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field, TypeAdapter
+from typing import Any
 
 from estimators.models.limits import MODULE_FAMILY
 from estimators.models.spec import TransformerSpec
@@ -20,17 +18,13 @@ from nestsim.launch.formats.megatron.settings import Values, launch_rules, rank_
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.scenario.defaults import checked_plan, checked_training
-from nestsim.scenario.model import WHICH_MODEL, AnyModel
+from nestsim.scenario.model import build_model
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import outline_plan
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.step.plan import Plan, Stage
 from topologies.errors import InputError
-
-_MODEL: TypeAdapter[Any] = TypeAdapter(
-    Annotated[AnyModel, Field(discriminator=WHICH_MODEL)]
-)
 
 _OF_THE_FRAMEWORK = frozenset({"gradient_copies", "casts_gradients"})
 """What of the training is the framework's own way."""
@@ -122,7 +116,7 @@ def model_gaps(model: TransformerSpec, table: Mapping[str, Any]) -> Iterator[Lau
         yield _gap("model.family: module", model.family)
         return
     try:
-        read: TransformerSpec = _MODEL.validate_python(dict(table)).build(Path())
+        read = build_model(table, Path())
     except InputError as error:
         reason = f"Megatron-LM's options make no such model here: {error.problem}."
         value = getattr(model, error.where, model.family)

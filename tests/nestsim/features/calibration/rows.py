@@ -1,5 +1,7 @@
 """Measurements that were made up: what the predictor itself says, and noise."""
 
+from functools import cache
+
 import numpy as np
 
 from estimators.constants import load_constants
@@ -46,18 +48,27 @@ def jobs():
     return [*found, repeated, *({**found[1], "source_key": "cells"},) * 3]
 
 
-def made_up(truth=None, *, noise=0.0, seed=0, times=None):
+def made_up(truth=None, *, noise=0.0, seed=0):
     """Return rows with the times that the truth gives them, times noise."""
-    constants = load_constants().replaced(TRUTH if truth is None else truth)
-    predictor = Predictor(constants)
+    truth = TRUTH if truth is None else truth
     draw = np.random.default_rng(seed)
     rows = []
-    for number, cells in enumerate(jobs()):
-        row = gpt(row_id=f"row {number}", **cells)
-        time = predictor.predict(read_case(row)).iteration_time
-        time *= float(np.exp(noise * draw.standard_normal()))
+    for number, (cells, predicted) in enumerate(
+        zip(jobs(), _times(tuple(truth.items())), strict=True)
+    ):
+        time = predicted * float(np.exp(noise * draw.standard_normal()))
         rows.append(gpt(row_id=f"row {number}", **cells, iter_time_s=repr(time)))
     return rows
+
+
+@cache
+def _times(truth):
+    """Return the step time of each job under some constants [s]."""
+    predictor = Predictor(load_constants().replaced(dict(truth)))
+    return [
+        predictor.predict(read_case(gpt(row_id="row", **cells))).iteration_time
+        for cells in jobs()
+    ]
 
 
 def residuals_of(rows, spec=SPEC, *, workers=1):

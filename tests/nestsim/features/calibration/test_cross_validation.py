@@ -11,17 +11,14 @@ from nestsim.features.calibration.bands import (
     coverage_by,
     coverage_by_class,
     errors_of_folds,
-    half_widths,
-)
-from nestsim.features.calibration.calibrate import calibrate
-from nestsim.features.calibration.cross_validation import (
     grouped_folds,
+    half_widths,
     hold_out,
     refit_without,
     source_folds,
 )
+from nestsim.features.calibration.calibrate import calibrate
 from nestsim.features.calibration.document import calibration_document
-from nestsim.features.calibration.fit import fit
 from tests.nestsim.features.calibration.rows import (
     GAP,
     MATMUL,
@@ -37,13 +34,13 @@ def evaluate():
 
 
 @pytest.fixture(scope="module")
-def full(evaluate):
-    return fit(evaluate, SPEC)
+def calibration(evaluate):
+    return calibrate(evaluate, SPEC)
 
 
 @pytest.fixture(scope="module")
-def calibration(evaluate):
-    return calibrate(evaluate, SPEC)
+def full(calibration):
+    return calibration.fit
 
 
 def test_every_row_is_left_out_once(evaluate):

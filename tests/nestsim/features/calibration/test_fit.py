@@ -25,6 +25,11 @@ def measured():
 
 
 @pytest.fixture(scope="module")
+def observations():
+    return residuals_of(made_up()).observations
+
+
+@pytest.fixture(scope="module")
 def found(measured):
     return fit(measured, EXACT)
 
@@ -95,8 +100,7 @@ def test_excluded_rows_are_not_fitted_to():
     assert 3 not in fitted_rows(observations, SPEC)
 
 
-def test_a_sample_has_rows_of_every_cell():
-    observations = residuals_of(made_up()).observations
+def test_a_sample_has_rows_of_every_cell(observations):
     spec = replace(SPEC, samples={"own": 5})
     chosen = fitted_rows(observations, spec)
     own = [i for i in chosen if observations[i].row.source == "own"]
@@ -104,8 +108,7 @@ def test_a_sample_has_rows_of_every_cell():
     assert len({observations[i].group for i in own}) == 5
 
 
-def test_a_source_counts_as_the_root_of_its_configurations():
-    observations = residuals_of(made_up()).observations
+def test_a_source_counts_as_the_root_of_its_configurations(observations):
     rows = np.arange(len(observations))
     weights = row_weights(observations, rows)
     by_source = {
@@ -120,8 +123,7 @@ def test_a_source_counts_as_the_root_of_its_configurations():
     assert by_source == pytest.approx({"own": 12**0.5, "other": 12**0.5, "cells": 1.0})
 
 
-def test_a_source_counts_alike_however_many_of_its_rows_are_chosen():
-    observations = residuals_of(made_up()).observations
+def test_a_source_counts_alike_however_many_of_its_rows_are_chosen(observations):
     some = np.array([0, 3, 7])
     assert row_weights(observations, some).sum() == pytest.approx(12**0.5)
 

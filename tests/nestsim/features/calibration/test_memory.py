@@ -13,8 +13,8 @@ from nestsim.features.calibration.bands import (
     memory_deciles,
     read_misses,
 )
-from nestsim.features.validation.measured import published_measurements
 from nestsim.features.validation.predict import Predictor
+from nestsim.features.validation.runner import published_measurements
 
 
 def misses(preset, sigma, count, seed):

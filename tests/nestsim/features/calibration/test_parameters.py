@@ -15,6 +15,7 @@ from nestsim.evaluate.uncertainty import (
 )
 from nestsim.features.calibration.bands import uncertainty_toml
 from nestsim.features.calibration.parameters import load_fit_spec, parse_fit_spec
+from tests import failures
 from topologies.errors import InputError
 
 
@@ -24,7 +25,7 @@ def test_shipped_priors_lie_within_their_bounds():
     assert all(one.reason for one in spec.exclusions)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "entry",
     [
         {"prior": 1.0, "sigma": 0.1, "lower": 0.5},
@@ -113,7 +114,7 @@ def test_shipped_bands_are_wider_on_clusters_that_were_not_measured():
     assert shipped.new["unknown"] >= shipped.new["all"]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("accelerator", "chip"),
     [
         ("h100-sxm-96gb-hbm2e", "h100"),

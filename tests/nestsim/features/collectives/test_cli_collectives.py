@@ -18,6 +18,7 @@ from nestsim.scenario import load_scenario
 from planner.cost.pricing import price_plan
 from planner.cost.stage import PART_OF_GROUP
 from planner.plans.build import build_plan
+from tests import failures
 from tests.nestsim.document.pictures import draw
 
 WRONG_INPUT = 2
@@ -225,7 +226,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", sorted(WRONG))
+@failures.over("case", sorted(WRONG))
 def test_wrong_options_say_which_one_and_what_is_expected(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -312,7 +313,7 @@ def test_what_stages_send_per_microbatch_costs_what_the_plan_says(
         assert times == pytest.approx(expected[part], rel=1e-9), part
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@failures.over("zero", [0, 1, 2, 3])
 def test_zero_decides_what_happens_in_every_microbatch(
     zero: int, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ from nestsim.features.collectives.runs import (
 )
 from nestsim.lowering.traffic import GroupTraffic
 from nestsim.simulator.simpy_engine import simulate
+from tests import failures
 from topologies import FatTreeSpec, LevelSpec, TorusSpec, build_network
 
 TICK = 2.0**-40
@@ -205,7 +206,7 @@ def test_columns_are_those_of_nccl_tests():
     assert table.rows[-1].alone.bus_bandwidth == pytest.approx(80e9, rel=0.03)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("operation", "factor"),
     [
         ("all_reduce", 1.75),

@@ -33,6 +33,7 @@ from planner.cost.pricing import price_plan, rates_of
 from planner.cost.rates import AlgorithmChoice, PricedGrid, StageGroups
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
+from tests import failures
 from tests.nestsim.ideal import ideal_text
 from tests.nestsim.simulator.cases import pipeline
 from tests.nestsim.simulator.test_folding import assert_same_run
@@ -153,8 +154,8 @@ def adding(llama):
     return replace(network, rules=rules), workload
 
 
-@pytest.mark.parametrize("granularity", ["stage", "layer"])
-@pytest.mark.parametrize("name", [*ALGORITHM_NAMES, *IN_NETWORK])
+@failures.over("granularity", ["stage", "layer"])
+@failures.over("name", [*ALGORITHM_NAMES, *IN_NETWORK])
 def test_a_plan_of_one_stage_is_replayed_in_the_time_that_it_is_priced_at(
     adding, name, granularity
 ):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nestsim.cli import main
+from tests import failures
 from tests.nestsim.features.compare.small import write
 
 NOT_CONFIRMED = 1
@@ -94,7 +95,7 @@ def test_nothing_valid_is_status_1_with_an_x_and_a_picture(
     assert names == FILES - {"job.toml"} | {"fits.toml", "fails.toml"}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("arguments", "error"),
     [
         (("--planners", "nest,best"), "--planners: is not a planner"),
@@ -111,7 +112,7 @@ def test_mistakes_are_status_2_and_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write(folder)
-    (folder / "mine").mkdir()
+    (folder / "mine").mkdir(exist_ok=True)
     (folder / "mine" / "diary.txt").write_text("dear diary", encoding="utf-8")
     assert main(["compare", "job.toml", *arguments]) == WRONG_INPUT
     assert error in capsys.readouterr().err

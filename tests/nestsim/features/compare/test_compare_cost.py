@@ -8,7 +8,11 @@ import pytest
 from nestsim.document.terminal import plain_text, print_document
 from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.job import CompareSettings, compare_job
-from nestsim.features.compare.record import comparison_csv, comparison_json
+from nestsim.features.compare.record import (
+    comparison_json,
+    comparison_rows,
+    rows_csv,
+)
 from nestsim.scenario import load_scenario
 from tests.nestsim.features.compare.small import write
 from topologies.errors import InputError
@@ -28,7 +32,7 @@ def test_each_planners_plan_costs_its_replayed_time(scenario):
     comparison = compare_job([scenario], SETTINGS)
     (group,) = comparison_json(comparison)["groups"]
     rate = 2.0 / 3600 * group["num_devices"]
-    rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
+    rows = list(csv.DictReader(io.StringIO(rows_csv(comparison_rows(comparison)))))
     for entry, row in zip(group["entries"], rows, strict=True):
         speed = entry["simulated"]["tokens_per_s"]
         assert entry["cost"]["run"]["cost"] == pytest.approx(
@@ -47,7 +51,7 @@ def test_comparisons_without_prices_say_nothing_of_them(scenario):
     plain = compare_job([scenario.from_dict(document)], SETTINGS)
     (group,) = comparison_json(plain)["groups"]
     assert all("cost" not in entry for entry in group["entries"])
-    assert "cost" not in comparison_csv(plain).splitlines()[0]
+    assert "cost" not in rows_csv(comparison_rows(plain)).splitlines()[0]
 
 
 def test_wrong_levels_are_told_before_the_search(scenario):

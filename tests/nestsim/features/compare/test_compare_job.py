@@ -27,6 +27,7 @@ from nestsim.running.store import Store
 from planner.cost.pricing import price_plan
 from planner.rivals import PLANNERS
 from planner.work import TIME_LIMIT, WORK_LIMIT
+from tests import failures
 from tests.nestsim.features.compare.small import load
 from topologies.errors import InputError
 
@@ -275,7 +276,7 @@ def test_scenarios_of_one_name_are_told_apart_by_their_files(tmp_path: Path) -> 
         scenario_labels([first, first])
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("settings", "where"),
     [
         (CompareSettings(planners=("nest", "best")), "--planners"),

@@ -21,12 +21,12 @@ from nestsim.document.terminal import print_document
 from nestsim.features.compare.document import comparison_document
 from nestsim.features.compare.job import CompareSettings, compare_job
 from nestsim.features.compare.record import (
-    comparison_csv,
     comparison_json,
     comparison_rows,
     comparison_title,
     fastest,
-    search_times_csv,
+    rows_csv,
+    search_times,
     sentences,
 )
 from nestsim.features.compare.results import (
@@ -225,7 +225,7 @@ def test_several_scenarios_are_summed_up_in_one_table(real: Comparison) -> None:
 
 def test_json_and_csv_agree(real: Comparison) -> None:
     report = json.loads(json.dumps(comparison_json(real), allow_nan=False))
-    rows = list(csv.DictReader(io.StringIO(comparison_csv(real))))
+    rows = list(csv.DictReader(io.StringIO(rows_csv(comparison_rows(real)))))
     (group,) = report["groups"]
     assert [row["planner"] for row in rows] == report["planners"]
     for entry, row in zip(group["entries"], rows, strict=True):
@@ -265,8 +265,9 @@ def test_the_keys_of_json_and_csv_are_stable(real: Comparison) -> None:
 def test_search_times_stand_in_a_table_of_their_own(real: Comparison) -> None:
     data = comparison_json(real, with_times=False)
     assert "search_time_s" not in json.dumps(data)
-    assert "search_time_s" not in comparison_csv(real)
-    rows = list(csv.DictReader(io.StringIO(search_times_csv(real))))
+    assert "search_time_s" not in rows_csv(comparison_rows(real))
+    times = search_times("scenario", {group.scenario: group for group in real.groups})
+    rows = list(csv.DictReader(io.StringIO(rows_csv(times))))
     assert [float(row["search_time_s"]) >= 0 for row in rows[:3]] == [True] * 3
     assert rows[3]["search_time_s"] == ""
 

@@ -32,15 +32,16 @@ from nestsim.features.compare.networks_record import (
     tokens_per_money,
     tokens_per_port,
 )
-from nestsim.features.compare.networks_results import (
+from nestsim.features.compare.results import (
     ComparedNetwork,
     NetworkComparison,
+    PlannerEntry,
     spread,
     step_parts,
 )
-from nestsim.features.compare.results import PlannerEntry
 from nestsim.running.store import Store
 from nestsim.scenario import Scenario, load_scenario
+from tests import failures
 from tests.nestsim.features.compare.small import TEXT, load, write
 from topologies.errors import InputError
 
@@ -412,7 +413,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("texts", "message"), WRONG)
+@failures.over(("texts", "message"), WRONG)
 def test_a_wrong_network_is_refused_in_a_sentence(
     texts: dict[str, str], message: str, job: Scenario, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from nestsim.features.goodput.simulate import (
     RecoveryHabits,
     run_seeds,
 )
+from tests import failures
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -71,8 +72,8 @@ def test_daly_s_complete_model_is_a_special_case() -> None:
         assert CYCLE.goodput(interval) == pytest.approx(1 / total, rel=1e-12)
 
 
-@pytest.mark.parametrize("stall", [1.0, 30.0, 600.0, 7200.0])
-@pytest.mark.parametrize("background", [0.0, 40.0, 4000.0])
+@failures.over("stall", [1.0, 30.0, 600.0, 7200.0])
+@failures.over("background", [0.0, 40.0, 4000.0])
 def test_no_interval_is_better_than_the_best_one(
     stall: float, background: float
 ) -> None:
@@ -94,7 +95,7 @@ def test_no_interval_is_better_than_the_best_one(
     assert best >= -found.fun * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("stall", [0.1, 1.0, 5.0, 20.0])
+@failures.over("stall", [0.1, 1.0, 5.0, 20.0])
 def test_young_and_daly_hold_where_checkpoints_are_short(stall: float) -> None:
     """Within 5 % in the interval and 0.1 % in the waste, for C up to M/500."""
     cycle = Cycle(
@@ -130,7 +131,7 @@ def test_the_simulated_best_interval_is_young_s() -> None:
     assert math.sqrt(falls / grows) == pytest.approx(1.0, rel=0.05)
 
 
-@pytest.mark.parametrize("number", range(12))
+@failures.over("number", range(12))
 def test_the_mean_of_the_simulation_is_the_closed_form(number: int) -> None:
     """Within 3 standard errors of 100 seeds, for habits drawn at random."""
     numbers = np.random.default_rng(number)
@@ -174,7 +175,7 @@ def test_twice_the_rate_is_the_same_failures_in_half_the_time() -> None:
     assert np.allclose(slow, 2 * fast, rtol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [0.5, 0.8, 1.5, 3.0])
+@failures.over("shape", [0.5, 0.8, 1.5, 3.0])
 def test_weibull_failures_come_as_often_as_they_should(shape: float) -> None:
     """In the long run as the mean says, the first ones as the distribution does."""
     kind = failing(DAY, count=50, shape=shape)

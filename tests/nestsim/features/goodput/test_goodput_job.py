@@ -15,6 +15,7 @@ from nestsim.document.wording import amount, long_time
 from nestsim.features.goodput.results import GoodputFindings
 from nestsim.scenario.goodput import PUBLISHED
 from nestsim.scenario.load import Scenario, load_scenario
+from tests import failures
 from tests.nestsim.features.compare.small import write
 from topologies.errors import InputError
 
@@ -33,10 +34,10 @@ def named(scenario: Scenario, **settings: object) -> Scenario:
     )
 
 
-def found(scenario: Scenario, **settings: object) -> GoodputFindings:
+def findings(scenario: Scenario, **settings: object) -> GoodputFindings:
     result = nestsim.goodput(named(scenario, **settings)).result
-    assert result.found is not None
-    return result.found
+    assert result.findings is not None
+    return result.findings
 
 
 def test_llama_3_s_table_adds_up() -> None:
@@ -61,7 +62,7 @@ def test_llama_3_trains_more_than_90_percent_of_the_time(llama: Scenario) -> Non
     minute, diagnose in five, restart in five, a planned stop of five, 16 spares,
     checkpoints every five.
     """
-    run = found(llama, duration="54 d", seeds=100)
+    run = findings(llama, duration="54 d", seeds=100)
     assert 0.90 <= run.effective_time.p50 <= 0.93
     # What fails while an earlier failure is looked into interrupts nothing.
     counted = run.interruptions
@@ -69,7 +70,7 @@ def test_llama_3_trains_more_than_90_percent_of_the_time(llama: Scenario) -> Non
     assert counted.p5 < 419 < counted.p95 + 10
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("interval", "diagnosis", "share"),
     [
         ("10 min", "0 s", 0.932),
@@ -83,7 +84,7 @@ def test_llama_3_under_other_habits(
     llama: Scenario, interval: str, diagnosis: str, share: float
 ) -> None:
     """How the answer moves over plausible habits: docs/goodput.md has this table."""
-    run = found(
+    run = findings(
         llama,
         checkpoint__interval=interval,
         diagnosis_time=diagnosis,
@@ -99,7 +100,7 @@ def test_a_checkpoint_of_bloom_is_as_large_as_published(tmp_path: Path) -> None:
     text = text.replace("sequence_length = 8192", "sequence_length = 2048")
     file = tmp_path / "bloom.toml"
     file.write_text(text, encoding="utf-8")
-    size = found(load_scenario(file), seeds=1, duration="1 d").checkpoint.size
+    size = findings(load_scenario(file), seeds=1, duration="1 d").checkpoint.size
     assert size / 2**40 == pytest.approx(2.3, rel=0.03)
 
 
@@ -110,8 +111,8 @@ def test_a_small_job_lives_about_as_long_as_published() -> None:
     20 hours when 63 failures of software were the lot of a job of any size.
     """
     small = load_scenario(FILE.parents[1] / "gpt3_1.3b_8_a100.toml")
-    for failures in PUBLISHED:
-        run = found(small, failures=failures, step_time="1 s", seeds=1)
+    for rates in PUBLISHED:
+        run = findings(small, failures=rates, step_time="1 s", seeds=1)
         assert 47.7 / 6 < run.cycle.mtti / DAY < 47.7 * 6
 
 
@@ -121,33 +122,33 @@ def test_a_job_that_says_nothing_leaves_its_storage_alive() -> None:
     A job of Llama 3's size has Llama 3's storage: 2 TB/s.
     """
     small = load_scenario(FILE.parents[1] / "gpt3_1.3b_8_a100.toml")
-    run = found(small, step_time="1 s", seeds=1)
+    run = findings(small, step_time="1 s", seeds=1)
     assert run.habits.interval >= 300.0
     facts = run.checkpoint
     assert facts.size / facts.upload == pytest.approx(2e12 / 16384 * 8)
     assert run.checkpoint_bytes_per_day <= facts.size * DAY / 300.0
-    large = found(load_scenario(FILE), seeds=1, duration="1 d", checkpoint={})
+    large = findings(load_scenario(FILE), seeds=1, duration="1 d", checkpoint={})
     assert large.checkpoint.size / large.checkpoint.upload == pytest.approx(2e12)
 
 
 def test_the_least_interval_gives_way_to_what_is_better(llama: Scenario) -> None:
     none = {"asynchronous": False, "write_bandwidth": "2 TB/s"}
-    run = found(llama, seeds=1, checkpoint=none | {"least_interval": "0 s"})
+    run = findings(llama, seeds=1, checkpoint=none | {"least_interval": "0 s"})
     assert run.habits.interval == run.best < 300.0
-    slow = found(llama, seeds=1, checkpoint=none | {"write_bandwidth": "0.1 TB/s"})
+    slow = findings(llama, seeds=1, checkpoint=none | {"write_bandwidth": "0.1 TB/s"})
     assert slow.habits.interval == slow.best > 300.0
 
 
 def test_what_is_written_in_a_day_is_what_the_runs_write(llama: Scenario) -> None:
     calm = {"failures": "none", "maintenance": {"every": "90 d"}}
-    run = found(llama, seeds=1, duration="10 d", checkpoint__interval="1 h", **calm)
+    run = findings(llama, seeds=1, duration="10 d", checkpoint__interval="1 h", **calm)
     stalls = run.shares()["checkpoints"].mean * 10 * DAY / run.habits.stall
     expected = stalls * run.checkpoint.size / 10
     assert run.checkpoint_bytes_per_day == pytest.approx(expected, rel=5e-3)
 
 
 def test_times_of_a_checkpoint_are_sizes_over_bandwidths(llama: Scenario) -> None:
-    run = found(
+    run = findings(
         llama,
         seeds=1,
         duration="1 d",
@@ -171,7 +172,7 @@ def test_times_of_a_checkpoint_are_sizes_over_bandwidths(llama: Scenario) -> Non
 
 
 def test_what_is_given_is_counted_in_the_cluster(llama: Scenario) -> None:
-    run = found(
+    run = findings(
         llama,
         seeds=20,
         duration="10 d",
@@ -193,7 +194,7 @@ def test_what_is_given_is_counted_in_the_cluster(llama: Scenario) -> None:
 
 
 def test_without_failures_nothing_is_lost_but_checkpoints(llama: Scenario) -> None:
-    run = found(
+    run = findings(
         llama.replace({"goodput.checkpoint.interval": "1 h"}),
         seeds=2,
         duration="10 d",
@@ -211,10 +212,10 @@ def test_the_healthy_step_is_the_replay_of_the_plan(tmp_path: Path) -> None:
     file = write(tmp_path, plan=True)
     settings = {"goodput.seeds": 3, "goodput.duration": "30 d"}
     result = nestsim.goodput(load_scenario(file).replace(settings)).result
-    assert result.found is not None
+    assert result.findings is not None
     (candidate,) = nestsim.simulate(load_scenario(file)).result.candidates
-    assert result.found.healthy.step_time == candidate.simulated.iteration_time
-    assert "given" in result.found.healthy.source
+    assert result.findings.healthy.step_time == candidate.simulated.iteration_time
+    assert "given" in result.findings.healthy.source
 
 
 def test_the_plan_is_searched_where_there_is_none(tmp_path: Path) -> None:
@@ -222,8 +223,8 @@ def test_the_plan_is_searched_where_there_is_none(tmp_path: Path) -> None:
         load_scenario(write(tmp_path)).replace({"goodput.seeds": 2})
     )
     assert report.succeeded
-    assert report.result.found is not None
-    assert "plan found" in report.result.found.healthy.source
+    assert report.result.findings is not None
+    assert "plan found" in report.result.findings.healthy.source
 
 
 def test_no_plan_is_an_answer_with_status_1(
@@ -245,24 +246,24 @@ def test_a_job_goes_on_without_a_replica(
     llama: Scenario, elastic: str, one_less: float
 ) -> None:
     """128 replicas of 16 sequences each: without one, the others take up to 17."""
-    run = found(llama, elastic=elastic, spares=0, seeds=10, duration="60 d")
+    run = findings(llama, elastic=elastic, spares=0, seeds=10, duration="60 d")
     assert run.habits.num_replicas == 128
     assert run.habits.speeds[-2] == pytest.approx(one_less)
     shares = run.shares()
     assert shares["waiting for repair"].mean == 0.0
     assert shares["degraded"].mean > 0.0
-    waits = found(llama, spares=0, seeds=10, duration="60 d")
+    waits = findings(llama, spares=0, seeds=10, duration="60 d")
     assert run.goodput.mean > waits.goodput.mean
 
 
 def test_spares_are_what_a_job_waits_for(llama: Scenario) -> None:
     means = [
-        found(llama, spares=one, seeds=20, duration="60 d").goodput.mean
+        findings(llama, spares=one, seeds=20, duration="60 d").goodput.mean
         for one in (0, 4, 8, 16)
     ]
     assert means == sorted(means)
     assert means[0] < 0.1
-    assert found(llama, spares=16, seeds=20).spares_needed == 15
+    assert findings(llama, spares=16, seeds=20).spares_needed == 15
 
 
 def test_more_spares_never_train_less_with_fewer_replicas_either(
@@ -270,13 +271,13 @@ def test_more_spares_never_train_less_with_fewer_replicas_either(
 ) -> None:
     """Replicas that come back at any price would: a restart costs more than one."""
     means = [
-        found(llama, spares=one, seeds=30, elastic="smaller-batch").goodput.mean
+        findings(llama, spares=one, seeds=30, elastic="smaller-batch").goodput.mean
         for one in (0, 4, 8, 16)
     ]
     assert means == sorted(means)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "settings",
     [
         {"checkpoint": {"interval": "400 d"}},
@@ -292,7 +293,7 @@ def test_hopeless_jobs_have_an_answer_too(
 ) -> None:
     table = {"seeds": 2, "step_time": "6.72 s", **settings}
     report = nestsim.goodput(llama.replace({"goodput": table}))
-    run = report.result.found
+    run = report.result.findings
     assert run is not None
     assert 0.0 <= run.expected <= 1.0
     assert 0.0 <= run.goodput.p5 <= run.goodput.p95 <= 1.0
@@ -306,7 +307,7 @@ def test_the_document_has_the_closed_form_of_each_interval_with_a_name(
 ) -> None:
     for settings in ({}, {"checkpoint__interval": "2 h"}, {"failures": "meta-rsc1"}):
         report = nestsim.goodput(named(llama, seeds=2, duration="9 d", **settings))
-        run = report.result.found
+        run = report.result.findings
         assert run is not None
         (figure,) = (
             one for one in report.document().figures if one.name == "intervals"
@@ -326,7 +327,7 @@ def test_the_document_has_the_closed_form_of_each_interval_with_a_name(
 
 
 def test_shares_sum_to_one(llama: Scenario) -> None:
-    run = found(llama, seeds=5, elastic="same-batch", spares=1)
+    run = findings(llama, seeds=5, elastic="same-batch", spares=1)
     total = sum(run.runs.shares().values())
     assert total == pytest.approx([1.0] * 5, abs=1e-12)
     ticks = run.runs.trained.sum(1) + run.runs.causes.sum(1)
@@ -336,12 +337,12 @@ def test_shares_sum_to_one(llama: Scenario) -> None:
 def test_other_seeds_are_other_runs_and_the_same_are_the_same(llama: Scenario) -> None:
     first = nestsim.goodput(llama.replace({"goodput.seeds": 5})).to_json()
     assert nestsim.goodput(llama.replace({"goodput.seeds": 5})).to_json() == first
-    other = found(llama, seeds=3, seed=2)
-    whole = found(llama, seeds=5)
+    other = findings(llama, seeds=3, seed=2)
+    whole = findings(llama, seeds=5)
     assert (other.runs.trained == whole.runs.trained[2:]).all()
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("settings", "where"),
     [
         ({"checkpoint": {"interval": "1 s"}}, "goodput.checkpoint.interval"),
@@ -359,14 +360,14 @@ def test_what_cannot_be_is_refused(
     llama: Scenario, settings: dict[str, Any], where: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        found(llama, **settings)
+        findings(llama, **settings)
     assert where in caught.value.where
 
 
 def test_a_plan_that_does_not_fit_has_no_replicas(llama: Scenario) -> None:
     """Its step time may be given, but 1,000 replicas have no place in the cluster."""
     with pytest.raises(InputError) as caught:
-        found(llama.replace({"plan.data_parallel_size": 1000}), elastic="same-batch")
+        findings(llama.replace({"plan.data_parallel_size": 1000}), elastic="same-batch")
     assert "plan.data_parallel_size" in caught.value.where
 
 
@@ -375,10 +376,10 @@ def test_switches_and_cables_are_in_place_of_the_published_fabric(
 ) -> None:
     """Llama 3 counts both as one: beside it they would fail twice."""
     for part in ("switch", "link"):
-        run = found(llama, seeds=1, duration="1 d", rates={part: {"mtbf": "9000 d"}})
+        run = findings(llama, seeds=1, duration="1 d", rates={part: {"mtbf": "9000 d"}})
         assert [kind.name for kind in run.kinds] == ["device", "node", part, "software"]
     rates = {"link": {"mtbf": "9000 d"}, "fabric": {"mtbf": "9000 d"}}
-    run = found(llama, seeds=1, duration="1 d", rates=rates)
+    run = findings(llama, seeds=1, duration="1 d", rates=rates)
     assert {"link", "fabric"} < {kind.name for kind in run.kinds}
 
 
@@ -397,7 +398,7 @@ def test_rates_of_what_the_network_lacks_are_told() -> None:
 def test_runs_may_last_for_millennia(llama: Scenario, rates: dict[str, Any]) -> None:
     """1e18 ticks, which 52 marks are beyond 64 bits."""
     settings = {"failures": "none", "rates": rates, "maintenance": {"every": "1e12 s"}}
-    run = found(llama, seeds=1, duration="1e12 s", **settings)
+    run = findings(llama, seeds=1, duration="1e12 s", **settings)
     assert run.runs.duration == 1e12
     assert run.goodput.p50 == pytest.approx(1.0, abs=1e-3)
 
@@ -405,7 +406,7 @@ def test_runs_may_last_for_millennia(llama: Scenario, rates: dict[str, Any]) -> 
 def test_repairs_of_millennia_need_more_spares_than_a_list_holds(
     llama: Scenario,
 ) -> None:
-    run = found(llama, seeds=1, duration="1 d", repair_time="1e12 s")
+    run = findings(llama, seeds=1, duration="1 d", repair_time="1e12 s")
     rate = sum(kind.total_rate for kind in run.kinds if kind.breaks_node)
     assert run.spares_needed == pytest.approx(rate * 1e12, rel=1e-3)
 
@@ -413,7 +414,7 @@ def test_repairs_of_millennia_need_more_spares_than_a_list_holds(
 def test_too_many_failures_are_blamed_on_what_was_given(llama: Scenario) -> None:
     """Published rates are not at fault, nor anything that the file does not have."""
     with pytest.raises(InputError) as caught:
-        found(llama, duration="1e12 s")
+        findings(llama, duration="1e12 s")
     assert caught.value.where.endswith("goodput.duration")
 
 
@@ -438,8 +439,8 @@ def test_few_failures_are_drawn_too(llama: Scenario, tmp_path: Path) -> None:
     for seeds in (3, 40):
         asked = named(llama, failures="none", rates=rates, seeds=seeds, duration="5 d")
         report = nestsim.goodput(asked)
-        assert report.result.found is not None
-        bands = [one.simulated for one in report.result.found.curve if one.simulated]
+        assert report.result.findings is not None
+        bands = [one.simulated for one in report.result.findings.curve if one.simulated]
         assert any(not band.p5 <= band.mean <= band.p95 for band in bands)
         report.save(tmp_path / str(seeds))
 

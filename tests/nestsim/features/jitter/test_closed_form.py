@@ -22,6 +22,7 @@ from nestsim.simulator.kernels.jitter import (
 from nestsim.simulator.noise import Noise
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
+from tests import failures
 from tests.nestsim.features.jitter.jobs import noisy, small
 from topologies.arrays import FloatArray
 
@@ -80,7 +81,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@failures.over("name", CASES)
 def test_without_coupling_mean_and_quantiles_are_those_of_the_simulation(
     name: str,
 ) -> None:

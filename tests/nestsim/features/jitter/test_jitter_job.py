@@ -22,6 +22,7 @@ from nestsim.features.jitter.job import JitterResult, JitterTask, jitter_job
 from nestsim.features.jitter.record import jitter_json
 from nestsim.features.jitter.scale import sizes_of
 from nestsim.scenario.load import Scenario
+from tests import failures
 from tests.nestsim.features.jitter.jobs import TEXT, noisy, small
 from topologies.errors import InputError
 
@@ -166,7 +167,7 @@ def test_one_run_has_no_error_and_says_so() -> None:
     assert "inf" not in text
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("asked", "is_exact"),
     [
         ({"jitter.compute": {"cv": 0.02, "per": "pass"}}, True),
@@ -230,7 +231,7 @@ def test_the_command_writes_what_it_prints_and_the_page_comes_of_the_folder(
     assert (folder / "jitter.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("table", "where"),
     [
         ('compute = { distribution = "cauchy" }', "jitter.compute.distribution"),
@@ -261,8 +262,8 @@ def test_what_is_left_out_of_the_table_is_none_or_all_of_the_usual() -> None:
     assert links.jitter.links.mean == pytest.approx(5e-6)
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "3", True])
-@pytest.mark.parametrize("name", ["runs", "seed", "workers"])
+@failures.over("value", [-1, 1.5, "3", True])
+@failures.over("name", ["runs", "seed", "workers"])
 def test_the_face_refuses_numbers_that_are_none(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=name):
         nestsim.jitter(small(), **{name: value})

@@ -23,6 +23,7 @@ from nestsim.features.jitter.order_statistics import (
     weighted_sum,
 )
 from nestsim.simulator.noise import Noise
+from tests import failures
 
 NOISES = [
     Noise("normal", 0.03),
@@ -39,7 +40,7 @@ def names(noise: Noise) -> str:
     return f"{noise.distribution} {noise.cv}"
 
 
-@pytest.mark.parametrize("num", [1, 2, 16, 1000])
+@failures.over("num", [1, 2, 16, 1000])
 def test_the_slowest_of_exponentials_is_a_harmonic_number(num: int) -> None:
     found = moments(slowest_of(Noise("exponential", 1.0), num))
     places = range(1, num + 1)
@@ -67,8 +68,8 @@ def test_the_slowest_of_normals_is_that_of_the_tables() -> None:
         assert (found - 1) / cv == pytest.approx(expected, abs=5e-6)
 
 
-@pytest.mark.parametrize("noise", NOISES, ids=names)
-@pytest.mark.parametrize("num", [1, 8, 1024, 100_000])
+@failures.over("noise", NOISES, ids=names)
+@failures.over("num", [1, 8, 1024, 100_000])
 def test_means_are_integrals_of_one_less_the_distribution_of_the_largest(
     noise: Noise, num: int
 ) -> None:
@@ -83,14 +84,14 @@ def test_means_are_integrals_of_one_less_the_distribution_of_the_largest(
     assert moments(slowest).mean == pytest.approx(expected, rel=1e-7)
 
 
-@pytest.mark.parametrize("noise", NOISES, ids=names)
+@failures.over("noise", NOISES, ids=names)
 def test_means_and_deviations_of_noise_are_what_it_says(noise: Noise) -> None:
     found = moments(noise)
     assert found.mean == pytest.approx(1.0, rel=1e-9)
     assert found.variance == pytest.approx(noise.variance, rel=1e-7)
 
 
-@pytest.mark.parametrize("noise", NOISES, ids=names)
+@failures.over("noise", NOISES, ids=names)
 def test_quantiles_are_those_of_the_distribution(noise: Noise) -> None:
     shares = np.array([0.01, 0.5, 0.95, 0.99])
     assert quantiles(noise, shares) == pytest.approx(noise.ppf(shares), rel=1e-9)
@@ -129,7 +130,7 @@ def test_sums_of_gamma_and_shifted_exponential_variates_are_exact(count: int) ->
         assert found.variate.cdf(x) == pytest.approx(exact.cdf(x), abs=1e-9)
 
 
-@pytest.mark.parametrize("noise", NOISES, ids=names)
+@failures.over("noise", NOISES, ids=names)
 def test_the_term_that_a_sum_leaves_out_is_the_error_of_its_distribution(
     noise: Noise,
 ) -> None:
@@ -166,8 +167,8 @@ def test_a_reflected_gamma_and_the_normal_between_them_join() -> None:
     assert negative == pytest.approx(stats.pearson3(-1.5, 1.0, 2.0).cdf(x), abs=1e-12)
 
 
-@pytest.mark.parametrize("size", [20, 100, 1000])
-@pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
+@failures.over("size", [20, 100, 1000])
+@failures.over("share", [0.5, 0.95, 0.99])
 def test_bands_hold_the_quantile_as_often_as_they_say_whatever_the_distribution(
     size: int, share: float
 ) -> None:

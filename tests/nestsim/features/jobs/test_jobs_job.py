@@ -11,6 +11,7 @@ import nestsim
 from nestsim.features.jobs.command import TenancyReport
 from nestsim.features.jobs.results import TenancyResult, lost_devices
 from nestsim.features.jobs.scenario import JobsScenario
+from tests import failures
 from tests.nestsim.features.jobs.jobs_files import MODEL, NETWORK, PLAN, document, job
 
 ONE_EACH = {
@@ -239,8 +240,8 @@ def test_seeds_need_cables_to_pick_from() -> None:
     assert caught.value.where == "scenario.toml: shared.ecmp_seeds"
 
 
-@pytest.mark.parametrize("granularity", ["stage", "layer"])
-@pytest.mark.parametrize("nodes", [1, 2])
+@failures.over("granularity", ["stage", "layer"])
+@failures.over("nodes", [1, 2])
 def test_tensor_groups_that_leave_nodes_are_said_to_meet_nobody(
     granularity: str, nodes: int
 ) -> None:

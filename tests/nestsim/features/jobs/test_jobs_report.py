@@ -19,6 +19,7 @@ from nestsim.features.jobs.results import lost_devices
 from nestsim.features.jobs.scenario import JobsScenario
 from nestsim.features.run.pages import stored_document
 from nestsim.scenario.editing import toml_text
+from tests import failures
 from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.jobs.jobs_files import NETWORK, document, job
 
@@ -93,7 +94,7 @@ def test_a_dictionary_and_its_file_give_the_same_bytes(
     assert nestsim.jobs(file).to_json() == report.to_json()
 
 
-@pytest.mark.parametrize("seeds", [[-1], [2**63], [0, 1.5], ["0"], "01", [None]])
+@failures.over("seeds", [[-1], [2**63], [0, 1.5], ["0"], "01", [None]])
 def test_seeds_of_the_call_are_checked(seeds: Any) -> None:
     with pytest.raises(nestsim.InputError, match="ecmp_seeds"):
         nestsim.jobs(three_jobs(), ecmp_seeds=seeds)

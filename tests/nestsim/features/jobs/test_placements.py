@@ -3,7 +3,6 @@
 from itertools import combinations, permutations
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from nestsim.features.jobs.placements import (
@@ -13,6 +12,7 @@ from nestsim.features.jobs.placements import (
     compact,
     spread,
 )
+from tests import failures
 from topologies.builders import build_network
 from topologies.network import Network
 from topologies.specs import RailSpec, SpineLeafSpec, TorusSpec
@@ -62,7 +62,7 @@ def test_spread_takes_in_turn_from_all_leaves() -> None:
     assert leaves(spread(room([*range(8)]), 8)) == [0, 4, 2, 2]
 
 
-@pytest.mark.parametrize("size", [2, 6, 8, 20])
+@failures.over("size", [2, 6, 8, 20])
 def test_all_candidates_are_free_and_as_many_as_asked_for(size: int) -> None:
     taken = [0, 1, 2, 9, 17, 18, 19]
     for found in candidates(room(taken), size).listed:
@@ -105,7 +105,7 @@ def alike(one: list[int], other: list[int], taken: list[int], leaves: int) -> bo
     return False
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "taken", [[], [0, 1], [0, 1, 4, 5], [*range(6)]], ids=lambda taken: str(len(taken))
 )
 def test_few_placements_are_all_candidates_and_none_alike(taken: list[int]) -> None:

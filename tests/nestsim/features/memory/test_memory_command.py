@@ -15,11 +15,12 @@ from nestsim.evaluate.evaluator import build_workload
 from nestsim.features.memory.document import memory_document
 from nestsim.features.memory.job import memory_job
 from nestsim.features.validation.case import read_case
-from nestsim.features.validation.measured import measured_memory, published_measurements
 from nestsim.features.validation.predict import Predictor
+from nestsim.features.validation.runner import measured_memory, published_measurements
 from nestsim.scenario import load_scenario
 from planner.memory.account import MemoryJob, MemoryLimits
 from planner.step.memory import memory_of_stage
+from tests import failures
 from tests.docs.pages import DOCS, ROOT, read
 from tests.nestsim.document.pictures import draw
 
@@ -130,7 +131,7 @@ def test_a_network_makes_no_difference() -> None:
     assert ours.limits == theirs.limits
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "words", [["plan"], ["simulate"], ["topology"], ["stress"], ["collectives"]]
 )
 def test_other_commands_refuse_a_scenario_without_a_network(
@@ -148,7 +149,7 @@ def test_devices_must_be_counted_somewhere() -> None:
         scenario(cluster={"accelerator": "a100-80gb"})
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("words", "said"),
     [
         (["--tp", "0"], "--tp"),

@@ -12,6 +12,7 @@ from nestsim.scenario import Scenario
 from planner.memory.account import PlanMemory, plan_memory
 from planner.plans.build import outline_plan
 from planner.step.memory import RoomKind, judge_room
+from tests import failures
 from tests.docs.pages import ROOT
 
 Changes = dict[str, dict[str, Any]]
@@ -54,7 +55,7 @@ def held(name: str, changes: Changes) -> tuple[PlanMemory, RoomKind]:
     return memory, judge_room(need.estimate, need.low, need.room)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("name", "changes"),
     [
         (META, {}),

@@ -22,6 +22,7 @@ from nestsim.features.profile.document import NOT_TOLD
 from nestsim.features.validation.case import read_case
 from nestsim.features.validation.columns import Measurements, read_measurements
 from nestsim.features.validation.predict import Predictor
+from tests import failures
 from tests.nestsim.features.validation.validation_rows import (
     GPT,
     MEMORY,
@@ -174,7 +175,7 @@ def test_priors_are_the_shipped_values_narrower_than_before_any_fit():
         assert one.lower <= one.prior <= one.upper
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("group", "member", "constant", "name"),
     [
         ("accelerator", "a100-80gb", "matmul", "accelerator.a100.matmul"),

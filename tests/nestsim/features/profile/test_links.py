@@ -15,6 +15,7 @@ from nestsim.cli import main
 from nestsim.document.terminal import print_document
 from nestsim.features.profile.document import links_document
 from nestsim.features.profile.links import Stated, fit_links
+from tests import failures
 
 SIZES = [4**k for k in range(5, 15)]
 WRONG_INPUT = 2
@@ -221,7 +222,7 @@ def test_two_ranks_of_this_machine_are_measured_fitted_and_written(tmp_path, cap
 
 
 @pytest.mark.usefixtures("no_launcher")
-@pytest.mark.parametrize(
+@failures.over(
     ("options", "message"),
     [
         (["--ranks", "1"], "--ranks: one rank alone has no links"),

@@ -10,6 +10,7 @@ from estimators.user_files import read_user_links
 from nestsim.cli import main
 from nestsim.features.profile.links import Stated, fit_links
 from nestsim.features.profile.nccl_tests import PROGRAMS, LogOptions, read_nccl_tests
+from tests import failures
 from topologies.errors import InputError
 
 WRONG_INPUT = 2
@@ -273,7 +274,7 @@ def test_wrong_results_and_collectives_that_plans_have_not_are_left_out(tmp_path
     assert sweep.num_skipped == 2
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("change", "options", "message"),
     [
         (("all_reduce_perf", "alltoall_perf"), {}, "is not measured by all_to_all"),
@@ -293,7 +294,7 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path, change, options, message)
     assert "nccl.log: line " in str(told.value)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "message"),
     [
         ("", "has no measurement"),

@@ -11,6 +11,7 @@ from nestsim.document.terminal import plain_text
 from nestsim.evaluate.cost import RunCost, cluster_cost
 from nestsim.features.run.cost import cost_cells, cost_json, cost_rows, cost_sentences
 from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
+from tests import failures
 from tests.nestsim.evaluate.test_cluster_cost import BOUGHT, changed
 from tests.topologies.test_parts import GBIT, rail
 from topologies.builders import build_network
@@ -123,7 +124,7 @@ def test_cells_have_the_runs_cost_where_its_tokens_are_known():
     assert cost_rows(run_of(changed(tokens=15e12)))["15 trillion tokens"]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("cost", "where", "words"),
     [
         ({"device": "3 USD"}, "years", "is missing"),

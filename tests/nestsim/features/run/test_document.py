@@ -13,6 +13,7 @@ from nestsim.evaluate.uncertainty import Band
 from nestsim.features.run.document import plan_document, run_document
 from nestsim.features.topology.document import topology_document
 from planner.work import TIME_LIMIT, WORK_LIMIT, Spent
+from tests import failures
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     INTERLEAVED,
@@ -121,8 +122,8 @@ def test_nothing_is_said_to_fit_only_where_that_is_proven() -> None:
     assert text.startswith("NO PLAN FOUND")
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
-@pytest.mark.parametrize("shapes", [FOUR_STAGES, ONE_STAGE, MIXED, DEEP, MANY_CHUNKS])
+@failures.over("width", [80, 100, 120])
+@failures.over("shapes", [FOUR_STAGES, ONE_STAGE, MIXED, DEEP, MANY_CHUNKS])
 def test_nothing_is_cut_off_and_no_line_is_too_long(
     shapes: tuple[Shape, ...], width: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""Figures: every one is drawn, small, the same twice, without global traces."""
+"""Figures: drawn, small, the same twice, to be read, without global traces."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +9,12 @@ import pytest
 from nestsim.document.parts import Document
 from nestsim.document.sheet import draw_document, has_picture
 from nestsim.evaluate.results import JobResult
+from nestsim.features.run.command import PICTURES
 from nestsim.features.run.document import run_document
-from nestsim.features.run.files import PICTURES
 from nestsim.features.run.record import reported_candidate
 from nestsim.features.run.timeline_picture import _shades, draw_timeline
+from tests import failures
+from tests.nestsim.document.pictures import draw
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     INTERLEAVED,
@@ -33,13 +35,14 @@ JOBS = {
 }
 
 
+SHOWN = [name.removeprefix("figures/") for name in PICTURES]
 DOCUMENTS = {id(job): run_document(job) for job in JOBS.values()}
 
 
 def part_of(job: JobResult, name: str) -> Document:
     """Return what a picture of a run shows."""
     document = DOCUMENTS.get(id(job)) or run_document(job)
-    return document.with_figures(*PICTURES[name])
+    return document.with_figures(*PICTURES[f"figures/{name}"])
 
 
 def drawing(name: str) -> Callable[[JobResult, Path], None]:
@@ -48,7 +51,7 @@ def drawing(name: str) -> Callable[[JobResult, Path], None]:
 
 FIGURES: dict[str, Callable[[JobResult, Path], None]] = {
     "timeline": lambda job, path: draw_timeline(best_of(job), path),
-    **{name: drawing(name) for name in PICTURES},
+    **{name: drawing(name) for name in SHOWN},
 }
 DRAWN = [
     pytest.param(name, job, id=f"{name} of {title}")
@@ -64,16 +67,20 @@ def best_of(job: JobResult):  # type: ignore[no-untyped-def]
     return best
 
 
-@pytest.mark.parametrize(("name", "job"), DRAWN)
-def test_figures_are_drawn_and_small(name: str, job: JobResult, tmp_path: Path) -> None:
-    path = tmp_path / f"{name}.png"
-    FIGURES[name](job, path)
-    data = path.read_bytes()
+@failures.over(("name", "job"), DRAWN)
+def test_figures_are_small_and_cut_or_cover_no_word(
+    name: str, job: JobResult, tmp_path: Path
+) -> None:
+    picture = draw(lambda path: FIGURES[name](job, path), tmp_path)
+    (file,) = tmp_path.iterdir()
+    data = file.read_bytes()
     assert data.startswith(b"\x89PNG")
     assert len(data) < 400_000
+    assert not picture.cut_off
+    assert not picture.overlapping
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@failures.over("name", FIGURES)
 def test_the_same_result_gives_the_same_picture(name: str, tmp_path: Path) -> None:
     paths = tmp_path / "a.png", tmp_path / "b.png"
     for path in paths:
@@ -83,7 +90,7 @@ def test_the_same_result_gives_the_same_picture(name: str, tmp_path: Path) -> No
     assert b"matplotlib" not in first.lower()
 
 
-@pytest.mark.parametrize("num_chunks", [1, 2, 3, 8])
+@failures.over("num_chunks", [1, 2, 3, 8])
 def test_chunks_have_shades_of_one_colour_the_last_one_that_colour(
     num_chunks: int,
 ) -> None:

@@ -3,22 +3,25 @@
 import csv
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from nestsim.commands.report import Parts
 from nestsim.document.dumps import dump_json
 from nestsim.document.folder import claimed_folder
+from nestsim.features.run.command import FILES as NAMES
+from nestsim.features.run.command import PICTURES, run_writers
 from nestsim.features.run.document import run_document
 from nestsim.features.run.figures import hottest_link_use
-from nestsim.features.run.files import FILES as NAMES
-from nestsim.features.run.files import run_writers
 from nestsim.features.run.record import (
     reported_candidate,
     result_facts,
     result_json,
 )
 from planner.step.plan import Plan
+from tests import failures
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     Shape,
@@ -45,8 +48,16 @@ FILES = {
 def write_results(result, scenario, directory, *, force=False, progress=None):
     """Write a folder of results as the commands do; return it, links resolved."""
     with claimed_folder(directory, NAMES, force=force) as folder:
-        writers = run_writers(result, scenario, run_document(result))
-        folder.write(writers, result_facts(result, scenario), progress=progress)
+        parts = Parts(
+            record={},
+            document=partial(run_document, result),
+            files=run_writers(result, scenario),
+            pictures=PICTURES,
+            has_page=False,
+            has_report=True,
+        )
+        facts = result_facts(result, scenario)
+        folder.write(parts.writers(), facts, progress=progress)
     return folder.path
 
 
@@ -136,7 +147,7 @@ def test_foreign_files_are_refused_before_anything_is_written(tmp_path: Path) ->
     assert set(files_of(tmp_path)) == {"thesis.tex"}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "manifest",
     ['{"name": "a web app"}', "[]", "{", '{"nestsim": "1", "files": {"../x": ""}}'],
 )

@@ -4,7 +4,6 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +28,7 @@ from nestsim.features.run.timeline import (
     joined_bars,
     shown_stages,
 )
+from tests import failures
 from tests.nestsim.features.run.examples import FOUR_STAGES, make_job
 
 JOB = make_job(*FOUR_STAGES)
@@ -96,7 +96,7 @@ def test_joining_loses_no_bar_and_covers_each(
         assert covers.any()
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("most", "expected"),
     [(40, [0, 1, 2, 3]), (39, [0, 2, 3]), (25, [0, 3]), (19, [0])],
 )

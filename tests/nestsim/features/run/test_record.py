@@ -20,6 +20,7 @@ from nestsim.features.run.record import (
 from nestsim.features.run.statistics import CAUSES
 from nestsim.features.topology.document import topology_json
 from planner.step.plan import Plan
+from tests import failures
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     INTERLEAVED,
@@ -71,7 +72,7 @@ def test_what_is_written_reads_back_the_same(value: object) -> None:
     assert text.endswith("\n")
 
 
-@pytest.mark.parametrize("missing", [math.nan, math.inf, -math.inf, np.float64("nan")])
+@failures.over("missing", [math.nan, math.inf, -math.inf, np.float64("nan")])
 def test_a_number_that_does_not_exist_is_null(missing: float) -> None:
     assert dump_json({"a": [missing, (1, np.int64(2))]}) == '{"a": [null, [1, 2]]}\n'
     assert dump_json(np.array([1.0, missing])) == "[1.0, null]\n"

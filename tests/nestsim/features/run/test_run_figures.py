@@ -15,6 +15,7 @@ from nestsim.evaluate.verdict import Gap
 from nestsim.features.run.causes import gap_figure, gap_table
 from nestsim.features.run.document import run_document
 from nestsim.features.run.figures import link_figures, memory_bars, memory_lines
+from tests import failures
 from tests.nestsim.document.pictures import Picture, draw
 from tests.nestsim.features.run.examples import MEMORY, USABLE
 from tests.nestsim.features.run.test_figures import FOUR, JOBS, best_of
@@ -90,7 +91,7 @@ def with_gap(terms: dict[str, float]):
     )
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "terms",
     [
         {"contention": -0.08, "synchronisation": 0.02},

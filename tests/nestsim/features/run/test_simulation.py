@@ -4,7 +4,6 @@ import io
 import math
 from dataclasses import replace
 
-import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
@@ -17,6 +16,7 @@ from nestsim.features.run.record import (
     result_json,
     summary_rows,
 )
+from tests import failures
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     INTERLEAVED,
@@ -44,7 +44,7 @@ def test_a_given_plan_reads_as_approved(snapshot: SnapshotAssertion) -> None:
     assert shown(given(INTERLEAVED[0])) == snapshot
 
 
-@pytest.mark.parametrize("shape", FOUR_STAGES)
+@failures.over("shape", FOUR_STAGES)
 def test_json_says_what_a_run_of_the_same_plan_says(shape: Shape) -> None:
     result = given(shape)
     found, run = result_json(result), result_json(make_job(shape))

@@ -23,6 +23,7 @@ from nestsim.simulator.system import (
     Spans,
     Transfers,
 )
+from tests import failures
 from tests.nestsim.features.run.examples import (
     FOUR_STAGES,
     SIXTEEN_STAGES,
@@ -100,8 +101,8 @@ def replay_of(
     )
 
 
-@pytest.mark.parametrize("num_stages", [1, 2, 5])
-@pytest.mark.parametrize("m", [1, 4, 9])
+@failures.over("num_stages", [1, 2, 5])
+@failures.over("m", [1, 4, 9])
 def test_equal_stages_give_the_bubble_of_the_closed_form(
     num_stages: int, m: int
 ) -> None:
@@ -174,7 +175,7 @@ def test_a_tied_embedding_counts_for_the_first_and_the_last_stage_only() -> None
     assert shares == [2.0, 0.0, 2.0]
 
 
-@pytest.mark.parametrize("shape", [*FOUR_STAGES, *SIXTEEN_STAGES, Shape(p=3, d=5, t=1)])
+@failures.over("shape", [*FOUR_STAGES, *SIXTEEN_STAGES, Shape(p=3, d=5, t=1)])
 def test_breakdown_parts_add_up_to_the_iteration(shape: Shape) -> None:
     small = Shape(p=shape.p, d=shape.d, t=shape.t, m=min(shape.m, 20))
     replay = make_candidate(small, cluster(shape.p * shape.d * shape.t)).replay

@@ -57,6 +57,18 @@ micro_batch_sizes = [1, 2]
 planners = ["nest", "manual"]
 """
 
+NEIGHBOURS = "a condition with quite a long name, which stands beside its row"
+
+CONDITIONS = f"""
+[[stress.conditions]]
+name = "slow device"
+degraded.slow_devices = [{{ device = 3, factor = 2.0 }}]
+
+[[stress.conditions]]
+name = "{NEIGHBOURS}"
+background = [{{ links = "leaf 0 <-> spine 0", share = 0.75 }}]
+"""
+
 
 def small(folder: Path, more: str = "", **stress: object) -> Scenario:
     """Return a scenario of 8 devices, with more TOML and other fields of [stress]."""

@@ -15,6 +15,7 @@ from nestsim.features.stress.conditions import (
 from nestsim.features.stress.job import stress_job
 from nestsim.scenario.load import load_scenario
 from nestsim.scenario.stress import BackgroundSpec, ConditionSpec
+from tests import failures
 from tests.nestsim.features.stress.clusters import TEXT, small
 from topologies.degrade import Degradation, SlowLinks
 from topologies.errors import InputError
@@ -131,7 +132,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES)
+@failures.over("case", MISTAKES)
 def test_a_mistake_is_one_error_that_names_the_setting(
     case: str, tmp_path: Path
 ) -> None:

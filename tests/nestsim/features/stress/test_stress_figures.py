@@ -8,30 +8,10 @@ import pytest
 from nestsim.document.paints import PLANNERS
 from nestsim.document.sheet import draw_document
 from nestsim.features.stress.document import stress_document
-from nestsim.features.stress.job import stress_job
 from nestsim.features.stress.record import stress_json
 from nestsim.features.stress.results import StressResult, hottest_bars, share_to_keep
+from tests import failures
 from tests.nestsim.document.pictures import Picture, draw
-from tests.nestsim.features.stress.clusters import small
-
-CONDITIONS = """
-[[stress.conditions]]
-name = "a condition with quite a long name, which stands beside its row"
-degraded.slow_devices = [{ device = 3, factor = 2.0 }]
-"""
-
-AXES = {"leaf": (2.0, 4.0, 16.0), "node": (10.0, 40.0)}
-
-
-@pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> StressResult:
-    folder = tmp_path_factory.mktemp("figures")
-    planners = ("nest", "phaze")
-    scenario = small(
-        folder, CONDITIONS, keep=0.8, oversubscription=AXES, planners=planners
-    )
-    return stress_job(scenario)
-
 
 PICTURES = {
     "throughput": ("line-0", "line-1"),
@@ -48,7 +28,7 @@ def picture(result: StressResult, name: str, folder: Path) -> Picture:
     return draw(lambda path: draw_document(document, path), folder)
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@failures.over("name", PICTURES)
 def test_all_words_can_be_read(result: StressResult, name: str, tmp_path: Path) -> None:
     drawn = picture(result, name, tmp_path)
     assert not drawn.cut_off
@@ -64,7 +44,7 @@ def test_the_matrix_keeps_small_differences_and_explains_its_colours(
         "conditions": ["leaf 2:1", "leaf 4:1"],
         "regret": {
             "nest": [[0.0, -0.1237], [0.023, 0.0]],
-            "phaze": [[0.0, 0.001], [None, 0.0]],
+            "manual": [[0.0, 0.001], [None, 0.0]],
         },
     }
     document = stress_document(data).with_figures("crossed")
@@ -74,7 +54,7 @@ def test_the_matrix_keeps_small_differences_and_explains_its_colours(
     (axes,) = drawn.figure.axes
     texts = [text.get_text() for text in axes.texts if text.get_text()]
     shares = ["0.0", "-12.4", "2.3", "0.0", "0.0", "0.1", "0.0"]
-    assert texts == ["nest", "phaze", *shares]
+    assert texts == ["nest", "manual", *shares]
 
 
 def test_conditions_are_numbered_where_they_are_crossed(

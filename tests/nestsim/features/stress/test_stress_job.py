@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import pickle
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,49 +15,30 @@ from nestsim.cli import main
 from nestsim.document.dumps import dump_json
 from nestsim.document.sheet import has_picture
 from nestsim.document.terminal import print_document
-from nestsim.features.stress import job as tasks
 from nestsim.features.stress.conditions import AS_BUILT
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.evaluator import (
     ALIKE,
-    evaluator_of,
+    ConditionEvaluator,
     plan_key,
 )
-from nestsim.features.stress.job import STORE_NAMES, stress_job
+from nestsim.features.stress.job import STORE_NAMES, FindChanges, stress_job
 from nestsim.features.stress.record import plan_names, stress_json
 from nestsim.features.stress.results import StressResult, hottest_bars, regret_matrix
 from nestsim.features.stress.thresholds import CROSSOVER_TOLERANCE
+from nestsim.features.sweep.executors.protocol import Shared
 from nestsim.features.sweep.scenario_task import scenario_digest
+from nestsim.scenario.load import Scenario
 from planner.step.plan import Plan
-from tests.nestsim.features.stress.clusters import small
+from tests import failures
+from tests.nestsim.features.stress.clusters import CONDITIONS, NEIGHBOURS, small
 from topologies.errors import InputError
-
-CONDITIONS = """
-[[stress.conditions]]
-name = "slow device"
-degraded.slow_devices = [{ device = 3, factor = 2.0 }]
-
-[[stress.conditions]]
-name = "neighbours"
-background = [{ links = "leaf 0 <-> spine 0", share = 0.75 }]
-"""
-
-STRESS = {
-    "oversubscription": {"leaf": (2.0, 4.0, 16.0), "node": (10.0, 40.0)},
-    "ecmp_seeds": (0, 1),
-}
-
-
-@pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> StressResult:
-    folder = tmp_path_factory.mktemp("job")
-    return stress_job(small(folder, CONDITIONS, keep=0.8, **STRESS))
 
 
 def test_every_plan_runs_under_every_condition(result: StressResult) -> None:
     names = {"as built", "leaf 4:1", "leaf 16:1", "node 40:1", "node 40:1, leaf 4:1"}
     names |= {"node 40:1, leaf 16:1", "ECMP seed 0", "ECMP seed 1"}
-    assert set(result.names) == names | {"slow device", "neighbours"}
+    assert set(result.names) == names | {"slow device", NEIGHBOURS}
     assert not result.failed
     assert not result.why_not
     assert all(set(result.cells[name]) == set(result.plans) for name in result.names)
@@ -145,7 +128,8 @@ def test_a_test_goes_on_with_what_is_stored(
         raise AssertionError("nothing is left to do")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tasks._WithEvaluator, "evaluator", never)
+        patch.setattr(ConditionEvaluator, "make", never)
+        patch.setattr(ConditionEvaluator, "run", never)
         again = stress_job(small(tmp_path, **settings), stores=tmp_path)
     assert dump_json(stress_json(again)) == dump_json(stress_json(first))
     other = small(tmp_path, **{**settings, "oversubscription": {"leaf": (1.0, 9.0)}})
@@ -197,7 +181,7 @@ def test_the_command_writes_everything(
     assert not [*folder.glob(".*")]
 
 
-@pytest.mark.parametrize("option", ["leaf", "leaf=", "leaf=1,1", "leaf=-2", "=2"])
+@failures.over("option", ["leaf", "leaf=", "leaf=1,1", "leaf=-2", "=2"])
 def test_ratios_that_are_none_are_refused(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,8 +227,16 @@ def test_the_busiest_links_are_named_with_their_condition(result: StressResult) 
     assert plan_key(Plan.from_json(result.plans[key].to_json())) == key
 
 
-def test_the_same_scenario_has_the_same_bench(tmp_path: Path) -> None:
-    one, two = small(tmp_path), small(tmp_path)
-    assert scenario_digest(one) == scenario_digest(two)
-    evaluator = evaluator_of(one, scenario_digest(one))
-    assert evaluator_of(two, scenario_digest(two)) is evaluator
+def test_a_worker_makes_its_evaluator_once(tmp_path: Path) -> None:
+    def task(scenario: Scenario) -> FindChanges:
+        make = partial(ConditionEvaluator.of, scenario)
+        evaluator = Shared(scenario_digest(scenario), make)
+        sent = FindChanges(scenario=scenario, evaluator=evaluator)
+        received: FindChanges = pickle.loads(pickle.dumps(sent))
+        assert received.key({}) == sent.key({})
+        return received
+
+    evaluator = task(small(tmp_path)).evaluator()
+    assert task(small(tmp_path)).evaluator() is evaluator
+    other = small(tmp_path).replace({"training.global_batch_size": 32})
+    assert task(other).evaluator() is not evaluator

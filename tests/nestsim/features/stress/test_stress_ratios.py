@@ -16,6 +16,7 @@ from nestsim.features.stress.conditions import (
     with_ratios,
 )
 from nestsim.features.stress.evaluator import ConditionEvaluator
+from tests import failures
 from tests.nestsim.features.stress.clusters import small
 from topologies import (
     FatTreeSpec,
@@ -67,7 +68,7 @@ SPECS = {
 }
 
 
-@pytest.mark.parametrize("kind", SPECS)
+@failures.over("kind", SPECS)
 @settings(deadline=None, max_examples=15)
 @given(inner=ratio, outer=ratio)
 def test_a_network_has_the_ratios_that_were_asked_for(
@@ -84,7 +85,7 @@ def test_a_network_has_the_ratios_that_were_asked_for(
     assert np.array_equal(changed.links.bandwidth[nodes], built.links.bandwidth[nodes])
 
 
-@pytest.mark.parametrize("kind", SPECS)
+@failures.over("kind", SPECS)
 def test_the_ratios_as_built_are_the_network_as_built(kind: str) -> None:
     built = build_network(SPECS[kind])
     same = build_network(with_ratios(SPECS[kind], built_ratios(built)))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nestsim.cli import main
+from tests import failures
 
 SCENARIOS = Path(__file__).parents[4] / "scenarios"
 SHIPPED = (SCENARIOS / "gpt3_1.3b_8_a100.toml").read_text(encoding="utf-8")
@@ -85,21 +86,21 @@ FAIL = [
 ]
 
 
-@pytest.mark.parametrize("asserted", HOLD)
+@failures.over("asserted", HOLD)
 def test_what_holds_changes_no_exit_status(asserted, capsys) -> None:
     status, data = answer(capsys, asserted)
     (one,) = data["assertions"]
     assert (status, one["holds"]) == (0, True)
 
 
-@pytest.mark.parametrize("asserted", FAIL)
+@failures.over("asserted", FAIL)
 def test_what_does_not_hold_has_a_status_of_its_own(asserted, capsys) -> None:
     status, data = answer(capsys, asserted)
     (one,) = data["assertions"]
     assert (status, one["holds"]) == (FAILED, False)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("asserted", "expected"),
     [
         ('mfu = ">= 1 %"', 0.01),
@@ -174,7 +175,7 @@ def test_the_text_names_found_and_expected(capsys) -> None:
     assert held.split() == ["micro_batch_size", "4", "4", "holds"]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("asserted", "words"),
     [
         ('throughput = "1e6 tokens/s"', "assert.throughput: is not a comparison"),

@@ -16,6 +16,7 @@ from nestsim.features.sweep.axes import (
     product,
 )
 from nestsim.scenario.editing import parse_path, spelt, with_values
+from tests import failures
 from topologies.errors import InputError
 
 DOCUMENT = {
@@ -24,7 +25,7 @@ DOCUMENT = {
 }
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "values"),
     [
         ("a.b=1,2", (1, 2)),
@@ -47,7 +48,7 @@ def test_values_are_toml_and_what_is_not_is_a_string(text, values) -> None:
     assert [type(one) for one in found.values] == [type(one) for one in values]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "problem"),
     [
         ("a.b", "is not a setting with values"),
@@ -118,7 +119,7 @@ def test_the_command_line_stands_over_the_table() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("table", "texts", "where"),
     [
         ({}, [], "--set"),
@@ -153,7 +154,7 @@ def test_outer_settings_are_put_in_before_inner_ones() -> None:
     assert changed == {"a": {"b": {"c": 1, "d": 2}}}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("path", "problem"),
     [
         ("cluster.network.levels[2].fanout", "the list has no entry [2]"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
+from tests import failures
 from tests.nestsim.features.compare.small import write
 from tests.nestsim.features.sweep.dask_cluster import DaskCluster, kill, wait_until
 
@@ -142,7 +143,7 @@ def test_an_interrupted_sweep_leaves_the_cluster_to_others(
     assert main([*few, *on(cluster), "-o", "other"]) == 0
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("arguments", "sentence"),
     [
         (["--executor", "mpi"], "--executor: unknown choice"),

@@ -16,6 +16,7 @@ from nestsim.features.sweep import scenario_task
 from nestsim.features.sweep.axes import Axis, axis
 from nestsim.features.sweep.scenario_task import ScenarioTask
 from nestsim.scenario import load_scenario
+from tests import failures
 
 SCENARIOS = Path(__file__).parents[4] / "scenarios"
 PLAN = """
@@ -188,7 +189,7 @@ def test_remarks_in_the_scenario_are_no_change(folder: Path) -> None:
     assert swept(*few) == 0
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("arguments", "words"),
     [
         ((), "job.toml: --set: there is nothing to vary"),

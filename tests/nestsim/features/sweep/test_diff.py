@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nestsim.cli import main
 from nestsim.features.run.diff import compare_reports
 from planner.step.plan import from_ranges
+from tests import failures
 
 SCENARIOS = Path(__file__).parents[4] / "scenarios"
 SHIPPED = (SCENARIOS / "gpt3_1.3b_8_a100.toml").read_text(encoding="utf-8")
@@ -114,7 +115,7 @@ def test_the_best_plan_of_a_search_is_compared(results, tmp_path, capsys) -> Non
     assert "planned.iteration_time_s" in {one["path"] for one in data["numbers"]}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("content", "problem"),
     [
         (None, "no such file"),
@@ -166,7 +167,7 @@ def test_turned_round_the_difference_is_turned_round(first, second) -> None:
     assert {one.path for one in there.settings} == {one.path for one in back.settings}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "devices",
     [[0, "a"], [[0], 1, None], [[[0]]], [{"a": 1}], [True, 1], ["\x1b[31m"], []],
 )

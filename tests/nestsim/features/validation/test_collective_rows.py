@@ -31,6 +31,7 @@ from nestsim.features.validation.columns import (
 from nestsim.features.validation.document import validation_document
 from nestsim.features.validation.record import predictions_csv, validation_json
 from nestsim.features.validation.runner import validate
+from tests import failures
 from tests.estimators.oracles import collective_time
 from tests.nestsim.document.pictures import draw
 from topologies.errors import InputError
@@ -157,7 +158,7 @@ def test_a_rack_of_72_is_one_node():
     assert two.num_nodes == 2
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("link", "bandwidth"),
     [
         ("NVLink5, 4x400 Gb/s per node", 64 * 50e9),
@@ -182,7 +183,7 @@ def test_a_rack_that_is_a_node_has_what_is_said_of_the_node():
     assert trays.across_bandwidth == pytest.approx(3200e9)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("link", "name", "bandwidth"),
     [
         ("GPUDirect-TCPXO 8x200 Gb/s", "gpudirect-tcpxo", 200e9),
@@ -216,7 +217,7 @@ def test_bridges_join_pairs_and_pcie_the_rest():
     assert pair.inside_bandwidth > 9 * four.inside_bandwidth
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("cells", "code"),
     [
         ({"time_us": "", "bw_efficiency_ratio": "0.9"}, "undocumented-ratio"),

@@ -9,14 +9,19 @@ from estimators.layers.work import Degrees
 from estimators.software import IDEAL
 from nestsim.features.validation.case import read_case, read_stage
 from nestsim.features.validation.columns import Measurements, RowRefusedError
-from nestsim.features.validation.measured import counted, published_measurements
 from nestsim.features.validation.predict import CLEARLY, Predictor
-from nestsim.features.validation.runner import score_memory, validate
+from nestsim.features.validation.runner import (
+    counted,
+    published_measurements,
+    score_memory,
+    validate,
+)
 from nestsim.features.validation.stages import with_notes_of_run
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.step.memory import BlockStage, block_stage_memory
 from planner.step.plan import Offload
+from tests import failures
 from tests.nestsim.features.validation.validation_rows import gpt, memory
 from topologies.builders import build_network
 
@@ -75,7 +80,7 @@ def test_stages_of_aceso_are_cut_between_operators():
     assert (first.blocks.ends, last.blocks.ends) == ((0,), (9, 10))
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("notes", "where", "code"),
     [
         (MIST, "any GPU", "other-place"),
@@ -122,7 +127,7 @@ def test_a_stage_of_whole_layers_is_what_the_planner_prices():
         assert held == pytest.approx(dict(stage.memory))
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("metric", "of"),
     [
         ("torch max allocated", "allocated"),
@@ -213,7 +218,7 @@ def test_the_least_recompute_that_fits_is_assumed_where_a_row_leaves_it_open():
     assert predictor.settled(huge) is huge
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("model", "notes", "attention"),
     [
         ("gpt3_mcore_tp1_pp2", "test type ckpt-resume", "plain"),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from nestsim.features.validation.metrics import errors_of, kendall_tau, ranking_of
+from nestsim.features.validation.results import errors_of, kendall_tau, ranking_of
 
 values = st.lists(st.integers(1, 6), min_size=2, max_size=12)
 

@@ -8,7 +8,8 @@ import pytest
 from nestsim.features.validation.case import read_case
 from nestsim.features.validation.columns import RowRefusedError, read_measurements
 from nestsim.features.validation.document import NUMBERS
-from nestsim.features.validation.measured import TABLES, published_measurements
+from nestsim.features.validation.runner import TABLES, published_measurements
+from tests import failures
 
 ROOT = Path(__file__).parents[4]
 
@@ -43,7 +44,7 @@ def refusal(row):
 
 
 def named(rows):
-    return pytest.mark.parametrize("row", rows, ids=lambda row: row.row_id)
+    return failures.over("row", rows, ids=lambda row: row.row_id)
 
 
 def test_there_are_about_sixty_times_and_fifteen_sizes():

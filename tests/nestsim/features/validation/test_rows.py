@@ -11,6 +11,7 @@ from nestsim.features.validation.predict import Predictor
 from nestsim.features.validation.reading import find_preset
 from planner.frameworks.framework import PRESETS
 from planner.plans.spec import PlanSpec
+from tests import failures
 from tests.nestsim.features.validation.validation_rows import GPT, gpt
 
 GBIT = 1e9 / 8
@@ -38,7 +39,7 @@ def test_a_full_row_is_read_as_it_is_written():
     assert case.assumed == ("dropout 0.1", "gradients in fp32, adam")
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("changed", "said"),
     [
         ({"vocab": ""}, "vocab = 50257"),
@@ -73,7 +74,7 @@ def test_what_a_row_does_not_say_is_assumed_and_noted(changed, said):
     assert said not in read_case(gpt()).assumed
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("changed", "code"),
     [
         *(({name: ""}, "missing-column") for name in ("layers", "hidden", "heads")),
@@ -126,7 +127,7 @@ def test_offload_that_is_off_is_no_offload():
     assert (plan.zero_stage, plan.offload_activations) == (0, 0.0)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("changed", "keeps"),
     [
         ({"zero_or_fsdp": "ZeRO-3 with offload"}, (0.0, 1.0, 0.0)),
@@ -146,7 +147,7 @@ def test_what_a_row_offloads_is_predicted(changed, keeps):
     assert slower > predictor.predict(bare).iteration_time
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("written", "zero_stage", "group"),
     [
         ("none (DDP torch/local)", 0, None),
@@ -175,7 +176,7 @@ def test_sharding_is_read_from_its_description(written, zero_stage, group):
     assert (plan.zero_stage, plan.sharding_group_size) == (zero_stage, group)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("written", "nic", "bandwidth"),
     [
         ("8x200 Gb/s HDR IB per node (Selene)", "device", 200 * GBIT),
@@ -232,7 +233,7 @@ def test_hosts_of_a_slice_have_an_adapter_each():
     assert fabric.bandwidth == pytest.approx(25 * GBIT)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("software", "name"),
     [
         ("Megatron-LM (2021-04)", "megatron-lm"),
@@ -252,7 +253,7 @@ def test_a_framework_is_known_by_its_name(software, name):
     assert assumed == ""
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("software", "name"),
     [
         ("Megatron Core 0.8", "megatron-core"),
@@ -268,9 +269,7 @@ def test_blanks_and_short_names_are_the_same_framework(software, name):
     assert find_preset(software) == (PRESETS[name], "")
 
 
-@pytest.mark.parametrize(
-    "software", ["Mistral's own", "nemotron", "addpipe", "Megatron"]
-)
+@failures.over("software", ["Mistral's own", "nemotron", "addpipe", "Megatron"])
 def test_words_that_only_contain_a_name_are_noted_as_unknown(software):
     assert find_preset(software)[1] == f"software {software} as megatron-lm"
 
@@ -343,7 +342,7 @@ def test_a_step_without_a_batch_is_one_micro_batch_where_that_is_not_what_counts
             read_case(gpt(global_batch="", **kept))
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("policy", "mode"),
     [
         ("minimal", "selective"),
@@ -392,7 +391,7 @@ def test_models_with_latent_attention_have_the_published_widths():
     assert model.moe_shared_expert_intermediate_size == 512
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("software", "length", "tokens"),
     [
         ("PyTorch DDP (NVIDIA DLE)", "512", 288),
@@ -412,7 +411,7 @@ def test_long_sequences_of_gpts_have_no_padding():
     assert case.model.sequence_length == 512
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("layers", "pp", "vpp", "layout"),
     [
         ("61", "4", "4", (4,) * 15 + (1,)),
@@ -442,7 +441,7 @@ def test_int8_is_a_format_where_the_device_has_a_rate_for_it():
     assert case.training.precision == "bf16"
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("written", "name", "each"),
     [
         ("B300-288GB", "b300", 900e9),

@@ -5,6 +5,7 @@ import pytest
 from nestsim.features.validation.case import read_case
 from nestsim.features.validation.columns import RowRefusedError
 from nestsim.features.validation.predict import Predictor
+from tests import failures
 from tests.nestsim.features.validation.validation_rows import gpt
 
 PREDICTOR = Predictor()
@@ -97,7 +98,7 @@ def test_described_stages_that_do_not_differ_are_a_plan_of_whole_stages():
     assert read_case(row).stages == ()
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "row",
     [
         mist([4, 4], [0, 0], [[2, 1, 1], [1, 2, 1]], num_devices="3", software="NeMo"),

@@ -11,11 +11,11 @@ from nestsim.features.validation.columns import (
     RowRefusedError,
     read_measurements,
 )
-from nestsim.features.validation.measured import GIB, measured_time
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.runner import validate
+from nestsim.features.validation.runner import GIB, measured_time, validate
 from nestsim.scenario import load_scenario
 from nestsim.scenario.editing import toml_text
+from tests import failures
 from tests.nestsim.features.validation.validation_rows import (
     GPT,
     MEMORY,
@@ -114,7 +114,7 @@ def test_a_plan_that_the_batch_does_not_have_is_refused():
 BARE = {"iter_time_s": ""}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("cells", "seconds", "basis"),
     [
         ({"iter_time_s": "0.5", "iter_time_s_derived": "9"}, 0.5, "iter_time_s"),
@@ -188,7 +188,7 @@ def test_memory_is_that_of_the_stage_and_the_parts_that_were_measured():
     assert found["kept"] == first.activations
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("cells", "code"),
     [
         ({"unit": "percent"}, "other-metric"),
@@ -219,7 +219,7 @@ def test_files_say_what_they_are_about(tmp_path):
     assert read_measurements(write_csv(tmp_path / "m.csv", MEMORY)).kind == "memory"
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("changed", "where"),
     [
         ({"layers": "many"}, "row one: column layers"),

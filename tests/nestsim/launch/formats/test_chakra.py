@@ -16,6 +16,7 @@ from nestsim.lowering.lower import stage_collectives
 from planner.plans.spec import PlanSpec
 from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
 from planner.step.schedules import find_schedule
+from tests import failures
 from tests.nestsim.launch.jobs import planned, small_job
 from topologies import InputError
 
@@ -302,7 +303,7 @@ def compute_only(work) -> float:
     return max(one + float(work.optimizer_time[stage]) for stage, one in enumerate(now))
 
 
-@pytest.mark.parametrize("case", [CASES[2], CASES[3], CASES[5]], ids=" ".join)
+@failures.over("case", [CASES[2], CASES[3], CASES[5]], ids=" ".join)
 def test_traces_run_as_long_as_the_passes(case):
     """Without a tied embedding and collectives of a step that wait for others."""
     job = job_of(**case)

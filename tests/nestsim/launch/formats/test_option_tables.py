@@ -2,27 +2,26 @@
 
 from dataclasses import fields
 
-import pytest
-
 from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
 from nestsim.scenario import model
-from nestsim.scenario.base import Table, settings
+from nestsim.scenario.base import is_table, settings
 from nestsim.scenario.software import SoftwareTable
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import option_table
 from planner.plans.spec import PlanSpec
+from tests import failures
 
 SETTINGS = {
     "plan": set(settings(PlanSpec)),
     "training": set(settings(TrainingSpec)),
-    "software": set(SoftwareTable.model_fields),
+    "software": set(settings(SoftwareTable)),
     "model": {field.name for field in fields(TransformerSpec)}
     | {
         name
         for kind in vars(model).values()
-        if isinstance(kind, type) and issubclass(kind, Table)
-        for name in kind.model_fields
+        if is_table(kind)
+        for name in settings(kind)
     },
     "cluster": {"accelerator", "num_devices"},
 }
@@ -67,7 +66,7 @@ def test_settings_that_cannot_be_said_are_those_of_a_scenario() -> None:
     assert [one for one in named if unknown_settings(one)] == []
 
 
-@pytest.mark.parametrize("framework", TABLES)
+@failures.over("framework", TABLES)
 def test_an_option_stands_in_one_place_and_words_come_back(framework: str) -> None:
     table = TABLES[framework]
     assert table.name in {*PRESETS, "megatron"}

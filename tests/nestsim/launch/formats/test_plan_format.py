@@ -1,6 +1,5 @@
 """Our own format: the table [plan] and plan.json give the same plan again."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,11 +8,12 @@ from nestsim.scenario.defaults import checked_plan
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import build_plan
 from planner.plans.written import read_plan
+from tests import failures
 from tests.nestsim.launch.jobs import jobs
 from topologies.input_file import parse_toml
 
 
-@pytest.mark.parametrize("preset", ["deepspeed", "megatron-core", "torchtitan"])
+@failures.over("preset", ["deepspeed", "megatron-core", "torchtitan"])
 @given(data=st.data())
 @settings(deadline=None, max_examples=40)
 def test_a_plan_that_is_written_is_read_as_it_was(preset, tmp_path_factory, data):

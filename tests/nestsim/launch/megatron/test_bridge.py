@@ -22,6 +22,7 @@ from nestsim.launch.formats.megatron.writing import (
 )
 from nestsim.launch.job import RANK_MAP, LaunchJob
 from nestsim.launch.read import LaunchSource
+from tests import failures
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 from topologies.errors import InputError
 
@@ -104,7 +105,7 @@ def written_fields(recipe: str) -> dict[str, dict[str, ast.expr]]:
     return found
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "field", ["recompute_num_layers", "offload_optimizer", "cp_comm_type", "zero_stage"]
 )
 def test_fields_are_those_of_megatron_bridge(field: str) -> None:

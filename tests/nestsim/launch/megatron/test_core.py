@@ -31,6 +31,7 @@ from nestsim.scenario.load import Scenario
 from planner.cost.rates import StageGroups
 from planner.frameworks.options import LaunchOption
 from planner.search.placements import Extents, whole_dimensions
+from tests import failures
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 from topologies.errors import InputError
 
@@ -264,7 +265,7 @@ def test_configurations_of_core_accept_published_plans(path: Path) -> None:
     check(LaunchJob.of(Scenario.from_file(path)))
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "model",
     [
         {
@@ -298,7 +299,7 @@ SIZES = st.tuples(*[st.sampled_from([1, 2, 3, 4])] * 4).filter(
 )
 
 
-@pytest.mark.parametrize("order", ["tp-cp-ep-dp-pp", known.PP_INSIDE_ORDER])
+@failures.over("order", ["tp-cp-ep-dp-pp", known.PP_INSIDE_ORDER])
 @given(sizes=SIZES, ep=st.sampled_from([1, 2, 4]))
 @settings(max_examples=40, deadline=None)
 def test_ranks_form_the_groups_of_megatron(
@@ -349,7 +350,7 @@ def test_layouts_are_read_as_megatron_reads_them(blocks: list[int], mtp: int) ->
     assert read_layout(text, len(blocks)) == (tuple(blocks), mtp)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "stages", "blocks", "mtp"),
     [
         ("Et|(tt|)*30mL", 8, (1, *(2,) * 30, 0), 1),
@@ -368,7 +369,7 @@ def test_layouts_as_people_write_them(
     )
 
 
-@pytest.mark.parametrize("text", ["", "E", "tL", "Et|x|L", "Em|tL", "(((", "t*99999*9"])
+@failures.over("text", ["", "E", "tL", "Et|x|L", "Em|tL", "(((", "t*99999*9"])
 def test_what_is_no_layout_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         read_layout(text, 1)
@@ -381,7 +382,7 @@ def test_lists_of_blocks_come_back(marks: list[int]) -> None:
     assert read_list(f"({write_list(marks)})*2", "") == marks * 2
 
 
-@pytest.mark.parametrize("text", ["", "[", "[2,", "([1]", "[1]*", "[1]+", "x" * 99])
+@failures.over("text", ["", "[", "[2,", "([1]", "[1]*", "[1]+", "x" * 99])
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         read_list(text, "--moe-layer-freq")

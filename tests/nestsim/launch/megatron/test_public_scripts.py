@@ -16,6 +16,7 @@ from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import find_reader
 from planner.plans.build import outline_plan
 from planner.plans.spec import PlanSpec
+from tests import failures
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -137,7 +138,7 @@ def test_ten_scripts_are_read() -> None:
     assert len(EXPECTED) == 10
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED))
+@failures.over("name", sorted(EXPECTED))
 def test_the_plan_is_the_one_that_a_person_reads(name: str) -> None:
     devices, settings = EXPECTED[name]
     job = read(name, num_devices=None if devices else 512)
@@ -150,7 +151,7 @@ def test_the_plan_is_the_one_that_a_person_reads(name: str) -> None:
     assert made.scenario.plan == expected
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED))
+@failures.over("name", sorted(EXPECTED))
 def test_scripts_are_known_by_their_looks(name: str) -> None:
     path = SCRIPTS / name
     source = LaunchSource(path=path, text=path.read_text())

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 import nestsim
 from nestsim.scenario.load import Scenario
+from tests import failures
 from tests.nestsim.cli.test_cli_simulate import EIGHT
 
 PLAN = """
@@ -33,7 +32,7 @@ def exported(release: str, split: str) -> nestsim.ExportReport:
     return nestsim.export(scenario)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("release", "split", "words", "others"),
     [
         (

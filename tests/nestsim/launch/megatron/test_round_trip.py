@@ -18,6 +18,7 @@ from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.scenario.load import Scenario
 from planner.plans.spec import PlanSpec
+from tests import failures
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 
 SCENARIOS = Path("scenarios")
@@ -68,7 +69,7 @@ def _check(name: str) -> None:
     assert replace(again.scenario.spec, family=family) == scenario.spec
 
 
-@pytest.mark.parametrize("name", FAST)
+@failures.over("name", FAST)
 def test_a_published_plan_comes_back(name: str) -> None:
     _check(name)
 
@@ -90,7 +91,7 @@ def test_all_fields_of_a_plan_are_tried() -> None:
     assert {one.name for one in fields(PlanSpec)} == set(CHANGED)
 
 
-@pytest.mark.parametrize("field", sorted(CHANGED))
+@failures.over("field", sorted(CHANGED))
 def test_nothing_of_a_plan_is_dropped_silently(field: str) -> None:
     scenario = small_scenario(CHANGED[field])
     job, files = _written(scenario)
@@ -102,7 +103,7 @@ def test_nothing_of_a_plan_is_dropped_silently(field: str) -> None:
     assert again.plan == job.plan
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("field", "expected"),
     [
         ("virtual_pipeline_model_parallel_size", True),
@@ -126,9 +127,7 @@ def test_what_megatron_has_options_for_is_no_gap(field: str, expected: bool) -> 
     assert (files.gaps == ()) == expected
 
 
-@pytest.mark.parametrize(
-    "setting", ["activation_func_fp8_input_store", "frees_gradients"]
-)
+@failures.over("setting", ["activation_func_fp8_input_store", "frees_gradients"])
 def test_what_saves_memory_and_has_no_option_is_told(setting: str) -> None:
     _, files = _written(small_scenario({}, software={setting: True}))
     assert [gap.setting for gap in files.gaps] == [setting]
@@ -200,7 +199,7 @@ def test_zero_2_and_3_are_megatron_fsdp() -> None:
         assert _again(scenario, _read(files)).plan == job.plan
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("model", "gap"),
     [
         ({"norm_placement": "sandwich"}, "norm_placement"),
@@ -234,7 +233,7 @@ def test_a_model_comes_back_or_is_a_gap(model: dict[str, Any], gap: str | None) 
         assert again.scenario.spec == scenario.spec
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("training", "gaps"),
     [
         ({"matmul_precision": "fp8", "fp8_param_gather": True}, []),

@@ -14,6 +14,7 @@ from nestsim.launch.formats.megatron.reading import read_megatron
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.shell.follow import follow_script
 from nestsim.launch.shell.marks import first_unknown
+from tests import failures
 from topologies.errors import InputError
 
 SCRIPTS = Path(__file__).parent.parent / "megatron" / "scripts"
@@ -57,7 +58,7 @@ CASES = [
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no Bash")
-@pytest.mark.parametrize("script", CASES)
+@failures.over("script", CASES)
 def test_commands_are_those_that_bash_starts(script: str) -> None:
     """Bash itself is the oracle: a function writes down the words of each command."""
     expanding = script.replace("{a..b}", "ab")
@@ -104,7 +105,7 @@ DOCUMENTS = [
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no Bash")
-@pytest.mark.parametrize("script", DOCUMENTS)
+@failures.over("script", DOCUMENTS)
 def test_files_are_those_that_bash_writes(script: str, tmp_path: Path) -> None:
     subprocess.run(["bash", "-c", script], check=True, timeout=20, cwd=tmp_path)
     files = follow_script(script, {}).files
@@ -112,7 +113,7 @@ def test_files_are_those_that_bash_writes(script: str, tmp_path: Path) -> None:
     assert set(files) <= {"made", "/dev/null"}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("script", "said"),
     [
         ("A='x", "' is left open in line 1"),
@@ -166,7 +167,7 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "text",
     [
         "f() { f; }\nf",
@@ -260,7 +261,7 @@ def test_refusals_name_the_option_and_the_fix() -> None:
             assert word in str(caught.value), (options, str(caught.value))
 
 
-@pytest.mark.parametrize("size", ["0", "1", "999999999999999999", "-1", "1.5", "nan"])
+@failures.over("size", ["0", "1", "999999999999999999", "-1", "1.5", "nan"])
 def test_any_size_is_a_job_or_one_refusal(size: str) -> None:
     needed = {
         "num-layers": "8",
@@ -339,7 +340,7 @@ COMMON = (
 )
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("script", "devices", "node"),
     [
         (f"torchrun --nnodes=2 --nproc-per-node=4 pretrain_gpt.py {COMMON}", 8, 4),

@@ -18,6 +18,7 @@ from planner.rivals.protocol import PlannerSettings, fits
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.work import WORK_LIMIT, Work
+from tests import failures
 from tests.planner.rivals.alpa.test_pipeline import every_split, step
 from tests.planner.rivals.examples import small_job, tree
 from tests.planner.strategies import tiny_spec
@@ -255,7 +256,7 @@ def test_space_without_none_is_recomputed():
     assert {stage.recompute for stage in plan.stages} == {"stage"}
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("spec", "why"),
     [
         (SearchSpec(virtual_pipeline_model_parallel_sizes=(2,)), "Schedule"),

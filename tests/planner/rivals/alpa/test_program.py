@@ -19,6 +19,7 @@ from planner.rivals.alpa.program import (
     solve,
     solve_ends,
 )
+from tests import failures
 
 
 def joined(first: ShardingProgram, second: ShardingProgram) -> ShardingProgram:
@@ -97,7 +98,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@failures.over("shape", SHAPES)
 @given(seed=st.integers(0, 2**32 - 1))
 @few
 def test_the_reduction_finds_what_trying_everything_finds(shape, seed):
@@ -115,7 +116,7 @@ def test_the_reduction_finds_what_trying_everything_finds(shape, seed):
         assert (table.footprint[entering, leaving] == footprint(fixed, best)).all()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@failures.over("shape", SHAPES)
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(few, max_examples=15)
 def test_highs_finds_what_trying_everything_finds(shape, seed):

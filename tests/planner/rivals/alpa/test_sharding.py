@@ -14,6 +14,7 @@ from planner.rivals.alpa.sharding import LayerPrograms
 from planner.rivals.alpa.stages import StageModel
 from planner.step.execution import Workload
 from planner.work import Work
+from tests import failures
 from tests.planner.rivals.alpa.test_program import joined
 from tests.planner.rivals.examples import small_job
 from tests.planner.strategies import tiny_spec
@@ -68,7 +69,7 @@ def chosen_as_megatron(program, dp, tp=2):
     return (end, *inner, end)
 
 
-@pytest.mark.parametrize(("dp", "tp"), [(1, 2), (2, 2), (1, 4), (4, 2)])
+@failures.over(("dp", "tp"), [(1, 2), (2, 2), (1, 4), (4, 2)])
 def test_compute_of_megatrons_shardings_is_that_of_the_layer_table(dp, tp):
     workload = dense()
     programs = LayerPrograms(workload=workload)
@@ -145,7 +146,7 @@ def test_memory_of_megatrons_shardings_is_a_share_of_the_layer():
     assert saved == pytest.approx(table.saved_bytes["none"][block], rel=1e-9)
 
 
-@pytest.mark.parametrize("mode", ["selective", "full", "stage"])
+@failures.over("mode", ["selective", "full", "stage"])
 def test_what_is_repeated_takes_its_forward_pass_again(mode):
     workload = dense()
     programs = LayerPrograms(workload=workload)
@@ -203,8 +204,8 @@ def test_a_batch_that_does_not_divide_leaves_nothing_to_split():
     assert all(not name.endswith("|data") for n in whole.nodes for name in n.strategies)
 
 
-@pytest.mark.parametrize("make", [dense, experts], ids=["dense", "experts"])
-@pytest.mark.parametrize("free", [False, True])
+@failures.over("make", [dense, experts], ids=["dense", "experts"])
+@failures.over("free", [False, True])
 def test_a_stage_of_blocks_is_what_highs_finds_for_all_of_it(make, free):
     workload = make()
     model = StageModel.of(workload, 1e12, Work())

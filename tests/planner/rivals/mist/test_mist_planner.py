@@ -29,6 +29,7 @@ from planner.rivals.protocol import PlannerSettings, fits
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.plan import NO_OFFLOAD, Offload
+from tests import failures
 from tests.planner.instances import instances
 from tests.planner.rivals.examples import small_job, tree
 from tests.planner.strategies import tiny_spec
@@ -112,7 +113,7 @@ def test_devices_that_share_a_host_link_have_their_part_of_it():
     assert transfers.to_host == 1.5e10
 
 
-@pytest.mark.parametrize("tp", [1, 2])
+@failures.over("tp", [1, 2])
 def test_the_profile_adds_up_to_the_layer_table(tp):
     network, workload = small_job()
     links = link_table(network)
@@ -213,7 +214,7 @@ def test_less_memory_is_never_believed_faster():
     assert beliefs[0] < beliefs[-1]
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("model", "says"),
     [
         (tiny_spec(2, family="mixtral"), "mixtures of experts"),
@@ -233,7 +234,7 @@ def test_models_that_mist_does_not_have_are_refused_in_a_sentence(model, says):
     assert says in outcome.why_not
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("spec", "says"),
     [
         (SearchSpec(virtual_pipeline_model_parallel_sizes=(2,)), "Schedule: "),

@@ -18,6 +18,7 @@ from planner.rivals.nest_artifact import read_instance, score_baselines, solve
 from planner.rivals.nest_artifact.costs import ArtifactCosts, price_split
 from planner.rivals.nest_artifact.instance import Baseline, instance_of
 from planner.rivals.nest_artifact.solver import _cuts, best_cuts, zero_widths
+from tests import failures
 from tests.planner.rivals.nest_artifact.nest_cases import (
     Definition,
     brute_force,
@@ -378,7 +379,7 @@ def test_baselines_are_priced_in_both_orders_by_the_definition(data, more):
         assert math.isinf(score.time_per_batch) == bool(score.reason)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("layers", "pipeline", "partition", "bounds", "problem"),
     [
         (32, 8, (), (0, 4, 8, 12, 16, 20, 24, 28, 33), ""),
@@ -451,7 +452,7 @@ def name_of(row):
 
 
 @public
-@pytest.mark.parametrize("row", rows(), ids=name_of)
+@failures.over("row", rows(), ids=name_of)
 def test_every_public_instance_gets_the_recorded_value_or_better(row):
     path = DATA / f"{name_of(row)}.json"
     data = json.loads(path.read_text(encoding="utf-8"))
@@ -476,9 +477,7 @@ def test_every_public_instance_gets_the_recorded_value_or_better(row):
 
 
 @public
-@pytest.mark.parametrize(
-    "row", [row for row in rows() if row["time_per_batch"]], ids=name_of
-)
+@failures.over("row", [row for row in rows() if row["time_per_batch"]], ids=name_of)
 def test_where_the_artifact_found_the_optimum_we_agree_to_the_last_bit(row):
     plan = solve(read_instance(DATA / f"{name_of(row)}.json")).plan
     assert plan.time_per_batch == float(row["time_per_batch"])
@@ -518,7 +517,7 @@ RATIOS = [
 
 
 @public
-@pytest.mark.parametrize("case", RATIOS, ids=lambda case: f"{case[0]} {case[1]}")
+@failures.over("case", RATIOS, ids=lambda case: f"{case[0]} {case[1]}")
 def test_the_published_ratios_come_from_the_order_of_the_stages(case):
     name, baseline, *expected = case
     instance = read_instance(DATA / f"{name}.json")
@@ -721,7 +720,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
+@failures.over("mistake", MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_told_with_its_key(mistake):
     data, where, words = mistake
     with pytest.raises(InputError) as refused:
@@ -731,7 +730,7 @@ def test_a_mistake_is_told_with_its_key(mistake):
     assert len(str(refused.value).split("\n")) <= 5
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("content", "words"),
     [
         (None, "no such file"),

@@ -12,6 +12,7 @@ import pytest
 
 from planner.frameworks.framework import FRAMEWORKS
 from planner.step.schedules import SCHEDULES
+from tests import failures
 from tests.planner.search.replayed.worlds import ROUNDING, random_world
 
 FASTER = 1.0 + 1e-9
@@ -58,7 +59,7 @@ def check_world(world, seed, *, configurations, plans):
     return checked
 
 
-@pytest.mark.parametrize("preset", sorted(FRAMEWORKS))
+@failures.over("preset", sorted(FRAMEWORKS))
 def test_no_bound_exceeds_the_replay(preset):
     checked = sum(
         check_world(random_world(seed, preset=preset), seed, configurations=4, plans=3)
@@ -125,7 +126,7 @@ def split_world(seed, schedule):
     )
 
 
-@pytest.mark.parametrize("schedule", SPLIT)
+@failures.over("schedule", SPLIT)
 def test_no_bound_exceeds_the_replay_where_weight_gradients_are_apart(schedule):
     checked = sum(
         check_world(split_world(seed, schedule), seed, configurations=3, plans=3)
@@ -134,7 +135,7 @@ def test_no_bound_exceeds_the_replay_where_weight_gradients_are_apart(schedule):
     assert checked >= 20
 
 
-@pytest.mark.parametrize("preset", ["ideal", "maxtext"])
+@failures.over("preset", ["ideal", "maxtext"])
 def test_no_bound_exceeds_the_replay_where_all_forward_passes_come_first(preset):
     checked = 0
     for seed in range(40, 52):
@@ -169,7 +170,7 @@ def test_no_bound_exceeds_the_replay_of_thousands(preset, batch):
     assert checked >= 30
 
 
-@pytest.mark.parametrize("granularity", ["stage", "layer"])
+@failures.over("granularity", ["stage", "layer"])
 def test_the_bound_of_a_plan_on_one_device_is_its_replay(granularity):
     """Without anything to send the bound must be all of the step."""
     for seed in range(400):

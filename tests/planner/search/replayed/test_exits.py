@@ -6,12 +6,12 @@ from itertools import product
 from math import prod
 
 import numpy as np
-import pytest
 
 from planner.cost.rates import StageGroups
 from planner.search.placements import PlacementBounds
 from planner.search.replayed.orders import placed_exits, relaxed_exits
 from planner.search.space import Configuration
+from tests import failures
 from tests.planner.search.replayed.kernel_cases import NUM_OPTIONS, compiled, drawn_case
 
 
@@ -84,7 +84,7 @@ def leaving(grid, inside, group_sizes):
     return row
 
 
-@pytest.mark.parametrize("seed", range(40))
+@failures.over("seed", range(40))
 def test_what_leaves_a_block_is_counted_rank_by_rank(seed):
     rng = random.Random(seed)
     shape = tuple(rng.choice((1, 2, 3)) for _ in range(5))
@@ -142,7 +142,7 @@ def passes_of_no_time(case):
     return {name: np.zeros_like(getattr(case, name)).tolist() for name in times}
 
 
-@pytest.mark.parametrize("seed", range(60))
+@failures.over("seed", range(60))
 def test_no_placement_sends_less_out_of_its_blocks_than_the_relaxed_one(seed):
     """Tensor groups stand anywhere; passes and parameters are arbitrary."""
     rng = random.Random(seed)

@@ -2,7 +2,6 @@
 
 from itertools import pairwise, product
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from planner.frameworks.rules import (
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.space import MOST_SPARED, block_counts, layouts
+from tests import failures
 from tests.planner.search.test_launchable import chain, made
 
 SMALL = [
@@ -76,8 +76,8 @@ def spares_at_its_ends(counts):
     )
 
 
-@pytest.mark.parametrize("empty_ends", [False, True])
-@pytest.mark.parametrize(("blocks", "p", "v"), SMALL)
+@failures.over("empty_ends", [False, True])
+@failures.over(("blocks", "p", "v"), SMALL)
 def test_equal_and_accounted_splits_are_all_there_are(blocks, p, v, empty_ends):
     every = candidates(blocks, p, v, empty_ends=empty_ends)
 
@@ -89,7 +89,7 @@ def test_equal_and_accounted_splits_are_all_there_are(blocks, p, v, empty_ends):
     assert found(ACCOUNTED) <= found(EVEN, ACCOUNTED)
 
 
-@pytest.mark.parametrize(("blocks", "p", "v"), SMALL)
+@failures.over(("blocks", "p", "v"), SMALL)
 def test_other_ends_are_all_there_are_with_one_chunk(blocks, p, v):
     """Up to `MOST_SPARED` blocks less; more than between is not tried."""
     found = set(block_counts(blocks, p, v, (EVEN, ENDS)))
@@ -100,8 +100,8 @@ def test_other_ends_are_all_there_are_with_one_chunk(blocks, p, v):
     assert found == expected
 
 
-@pytest.mark.parametrize("empty_ends", [False, True])
-@pytest.mark.parametrize(("blocks", "p", "v"), SMALL)
+@failures.over("empty_ends", [False, True])
+@failures.over(("blocks", "p", "v"), SMALL)
 def test_balanced_splits_are_one_for_each_way_to_count_the_ends(
     blocks, p, v, empty_ends
 ):
@@ -125,7 +125,7 @@ def spread(counts):
     return max(counts) - min(counts)
 
 
-@pytest.mark.parametrize(("blocks", "p", "v"), SMALL)
+@failures.over(("blocks", "p", "v"), SMALL)
 def test_rounds_are_alike(blocks, p, v):
     for kind in (EARLY, LATE):
         found = block_counts(blocks, p, v, (kind,))
@@ -141,7 +141,7 @@ def test_rounds_are_alike(blocks, p, v):
         assert min(counts) >= 1
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("kind", "blocks", "p", "v", "made"),
     [
         # What DeepSpeed 0.16.9's and 0.19.8's partition_balanced(..) returned.
@@ -161,7 +161,7 @@ def test_what_is_left_over_goes_where_the_framework_put_it(kind, blocks, p, v, m
     assert block_counts(blocks, p, v, (kind,)) == made
 
 
-@pytest.mark.parametrize(("blocks", "p", "v"), SMALL)
+@failures.over(("blocks", "p", "v"), SMALL)
 def test_layouts_spare_the_ends_and_share_the_rest_evenly(blocks, p, v):
     found = block_counts(blocks, p, v, (LAYOUT,), empty_ends=True)
     every = set(candidates(blocks, p, v, empty_ends=True))
@@ -259,7 +259,7 @@ def test_equal_ones_come_first():
     assert block_counts(12, 3, 2, (EVEN, LAYOUT))[0] == (2,) * 6
 
 
-@pytest.mark.parametrize(("p", "v"), [(4, 1), (4, 2), (2, 3)])
+@failures.over(("p", "v"), [(4, 1), (4, 2), (2, 3)])
 def test_the_last_virtual_stage_is_spared_a_block_for_each_layer_of_prediction(p, v):
     each, spared = 9, 1 if v > 1 else MOST_SPARED
     for trailing in (1, 2):

@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from planner.cost.choices import choice_columns
 from planner.cost.pricing import plan_degrees
@@ -14,6 +13,7 @@ from planner.kernels.replay_memory import Variants
 from planner.search.launchable import block_counts, broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.step.memory import stage_memory
+from tests import failures
 from tests.planner.search.replayed.worlds import random_world
 
 CLOSE = 1e-11
@@ -108,7 +108,7 @@ def by_name(candidates, sizes):
     return {(leaf.layout, leaf.choice, leaf.placement.name): leaf for leaf in found}
 
 
-@pytest.mark.parametrize("preset", sorted(FRAMEWORKS))
+@failures.over("preset", sorted(FRAMEWORKS))
 def test_what_is_yielded_fits_and_what_fits_is_yielded(preset):
     """Under a memory that some plans of a configuration fit into, and others not."""
     cut, every_nth = 0, 0
@@ -160,7 +160,7 @@ def test_what_is_yielded_fits_and_what_fits_is_yielded(preset):
     assert bool(every_nth) == bool(FRAMEWORKS[preset].rules.recompute_every)
 
 
-@pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2", "zb-v", "dualpipe-v"])
+@failures.over("schedule", ["zb-h1", "zb-h2", "zb-v", "dualpipe-v"])
 def test_plans_whose_weight_gradients_are_apart_are_left_out_where_they_do_not_fit(
     schedule,
 ):

@@ -16,6 +16,7 @@ from planner.search.replayed.unequal import MOST_UNEQUAL, unequal_counts
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.fleet import Fleet
+from tests import failures
 from tests.planner.search.replayed.test_bounds import check_world
 from tests.planner.search.replayed.test_search import check_answer, whole_of
 from tests.planner.search.replayed.worlds import World, random_world, traced
@@ -50,7 +51,7 @@ def small(seed: int, preset: str) -> World:
     )
 
 
-@pytest.mark.parametrize("preset", ["deepspeed", "megatron-core", "torchtitan"])
+@failures.over("preset", ["deepspeed", "megatron-core", "torchtitan"])
 def test_no_bound_exceeds_the_replay_on_mixed_devices(preset):
     checked = sum(
         check_world(
@@ -150,7 +151,7 @@ def blocks_on(plan) -> dict[int, int]:
     }
 
 
-@pytest.mark.parametrize("slow", [0, 1])
+@failures.over("slow", [0, 1])
 def test_a_slow_device_has_as_many_blocks_as_it_has_time_for(slow):
     """A third of the speed: of eight blocks two, which take as long as the others."""
     factors = [1.0, 1.0]
@@ -161,7 +162,7 @@ def test_a_slow_device_has_as_many_blocks_as_it_has_time_for(slow):
     assert best.time / even.time == pytest.approx(6 / 4, rel=0.03)
 
 
-@pytest.mark.parametrize("slow", [0, 1])
+@failures.over("slow", [0, 1])
 def test_a_device_that_only_keeps_others_waiting_is_left_idle(slow):
     """One block there takes longer than all eight on the other device."""
     factors = [1.0, 1.0]

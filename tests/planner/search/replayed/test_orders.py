@@ -1,11 +1,11 @@
 """What bounds read of lists: that short ones say it all, and what it is by hand."""
 
 import numpy as np
-import pytest
 
 from planner.search.replayed.orders import ENOUGH_LISTED, pass_counts, read_lists
 from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
 from planner.step.schedules import SCHEDULES
+from tests import failures
 
 SPLIT = [name for name, one in SCHEDULES.items() if one.splits_backward]
 
@@ -14,8 +14,8 @@ def chunks(schedule):
     return SCHEDULES[schedule].num_chunks or 1
 
 
-@pytest.mark.parametrize("schedule", SPLIT)
-@pytest.mark.parametrize("p", [2, 3, 4, 7, 12])
+@failures.over("schedule", SPLIT)
+@failures.over("p", [2, 3, 4, 7, 12])
 def test_lists_say_nothing_new_with_more_microbatches(schedule, p):
     v = chunks(schedule)
     short = read_lists(schedule, p, ENOUGH_LISTED * p, v)
@@ -32,8 +32,8 @@ def test_lists_say_nothing_new_with_more_microbatches(schedule, p):
         assert counts[0].tolist() == longer
 
 
-@pytest.mark.parametrize("schedule", SPLIT)
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (3, 7), (4, 8), (4, 16), (5, 21)])
+@failures.over("schedule", SPLIT)
+@failures.over(("p", "m"), [(2, 4), (3, 7), (4, 8), (4, 16), (5, 21)])
 def test_lists_are_read_as_they_are_written(schedule, p, m):
     v = chunks(schedule)
     found = read_lists(schedule, p, m, v)

@@ -12,7 +12,7 @@ import pytest
 
 from estimators.training import TrainingSpec
 from planner.cost.choices import MemoryChoice, goes_with
-from planner.cost.pricing import price_plan
+from planner.cost.objective import PricedPlan
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.candidates import Leaf
@@ -21,6 +21,7 @@ from planner.step.plan import COUNTED_MODES, NO_OFFLOAD, Offload, Plan
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.virtual import block_span
 from planner.work import WORK_LIMIT
+from tests import failures
 from tests.planner.search.replayed.worlds import (
     ROUNDING,
     World,
@@ -70,16 +71,15 @@ def told_apart(plan: Plan) -> str:
     return repr((*sizes, plan.stages))
 
 
-def fits(world: World, plan: Plan) -> bool:
+def fits(world: World, priced: PricedPlan) -> bool:
     """Tell whether each stage fits into what a device has, and its host."""
-    priced = price_plan(world.network, world.workload, plan)
     job, reserve = world.workload, world.spec.memory_reserve
     host = world.network.host
     if host is not None and priced.host_memory > host.memory:
         return False
     return all(
         sum(cost.memory.values()) <= job.memory_on(stage.devices, reserve)
-        for cost, stage in zip(priced.stages, plan.stages, strict=True)
+        for cost, stage in zip(priced.stages, priced.plan.stages, strict=True)
     )
 
 
@@ -163,9 +163,10 @@ def whole_of(world: World) -> Whole | None:
             plans[told_apart(plan)] = plan
         if len(plans) > MOST_PLANS:
             return None
+    prices = {name: world.priced(plan) for name, plan in plans.items()}
     times = {
-        name: world.time(plan) if fits(world, plan) else math.inf
-        for name, plan in plans.items()
+        name: world.time_of(priced) if fits(world, priced) else math.inf
+        for name, priced in prices.items()
     }
     return Whole(world, times, plans)
 
@@ -244,7 +245,7 @@ def test_the_answer_is_the_best_where_passes_may_be_paired():
     assert paired >= 2
 
 
-@pytest.mark.parametrize("gap", [0.0, 0.05])
+@failures.over("gap", [0.0, 0.05])
 def test_the_answer_is_the_best_of_all_replays(gap):
     cases = list(wholes(SEEDS))
     assert len(cases) == len(SEEDS)
@@ -295,7 +296,7 @@ SHARING = {
 node."""
 
 
-@pytest.mark.parametrize(("preset", "cp"), SHARING)
+@failures.over(("preset", "cp"), SHARING)
 def test_some_replicas_share_shards_with_the_ranks_of_their_sequences(preset, cp):
     case = whole_of(sharing_sequences(preset, cp))
     groups = {

@@ -20,6 +20,7 @@ from planner.search.replayed.space import LaunchableSpace, layouts
 from planner.search.space import Configuration, SearchSpec
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import schedule_name
+from tests import failures
 from tests.planner.search.replayed.test_layouts import compositions
 from tests.planner.search.replayed.worlds import (
     random_network,
@@ -40,7 +41,7 @@ def facts_of(world, candidates):
     return LaunchFacts.of(world.workload, world.network, idle_devices=idle)
 
 
-@pytest.mark.parametrize("preset", sorted(FRAMEWORKS))
+@failures.over("preset", sorted(FRAMEWORKS))
 def test_every_plan_keeps_every_rule(preset):
     plans = 0
     for seed in range(6):
@@ -227,8 +228,8 @@ def drawn(seed, preset):
     return Brute(workload, rng.randint(1, 6), FRAMEWORKS[preset].rules, spec)
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("preset", sorted(FRAMEWORKS))
+@failures.over("seed", range(6))
+@failures.over("preset", sorted(FRAMEWORKS))
 def test_all_that_the_rules_allow_is_in_the_space(preset, seed):
     brute = drawn(seed, preset)
     assert space_of(brute) == brute.configurations()
@@ -290,7 +291,7 @@ def test_devices_are_idle_only_where_none_can_be_busy_or_it_is_asked_for():
     assert seen == {True, False}
 
 
-@pytest.mark.parametrize("lists", [{"zero_stages": (1,)}, {"recompute": ("stage",)}])
+@failures.over("lists", [{"zero_stages": (1,)}, {"recompute": ("stage",)}])
 def test_nothing_to_choose_from_is_no_plan_but_a_reason(lists):
     """A framework that has none of the savings that the scenario lists."""
     rng = random.Random(1)

@@ -109,7 +109,10 @@ class World(NamedTuple):
 
     def time(self, plan: Plan) -> float:
         """Replay a plan [s]."""
-        priced = self.priced(plan)
+        return self.time_of(self.priced(plan))
+
+    def time_of(self, priced: PricedPlan) -> float:
+        """Replay a plan that has its price [s]."""
         work = lower_plan(self.network, self.workload, priced, self.settings)
         return replayed_time(self.network, work, self.settings)
 

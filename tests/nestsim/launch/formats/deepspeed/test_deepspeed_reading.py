@@ -20,6 +20,7 @@ from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspee
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource, imported_scenario
 from nestsim.launch.registry import find_reader
+from tests import failures
 from topologies import InputError
 
 BLOOM = r"""#!/bin/bash
@@ -337,7 +338,7 @@ def test_mics_shards_among_a_group():
     assert read.tables["plan"]["sharding_group_size"] == 8
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("stage", "size", "num_devices", "expected"),
     [
         (3, 8, 32, 8),
@@ -358,7 +359,7 @@ def test_neighbours_share_a_second_copy(stage, size, num_devices, expected):
     assert "hpz" not in " ".join(read.assumptions)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("change", "said"),
     [
         ({"train_batch_size": 7}, "train_batch_size"),
@@ -382,7 +383,7 @@ def test_what_is_wrong_is_named(change, said):
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("line", "said"),
     [
         ("--num-layers twelve", "--num-layers"),
@@ -411,7 +412,7 @@ STARTED = (
 )
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("script", "devices", "node"),
     [
         (f"pip install deepspeed --upgrade\ndeepspeed --num_gpus 4 {STARTED}", 4, 4),
@@ -441,7 +442,7 @@ def test_a_variable_of_a_json_that_nothing_sets_is_named():
         read_deepspeed(source(script.replace(', "x": "$PATH_OF_X"', "")))
 
 
-@pytest.mark.parametrize(
+@failures.over(
     ("text", "known"),
     [
         (BLOOM, True),
@@ -487,7 +488,7 @@ def test_any_text_ends_in_a_job_or_a_sentence(parts, devices):
             read_deepspeed(launch)
 
 
-@pytest.mark.parametrize(
+@failures.over(
     "words",
     [
         "${A:-" * 5000 + "}" * 5000,

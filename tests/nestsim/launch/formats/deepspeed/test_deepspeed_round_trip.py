@@ -2,7 +2,6 @@
 
 from dataclasses import fields
 
-import pytest
 from hypothesis import HealthCheck, event, given, settings
 
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
@@ -11,6 +10,7 @@ from nestsim.scenario.defaults import checked_plan
 from nestsim.scenario.load import load_scenario
 from planner.frameworks.framework import PRESETS
 from planner.plans.spec import PlanSpec
+from tests import failures
 from tests.nestsim.ideal import SCENARIOS
 from tests.nestsim.launch.jobs import (
     jobs,
@@ -83,7 +83,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("setting", ODD)
+@failures.over("setting", ODD)
 def test_what_deepspeed_lacks_is_said(setting):
     job = planned(small_job(), PlanSpec(**{"micro_batch_size": 1, **ODD[setting]}))
     gaps = {gap.setting: gap for gap in write_deepspeed(job).gaps}
@@ -128,7 +128,7 @@ HAS = [
 ]
 
 
-@pytest.mark.parametrize("given", HAS, ids=" ".join)
+@failures.over("given", HAS, ids=" ".join)
 def test_what_deepspeed_has_comes_back(given, tmp_path):
     job = planned(small_job(), PlanSpec(**{"micro_batch_size": 1, **given}))
     files = write_deepspeed(job)

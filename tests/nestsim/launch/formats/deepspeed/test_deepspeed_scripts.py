@@ -10,6 +10,7 @@ from nestsim.launch.formats.deepspeed.writing import WORKER, write_deepspeed
 from nestsim.launch.shell.follow import follow_script
 from nestsim.launch.training import CHECK
 from planner.plans.spec import DEFAULT_ORDER, PlanSpec
+from tests import failures
 from tests.nestsim.launch.jobs import planned, small_job
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
@@ -41,7 +42,7 @@ def run(folder, *words, **environment):
 
 
 @needs_bash
-@pytest.mark.parametrize(
+@failures.over(
     "given",
     [
         {},

@@ -1,4 +1,4 @@
-"""Records go into rows of a store and come back as they were."""
+"""Entries go into rows of a store and come back as they were."""
 
 import json
 import math
@@ -6,7 +6,6 @@ import math
 import pytest
 
 from nestsim.features.compare.results import BusyLink, NetworkLoad, PlannerEntry
-from nestsim.running.rows import row_of, value_of
 
 
 def test_a_record_comes_back_bit_for_bit_through_json() -> None:
@@ -17,17 +16,17 @@ def test_a_record_comes_back_bit_for_bit_through_json() -> None:
         load=NetworkLoad(exposed=5e-324, bubble=1.7976931348623157e308, busiest=link),
         notes=("one", "\u00e9<\n"),
     )
-    row = json.loads(json.dumps(row_of(entry), allow_nan=False))
-    again = value_of(PlannerEntry, row)
+    row = json.loads(json.dumps(entry.to_row(), allow_nan=False))
+    again = PlannerEntry.from_row(row)
     assert math.isnan(again.belief)
     assert (again.spread, again.load, again.notes, again.spent) == (
         *(entry.spread, entry.load, entry.notes, entry.spent),
     )
-    assert row_of(again) == row
+    assert again.to_row() == row
 
 
 def test_a_row_of_something_else_is_refused() -> None:
-    row = dict(row_of(PlannerEntry(planner="nest")))
+    row = dict(PlannerEntry(planner="nest").to_row())
     for wrong in ({**row, "spread": "wide"}, {**row, "load": {"exposed": 1.0}}):
         with pytest.raises(ValueError, match="PlannerEntry"):
-            value_of(PlannerEntry, wrong)
+            PlannerEntry.from_row(wrong)
