@@ -113,16 +113,16 @@ class ChainPrices:
     def chain(self, configuration: Configuration, number: int) -> PlacedChain:
         """Return the prices on one of a configuration's placements, made once."""
         key = configuration, number
-        chain = self._chains.get(key)
-        if chain is None:
+        placed = self._chains.get(key)
+        if placed is None:
             placement = self.candidates.placements(configuration)[number]
-            chain = self._priced(configuration, placement)
-            if self._held[0] + chain.priced.time.size > MOST_ENTRIES:
+            placed = self._priced(configuration, placement)
+            if self._held[0] + placed.priced.time.size > MOST_ENTRIES:
                 self._chains.clear()
                 self._held[0] = 0
-            self._held[0] += chain.priced.time.size
-            self._chains[key] = chain
-        return chain
+            self._held[0] += placed.priced.time.size
+            self._chains[key] = placed
+        return placed
 
     def plan(
         self,
