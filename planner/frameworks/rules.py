@@ -434,7 +434,11 @@ class LaunchRules:
         if {"1f1b", "interleaved-1f1b"} & set(self.schedules):
             return None
         several = num_chunks > 1
-        named = (one for one in self.schedules if SCHEDULES[one].interleaves == several)
+        named = (
+            schedule
+            for schedule in self.schedules
+            if SCHEDULES[schedule].interleaves == several
+        )
         return next(named, None)
 
     def source(self, rule: str) -> str:

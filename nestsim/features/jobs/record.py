@@ -28,28 +28,28 @@ def jobs_json(result: TenancyResult) -> dict[str, Any]:
         "lost_devices": result.lost if result.outcomes else None,
         "lost_in_words": devices_in_words(result.lost),
         "ecmp_seeds": list(result.seeds),
-        "jobs": [_job_json(one) for one in result.outcomes],
+        "jobs": [_job_json(outcome) for outcome in result.outcomes],
         "levels": [
             {
-                "level": one.level,
-                "num_links": one.num_links,
-                "num_shared": one.num_shared,
-                "busiest_share": list(one.busiest),
-                "busiest_share_of_all": one.total,
+                "level": level.level,
+                "num_links": level.num_links,
+                "num_shared": level.num_shared,
+                "busiest_share": list(level.busiest),
+                "busiest_share_of_all": level.total,
             }
-            for one in result.levels
+            for level in result.levels
         ],
         "shared_links": [
             {
-                "link": one.link,
-                "level": one.level,
-                "num_alike": one.num_alike,
-                "share": list(one.shares),
-                "share_of_all": one.total,
+                "link": link.link,
+                "level": link.level,
+                "num_alike": link.num_alike,
+                "share": list(link.shares),
+                "share_of_all": link.total,
             }
-            for one in links
+            for link in links
         ],
-        "placements": [_choice_json(one) for one in result.choices],
+        "placements": [_choice_json(choice) for choice in result.choices],
         "notes": list(result.notes),
     }
 

@@ -140,12 +140,12 @@ class RunCalibration:
         """Return what a file of constants has of each."""
         return [
             FittedEntry(
-                name=one.name,
-                value=one.value,
-                shipped=one.shipped,
-                deviation=one.deviation,
+                name=constant.name,
+                value=constant.value,
+                shipped=constant.shipped,
+                deviation=constant.deviation,
             )
-            for one in self.constants
+            for constant in self.constants
         ]
 
 
