@@ -193,9 +193,11 @@ def _spelled_out() -> frozenset[str]:
     return frozenset(marks) - derived
 
 
-def with_family(table: Any) -> Any:
+def with_family(table: object) -> object:
     """Return a table that spells an architecture out, with what its family decides."""
-    family = table.get("family") if isinstance(table, dict) else None
+    if not isinstance(table, dict):
+        return table
+    family = table.get("family")
     words = family_words().get(family, {}) if isinstance(family, str) else {}
     return {k: v for k, v in words.items() if k in _spelled_out()} | table
 
@@ -436,7 +438,7 @@ ModelSetting = Annotated[AnyModel, Discriminator(_which), BeforeValidator(_in_on
 _ANY_MODEL: Any = ModelSetting
 
 
-def build_model(table: Mapping[str, Any], folder: Path) -> TransformerSpec:
+def build_model(table: Mapping[str, object], folder: Path) -> TransformerSpec:
     """Return the architecture of a table [model] by itself.
 
     Parameters

@@ -153,7 +153,7 @@ class SoftwareTable(Execution):
 
 
 def with_software_defaults(
-    table: Mapping[str, Any], defaults: Preset
+    table: Mapping[str, object], defaults: Preset
 ) -> dict[str, Any]:
     """Return a table [software] in which no overlap is left to the framework.
 
@@ -167,7 +167,7 @@ def with_software_defaults(
     return {name: getattr(defaults.execution, name) for name in EXECUTION} | {**table}
 
 
-def checked_software(table: Mapping[str, Any]) -> SoftwareTable:
+def checked_software(table: Mapping[str, object]) -> SoftwareTable:
     """Check a table [software] by itself.
 
     Raises
@@ -175,5 +175,5 @@ def checked_software(table: Mapping[str, Any]) -> SoftwareTable:
     InputError
         If something in it is wrong.
     """
-    preset = PRESETS[table.get("preset", DEFAULT_PRESET)]
+    preset = PRESETS[str(table.get("preset", DEFAULT_PRESET))]
     return checked(SoftwareTable, with_software_defaults(table, preset))

@@ -26,7 +26,7 @@ _SHORT = "memory"
 """Another name of `memory_bytes` in files."""
 
 
-def _device(value: Any, handler: Callable[[Any], Any]) -> Any:
+def _device(value: object, handler: Callable[[object], Accelerator]) -> Accelerator:
     """Return a device by its name, by its table, or by what it is like.
 
     Raises
@@ -47,7 +47,7 @@ def _device(value: Any, handler: Callable[[Any], Any]) -> Any:
     base = _from_catalogue(table["like"], "like")
     usual = catalogue_table(base.name)
     filled = {"name": base.name} | {k: usual[k] for k in _WRITTEN if k in usual} | table
-    device: Accelerator = handler(filled)
+    device = handler(filled)
     written = tuple(name for name in _WRITTEN if name in table)
     sources = {k: v for k, v in base.sources.items() if k not in written}
     return replace(
@@ -82,9 +82,9 @@ AnyAccelerator = Annotated[Accelerator, _NamedOrWritten()]
 """A device by its name, or by a table."""
 
 
-def _from_catalogue(name: Any, where: str) -> Accelerator:
+def _from_catalogue(name: object, where: str) -> Accelerator:
     known = accelerator_names()
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise InputError(
             "no such accelerator in the catalogue",
             where=where,
