@@ -408,8 +408,8 @@ def shortened(value: object, depth: int = _DEEPEST_RECORD) -> str:
 
 def _record(record: Any, depth: int) -> str:
     parts = [
-        f"{one.name}={shortened(getattr(record, one.name), depth)}"
-        for one in fields(record)
+        f"{field.name}={shortened(getattr(record, field.name), depth)}"
+        for field in fields(record)
     ]
     return f"{type(record).__name__}({', '.join(parts)})"
 

@@ -86,7 +86,8 @@ def explain(error: ValidationError, root: Any) -> InputError:
     # A misspelt name also leaves the right one missing: tell the cause first.
     details = sorted(error.errors(), key=lambda one: one["type"] not in _UNKNOWN)
     listed = [
-        _word(one, locate(root, one["loc"])) for one in details[: MOST_LISTED + 1]
+        _word(detail, locate(root, detail["loc"]))
+        for detail in details[: MOST_LISTED + 1]
     ]
     return InputError(
         listed[0].problem,
@@ -128,14 +129,16 @@ def locate(root: Any, path: Sequence[int | str]) -> Place:
         variants = walk.variants(options)
         if isinstance(part, int):
             where += f"[{part}]"
-            options = [one["items"] for one in variants if "items" in one]
-        elif chosen := [one for one in variants if _is_called(one, part)]:
+            options = [variant["items"] for variant in variants if "items" in variant]
+        elif chosen := [variant for variant in variants if _is_called(variant, part)]:
             options = (
                 chosen  # which variant of the setting it is, not a key of the file
             )
-        elif any(one.get("type") == "object" for one in variants):
+        elif any(variant.get("type") == "object" for variant in variants):
             where += f".{_key(part)}" if where else _key(part)
-            known = [name for one in variants for name in one.get("properties", ())]
+            known = [
+                name for variant in variants for name in variant.get("properties", ())
+            ]
             options = list(_values(variants, part))
     return Place(where, known, walk.variants(options), walk.words(options))
 
@@ -170,7 +173,7 @@ def _is_called(schema: Schema, part: str) -> bool:
 
 def _kinds(variants: Sequence[Schema]) -> list[str]:
     """Return what the setting "kind" of a table may be."""
-    kinds = [one.get("properties", {}).get("kind", {}) for one in variants]
+    kinds = [variant.get("properties", {}).get("kind", {}) for variant in variants]
     return [
         name
         for kind in kinds
@@ -192,19 +195,21 @@ class _Walk:
 
     def variants(self, options: Sequence[Schema]) -> list[Schema]:
         """Return what schemas stand for, without references, choices and null."""
-        return [one for option in options for one in self._variants(option)]
+        return [variant for option in options for variant in self._variants(option)]
 
     def words(self, options: Sequence[Schema]) -> str:
         """Return in words what may be one of these, with an example of the first."""
         variants = self.variants(options)
-        words = list(dict.fromkeys(self._word(one) for one in variants))
+        words = list(dict.fromkeys(self._word(variant) for variant in variants))
         examples = [
             example
-            for one in (*options, *variants)
-            for example in one.get("examples", ())
+            for option in (*options, *variants)
+            for example in option.get("examples", ())
         ]
         text = " or ".join(words)
-        if not examples or any("enum" in one or "const" in one for one in variants):
+        if not examples or any(
+            "enum" in variant or "const" in variant for variant in variants
+        ):
             return text
         example = readable(as_toml(examples[0]), _LONGEST_EXAMPLE)
         return f"{text}, e.g. {example}"

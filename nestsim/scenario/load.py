@@ -573,7 +573,11 @@ def _check_measured(profile: Profile, training: TrainingSpec) -> None:
             hint="leave out cluster.profile to use the accelerator's rates",
         )
     # The optimizer's step is measured in fp32, whatever else is.
-    known = {one.precision for one in profile.measurements if one.operation != "adam"}
+    known = {
+        measurement.precision
+        for measurement in profile.measurements
+        if measurement.operation != "adam"
+    }
     if training.precision not in known:
         raise InputError(
             "the profile has no measurement in the job's number format",

@@ -139,7 +139,9 @@ class SearchTable(SearchSpec):
         }
         nothing = [NO_OFFLOAD] if NO_OFFLOAD in self.offload else []
         offloads = (*nothing, *sorted(found))
-        if not any(goes_with(m, one) for m in self.recompute for one in offloads):
+        if not any(
+            goes_with(m, offload) for m in self.recompute for offload in offloads
+        ):
             raise InputError(
                 "does not go with the recompute modes",
                 where="offload",

@@ -111,8 +111,8 @@ class NetworkParts:
     @property
     def tiers(self) -> tuple[str, ...]:
         """Names of all tiers, each once."""
-        cabled = [one.tier for one in self.bundles]
-        return tuple(dict.fromkeys(cabled + [one.tier for one in self.switches]))
+        cabled = [bundle.tier for bundle in self.bundles]
+        return tuple(dict.fromkeys(cabled + [switch.tier for switch in self.switches]))
 
 
 def network_parts(network: Network) -> NetworkParts:
@@ -216,7 +216,7 @@ def _custom_parts(network: Network) -> NetworkParts:
         for vertex in vertices:
             if vertex >= devices:
                 ports.setdefault(vertex, Counter())[number[kind]] += 1
-    alike = Counter(tuple(sorted(one.items())) for one in ports.values())
+    alike = Counter(tuple(sorted(port.items())) for port in ports.values())
     switches = tuple(
         SwitchGroups(tier=CUSTOM_SWITCHES, inside_node=False, count=count, ends=ends)
         for ends, count in sorted(alike.items())
@@ -391,7 +391,7 @@ class _Stack(NamedTuple):
 
 def _nic_bandwidth(network: Network, parts: NetworkParts) -> float | None:
     """Return the bandwidth of a tree's cables at NICs, None where links are cables."""
-    fabric = [one for one in parts.bundles if not one.inside_node]
+    fabric = [bundle for bundle in parts.bundles if not bundle.inside_node]
     return fabric[0].cable_bandwidth if network.is_tree and fabric else None
 
 
@@ -434,8 +434,8 @@ def _tier_parts(bundles: Bundles, each: int, switches: Sequence[_Stack]) -> Tier
         cable_bandwidth=bundles.bandwidth / each,
         num_device_ports=bundles.device_ends * count,
         num_switch_ports=(2 - bundles.device_ends) * count,
-        num_switches=sum(one.num_switches for one in switches),
-        ports_per_switch=max((one.ports for one in switches), default=0),
+        num_switches=sum(switch.num_switches for switch in switches),
+        ports_per_switch=max((switch.ports for switch in switches), default=0),
     )
 
 
@@ -448,8 +448,8 @@ def _switches_alone(name: str, switches: Sequence[_Stack]) -> TierParts:
         cable_bandwidth=0.0,
         num_device_ports=0,
         num_switch_ports=0,
-        num_switches=sum(one.num_switches for one in switches),
-        ports_per_switch=max(one.ports for one in switches),
+        num_switches=sum(switch.num_switches for switch in switches),
+        ports_per_switch=max(switch.ports for switch in switches),
     )
 
 

@@ -290,7 +290,7 @@ class _Node:
                 expected="one <gpu ..> in each <pci ..>",
             )
         ranks = [gpu.element.attributes.get("rank", "") for gpu in found]
-        if len(set(ranks)) == len(ranks) and all(one.isdecimal() for one in ranks):
+        if len(set(ranks)) == len(ranks) and all(rank.isdecimal() for rank in ranks):
             found.sort(key=lambda gpu: int(gpu.element.attributes["rank"][:9]))
         self.gpus = found
 
@@ -384,7 +384,7 @@ class _Node:
         """Return the links of the GPU that has the least of them [byte/s]."""
         totals = []
         for gpu in self.gpus:
-            count = sum(_whole(one, "count", 10_000) for one in _links(gpu.element))
+            count = sum(_whole(link, "count", 10_000) for link in _links(gpu.element))
             if count:
                 totals.append(count * self._link_bandwidth(gpu.element))
         least = min(totals)
@@ -459,7 +459,7 @@ class _Node:
         tiers[0] = tiers[0]._replace(name="node")
         named = [
             tier._replace(name=f"{tier.name} {i}")
-            if tier.name in {one.name for one in tiers[:i]}
+            if tier.name in {tier.name for tier in tiers[:i]}
             else tier
             for i, tier in enumerate(tiers)
         ]
@@ -534,7 +534,7 @@ def _find(
 
 def _links(gpu: XmlElement) -> list[XmlElement]:
     """Return NVLinks, or the links that AMD's library lists in their place."""
-    return [one for one in gpu.children if one.name in {"nvlink", "xgmi"}]
+    return [child for child in gpu.children if child.name in {"nvlink", "xgmi"}]
 
 
 def _common(one: Sequence[XmlElement], other: Sequence[XmlElement]) -> int:

@@ -155,7 +155,7 @@ class SwitchBranch:
 
     def num_nodes(self) -> int:
         """Return the number of nodes below the switch."""
-        return len(self.nodes) + sum(one.num_nodes() for one in self.branches)
+        return len(self.nodes) + sum(branch.num_nodes() for branch in self.branches)
 
 
 class SlurmTopology(NamedTuple):
@@ -377,12 +377,18 @@ def _text(value: Value) -> str:
 def _chosen(topologies: Sequence[Value], name: str) -> Value:
     """Return the topology of a name, or else the default, or else the only one."""
     if name:
-        found = [one for one in topologies if one["topology"].raw == name]
+        found = [
+            topology for topology in topologies if topology["topology"].raw == name
+        ]
     else:
-        found = [one for one in topologies if one.get("cluster_default", False).raw]
+        found = [
+            topology
+            for topology in topologies
+            if topology.get("cluster_default", False).raw
+        ]
         found = found or list(topologies)
     if not found or (len(found) > 1 and not name):
-        known = ", ".join(str(one["topology"].raw) for one in topologies[:20])
+        known = ", ".join(str(topology["topology"].raw) for topology in topologies[:20])
         raise InputError(
             "has no such topology" if name else "has several topologies",
             got=name or None,
@@ -455,7 +461,7 @@ def _refuse_apart(root: SwitchBranch) -> None:
     if not root.name:
         raise InputError(
             "does not join all nodes by one switch at the top",
-            got=", ".join(one.name for one in root.branches[:10]),
+            got=", ".join(branch.name for branch in root.branches[:10]),
             expected="one switch that is below no other",
             hint="say with nodes = .. which part of the cluster is meant",
         )
@@ -482,7 +488,7 @@ def _blocks(listed: _SlurmLines) -> tuple[SwitchBranch, ...]:
     if not groups:
         raise InputError("lists no blocks", expected="BlockName=.. Nodes=..")
     seen: set[str] = set()
-    for node in itertools.chain.from_iterable(one.nodes for one in groups):
+    for node in itertools.chain.from_iterable(group.nodes for group in groups):
         if node in seen:
             raise InputError("is in two blocks", got=node, expected="every node once")
         seen.add(node)

@@ -283,9 +283,9 @@ def _check_years(spec: CostSpec) -> None:
     bought = (
         spec.device,
         spec.node,
-        *(p for one in spec.links for p in (one.nic, one.switch_port, one.cable)),
-        *(one.transceiver for one in spec.links),
-        *(one.price for one in spec.switches),
+        *(p for link in spec.links for p in (link.nic, link.switch_port, link.cable)),
+        *(link.transceiver for link in spec.links),
+        *(switch.price for switch in spec.switches),
     )
     has_prices = any(price is not None for price in bought)
     if has_prices and spec.years is None:

@@ -37,7 +37,9 @@ Trunk = Literal["ideal", "ecmp"]
 
 
 def _names(scope: Scope) -> tuple[str, ...]:
-    return tuple(name for name, one in transports().items() if one.scope == scope)
+    return tuple(
+        name for name, transport in transports().items() if transport.scope == scope
+    )
 
 
 TransportName = Annotated[str, NameChoice(tuple(transports()))]
@@ -252,8 +254,8 @@ class FatTreeTable(SwitchesTable):
         sizes = accumulate((level.fan_out for level in self.levels), mul)
         names = [level.transport for level in self.levels]
         count = self._node_levels()
-        node = tuple(zip(sizes, (str(one) for one in names[:count]), strict=False))
-        fabric = (one for one in names[count:] if one and not _is_inside(one))
+        node = tuple(zip(sizes, (str(name) for name in names[:count]), strict=False))
+        fabric = (name for name in names[count:] if name and not _is_inside(name))
         return LinkNames(node, next(fabric, ""))
 
 
