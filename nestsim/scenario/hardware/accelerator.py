@@ -32,14 +32,18 @@ def _device(value: object, handler: Callable[[object], Accelerator]) -> Accelera
     Raises
     ------
     InputError
-        If the catalogue has none of a name.
+        If the catalogue has none of a name, or it is neither a name nor a table.
     """
     if isinstance(value, Accelerator):
         return value
     if isinstance(value, str):
         return _from_catalogue(value, "")
     if not isinstance(value, dict):
-        return handler(value)
+        raise InputError(
+            "has the wrong type",
+            got=value,
+            expected='a name such as "h100-sxm", or a table with name, peak_flops, ..',
+        )
     names = {} if "memory_bytes" in value else {_SHORT: "memory_bytes"}
     table = {names.get(key, key): setting for key, setting in value.items()}
     if "like" not in table:

@@ -239,7 +239,9 @@ def test_the_demo_takes_in_the_replay_what_was_planned(preset, tmp_path):
     path.write_text(text.replace('"megatron-core"', f'"{preset}"'), encoding="utf-8")
     scenario = load_scenario(path)
     network, job = build_job(scenario, None)
-    plan = propose(network, job, replace(scenario.search, launchable=False)).plan
+    plan = (
+        propose(network, job, replace(scenario.search, launchable=False)).plans[0].plan
+    )
     priced = price_plan(network, job, plan)
     work = lower_plan(network, job, priced)
     found = replay(network, work, memory=False).iteration_time

@@ -153,7 +153,7 @@ def test_a_walk_from_the_manual_plan_is_never_slower_than_that():
     network, workload = small_job()
     space = walkable(network, workload, SPACE)
     told = PlannerSettings(budget=1, seeds=(0,), init="manual")
-    plan = propose_manual(network, workload, SPACE).plan
+    plan = propose_manual(network, workload, SPACE).plans[0].plan
     priced = price_plan(network, workload, plan).closed_form_time
     assert space.plan(space.state_of(plan)) == plan
     assert Mcmc().find(network, workload, SPACE, told).spread[0] <= priced * (1 + 1e-9)

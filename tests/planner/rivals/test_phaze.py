@@ -164,7 +164,7 @@ def test_it_does_not_see_what_lies_above_the_node():
 def test_it_splits_what_no_number_of_stages_divides():
     network, workload = small_job(num_layers=9)
     spec = SearchSpec(pipeline_model_parallel_sizes=(4,))
-    assert propose_manual(network, workload, spec).plan is None
+    assert not propose_manual(network, workload, spec).plans
     plan = Phaze().find(network, workload, spec, PlannerSettings()).plans[0].plan
     blocks = np.array([name.startswith("block") for name in workload.graph.names])
     counts = {int(blocks[first : last + 1].sum()) for first, last in _layers(plan)}
