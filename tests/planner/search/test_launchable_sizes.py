@@ -17,6 +17,7 @@ from planner.search.launchable_sizes import (
     shape_breaches,
     size_breaches,
 )
+from planner.search.space import SearchSpec
 
 EVERYTHING = replace(
     FRAMEWORKS["ideal"].rules,
@@ -208,3 +209,14 @@ def test_microbatches_are_dealt_out_in_rounds(dealt: str, v: int) -> None:
         elif v > 1:
             takes = takes and shortest in rounds and m % max(m // p, 1) == 0
         assert (deals_out(rules, schedule, p, m, v) == "") == takes, (full, p, m)
+
+
+def test_rules_are_kept_by_searches_of_what_can_be_launched_alone() -> None:
+    keeping = []
+    for launchable, rules, objective in product(
+        (False, True), (None, EVERYTHING), ("planned", "replayed")
+    ):
+        spec = SearchSpec(launchable=launchable, rules=rules, objective=objective)
+        if spec.keeps_rules:
+            keeping.append((launchable, rules, objective))
+    assert keeping == [(True, EVERYTHING, "replayed")]
