@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from estimators.grouping import Grouping
+from estimators.tracing.trace import trace_model
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import ALWAYS, INTERLEAVED, ROUNDS
 from planner.search.launchable_sizes import (
@@ -18,6 +19,9 @@ from planner.search.launchable_sizes import (
     size_breaches,
 )
 from planner.search.space import SearchSpec
+from tests import failures
+from tests.planner.rivals.examples import small_job
+from tests.planner.strategies import tiny_spec
 
 EVERYTHING = replace(
     FRAMEWORKS["ideal"].rules,
@@ -220,3 +224,24 @@ def test_rules_are_kept_by_searches_of_what_can_be_launched_alone() -> None:
         if spec.keeps_rules:
             keeping.append((launchable, rules, objective))
     assert keeping == [(True, EVERYTHING, "replayed")]
+
+
+@failures.over(
+    ("family", "settings", "is_biased"),
+    [
+        ("gpt", {}, False),
+        ("gpt", {"qk_layernorm": True}, False),
+        ("mixtral", {}, False),
+        ("mixtral", {"add_bias_linear": True}, True),
+    ],
+    ids=["dense with biases", "normed queries", "experts", "experts with biases"],
+)
+def test_only_experts_with_biases_are_biased_experts(
+    family: str, settings: dict[str, Any], is_biased: bool
+) -> None:
+    spec = replace(tiny_spec(2, family=family), **settings)
+    _, job = small_job()
+    facts = LaunchFacts.of(replace(job, graph=trace_model(spec)), 8)
+    assert facts.has_biased_experts is is_biased
+    assert facts.has_normed_queries is spec.qk_layernorm
+    assert (facts.num_devices, facts.num_query_groups) == (8, 12)
