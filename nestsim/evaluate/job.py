@@ -254,7 +254,8 @@ def _band(network: Network, workload: Workload) -> Band | None:
     if len(known) < len(bands):
         return None
     return Band(
-        min(known_band.low for known_band in known), max(one.high for one in known)
+        min(known_band.low for known_band in known),
+        max(known_band.high for known_band in known),
     )
 
 

@@ -26,7 +26,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_every_device_of_a_placement_is_used_once(case):
     for placement in placements(**case):
         devices = placement.devices
@@ -38,7 +38,7 @@ def test_every_device_of_a_placement_is_used_once(case):
 
 
 @given(cases())
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_tensor_groups_stand_on_consecutive_devices(case):
     for placement in placements(**case):
         steps = np.diff(placement.grid, axis=4)
@@ -46,14 +46,14 @@ def test_tensor_groups_stand_on_consecutive_devices(case):
 
 
 @given(cases())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_there_is_a_placement_whenever_the_devices_suffice(case):
     fits = np.prod(case["extents"]) <= case["num_devices"]
     assert bool(placements(**case)) == fits
 
 
 @given(cases())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_no_placement_comes_twice(case):
     found = [placement.grid.tobytes() for placement in placements(**case)]
     assert len(set(found)) == len(found)
