@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.kernels.nestings import _even_extents
 from planner.search.placements import Extents, placements
 
 
@@ -80,3 +81,15 @@ def test_padding_aligns_replicas_to_nodes():
         )
     }
     assert found["tp1 pp3/4 dp2"][:, :, 0].tolist() == [[0, 4], [1, 5], [2, 6]]
+
+
+@given(st.integers(1, 24), st.lists(st.integers(1, 48), min_size=1, max_size=3))
+def test_extents_above_divide_a_block_or_fill_whole_ones(extent, blocks):
+    above = {-(-extent // block) * block for block in blocks if block < extent}
+    for block in blocks:
+        divisors = (
+            block // parts for parts in range(1, block + 1) if not block % parts
+        )
+        above |= {divisor for divisor in divisors if divisor >= extent}
+    extents = _even_extents(extent, np.array(blocks))
+    assert extents.tolist() == sorted(above - {extent})
