@@ -29,8 +29,9 @@ demo: $(STAMP)  ## set up .venv and run the main scenario
 test: $(STAMP)  ## set up .venv and pass lint, types, import contracts and tests
 	$(MAKE) --jobs=2 lint unit
 
+# One worker more than there are cores: these tests wait for what they start.
 test-rest: $(STAMP)  ## the costly tests: processes, browser, Dask, site, random inputs
-	$(TESTS) -m "costly and not slow and not benchmark"
+	$(TESTS) -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) -m "costly and not slow and not benchmark"
 
 test-all: test test-rest  ## all tests
 

@@ -250,12 +250,10 @@ def _band(network: Network, workload: Workload) -> Band | None:
         )
         for accelerator in used
     ]
-    known = [known_band for known_band in bands if known_band is not None]
+    known = [band for band in bands if band is not None]
     if len(known) < len(bands):
         return None
-    return Band(
-        min(known_band.low for known_band in known), max(one.high for one in known)
-    )
+    return Band(min(band.low for band in known), max(band.high for band in known))
 
 
 def _find(

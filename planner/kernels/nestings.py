@@ -105,10 +105,10 @@ def _even_extents(extent: int, blocks: IntVector) -> IntArray:
             place -= 1
         if extents[i] == extent or (place > 0 and extents[place - 1] == extents[i]):
             continue
-        one = extents[i]
+        moved = extents[i]
         for k in range(kept, place, -1):
             extents[k] = extents[k - 1]
-        extents[place] = one
+        extents[place] = moved
         kept += 1
     return extents[:kept]
 

@@ -1,7 +1,7 @@
 """What memory holds beside tensors."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.constants import AllocatorConstants, constant_entries, load_constants
@@ -36,7 +36,6 @@ def test_ideal_software_keeps_tensors_and_nothing_else():
         assert ideal.usable(size) == size
 
 
-@settings(deadline=None)
 @given(allocators, sizes)
 def test_each_reading_holds_what_the_one_before_it_holds(allocator, tensors):
     readings = (
@@ -48,7 +47,6 @@ def test_each_reading_holds_what_the_one_before_it_holds(allocator, tensors):
     assert list(readings) == sorted(readings)
 
 
-@settings(deadline=None)
 @given(allocators, sizes, st.floats(1e9, 300e9))
 def test_tensors_fit_the_device_just_if_they_fit_what_is_usable(
     allocator, tensors, capacity

@@ -4,7 +4,7 @@ import math
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.chain import build_layer_table
@@ -56,7 +56,6 @@ def passes(work, compute, tp=1, software=EAGER, **changes):
 
 
 @given(counts, st.tuples(seconds, seconds), st.sampled_from([1, 2, 4, 8]))
-@settings(deadline=None)
 def test_an_ideal_host_adds_nothing_at_all(count, device, tp):
     assert passes(count, device, tp) == device
     assert passes(count, device, tp, kernel_time_per_tp_doubling=0.5) == device
@@ -68,7 +67,6 @@ def test_an_ideal_host_adds_nothing_at_all(count, device, tp):
     st.floats(0.0, 1e-3, allow_subnormal=False),
     st.floats(0.0, 1e-2, allow_subnormal=False),
 )
-@settings(deadline=None)
 def test_a_pass_is_never_shorter_than_the_device_or_the_host_nor_than_their_sum(
     count, device, kernel, gap
 ):
@@ -90,7 +88,6 @@ def test_a_pass_is_never_shorter_than_the_device_or_the_host_nor_than_their_sum(
     st.floats(1e-6, 1e-2),
     st.floats(1.0, 100.0),
 )
-@settings(deadline=None)
 def test_slower_devices_hosts_and_more_operators_are_never_faster(
     count, device, more, kernel, factor
 ):

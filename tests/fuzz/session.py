@@ -93,7 +93,6 @@ def _batch(results: Results, number: int, batch_seed: int) -> list[Case]:
         max_examples=number,
         phases=[Phase.generate],
         database=None,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     @given(cases(results))

@@ -45,25 +45,35 @@ class Verdict:
     """Wall time [s]."""
 
 
+_IMPORT = re.compile(r"^\s*from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
+_DOTTED = re.compile(r"\b(?:nestsim|planner|estimators|topologies)(?:\.\w+)+")
+
+
 @cache
-def _texts(*folders: str) -> dict[str, str]:
-    """Return the text of each Python file below folders, by its path."""
-    files = [file for name in folders for file in sorted((ROOT / name).rglob("*.py"))]
-    return {
-        file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in files
-    }
+def _named_modules(*folders: str) -> dict[str, set[str]]:
+    """Return what each Python file below folders names in full or imports, by path."""
+    named = {}
+    for name in folders:
+        for file in sorted((ROOT / name).rglob("*.py")):
+            text = file.read_text("utf-8")
+            names = set(_DOTTED.findall(text))
+            for package, imported in _IMPORT.findall(text):
+                names |= {f"{package}.{word}" for word in re.findall(r"\w+", imported)}
+                names.add(package)
+            named[file.relative_to(ROOT).as_posix()] = names
+    return named
 
 
 def _naming(path: str, *folders: str) -> list[str]:
     """Return the files below folders that import a module."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    package, _, stem = module.rpartition(".")
-    names = rf"(?:\([^)]*|[^(\n]*)\b{stem}\b"
-    word = re.compile(
-        rf"\b{re.escape(module)}\b|from {re.escape(package)} import {names}"
-    )
-    texts = _texts(*folders)
-    return [file for file in texts if file != path and word.search(texts[file])]
+    named = _named_modules(*folders)
+    return [
+        file
+        for file, names in named.items()
+        if file != path
+        and any(name == module or name.startswith(f"{module}.") for name in names)
+    ]
 
 
 def _tests_naming(path: str, package: str) -> list[str]:

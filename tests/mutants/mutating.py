@@ -4,6 +4,7 @@ import ast
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def drawn_mutants(number: int, seed: int, area: str | None = None) -> list[Mutan
     """Return mutants drawn with a seed, evenly from each part of the code."""
     random_numbers = random.Random(seed)
     areas = [area] if area else list(AREAS)
-    pools = {name: sorted(_of_area(name)) for name in areas}
+    pools = {name: [*_of_area(name)] for name in areas}
     mutants = []
     for place in range(number):
         pool = pools[areas[place % len(areas)]]
@@ -91,11 +92,14 @@ def drawn_mutants(number: int, seed: int, area: str | None = None) -> list[Mutan
     return mutants
 
 
-def _of_area(area: str) -> Iterator[Mutant]:
+@cache
+def _of_area(area: str) -> tuple[Mutant, ...]:
+    mutants: list[Mutant] = []
     for pattern in AREAS[area]:
-        for file in sorted(ROOT.glob(pattern)):
+        for file in ROOT.glob(pattern):
             path = file.relative_to(ROOT).as_posix()
-            yield from mutants_of(path, file.read_text("utf-8"))
+            mutants += mutants_of(path, file.read_text("utf-8"))
+    return tuple(sorted(mutants))
 
 
 def mutants_of(path: str, text: str) -> Iterator[Mutant]:

@@ -19,7 +19,7 @@ def split(net, work):
     return done, contention_by_level(net, work, DEFAULT, done.pipeline_time)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(step=steps())
 def test_the_levels_add_up_to_what_contention_costs(step):
     done, found = split(*step)

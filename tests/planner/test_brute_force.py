@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 @given(SEEDS)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_one_tail_at_a_time_misses_no_combination_of_choices(seed):
     rng = np.random.default_rng(seed)
     num_stages, num_replicas = rng.integers(1, 5), rng.integers(1, 4)
@@ -99,7 +99,7 @@ def any_plan(force: BruteForce, rng: np.random.Generator) -> Plan:
 
 
 @given(instances(most_devices=16, blocks=range(1, 7)), SEEDS)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_planner_prices_any_plan_as_the_reference_does(instance, seed):
     force = BruteForce(*instance)
     assume(force.configurations)

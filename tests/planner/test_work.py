@@ -29,7 +29,6 @@ from tests.planner.search.test_infeasibility import AMPLE, eight_devices, tiny_j
 from topologies import InputError
 
 few = settings(
-    deadline=None,
     max_examples=25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

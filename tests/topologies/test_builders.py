@@ -58,7 +58,7 @@ def test_the_table_has_the_documented_kinds():
 
 
 @given(spec=tree_specs | torus_specs())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_network_has_the_kind_and_the_size_of_its_record(spec):
     network = build_network(spec)
     assert network.kind == spec.kind
@@ -66,7 +66,7 @@ def test_a_network_has_the_kind_and_the_size_of_its_record(spec):
 
 
 @given(spec=tree_specs | torus_specs())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_networks_survive_pickling(spec):
     network = build_network(spec)
     copy = pickle.loads(pickle.dumps(network))

@@ -57,7 +57,7 @@ def reference_costs(network):
 
 
 @given(network=customs)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_routes_have_the_least_hops_then_the_least_latency(network):
     best = reference_costs(network)
     sources, targets = all_pairs(network)
@@ -68,7 +68,7 @@ def test_routes_have_the_least_hops_then_the_least_latency(network):
 
 
 @given(text=link_files())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_largest_flows_equal_those_of_scipy(text):
     network = custom_network(text)
     links, count = network.links, len(network.vertex_names)

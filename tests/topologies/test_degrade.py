@@ -88,7 +88,7 @@ def each_route(network):
 
 
 @given(pair=degraded_networks())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_route_is_a_path_without_loops_over_links_that_are_left(pair):
     _, network = pair
     kept, links = present(network), network.links
@@ -101,7 +101,7 @@ def test_every_route_is_a_path_without_loops_over_links_that_are_left(pair):
 
 
 @given(pair=degraded_networks())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_routes_that_avoid_what_was_removed_stay_link_for_link(pair):
     built, network = pair
     kept = present(network)
@@ -118,7 +118,7 @@ def crosses_nodes_by_choice(network):
 
 
 @given(pair=degraded_networks())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_route_has_the_fewest_hops_that_are_possible(pair):
     built, network = pair
     distances = hop_distances(network, present(network))
@@ -129,7 +129,7 @@ def test_every_route_has_the_fewest_hops_that_are_possible(pair):
 
 
 @given(network=customs | trees | tori, data=st.data())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_without_a_link_no_route_is_shorter(network, data):
     assume(len(network.links) and not crosses_nodes_by_choice(network))
     before = [len(path) for _, _, path in each_route(network)]
@@ -142,7 +142,7 @@ def test_without_a_link_no_route_is_shorter(network, data):
 
 
 @given(pair=degraded_networks())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_one_route_is_the_same_as_among_many(pair):
     _, network = pair
     for query, (source, target, path) in enumerate(each_route(network)):
@@ -151,7 +151,7 @@ def test_one_route_is_the_same_as_among_many(pair):
 
 
 @given(data=st.data(), network=networks | cabled_fat_trees)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_it_is_refused_exactly_when_devices_cannot_reach_each_other(data, network):
     degradation = data.draw(degradations(network))
     gone = np.zeros(len(network.links), dtype=bool)
@@ -169,7 +169,7 @@ def test_it_is_refused_exactly_when_devices_cannot_reach_each_other(data, networ
 
 
 @given(data=st.data(), network=networks | cabled_fat_trees)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_bandwidths_are_divided_by_the_factors_and_nothing_else_changes(data, network):
     degradation = replace(
         data.draw(degradations(network)), removed_links=(), removed_switches=()
@@ -187,7 +187,7 @@ def test_bandwidths_are_divided_by_the_factors_and_nothing_else_changes(data, ne
 
 
 @given(data=st.data(), network=networks | cabled_fat_trees)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_one_after_the_other_is_the_same_as_both_at_once(data, network):
     first, second = (data.draw(degradations(network)) for _ in range(2))
     both = Degradation(
@@ -206,7 +206,7 @@ def test_one_after_the_other_is_the_same_as_both_at_once(data, network):
 
 
 @given(network=networks)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_with_nothing_wrong_it_is_the_same_network(network):
     assert degrade(network, Degradation()) is network
     slow = SlowDevice(device=network.num_devices - 1, factor=3.0)
@@ -214,7 +214,7 @@ def test_with_nothing_wrong_it_is_the_same_network(network):
 
 
 @given(pair=degraded_networks())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_no_undisturbed_route_is_narrower_or_longer_than_its_level_says(pair):
     built, network = pair
     sources, targets = all_pairs(network)
@@ -229,7 +229,7 @@ def test_no_undisturbed_route_is_narrower_or_longer_than_its_level_says(pair):
 
 
 @given(pair=degraded_networks())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_no_block_has_more_ways_out_than_the_innermost_level_says(pair):
     built, network = pair
     if built.kind not in {"fat-tree", "spine-leaf", "rail"}:
@@ -248,7 +248,7 @@ def test_no_block_has_more_ways_out_than_the_innermost_level_says(pair):
 
 
 @given(pair=degraded_networks())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_degraded_networks_survive_pickling(pair):
     _, network = pair
     copy = pickle.loads(pickle.dumps(network))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import failures
@@ -52,7 +52,6 @@ def reaching(spec, part):
 
 
 @given(specs, parts)
-@settings(deadline=None)
 def test_traffic_meets_links_that_are_slower_by_the_efficiency(spec, part):
     built, reached = build_network(spec), build_network(reaching(spec, part))
     np.testing.assert_array_equal(reached.links.bandwidth, part * built.links.bandwidth)
@@ -67,7 +66,6 @@ def test_traffic_meets_links_that_are_slower_by_the_efficiency(spec, part):
 
 
 @given(specs, parts)
-@settings(deadline=None)
 def test_tiers_are_named_as_they_are_built_with_the_efficiency_beside(spec, part):
     built, reached = build_network(spec), build_network(reaching(spec, part))
     expected = tuple(replace(tier, efficiency=part) for tier in built.tiers())
@@ -75,7 +73,6 @@ def test_tiers_are_named_as_they_are_built_with_the_efficiency_beside(spec, part
 
 
 @given(fat_tree_specs() | torus_specs(), parts)
-@settings(deadline=None)
 def test_slowing_a_link_takes_it_from_what_was_reached(spec, part):
     network = build_network(reaching(spec, part))
     if not len(network.links):

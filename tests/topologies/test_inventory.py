@@ -143,7 +143,7 @@ def test_a_torus_has_two_ports_for_each_device_and_dimension(dimensions, wrap, p
 
 
 @given(network=networks)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_cables_carry_what_the_links_of_their_tier_carry(network):
     found = count_parts(network)
     links = network.links

@@ -20,7 +20,7 @@ from topologies import FatTreeSpec, InputError, RailSpec, TorusSpec, build_netwo
 
 
 @given(network=networks)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_route_is_a_path_from_its_source_to_its_target(network):
     sources, targets = all_pairs(network)
     routes = network.routes(sources, targets)
@@ -38,7 +38,7 @@ def test_every_route_is_a_path_from_its_source_to_its_target(network):
 
 
 @given(network=networks)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_one_route_is_the_same_as_among_many(network):
     sources, targets = all_pairs(network)
     routes = network.routes(sources, targets)
@@ -49,7 +49,7 @@ def test_one_route_is_the_same_as_among_many(network):
 
 
 @given(network=networks)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_levels_state_the_narrowest_and_the_longest_route(network):
     sources, targets = all_pairs(network)
     apart = sources != targets
@@ -68,7 +68,7 @@ def test_levels_state_the_narrowest_and_the_longest_route(network):
 
 
 @given(network=networks)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_levels_widen_and_the_outermost_is_the_whole_cluster(network):
     sizes = [level.block_size for level in network.levels]
     assert sizes == sorted(sizes)
@@ -81,7 +81,7 @@ def test_levels_widen_and_the_outermost_is_the_whole_cluster(network):
 
 
 @given(network=networks)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_no_level_reaches_more_devices_than_it_says(network):
     sources, targets = all_pairs(network)
     levels = network.pair_levels(sources, targets).reshape(network.num_devices, -1)
@@ -90,7 +90,7 @@ def test_no_level_reaches_more_devices_than_it_says(network):
 
 
 @given(network=networks)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_vertices_have_names_of_their_own(network):
     assert len(set(network.vertex_names)) == len(network.vertex_names)
     ends = np.concatenate([network.links.source, network.links.target])
@@ -98,7 +98,7 @@ def test_vertices_have_names_of_their_own(network):
 
 
 @given(network=networks)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_every_link_has_an_equal_one_back(network):
     links = network.links
     there = zip(links.source, links.target, links.bandwidth, links.latency, strict=True)
@@ -107,7 +107,7 @@ def test_every_link_has_an_equal_one_back(network):
 
 
 @given(network=networks)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_block_sizes_rise_by_whole_factors_to_the_whole_cluster(network):
     sizes = network.block_sizes
     assert sizes[-1] == network.num_devices
@@ -117,7 +117,7 @@ def test_block_sizes_rise_by_whole_factors_to_the_whole_cluster(network):
 
 
 @given(network=networks, data=st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_group_spans_the_outermost_level_of_its_pairs(network, data):
     devices = st.integers(0, network.num_devices - 1)
     group = data.draw(st.lists(devices, min_size=1, max_size=4))
@@ -138,7 +138,7 @@ def test_a_group_with_a_device_that_is_not_there_is_refused():
 
 
 @given(network=trees)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_tiers_of_trees_count_every_cable_once(network):
     up = network.links.source < network.links.target
     for number, tier in enumerate(network.tiers()):
@@ -174,7 +174,7 @@ def _is_exact(spec):
     | spine_leaf_specs(largest=4)
     | rail_specs(largest=4)
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_bisection_of_trees_is_the_smallest_cut_into_halves(spec):
     assume(spec.num_devices <= 8)
     assume(_is_exact(spec))
@@ -184,7 +184,7 @@ def test_bisection_of_trees_is_the_smallest_cut_into_halves(spec):
 
 
 @given(spec=torus_specs(largest=8))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_bisection_of_tori_is_the_smallest_cut_into_halves(spec):
     assume(spec.num_devices <= 12)
     network = build_network(spec)

@@ -67,7 +67,7 @@ def test_another_rail_is_reached_through_the_senders_node():
 
 
 @given(spec=joined_rail_specs())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_where_nodes_relay_rails_that_nothing_else_joins_are_as_good(spec):
     """Rail-optimised with PXN: no pair goes from one rail to another in a spine."""
     joined = replace(rails_alone(spec), rail_only=False)

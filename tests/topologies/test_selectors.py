@@ -44,7 +44,7 @@ def named(network, selector):
 
 
 @given(network=networks | cabled_fat_trees, data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_the_names_that_reports_print_select_the_link(network, data):
     if not len(network.links):
         return

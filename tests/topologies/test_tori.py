@@ -34,7 +34,7 @@ def wrapped_distance(spec, source, target):
 
 
 @given(spec=torus_specs())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_routes_are_as_long_as_the_wrapped_distances(spec):
     network = build_network(spec)
     sources, targets = all_pairs(network)
@@ -44,7 +44,7 @@ def test_routes_are_as_long_as_the_wrapped_distances(spec):
 
 
 @given(spec=torus_specs(), data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_routes_finish_one_dimension_before_the_next(spec, data):
     network = build_network(spec)
     devices = st.integers(0, network.num_devices - 1)
@@ -87,7 +87,7 @@ def test_links_are_counted_in_both_directions(spec, count):
 
 
 @given(spec=torus_specs())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_no_two_links_join_the_same_devices_the_same_way(spec):
     links = build_network(spec).links
     ends = set(zip(links.source.tolist(), links.target.tolist(), strict=True))
@@ -113,7 +113,7 @@ def test_short_distances_have_a_level_each():
 
 
 @given(spec=torus_specs(largest=9))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_levels_are_at_most_five_and_follow_the_distance(spec):
     network = build_network(spec)
     assert len(network.levels) <= 5

@@ -62,7 +62,7 @@ def paper_tree(second_level=None):
 
 
 @given(network=trees)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_a_pairs_level_is_its_lowest_common_block(network):
     routing = network.routing
     if routing.num_planes > 1 and not routing.relay:
@@ -79,7 +79,7 @@ def test_a_pairs_level_is_its_lowest_common_block(network):
 
 
 @given(network=trees)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_a_route_climbs_to_its_level_and_no_higher(network):
     sources, targets = all_pairs(network)
     apart = sources != targets
@@ -93,7 +93,7 @@ def test_a_route_climbs_to_its_level_and_no_higher(network):
 
 
 @given(network=trees)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_oversubscription_times_uplinks_is_what_the_children_send(network):
     links = network.links
     up = links.source < links.target
@@ -106,7 +106,7 @@ def test_oversubscription_times_uplinks_is_what_the_children_send(network):
 
 
 @given(spec=fat_tree_specs())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_derived_trunks_have_the_ratio_that_was_asked_for(spec):
     network = build_network(spec)
     for inner, outer, level in zip(
@@ -214,7 +214,7 @@ def test_without_pxn_another_rail_is_reached_through_the_spine():
 
 
 @given(spec=rail_specs())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_every_unit_has_one_switch_per_rail(spec):
     network = build_network(spec)
     switches = [name for name in network.vertex_names if name.startswith("rail unit")]

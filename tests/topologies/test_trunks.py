@@ -38,7 +38,7 @@ RAIL = RailSpec(
 
 
 @given(values=hashes, data=st.data())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_only_pairs_whose_link_is_gone_pick_another_and_it_is_usable(values, data):
     count = data.draw(st.integers(1, 5))
     row = st.lists(st.booleans(), min_size=count, max_size=count)
@@ -74,7 +74,7 @@ def test_every_tier_and_every_seed_has_a_draw_of_its_own():
 
 
 @given(network=cabled_fat_trees)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_routes_over_cables_are_shortest_and_come_down_on_the_cable_they_went_up(
     network,
 ):
@@ -98,7 +98,7 @@ def test_routes_over_cables_are_shortest_and_come_down_on_the_cable_they_went_up
 
 
 @given(network=cabled_fat_trees)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_tiers_count_every_cable_once(network):
     up = network.links.source < network.links.target
     for number, tier in enumerate(network.tiers()):
@@ -111,7 +111,7 @@ def test_tiers_count_every_cable_once(network):
 
 
 @given(spec=cabled_fat_tree_specs(largest=4))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_separate_cables_carry_together_what_an_ideal_trunk_does(spec):
     cabled, ideal = build_network(spec), build_network(replace(spec, trunk="ideal"))
     for mine, theirs in zip(cabled.tiers(), ideal.tiers(), strict=True):
@@ -124,7 +124,7 @@ def test_separate_cables_carry_together_what_an_ideal_trunk_does(spec):
 
 
 @given(spec=cabled_fat_tree_specs(largest=4))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_bisection_of_cabled_trees_is_the_smallest_cut_into_halves(spec):
     assume(spec.num_devices <= 8 and spec.nic == "node")
     network = build_network(spec)

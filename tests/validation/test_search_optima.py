@@ -17,7 +17,6 @@ from tests.planner.search.test_placement_space import clusters
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 
 patient = settings(
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -377,24 +377,24 @@ def _text(value: Value) -> str:
 def _chosen(topologies: Sequence[Value], name: str) -> Value:
     """Return the topology of a name, or else the default, or else the only one."""
     if name:
-        found = [
+        matching = [
             topology for topology in topologies if topology["topology"].raw == name
         ]
     else:
-        found = [
+        matching = [
             topology
             for topology in topologies
             if topology.get("cluster_default", False).raw
         ]
-        found = found or list(topologies)
-    if not found or (len(found) > 1 and not name):
+        matching = matching or list(topologies)
+    if not matching or (len(matching) > 1 and not name):
         known = ", ".join(str(topology["topology"].raw) for topology in topologies[:20])
         raise InputError(
             "has no such topology" if name else "has several topologies",
             got=name or None,
             expected=f"topology = one of {known}",
         )
-    return found[0]
+    return matching[0]
 
 
 def _trees(listed: _SlurmLines) -> tuple[SwitchBranch, ...]:

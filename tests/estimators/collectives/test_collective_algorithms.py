@@ -78,7 +78,7 @@ def heard_from(phases, size):
 
 
 @given(st.sampled_from(CASES), shapes)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_everything_reaches_everyone_who_needs_it(case, shape):
     operation, name = case
     size = math.prod(shape)
@@ -92,7 +92,7 @@ def test_everything_reaches_everyone_who_needs_it(case, shape):
 
 
 @given(st.sampled_from(CASES), shapes)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_nobody_receives_less_than_the_operation_needs(case, shape):
     """Bytes into each member: S (n - 1) / n, twice that summed for an all-reduce."""
     operation, name = case
@@ -166,7 +166,7 @@ def test_broadcast_over_two_trees_has_the_bandwidth_of_a_port():
 
 
 @given(st.integers(2, 70))
-@settings(deadline=None, max_examples=35)
+@settings(max_examples=35)
 def test_who_has_children_in_one_tree_is_a_leaf_of_the_other(size):
     both = parents_of_both(size)
     children = [np.bincount(one[one >= 0], minlength=size) for one in both]
@@ -233,7 +233,7 @@ def groups_on_a_tree(draw):
     st.sampled_from(sorted(RING_OPERATIONS)),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_rings_message_by_message_cost_what_the_kernel_says(
     groups, name, operation, together
 ):

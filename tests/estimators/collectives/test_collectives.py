@@ -195,7 +195,7 @@ def regular_networks(draw):
 
 
 @given(regular_networks(), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_mirrored_and_rotated_groups_have_the_same_shape_and_time(network, data):
     """Rotated by blocks of the outermost level but one; whole stages at random."""
     num_devices, blocks = network.num_devices, np.array(network.block_sizes)
@@ -255,7 +255,6 @@ def aligned_groups(draw):
 
 
 @given(aligned_groups(), st.sampled_from(sorted(RING_OPERATIONS)))
-@settings(deadline=None)
 def test_every_algorithm_sends_the_same_bytes_per_member(groups, operation):
     """Both are bandwidth-optimal: the fractions add up to that of one ring."""
     size = groups.shape[1]
@@ -275,7 +274,6 @@ def test_every_algorithm_sends_the_same_bytes_per_member(groups, operation):
     ),
     st.sampled_from(["node", "device"]),
 )
-@settings(deadline=None)
 def test_edge_costs_equal_a_count_link_by_link(messages, nic):
     network = tree(nic=nic)
     sources, targets, rounds = np.array(messages).T
@@ -287,7 +285,6 @@ def test_edge_costs_equal_a_count_link_by_link(messages, nic):
 
 
 @given(st.floats(1.0, 8.0), st.sampled_from(sorted(ALGORITHMS)))
-@settings(deadline=None)
 def test_more_bandwidth_is_never_slower(factor, algorithm):
     groups = np.arange(24).reshape(1, 2, 12)
     slow = collective_rates(tree(), "all_reduce", groups, algorithm)[0]

@@ -105,7 +105,7 @@ def walked(network, sources, targets):
 
 
 @given(networks)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_walked_routes_are_the_networks_own(network):
     sources, targets = all_pairs(network)
     indptr, links = walked(network, sources, targets)
@@ -163,7 +163,7 @@ def test_walked_routes_of_some_hundred_devices_are_the_networks_own(spec):
 
 
 @given(networks, st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_prices_of_messages_are_those_over_explicit_routes(network, data):
     sources, targets, rounds = sampled(messages, network, data)
     found = edge_costs(network, sources, targets, rounds)
@@ -173,7 +173,7 @@ def test_prices_of_messages_are_those_over_explicit_routes(network, data):
 
 
 @given(networks, st.data(), seeds)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_slowest_of_each_team_is_the_largest_price_in_it(network, data, seed):
     shape = tuple(data.draw(st.tuples(*[st.integers(1, 3)] * 3)))
     generator = np.random.default_rng(seed)
@@ -186,7 +186,7 @@ def test_the_slowest_of_each_team_is_the_largest_price_in_it(network, data, seed
 
 
 @given(networks, operations, algorithms, st.booleans(), st.data())
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_rates_are_those_over_explicit_routes(
     network, operation, algorithm, together, data
 ):
@@ -199,7 +199,7 @@ def test_rates_are_those_over_explicit_routes(
 
 
 @given(trees, operations, st.booleans())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_stages_of_different_shapes_meet_phase_by_phase(network, operation, together):
     """Windows over the whole cluster: split evenly here, across blocks there."""
     size = max(1, network.num_devices // 2)
@@ -211,7 +211,7 @@ def test_stages_of_different_shapes_meet_phase_by_phase(network, operation, toge
 
 
 @given(networks, st.booleans(), st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_pricing_everything_at_once_changes_no_rate(network, together, data):
     members = sampled(groups, network, data)
     found = rates_by_algorithm(network, members, together=together)
@@ -225,7 +225,7 @@ def test_pricing_everything_at_once_changes_no_rate(network, together, data):
 
 
 @given(networks, operations, algorithms, st.data())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_phases_are_the_rings_of_a_grid_of_members(network, operation, algorithm, data):
     for stage in sampled(groups, network, data):
         found = ALGORITHMS[algorithm](operation, stage, network.block_sizes)
@@ -237,7 +237,7 @@ def test_phases_are_the_rings_of_a_grid_of_members(network, operation, algorithm
 
 
 @given(st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]), max_size=4), st.data())
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_groups_are_split_where_all_of_them_are_alike(inner, data):
     """Also over blocks that are not made of the smaller ones."""
     blocks = np.unique([*inner, 24])
@@ -251,7 +251,7 @@ def test_groups_are_split_where_all_of_them_are_alike(inner, data):
 
 
 @given(networks, algorithms, st.booleans(), seeds, st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_order_of_stages_groups_and_members_changes_nothing(
     network, algorithm, together, seed, data
 ):
@@ -268,7 +268,7 @@ def test_the_order_of_stages_groups_and_members_changes_nothing(
 
 
 @given(networks, st.data(), seeds)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_order_of_messages_changes_nothing(network, data, seed):
     sources, targets, rounds = sampled(messages, network, data)
     order = np.random.default_rng(seed).permutation(len(sources))
@@ -279,7 +279,7 @@ def test_the_order_of_messages_changes_nothing(network, data, seed):
 
 
 @given(networks, algorithms, seeds, st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_more_bandwidth_anywhere_is_never_slower(network, algorithm, seed, data):
     members = sampled(groups, network, data)
     generator = np.random.default_rng(seed)
@@ -294,7 +294,7 @@ def test_more_bandwidth_anywhere_is_never_slower(network, algorithm, seed, data)
 
 
 @given(networks, algorithms, st.data())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_what_was_priced_before_leaves_no_trace(network, algorithm, data):
     first, second = (sampled(groups, network, data) for _ in range(2))
     fresh = replace(network)
@@ -342,7 +342,7 @@ def every_kernel(network, sources, targets, rounds, members):
 
 
 @given(networks, st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_kernels_and_their_source_agree(network, data):
     sources, targets, rounds = sampled(messages, network, data)
     members = np.ascontiguousarray(sampled(groups, network, data))

@@ -97,7 +97,6 @@ def test_all_reduces_wait_for_the_lesser_of_tree_and_ring(nodes):
     st.sampled_from(OPERATIONS),
     st.booleans(),
 )
-@settings(deadline=None)
 def test_more_nodes_are_never_faster(local, nodes, more, operation, sharp):
     fewer = library(cluster(local, nodes, sharp=sharp))
     larger = library(cluster(local, nodes + more, sharp=sharp))
@@ -117,7 +116,7 @@ def test_more_nodes_are_never_faster(local, nodes, more, operation, sharp):
     st.sampled_from(OPERATIONS),
     st.data(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_rings_and_messages_are_priced_alike(
     local, nodes, leaves, is_library, sharp, operation, data
 ):

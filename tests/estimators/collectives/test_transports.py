@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.collectives.transports import (
@@ -117,7 +117,6 @@ def test_rings_in_a_cube_mesh_have_the_links_that_they_find():
     assert reached == [0.125, 0.25, 0.25]
 
 
-@settings(deadline=None)
 @given(EVERY, OPERATION, RANKS, st.integers(1, 64), st.integers(1, 8))
 def test_more_nodes_or_ranks_never_wait_less(transport, operation, local, nodes, more):
     few = transport.latency(operation, local * nodes, nodes)
@@ -125,20 +124,17 @@ def test_more_nodes_or_ranks_never_wait_less(transport, operation, local, nodes,
     assert transport.latency(operation, local * nodes * more, nodes) >= few
 
 
-@settings(deadline=None)
 @given(EVERY, OPERATION, SIZE, BANDWIDTH)
 def test_one_rank_alone_takes_no_time(transport, operation, size, bandwidth):
     assert collective_time(transport, operation, 1, size, bandwidth) == 0
 
 
-@settings(deadline=None)
 @given(EVERY, OPERATION, RANKS, SIZE, st.floats(1, 100), BANDWIDTH)
 def test_more_bytes_never_take_less(transport, operation, ranks, size, more, bandwidth):
     small = collective_time(transport, operation, ranks, size, bandwidth)
     assert collective_time(transport, operation, ranks, size * more, bandwidth) >= small
 
 
-@settings(deadline=None)
 @given(EVERY, OPERATION, RANKS, SIZE, BANDWIDTH, st.floats(1, 100))
 def test_more_bandwidth_is_never_slower(
     transport, operation, ranks, size, bandwidth, more
@@ -147,7 +143,6 @@ def test_more_bandwidth_is_never_slower(
     assert collective_time(transport, operation, ranks, size, bandwidth * more) <= slow
 
 
-@settings(deadline=None)
 @given(EVERY, OPERATION, RANKS, BANDWIDTH)
 def test_large_messages_approach_the_bandwidth(transport, operation, ranks, bandwidth):
     size = 1e18
@@ -157,7 +152,6 @@ def test_large_messages_approach_the_bandwidth(transport, operation, ranks, band
     assert reached == pytest.approx(limit, rel=1e-2)
 
 
-@settings(deadline=None)
 @given(EVERY, OPERATION, RANKS, SIZE, BANDWIDTH)
 def test_overhead_and_transfer_are_the_whole(
     transport, operation, ranks, size, bandwidth

@@ -91,7 +91,7 @@ def test_torch_counts_the_same_on_real_modules(
     vocab=st.integers(1, 300),
     length=st.integers(2, 20),
 )
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_torch_counts_the_same_for_any_sizes(
     small: SmallModel, heads: int, head_size: int, ffn: int, vocab: int, length: int
 ) -> None:

@@ -149,7 +149,6 @@ def test_autograd_keeps_the_same_tensors(name: str) -> None:
 
 
 @given(splits())
-@settings(deadline=None)
 def test_more_recompute_keeps_less(split: tuple[LayerGraph, Degrees]) -> None:
     graph, degrees = split
     for kind in range(len(graph.layers)):
@@ -158,7 +157,6 @@ def test_more_recompute_keeps_less(split: tuple[LayerGraph, Degrees]) -> None:
 
 
 @given(splits())
-@settings(deadline=None)
 def test_memory_grows_with_the_micro_batch(split: tuple[LayerGraph, Degrees]) -> None:
     graph, degrees = split
     larger = degrees._replace(micro_batch_size=degrees.micro_batch_size + 1)
@@ -171,7 +169,6 @@ def test_memory_grows_with_the_micro_batch(split: tuple[LayerGraph, Degrees]) ->
 
 
 @given(splits())
-@settings(deadline=None)
 def test_a_micro_batch_of_two_is_twice_one(split: tuple[LayerGraph, Degrees]) -> None:
     graph, degrees = split
     for kind in range(len(graph.layers)):
@@ -188,7 +185,6 @@ def test_a_micro_batch_of_two_is_twice_one(split: tuple[LayerGraph, Degrees]) ->
 
 
 @given(splits())
-@settings(deadline=None)
 def test_devices_share_the_products_of_a_layer(
     split: tuple[LayerGraph, Degrees],
 ) -> None:
@@ -214,7 +210,6 @@ def test_devices_share_the_products_of_a_layer(
 
 
 @given(splits())
-@settings(deadline=None)
 def test_shards_hold_all_parameters(split: tuple[LayerGraph, Degrees]) -> None:
     graph, degrees = split
     spec, tp, ep = graph.spec, degrees.tp, degrees.ep
@@ -625,7 +620,7 @@ def test_products_keep_inputs_and_gradients_for_later_as_in_qi(t: int, b: int) -
 
 
 @given(splits())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_weight_gradients_are_half_the_backward_pass_of_products_with_a_weight(
     drawn: tuple[LayerGraph, Degrees],
 ) -> None:
@@ -639,7 +634,6 @@ def test_weight_gradients_are_half_the_backward_pass_of_products_with_a_weight(
 
 
 @given(splits())
-@settings(deadline=None)
 def test_products_read_both_factors_and_write_the_result(
     split: tuple[LayerGraph, Degrees],
 ) -> None:
@@ -656,7 +650,6 @@ def test_products_read_both_factors_and_write_the_result(
 
 
 @given(splits())
-@settings(deadline=None)
 def test_kept_tensors_are_shares_of_whole_ones(
     split: tuple[LayerGraph, Degrees],
 ) -> None:

@@ -109,7 +109,7 @@ def test_sampling_stops_when_its_time_is_up_but_not_before_the_fewest():
     assert time_call(lambda: None, watch, Effort(seconds=0.0)).samples == 3
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.floats(1e-6, 10.0), min_size=3, max_size=15))
 def test_the_median_lies_among_the_samples_and_the_spread_inside_their_range(times):
     effort = Effort(warm_up=0, samples=len(times), seconds=1e9)

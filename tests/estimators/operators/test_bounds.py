@@ -20,7 +20,7 @@ def subsets(items):
         yield [item for place, item in enumerate(items) if mask >> place & 1]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(TRIPLES)
 def test_jacksons_schedule_is_as_long_as_the_best_bound_of_all_subsets(triples):
     best = max(
@@ -35,13 +35,13 @@ def test_jacksons_schedule_is_as_long_as_the_best_bound_of_all_subsets(triples):
     assert engine_bound([tuple(map(float, t)) for t in triples]) == best
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(cases(most_tasks=5))
 def test_no_schedule_is_shorter_than_the_bound(case):
     assert lower_bound(*case) <= shortest(case)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(cases(most_tasks=9))
 def test_the_bound_covers_the_critical_path_and_the_load_of_each_engine(case):
     graph, p = case

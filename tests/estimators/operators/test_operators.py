@@ -1,7 +1,7 @@
 """The operator model against the rooflines that bound it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.constants import load_constants
@@ -44,7 +44,6 @@ def model_with(**changes):
 
 
 @given(sizes, sizes, sizes, st.integers(1, 64))
-@settings(deadline=None)
 def test_no_product_beats_the_roofline(m, n, k, batch):
     time = MODEL.matmul_time(m, n, k, batch)
     assert time >= 2 * m * n * k * batch / MODEL.matmul_rate
@@ -53,7 +52,6 @@ def test_no_product_beats_the_roofline(m, n, k, batch):
 
 
 @given(sizes, sizes, sizes)
-@settings(deadline=None)
 def test_a_longer_inner_dimension_is_never_faster(m, n, k):
     assert MODEL.matmul_time(m, n, k + 1, 1) >= MODEL.matmul_time(m, n, k, 1)
 
@@ -138,7 +136,6 @@ def test_four_bits_are_no_slower_than_eight_and_eight_no_slower_than_sixteen(nam
 
 
 @given(sizes, sizes, sizes, st.integers(1, 64))
-@settings(deadline=None)
 def test_an_ideal_host_has_no_penalty_for_any_shape_or_operator(m, n, k, batch):
     for weighted in (False, True):
         work = matmul(m, n, k, batch, weighted=weighted)
@@ -154,7 +151,6 @@ def test_an_ideal_host_has_no_penalty_for_any_shape_or_operator(m, n, k, batch):
 
 
 @given(sizes, sizes, sizes, st.booleans())
-@settings(deadline=None)
 def test_only_sizes_that_are_no_multiple_of_8_are_slowed(m, n, k, weighted):
     slow = model_with(unaligned_slowdown=18.0, unaligned_weight_slowdown=1.5)
     work = matmul(m, n, k, weighted=weighted)

@@ -275,7 +275,7 @@ SIDE = st.integers(1, 14).map(lambda exponent: 2**exponent)
 SHAPES = st.tuples(SIDE, SIDE, SIDE, st.sampled_from((1, 8, 64)))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.dictionaries(SHAPES, st.floats(1e9, 1e15), min_size=1, max_size=12),
     st.tuples(st.integers(1, 40000), st.integers(1, 40000), SIDE, SIDE),
@@ -295,7 +295,7 @@ def test_an_interpolated_rate_lies_between_measured_ones(rates, shape):
     assert rate <= max(rates.values()) * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.lists(
         st.tuples(st.integers(1, 10**9), st.floats(1e-6, 1.0)),

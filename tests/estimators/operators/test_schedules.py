@@ -34,8 +34,8 @@ from tests.estimators.operators.cases import (
     shortest,
 )
 
-FEW = settings(deadline=None, max_examples=40)
-MANY = settings(deadline=None, max_examples=80)
+FEW = settings(max_examples=40)
+MANY = settings(max_examples=80)
 
 
 def hard_case(seed: int, *, num_tasks: int = 12) -> Case:

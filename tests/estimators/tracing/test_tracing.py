@@ -181,7 +181,7 @@ def test_a_cached_trace_needs_no_torch(tmp_path: Path) -> None:
 
 
 @given(place=st.floats(0, 1, exclude_max=True), data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_a_damaged_cache_is_written_anew(
     tmp_path_factory: pytest.TempPathFactory, place: float, data: st.DataObject
 ) -> None:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nestsim.document.wording import (
@@ -53,7 +53,6 @@ def test_the_cause_of_a_gap_is_the_largest_in_its_direction(
     assert gap_sentence(gap, 100.0) == sentence
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 200)))
 def test_ranges_name_exactly_the_devices(devices: set[int]) -> None:
     named = set()

@@ -28,7 +28,7 @@ from nestsim.scenario.editing import toml_text
 from nestsim.scenario.load import Scenario
 from tests import failures
 
-FEW = settings(max_examples=12, deadline=None, phases=[Phase.generate])
+FEW = settings(max_examples=12, phases=[Phase.generate])
 VALUES = st.sampled_from(
     [True, False, 7, 0.25, "7", "0.1", "a b", 'it\'s "q"', "$(touch x)", ["a", "b c"]]
 )

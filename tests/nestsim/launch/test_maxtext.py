@@ -363,7 +363,7 @@ def test_what_is_not_understood_is_refused(text: str, word: str) -> None:
         max_size=10,
     ).map(" ".join)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_ends_in_a_job_or_in_an_input_error(text: str) -> None:
     with contextlib.suppress(InputError):
         read_text(text, num_devices=8)

@@ -1,12 +1,16 @@
 """Ranks on devices: a rank map and back, and the nesting that they stand in."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from nestsim.launch.formats.usual import order_cases
 from nestsim.launch.job import nesting, parsed_rank_map, rank_map
 from planner.plans.spec import DEFAULT_ORDER
 from planner.search.placements import Extents, placements
 from tests import failures
+from tests.nestsim.launch.jobs import small_job
 from topologies.errors import InputError
 
 
@@ -52,3 +56,21 @@ def test_devices_in_no_order_are_no_nesting() -> None:
 def test_what_is_no_map_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"rank_map\.csv"):
         parsed_rank_map(text, 4)
+
+
+@failures.over(
+    ("placement", "is_usual", "strange"),
+    [
+        (None, True, []),
+        (None, False, ["order"]),
+        ("tp@1", True, []),
+        ("tp@1", False, ["placement"]),
+    ],
+)
+def test_the_setting_that_puts_ranks_elsewhere_is_named(
+    placement: str | None, is_usual: bool, strange: list[str]
+) -> None:
+    job = small_job()
+    job = replace(job, settings=replace(job.settings, placement=placement))
+    cases = order_cases(job, is_usual=is_usual)
+    assert [name for name, differs in cases.items() if differs] == strange

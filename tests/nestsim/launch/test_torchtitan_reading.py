@@ -213,6 +213,15 @@ def test_every_second_block_that_is_computed_again_is_an_assumption() -> None:
     assert "every 2th block" in job.assumptions[0]
 
 
+def test_every_block_that_is_computed_again_is_full_recompute() -> None:
+    text = toml(
+        training={"local_batch_size": 1},
+        parallelism={"data_parallel_shard_degree": 8},
+        activation_checkpoint={"selective_ac_option": "1"},
+    )
+    assert read_text(text).tables["plan"]["recompute"] == "full"
+
+
 def test_split_points_of_0_1_are_a_layout() -> None:
     text = toml(
         training={"local_batch_size": 4},
@@ -253,6 +262,7 @@ REFUSED = [
     ({"training": {"global_batch_size": 3}}, "multiple"),
     ({"activation_checkpoint": {"mode": "memory_budget"}}, "selective"),
     ({"activation_checkpoint": {"selective_ac_option": "some"}}, "op"),
+    ({"activation_checkpoint": {"selective_ac_option": "0"}}, "op"),
     ({"optimizer": {"name": "Lion"}}, "AdamW"),
     ({"fault_tolerance": {"enable": True}}, "false"),
     ({"quantized": {"enable": True}}, "torchtitan"),
@@ -302,7 +312,7 @@ def test_what_is_not_understood_is_refused(
         max_size=12,
     ).map(" ".join)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_ends_in_a_job_or_in_an_input_error(text: str) -> None:
     with contextlib.suppress(InputError):
         read_text(text, num_devices=8)

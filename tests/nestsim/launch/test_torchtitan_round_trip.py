@@ -271,7 +271,7 @@ def _plans(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(plan=_plans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_plans_drawn_at_random_come_back(plan: dict[str, Any]) -> None:
     job = small_job(plan)
     files = write_torchtitan(job)

@@ -67,7 +67,7 @@ def test_all_that_a_plan_sends_arrives_before_it_is_needed(
 
 
 @given(steps())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_all_that_a_step_sends_arrives_before_it_is_needed(case):
     network, work = case
     assert_nothing_is_left(network, work)

@@ -33,7 +33,6 @@ BY_LAYER = ReplaySettings(granularity="layer")
 IN_BUCKETS = {"overlap_grad_reduce": True, "overlap_param_gather": True}
 
 relaxed = settings(
-    deadline=None,
     max_examples=25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -337,7 +336,6 @@ operations = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(operations)
 def test_moves_say_the_same_as_the_pass(drawn):
     one = Pass()
@@ -507,7 +505,6 @@ def test_buckets_move_the_bytes_of_the_whole_collectives(case, size):
 # Experts.
 
 
-@settings(deadline=None)
 @given(st.integers(2, 9), st.floats(1.0, 9.0), st.booleans())
 def test_the_busiest_rank_gets_its_share_and_the_others_the_rest(n, skew, combine):
     skew = min(skew, float(n))

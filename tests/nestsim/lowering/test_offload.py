@@ -99,7 +99,7 @@ def test_devices_below_one_link_take_turns_in_the_replay_as_in_the_price():
     st.floats(1.0, 10.0),
     st.sampled_from([1, 2]),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_faster_hosts_are_never_slower(name, to_device, to_host, factor, shared):
     slow = Host(
         to_device=to_device,

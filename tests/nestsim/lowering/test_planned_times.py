@@ -43,7 +43,7 @@ EXECUTIONS = st.one_of(
     ),
 )
 
-relaxed = settings(deadline=None, max_examples=30)
+relaxed = settings(max_examples=30)
 
 ONE_STAGE = ANY._replace(pp=((1,),))
 

@@ -104,7 +104,7 @@ def specs(draw: st.DrawFn) -> tuple[Workload, PlanSpec]:
 
 
 @given(specs(), st.sampled_from(sorted(PRESETS)))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_what_is_written_is_read_back_whatever_the_preset(
     drawn: tuple[Workload, PlanSpec], preset: str
 ) -> None:

@@ -402,7 +402,7 @@ def loads_or_explains(content: bytes) -> None:
         assert "".join(message.split("\n")).isprintable()
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     edits=st.lists(
         st.tuples(
@@ -421,7 +421,7 @@ def test_any_slip_of_the_keyboard_is_explained(edits: list[Any]) -> None:
     loads_or_explains(text.encode("utf-8", errors="surrogatepass"))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_explained(content: bytes) -> None:
     loads_or_explains(content)
@@ -492,7 +492,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(place=documents(), value=VALUES)
 @example(place=(tomli.loads(MINIMAL), ("cluster", "network")), value={"kind": "rail"})
 @example(place=(tomli.loads(MINIMAL), ("model",)), value={"config": "x" * 190})

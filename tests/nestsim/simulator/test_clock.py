@@ -1,12 +1,11 @@
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nestsim.simulator.system import TICK, quantise, tick_for
 from tests import failures
 
 
-@settings(deadline=None)
 @given(st.floats(0, 8000), st.floats(0, 8000))
 def test_sums_and_differences_of_rounded_durations_are_exact(one, other):
     a, b = quantise(one, TICK), quantise(other, TICK)

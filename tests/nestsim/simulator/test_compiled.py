@@ -43,14 +43,14 @@ def agree(system):
     return plain
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(random_systems())
 def test_both_engines_agree_with_and_without_skipping(system):
     agree(system)
 
 
 @failures.over("schedule", SCHEDULES)
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_contended_steps_agree_in_both_engines(schedule, data):
     p, m, v = data.draw(step_sizes(schedule, most_stages=4, most_microbatches=20))
@@ -63,7 +63,7 @@ def test_contended_steps_agree_in_both_engines(schedule, data):
     agree(build_model(net, replace(work, schedule=schedule)).system)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(random_systems(), st.randoms(use_true_random=False))
 def test_the_order_of_actors_makes_no_difference(system, random):
     order = list(range(system.program.size))
@@ -105,7 +105,7 @@ def long_chain(num_steps):
 
 
 @example(1)
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(1, 3_000))
 def test_the_forecast_grows_with_steps_and_messages(num_steps):
     alone, twice = long_chain(num_steps), long_chain(2 * num_steps)

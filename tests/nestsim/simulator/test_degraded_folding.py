@@ -35,7 +35,6 @@ def degraded_steps(draw):
 
 
 @settings(
-    deadline=None,
     max_examples=20,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

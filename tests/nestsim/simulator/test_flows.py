@@ -113,7 +113,7 @@ def test_an_incast_is_limited_by_the_link_to_its_receiver():
     assert sent.end[forward].tolist() == [6.0, 6.0, 7.0]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.data())
 def test_replicas_that_share_a_group_are_one_team(data):
     d, t = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
@@ -213,7 +213,7 @@ def random_routes(draw):
     return routes, np.array(capacity, dtype=np.float64)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(random_routes(), st.data())
 def test_leaving_links_out_changes_no_rate(case, data):
     routes, capacity = case

@@ -91,7 +91,7 @@ def lexicographic(weights, capacity):
     return np.array([fixed[f] for f in range(num_flows)])
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(shared_links(most_flows=4, most_links=4))
 def test_levels_are_the_lexicographic_optimum(network):
     weights, capacity = network
@@ -99,7 +99,7 @@ def test_levels_are_the_lexicographic_optimum(network):
     np.testing.assert_allclose(levels, lexicographic(weights, capacity), rtol=1e-5)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(shared_links(most_flows=12, most_links=12, most_weight=8))
 def test_each_flow_has_a_full_link_where_nobody_is_faster(network):
     # Bertsekas and Gallager, section 6.5.2: this is what max-min fair means.
@@ -113,7 +113,7 @@ def test_each_flow_has_a_full_link_where_nobody_is_faster(network):
         assert np.any(full & (rivals <= level * (1 + 1e-10)))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(shared_links(), st.data())
 def test_equal_flows_get_bit_for_bit_what_one_of_their_weight_gets(network, data):
     weights, capacity = network
@@ -129,7 +129,7 @@ def test_equal_flows_get_bit_for_bit_what_one_of_their_weight_gets(network, data
     assert apart.tolist() == np.repeat(together, copies).tolist()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(shared_links(most_flows=8), st.randoms(use_true_random=False))
 def test_levels_do_not_depend_on_the_numbering_of_flows(network, random):
     weights, capacity = network
@@ -178,7 +178,7 @@ def stepped(weights, capacity, sizes, starts):
 moments = st.integers(0, 40).map(lambda n: n / 8)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(shared_links(most_flows=8), st.data())
 def test_flows_that_come_and_go_end_when_stepping_says(network, data):
     weights, capacity = network
@@ -196,7 +196,7 @@ def test_flows_that_come_and_go_end_when_stepping_says(network, data):
         assert busy.max() <= ends[flow]
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(shared_links(most_flows=6), st.data())
 def test_compiled_kernels_are_their_python_functions(network, data):
     weights, capacity = network

@@ -41,7 +41,7 @@ def assert_same_run(folding, system):
     assert found.bins.tobytes() == expected.bins.tobytes()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(model=models())
 def test_a_folded_run_is_bit_for_bit_the_unfolded_one(model):
     assert_same_run(fold_model(model), model.system)
@@ -185,7 +185,7 @@ def ranked(names):
     return [numbers.setdefault(name, len(numbers)) for name in names]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(model=models())
 def test_classes_are_the_coarsest_stable_ones(model):
     stage = np.arange(model.system.program.size) // model.num_replicas
@@ -236,7 +236,7 @@ def systems(draw):
     )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(system=systems())
 def test_classes_of_any_graph_are_the_coarsest_stable_ones(system):
     nothing = np.zeros(system.program.size, np.int64)
@@ -365,7 +365,7 @@ def test_weights_must_be_sums_of_powers_of_two():
         fold_links(incidence, alone, np.zeros(1))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     columns=st.lists(
         st.lists(st.sampled_from([-1.5, -0.0, 0.0, 2.0]), min_size=9, max_size=9),
@@ -387,7 +387,7 @@ def test_nothing_is_folded_by_the_folding_of_each_for_itself():
     assert alone.actors.sizes.tolist() == [1] * 16
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(step=steps())
 def test_a_folded_replay_records_what_every_actor_did(step):
     net, work = step

@@ -52,7 +52,7 @@ def replay_apart(net, work, capacity):
 cases = lone_pipelines("interleaved-1f1b", least=0.0)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(case=lone_pipelines("interleaved-1f1b", least=0.0, most_bytes=0.0))
 def test_messages_without_bytes_follow_exactly_the_recurrence(case):
     net, work, speed, delay = case
@@ -63,7 +63,7 @@ def test_messages_without_bytes_follow_exactly_the_recurrence(case):
     assert result.pipeline_time == result.iteration_time
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(case=cases, data=st.data())
 def test_channels_with_links_of_their_own_follow_exactly_the_recurrence(case, data):
     net, work, _, delay = case
@@ -78,7 +78,7 @@ def test_channels_with_links_of_their_own_follow_exactly_the_recurrence(case, da
     assert passes(replay_apart(net, work, capacity)) == expected
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(case=cases)
 def test_sharing_links_between_chunks_never_makes_a_pass_earlier(case):
     net, work, speed, delay = case

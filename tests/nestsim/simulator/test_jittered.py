@@ -67,7 +67,7 @@ def delayed_systems(draw):
     return replace(system, delays=quantise(np.array(delays), TICK))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(delayed_systems())
 def test_both_engines_delay_messages_alike(system):
     run, compiled = simulate(system), simulate_compiled(system, skipping=True)
@@ -87,7 +87,7 @@ def test_both_engines_delay_messages_alike(system):
         assert (arrivals >= starts + system.latency[channel] + more).all()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(random_systems())
 def test_delays_of_zero_change_no_bit(system):
     zeros = np.zeros(int(num_messages(system).sum()))
@@ -112,7 +112,7 @@ def test_messages_wait_for_the_one_before_them():
 
 
 @failures.over("schedule", SCHEDULES)
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_jittered_steps_agree_in_both_engines(schedule, data):
     p, m, v = data.draw(step_sizes(schedule, most_stages=4, most_microbatches=8))
@@ -131,7 +131,7 @@ def test_jittered_steps_agree_in_both_engines(schedule, data):
 
 
 @failures.over("schedule", SCHEDULES)
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_every_span_is_stretched_by_its_own_factor(schedule, data):
     p, m, v = data.draw(step_sizes(schedule, most_stages=3, most_microbatches=6))
@@ -363,7 +363,7 @@ def test_a_chain_of_two_stages_hides_delays_behind_microbatches():
     assert times.tolist() == [longer, longer]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_larger_delays_never_make_a_step_faster(data):
     schedule = data.draw(st.sampled_from(sorted(SCHEDULES)))

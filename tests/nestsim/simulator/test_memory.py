@@ -52,7 +52,7 @@ def work_of(schedule, p, m, v, memory):
 
 
 @failures.over("schedule", list(SCHEDULES))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_what_is_held_is_allocated_and_released_with_its_passes(schedule, data):
     p, m, v = data.draw(step_sizes(schedule))
@@ -82,7 +82,7 @@ def test_what_is_held_is_allocated_and_released_with_its_passes(schedule, data):
 
 
 @failures.over("schedule", list(SCHEDULES))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_the_peak_is_what_the_schedule_keeps_plus_the_larger_working_set(
     schedule, data

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
@@ -20,7 +20,6 @@ CASES = [
 ]
 
 
-@settings(deadline=None)
 @given(whole, whole, whole, whole, st.integers(0, 40))
 def test_uniform_numbers_are_those_of_numpys_philox(seed, run, purpose, owner, count):
     ours = uniforms(seed, run, purpose, np.array([owner]), np.array([count]))

@@ -67,7 +67,6 @@ def alone(num_stages, num_microbatches, schedule="1f1b", **changes):
 # Passes in parts.
 
 
-@settings(deadline=None)
 @given(
     durations=st.lists(st.integers(0, 8), min_size=1, max_size=6),
     places=st.lists(st.integers(0, 16), max_size=5),
@@ -105,7 +104,7 @@ def test_a_mark_inside_a_part_that_waits_makes_the_rest_wait():
 
 
 @schedules
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_every_pass_is_one_span_whatever_it_consists_of(schedule, data):
     p, m, v = data.draw(step_sizes(schedule))
@@ -366,7 +365,7 @@ def test_buckets_of_several_phases_and_chunks_all_arrive(num_chunks):
 
 
 @schedules
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_blocking_transfers_never_lock_up_and_are_never_faster(schedule, data):
     p, m, v = data.draw(step_sizes(schedule, most_stages=6, most_microbatches=12))
@@ -398,7 +397,7 @@ def test_blocking_transfers_never_lock_up_and_are_never_faster(schedule, data):
     assert (blocking.transfers.microbatch >= 0).all()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(p=st.integers(1, 6), data=st.data())
 def test_blocking_1f1b_has_the_cycle_time_of_its_slowest_stage(p, data):
     def numbers(count, least, most):

@@ -103,7 +103,7 @@ def in_ticks(values):
 
 
 @schedules
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_alone_the_replay_is_exactly_the_recurrence_of_rounded_durations(
     schedule, data
@@ -117,7 +117,7 @@ def test_alone_the_replay_is_exactly_the_recurrence_of_rounded_durations(
 
 
 @schedules
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_alone_the_replay_is_the_recurrence_to_a_billionth(schedule, data):
     net, work, speed, delay = data.draw(lone_pipelines(schedule))
@@ -130,7 +130,7 @@ def test_alone_the_replay_is_the_recurrence_to_a_billionth(schedule, data):
         assert found[key] == pytest.approx(moments, rel=1e-9, abs=0)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     p=st.integers(1, 6),
     m=st.integers(1, 15),
@@ -177,7 +177,7 @@ def test_a_single_stage_works_without_a_break(schedule):
     assert result.transfers.start.size == 0
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     n=st.integers(2, 8),
     size=st.floats(1.0, 1e9),
@@ -223,7 +223,7 @@ def test_two_replicas_on_one_uplink_take_exactly_twice_as_long(m):
     assert replay(*shared_uplink(2, m, bandwidth=2.0**30)).iteration_time == 2 * alone
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     replicas=st.integers(1, 4),
     m=st.integers(1, 6),

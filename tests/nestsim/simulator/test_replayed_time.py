@@ -30,7 +30,7 @@ def assert_cut_off(time, end):
         assert time(cutoff=0.0) == math.inf
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(random_systems(), st.booleans())
 def test_the_end_is_that_of_the_whole_run(system, skipping):
     end = simulate(system).end
@@ -38,7 +38,7 @@ def test_the_end_is_that_of_the_whole_run(system, skipping):
         assert_cut_off(partial(engine, system, skipping=skipping), end)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     step=steps(),
     engine=st.sampled_from(ENGINES),
@@ -52,7 +52,7 @@ def test_the_time_of_a_step_is_that_of_its_replay(step, engine, folding, skippin
 
 
 @failures.over("schedule", SCHEDULES)
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_contended_steps_of_every_schedule_have_the_same_time(schedule, data):
     p, m, v = data.draw(step_sizes(schedule, most_stages=4, most_microbatches=10))

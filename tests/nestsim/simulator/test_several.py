@@ -43,7 +43,7 @@ def same(ours, theirs):
     return [a.tobytes() for a in ours] == [b.tobytes() for b in theirs]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(steps(), st.integers(1, 5))
 def test_steps_in_a_row_are_those_of_the_plain_replay(case, count):
     net, work = case
@@ -76,7 +76,7 @@ def test_plans_alone_begin_with_the_step_of_the_plain_replay(
         np.testing.assert_allclose(ends, first * [1, 2, 3], rtol=1e-9)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(steps(), st.data())
 def test_all_ways_to_run_jobs_give_the_same_bits(case, data):
     net, work = case
@@ -110,7 +110,7 @@ def halves(draw):
     return net, works
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.data())
 def test_jobs_in_another_order_do_the_same(data):
     net, works = halves(data.draw)
@@ -121,7 +121,7 @@ def test_jobs_in_another_order_do_the_same(data):
     assert carried.tobytes() == turned_bytes[::-1].tobytes()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.data())
 def test_what_jobs_carry_together_is_what_each_carries_alone(data):
     net, works = halves(data.draw)
@@ -131,7 +131,7 @@ def test_what_jobs_carry_together_is_what_each_carries_alone(data):
         np.testing.assert_allclose(bytes_of_job, 2 * once, rtol=1e-12)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.data(), st.sampled_from([0.0, 1.0 / 3.0, 5.0]))
 def test_jobs_that_share_no_link_are_alone(data, start):
     net = spine_leaf(2, devices_per_node=2, nodes_per_leaf=4, oversubscription=8.0)
@@ -240,7 +240,7 @@ def test_long_replays_take_a_coarser_clock():
     np.testing.assert_allclose(ends, once * np.arange(1, 13), rtol=1e-12)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(1, 4), st.booleans())
 def test_blocking_transfers_go_on_over_steps(count, blocking):
     net, work = contended_step()

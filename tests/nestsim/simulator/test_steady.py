@@ -300,7 +300,7 @@ def repeats_at(symbols, begin, end, unit):
     return np.array_equal(symbols[begin : end - unit], symbols[begin + unit : end])
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     st.lists(st.integers(0, 2), max_size=5),
     st.lists(st.integers(0, 2), min_size=1, max_size=5),
@@ -319,7 +319,7 @@ def test_what_is_found_repeats_and_does_not_overlap(before, unit, times, behind)
     assert all(end <= begin for (_, end), (begin, _) in pairwise(borders))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     st.lists(st.integers(3, 4), max_size=4),
     st.permutations(range(5, 9)),

@@ -100,7 +100,7 @@ def check_pairs(events):
             assert (end["pid"], end["tid"], end["ts"]) in slices
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(step=steps())
 def test_every_trace_keeps_the_rules_of_the_format(step):
     result = replay(*step)

@@ -34,7 +34,7 @@ def expected_bytes(net, work):
     return total
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     replicas=st.integers(1, 4),
     stages=st.integers(1, 4),

@@ -95,7 +95,7 @@ def lone_pipelines(draw):
     return net, work, speed, delay
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(lone_pipelines())
 def test_the_replay_is_exactly_the_recurrence(case):
     net, work, speed, delay = case

@@ -58,7 +58,7 @@ def test_what_devices_wait_for_hosts_is_part_of_the_replayed_step():
         assert sum(row) == pytest.approx(done.iteration_time, rel=1e-12)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(interleaved(most_devices=8))
 def test_the_search_with_the_planned_objective_sees_what_prices_see(problem):
     network, job, spec = problem

@@ -24,7 +24,7 @@ from tests.planner.fleets import (
 )
 from tests.planner.instances import instances, interleaved
 
-relaxed = settings(deadline=None, max_examples=25)
+relaxed = settings(max_examples=25)
 
 PROBLEMS = st.one_of(
     instances(most_devices=8, blocks=(2, 3, 4, 6)), interleaved(most_devices=8)

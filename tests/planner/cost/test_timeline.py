@@ -101,7 +101,7 @@ def equal_stages(count, *each):
 
 
 @every
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_the_sweep_solves_the_recurrence(schedule, data):
     pipeline = data.draw(pipelines(schedule))
@@ -112,7 +112,7 @@ def test_the_sweep_solves_the_recurrence(schedule, data):
 
 
 @every
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_the_compiled_kernel_is_its_python_function(schedule, data):
     pipeline = data.draw(pipelines(schedule))
@@ -131,7 +131,7 @@ def test_equal_stages_without_transfers_wait_only_to_fill_and_drain(schedule, p,
     assert ends.max() == (m + p - 1) * 8.0
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     p=st.integers(1, 8),
     rounds=st.integers(0, 20),
@@ -150,7 +150,7 @@ def test_zb_h1_hides_all_but_a_third_of_the_bubble_of_equal_stages(
     assert ends.max() == m * whole + (p - 1) * (whole - 2 * weight)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     p=st.integers(2, 8),
     v=st.integers(2, 6),
@@ -192,7 +192,7 @@ def test_messages_as_long_as_a_chunks_forward_pass_cost_no_time_in_between(
 
 
 @every
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_doubling_all_times_doubles_the_answer(schedule, data):
     pipeline = data.draw(pipelines(schedule))
@@ -220,7 +220,6 @@ def test_lists_that_wait_for_each_other_in_a_circle_are_reported():
 
 
 @every
-@settings(deadline=None)
 @given(data=st.data())
 def test_single_passes_may_take_longer_and_end_no_sooner_than_said(schedule, data):
     p, m, durations, *transfers = data.draw(pipelines(schedule))

@@ -23,7 +23,6 @@ from tests.planner.strategies import networks, workloads
 from topologies.errors import InputError
 
 relaxed = settings(
-    deadline=None,
     max_examples=25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -70,13 +69,11 @@ def test_every_key_and_alias_is_read():
         },
     ).filter(bool)
 )
-@settings(deadline=None)
 def test_what_is_named_is_written_as_it_is_read(values):
     assert parsed(str(Request(values=values))) == values
 
 
 @given(st.text(max_size=30))
-@settings(deadline=None)
 def test_any_text_is_read_or_refused_in_words(text):
     try:
         values = parsed(text)
@@ -127,7 +124,7 @@ named_in_full = st.fixed_dictionaries(
 
 
 @given(workloads(wide=True), st.integers(1, 16), named_in_full, st.booleans())
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 def test_a_rule_is_broken_exactly_where_the_space_is_empty(
     workload, num_devices, values, sequence_parallel
 ):

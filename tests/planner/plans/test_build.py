@@ -79,7 +79,7 @@ def blocks_of(plan: Plan, num_layers: int) -> list[list[list[int]]]:
         ]
     ),
 )
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_ranks_are_numbered_as_megatron_numbers_them(order, degrees):
     """Take every rank apart by the order, innermost first, and look it up."""
     tp, cp, ep, dp, pp = degrees
@@ -177,7 +177,7 @@ def test_uneven_stages_hold_what_is_asked_for(settings_given, counts):
     v=st.integers(2, 3),
     each=st.lists(st.integers(1, 2), min_size=4, max_size=4),
 )
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_chunks_are_dealt_out_in_megatrons_rounds(pp, v, each):
     """Round c, stage i: all blocks of earlier rounds, then those of earlier stages."""
     per_chunk = each[:pp]
@@ -541,7 +541,7 @@ def places(value, path=()):
 
 
 @given(name=st.sampled_from(list(LEGAL)), data=st.data())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_any_value_in_any_place_of_a_file_is_accepted_or_explained(
     name, data, tmp_path_factory
 ):

@@ -127,7 +127,7 @@ def closest(workload, given):
 
 
 @given(settings_drawn=specs(), is_mixture=st.booleans())
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 def test_a_plan_is_built_of_its_settings_again(settings_drawn, is_mixture):
     workload = MIXTURE if is_mixture else GPT
     plan = closest(workload, settings_drawn)

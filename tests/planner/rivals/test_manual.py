@@ -213,13 +213,13 @@ def test_a_limit_ends_the_recipe_once_it_has_a_plan():
 
 
 @given(instances(most_devices=16, blocks=range(1, 7)))
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_plans_keep_megatrons_rules(instance):
     check_rules(*instance)
 
 
 @given(interleaved(most_devices=12))
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_interleaved_plans_keep_megatrons_rules(instance):
     check_rules(*instance)
 

@@ -24,7 +24,6 @@ from tests.planner.rivals.examples import small_job
 from topologies.accelerators import Host
 
 relaxed = settings(
-    deadline=None,
     max_examples=30,
     suppress_health_check=list(HealthCheck),
 )

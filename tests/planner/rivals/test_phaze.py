@@ -16,9 +16,7 @@ from planner.search.space import SearchSpec
 from tests.planner.instances import instances
 from tests.planner.rivals.examples import small_job, tree
 
-relaxed = settings(
-    deadline=None, max_examples=25, suppress_health_check=list(HealthCheck)
-)
+relaxed = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 def naive_tables(class_of, passes, again, most, transfer, max_stages):

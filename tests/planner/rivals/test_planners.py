@@ -18,7 +18,6 @@ from tests.planner.rivals.examples import small_job
 from topologies import InputError
 
 relaxed = settings(
-    deadline=None,
     max_examples=25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

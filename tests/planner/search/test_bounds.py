@@ -29,7 +29,6 @@ from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec
 
 checked = settings(
-    deadline=None,
     max_examples=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -18,7 +18,6 @@ def degraded_instances(draw, **limits):
 
 @given(degraded_instances(most_devices=12, blocks=range(1, 5)))
 @settings(
-    deadline=None,
     max_examples=30,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

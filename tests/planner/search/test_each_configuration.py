@@ -11,7 +11,6 @@ from tests.planner.instances import instances, interleaved
 from tests.planner.naive_space import Sizes
 
 relaxed = settings(
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

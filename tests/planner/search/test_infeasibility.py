@@ -56,7 +56,7 @@ restricted_spaces = st.builds(
 
 
 @given(restricted_spaces)
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @example(
     # The configuration with the least room that is necessary needs more than others.
     SearchSpec(
@@ -81,7 +81,7 @@ def test_the_least_memory_is_enough_and_less_is_not(spec):
 
 
 @given(restricted_spaces, st.sampled_from([0.5, 0.8, 0.95]))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_what_is_said_to_make_it_fit_does(spec, part):
     """Whatever change is proposed, a search of the changed space finds a plan."""
     network = eight_devices()

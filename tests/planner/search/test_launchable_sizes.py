@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from estimators.grouping import Grouping
+from estimators.tracing.trace import trace_model
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import ALWAYS, INTERLEAVED, ROUNDS
 from planner.search.launchable_sizes import (
@@ -17,6 +18,10 @@ from planner.search.launchable_sizes import (
     shape_breaches,
     size_breaches,
 )
+from planner.search.space import SearchSpec
+from tests import failures
+from tests.planner.rivals.examples import small_job
+from tests.planner.strategies import tiny_spec
 
 EVERYTHING = replace(
     FRAMEWORKS["ideal"].rules,
@@ -208,3 +213,35 @@ def test_microbatches_are_dealt_out_in_rounds(dealt: str, v: int) -> None:
         elif v > 1:
             takes = takes and shortest in rounds and m % max(m // p, 1) == 0
         assert (deals_out(rules, schedule, p, m, v) == "") == takes, (full, p, m)
+
+
+def test_rules_are_kept_by_searches_of_what_can_be_launched_alone() -> None:
+    keeping = []
+    for launchable, rules, objective in product(
+        (False, True), (None, EVERYTHING), ("planned", "replayed")
+    ):
+        spec = SearchSpec(launchable=launchable, rules=rules, objective=objective)
+        if spec.keeps_rules:
+            keeping.append((launchable, rules, objective))
+    assert keeping == [(True, EVERYTHING, "replayed")]
+
+
+@failures.over(
+    ("family", "settings", "is_biased"),
+    [
+        ("gpt", {}, False),
+        ("gpt", {"qk_layernorm": True}, False),
+        ("mixtral", {}, False),
+        ("mixtral", {"add_bias_linear": True}, True),
+    ],
+    ids=["dense with biases", "normed queries", "experts", "experts with biases"],
+)
+def test_only_experts_with_biases_are_biased_experts(
+    family: str, settings: dict[str, Any], is_biased: bool
+) -> None:
+    spec = replace(tiny_spec(2, family=family), **settings)
+    _, job = small_job()
+    facts = LaunchFacts.of(replace(job, graph=trace_model(spec)), 8)
+    assert facts.has_biased_experts is is_biased
+    assert facts.has_normed_queries is spec.qk_layernorm
+    assert (facts.num_devices, facts.num_query_groups) == (8, 12)

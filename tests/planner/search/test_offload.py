@@ -126,7 +126,7 @@ def best_time(network, workload, spec, plans) -> float:
     st.lists(st.sampled_from(OFFLOADS), min_size=1, max_size=2, unique=True),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 def test_the_search_finds_the_best_of_all_plans(instance, host, offloads, cpu_adam):
     network = instance.network.with_host(host)
     execution = replace(instance.workload.execution, cpu_adam=cpu_adam)

@@ -41,7 +41,7 @@ def grids(case):
 
 
 @given(clusters())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_placements_are_those_of_the_definition(case):
     found = grids(case)
     assert set(found) == naive_placements(*case)
@@ -50,7 +50,7 @@ def test_placements_are_those_of_the_definition(case):
 
 
 @given(clusters())
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_no_placement_gives_a_device_away_twice_or_leaves_the_cluster(case):
     sizes, num_devices, _ = case
     for numbers in naive_placements(*case):
@@ -62,7 +62,7 @@ def test_no_placement_gives_a_device_away_twice_or_leaves_the_cluster(case):
 
 
 @given(clusters(), st.integers(1, 40))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_more_devices_in_the_same_blocks_only_add_placements(case, more):
     sizes, num_devices, block_sizes = case
     larger = placements(sizes, num_devices + more, block_sizes)

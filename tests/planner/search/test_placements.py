@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.kernels.nestings import _even_extents
 from planner.search.placements import Extents, placements
 
 
@@ -26,7 +27,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_every_device_of_a_placement_is_used_once(case):
     for placement in placements(**case):
         devices = placement.devices
@@ -38,7 +39,7 @@ def test_every_device_of_a_placement_is_used_once(case):
 
 
 @given(cases())
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_tensor_groups_stand_on_consecutive_devices(case):
     for placement in placements(**case):
         steps = np.diff(placement.grid, axis=4)
@@ -46,14 +47,14 @@ def test_tensor_groups_stand_on_consecutive_devices(case):
 
 
 @given(cases())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_there_is_a_placement_whenever_the_devices_suffice(case):
     fits = np.prod(case["extents"]) <= case["num_devices"]
     assert bool(placements(**case)) == fits
 
 
 @given(cases())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_no_placement_comes_twice(case):
     found = [placement.grid.tobytes() for placement in placements(**case)]
     assert len(set(found)) == len(found)
@@ -80,3 +81,15 @@ def test_padding_aligns_replicas_to_nodes():
         )
     }
     assert found["tp1 pp3/4 dp2"][:, :, 0].tolist() == [[0, 4], [1, 5], [2, 6]]
+
+
+@given(st.integers(1, 24), st.lists(st.integers(1, 48), min_size=1, max_size=3))
+def test_extents_above_divide_a_block_or_fill_whole_ones(extent, blocks):
+    above = {-(-extent // block) * block for block in blocks if block < extent}
+    for block in blocks:
+        divisors = (
+            block // parts for parts in range(1, block + 1) if not block % parts
+        )
+        above |= {divisor for divisor in divisors if divisor >= extent}
+    extents = _even_extents(extent, np.array(blocks))
+    assert extents.tolist() == sorted(above - {extent})

@@ -16,7 +16,6 @@ from tests.planner.strategies import accelerator, networks, workloads
 from topologies.network import Network
 
 relaxed = settings(
-    deadline=None,
     max_examples=25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

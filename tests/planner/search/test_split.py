@@ -107,7 +107,7 @@ def check(case):
     assert price(case, bounds, choices) == expected
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(instances(), st.sampled_from([1.5, 2.0, 4.0]))
 def test_lower_bounds_that_are_too_high_are_said_and_never_read_past(case, factor):
     optimum = brute_force(case)
@@ -120,13 +120,13 @@ def test_lower_bounds_that_are_too_high_are_said_and_never_read_past(case, facto
         assert price(case, bounds, choices) == value >= optimum
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(instances())
 def test_split_equals_exhaustive_search(case):
     check(case)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(instances(additive=False))
 def test_split_is_exact_where_sum_and_maximum_compete(case):
     check(case)
@@ -158,7 +158,7 @@ def test_many_dense_instances_equal_exhaustive_search():
         check(case)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(instances(max_layers=5), st.integers(-2, 2))
 def test_cutoff_hides_exactly_what_is_not_below_it(case, offset):
     _, optimum, *_ = kernel.split_chain(kernel.Chain(**case), np.inf)
@@ -171,7 +171,7 @@ def test_cutoff_hides_exactly_what_is_not_below_it(case, offset):
         assert value == optimum
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(instances(max_layers=5))
 def test_memory_check_never_refuses_a_split_that_exists(case):
     # The rule presumes that larger intervals need more memory.
@@ -190,7 +190,7 @@ def test_memory_check_never_refuses_a_split_that_exists(case):
     assert fits or not exists
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(instances(max_layers=5))
 def test_compiled_kernels_agree_with_their_python_source(case):
     compiled = kernel.split_chain(kernel.Chain(**case), np.inf)

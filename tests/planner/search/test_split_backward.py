@@ -74,7 +74,7 @@ def test_transfers_bubble_and_tail_are_what_the_slowest_stage_does_not_work(
     assert priced.iteration_time == pytest.approx(sum(terms.values()))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(m=st.integers(1, 20), cut=st.integers(1, 2), far=st.booleans())
 def test_gpipe_is_priced_by_its_closed_form(m, cut, far):
     devices = [[[0]], [[4 if far else 1]]]
@@ -130,7 +130,7 @@ def pipelines(draw):
     return pp, draw(st.integers(1, 9)), draw(st.sampled_from(["none", "full", "stage"]))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(size=pipelines())
 def test_no_moment_of_the_schedule_needs_more_than_the_bound(size):
     """Go through the lists, each allocation and release in its place."""

@@ -50,7 +50,7 @@ def time(schedule, times, m):
 
 
 @every
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_the_cycle_time_is_the_slope_between_two_large_numbers_of_microbatches(
     schedule, data
@@ -64,7 +64,7 @@ def test_the_cycle_time_is_the_slope_between_two_large_numbers_of_microbatches(
 
 
 @every
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(data=st.data(), m=st.integers(1, 25))
 def test_no_pipeline_takes_longer_than_its_closed_form(schedule, data, m):
     times = data.draw(pipelines(schedule))
@@ -72,14 +72,14 @@ def test_no_pipeline_takes_longer_than_its_closed_form(schedule, data, m):
     assert time(schedule, times, m) <= form.time * (1 + 1e-12)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(times=pipelines("gpipe", most_stages=9), m=st.integers(1, 25))
 def test_gpipe_takes_exactly_its_closed_form_for_every_number_of_microbatches(times, m):
     assert time("gpipe", times, m) == CLOSED_FORMS["gpipe"](times, m).time
 
 
 @failures.over("schedule", ["1f1b", "gpipe"])
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_one_microbatch_takes_exactly_its_closed_form(schedule, data):
     times = data.draw(pipelines(schedule))
@@ -90,7 +90,7 @@ def test_one_microbatch_takes_exactly_its_closed_form(schedule, data):
 
 
 @every
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data(), m=st.integers(1, 25))
 def test_no_stage_is_faster_than_its_own_work(schedule, data, m):
     times = data.draw(pipelines(schedule))
@@ -99,7 +99,7 @@ def test_no_stage_is_faster_than_its_own_work(schedule, data, m):
     assert time(schedule, times, m) >= m * times.work.max()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(times=pipelines("1f1b"), m=st.integers(1, 25))
 def test_without_weight_gradients_zb_h1_is_1f1b(times, m):
     one, split = (CLOSED_FORMS[name](times, m) for name in ("1f1b", "zb-h1"))
@@ -137,7 +137,7 @@ def test_the_sum_over_stages_alone_is_no_bound_where_passes_are_unlike():
     assert time("1f1b", times, 2) == form.time == 4.0
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(data=st.data(), p=st.integers(1, 9))
 def test_the_largest_interval_mean_is_that_of_the_best_of_all_intervals(data, p):
     loads = integers(data.draw, p, 9)
@@ -207,7 +207,7 @@ def blocking_stage(i, p, m):
         yield [(i - 1, "B", k)]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data(), p=st.integers(1, 4))
 def test_blocking_messages_add_both_neighbours_to_a_stages_cycle(data, p):
     forward, backward = (integers(data.draw, p, 9) for _ in range(2))

@@ -100,7 +100,7 @@ def test_what_the_host_has_already_is_not_sent():
 
 
 @given(*[st.floats(0, 1)] * 4, st.integers(0, 3))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_device_and_host_together_hold_what_the_device_held(w, g, o, a, zero):
     saving = {"data_parallel_size": 4, "zero_stage": zero, "recompute": "full"}
     job, found = priced(

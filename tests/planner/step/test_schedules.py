@@ -46,7 +46,7 @@ def passes(name, stage, size):
 
 
 @every
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_each_chunk_has_each_pass_of_each_microbatch_once_after_the_one_it_needs(
     name, data
@@ -80,7 +80,7 @@ def alive_after_each_pass(name, stage, size):
 
 
 @every
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_in_flight_is_the_most_activations_that_wait_for_their_last_pass(name, data):
     size = data.draw(sizes(name))
@@ -91,7 +91,7 @@ def test_in_flight_is_the_most_activations_that_wait_for_their_last_pass(name, d
 
 
 @every
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_whatever_the_chunks_save_the_most_is_held_in_one_of_the_rows(name, data):
     p, m, v = size = data.draw(sizes(name))
@@ -105,7 +105,7 @@ def test_whatever_the_chunks_save_the_most_is_held_in_one_of_the_rows(name, data
 
 
 @every
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_what_waits_is_what_was_allocated_and_not_yet_released(name, data):
     size = p, _, v = data.draw(sizes(name))
@@ -128,7 +128,7 @@ def test_what_waits_is_what_was_allocated_and_not_yet_released(name, data):
 
 
 @every
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_the_stages_do_not_wait_for_each_other_in_a_circle(name, data):
     p, m, v = data.draw(sizes(name))
@@ -216,7 +216,7 @@ def test_zb_h2_reads_as_in_the_paper():
     ]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(p=st.integers(1, 12), m=st.integers(1, 60))
 def test_zb_h2_warms_up_twice_as_long_in_twice_the_memory(p, m):
     # Qi et al., section 2.2.
@@ -314,7 +314,7 @@ def test_a_v_keeps_as_much_on_every_stage(p):
             assert SCHEDULES["dualpipe-v"].in_flight(stage, p, m, 2) == 2 * p + 1
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(p=st.integers(1, 12), m=st.integers(1, 40))
 def test_zb_h1_is_1f1b_with_weight_gradients_and_the_memory_of_its_first_stage(p, m):
     one, split = SCHEDULES["1f1b"], SCHEDULES["zb-h1"]

@@ -77,7 +77,7 @@ def placed(draw):
     st.sampled_from(CASES),
     st.integers(1, 2**32),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_alone_the_simulation_equals_the_closed_form(which, groups, case, size):
     """To half a tick a phase, for the time on the wire and for the latency."""
     network, (operation, name) = NETWORKS[which], case
@@ -111,7 +111,7 @@ def test_two_rings_over_one_uplink_take_twice_as_long():
 
 
 @given(placed(), st.sampled_from(CASES), st.integers(1, 10**9))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_simulating_one_of_each_class_changes_no_moment(groups, case, size):
     network, (operation, name) = NETWORKS["rails"], case
     units = [

@@ -45,7 +45,6 @@ SCENARIOS = Path(__file__).parents[4] / "scenarios"
 OPERATIONS = st.sampled_from(sorted(RING_OPERATIONS))
 
 relaxed = settings(
-    deadline=None,
     max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from rich.console import Console
@@ -169,7 +169,6 @@ def test_the_spread_over_seeds_and_a_limit_are_told(found: BestPlan) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(-9, 9), min_size=1))
-@settings(deadline=None)
 def test_the_largest_part_has_the_direction_of_the_sum(parts: dict[str, int]) -> None:
     cause = largest(parts)
     assert cause == Cause(cause.term, parts[cause.term])

@@ -65,7 +65,7 @@ EVENTS = st.lists(st.tuples(st.integers(0, 1500), KINDS), max_size=60).map(sorte
 MARKS = [100, 500, 1000, 1500]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(all_habits(), EVENTS)
 def test_every_tick_is_that_of_plain_python(habits: JobHabits, events: Events) -> None:
     ledger = run(habits, events, MARKS)
@@ -78,7 +78,7 @@ def test_every_tick_is_that_of_plain_python(habits: JobHabits, events: Events) -
     assert ledger.progress.tolist() == reference.progress
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(all_habits(), EVENTS)
 def test_all_time_is_accounted_for(habits: JobHabits, events: Events) -> None:
     ledger = run(habits, events, MARKS)
@@ -90,7 +90,7 @@ FAILURES = st.lists(
 ).map(sorted)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(all_habits(replicas=1), FAILURES, st.sets(st.integers(0, 7)))
 def test_fewer_failures_never_train_less(
     habits: JobHabits, events: Events, left_out: set[int]
@@ -107,7 +107,7 @@ def test_fewer_failures_never_train_less(
     assert run(habits, fewer, MARKS).trained.sum() >= more
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(all_habits(replicas=1), FAILURES, st.integers(1, 3))
 def test_more_spares_never_train_less(
     habits: JobHabits, events: Events, more: int
@@ -123,7 +123,7 @@ def test_more_spares_never_train_less(
     assert run(spared, events, MARKS).trained.sum() >= few
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(all_habits(replicas=1), FAILURES)
 def test_writing_beside_the_training_never_trains_less(
     habits: JobHabits, events: Events
@@ -135,7 +135,7 @@ def test_writing_beside_the_training_never_trains_less(
     assert run(habits._replace(is_asynchronous=1), events, MARKS).trained.sum() >= waits
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(all_habits())
 def test_without_failures_only_checkpoints_take_time(habits: JobHabits) -> None:
     ledger = run(habits, [], [10_000])

@@ -100,7 +100,7 @@ def test_quantiles_are_those_of_the_distribution(noise: Noise) -> None:
 
 
 @given(num=st.integers(1, 10_000), more=st.integers(0, 10_000), at=st.integers(0, 6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_more_of_them_are_never_faster(num: int, more: int, at: int) -> None:
     noise = NOISES[at]
     few, many = (moments(slowest_of(noise, n)).mean for n in (num, num + more))

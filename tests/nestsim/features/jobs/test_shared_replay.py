@@ -129,7 +129,7 @@ job_numbers = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(
     st.lists(job_numbers, min_size=1, max_size=4), st.sampled_from(["simpy", "auto"])
 )
@@ -152,7 +152,7 @@ def test_jobs_do_what_a_simulation_by_hand_does(jobs, engine):
         np.testing.assert_allclose(ours, [float(t) for t in theirs], atol=1e-9)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     st.lists(
         st.tuples(st.floats(0.01, 3.0), st.floats(1e6, 3e9), st.floats(0.0, 4.0)),

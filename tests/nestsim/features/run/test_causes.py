@@ -29,7 +29,7 @@ def causes_of(net: Network, work: PipelineWork) -> dict[str, float]:
     return dict(found)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(step=steps())
 def test_causes_add_up_to_the_iteration(step: tuple[Network, PipelineWork]) -> None:
     found = causes_of(*step)
@@ -38,7 +38,7 @@ def test_causes_add_up_to_the_iteration(step: tuple[Network, PipelineWork]) -> N
     assert found["synchronisation"] >= -1e-9
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(step=steps())
 def test_folding_changes_no_cause(step: tuple[Network, PipelineWork]) -> None:
     net, work = step
@@ -54,7 +54,7 @@ def line(p: int, m: int, **changes: object) -> PipelineWork:
 
 
 @given(p=st.integers(1, 5), m=st.integers(1, 9))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_equal_stages_on_a_free_network_have_the_bubble_of_the_closed_form(
     p: int, m: int
 ) -> None:

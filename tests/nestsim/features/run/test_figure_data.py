@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nestsim.evaluate.verdict import Gap
@@ -43,7 +43,6 @@ def timeline_of(totals: list[int]) -> MemoryTimeline:
     )
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 1000), min_size=1, max_size=120),
     st.sampled_from([10, 40, 400]),

@@ -32,7 +32,7 @@ def both(net: Network, work: PipelineWork) -> tuple[Replay, Replay]:
     return replay(net, work), replay_all(net, work)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(step=steps())
 def test_classes_weigh_as_much_as_their_members(
     step: tuple[Network, PipelineWork],
@@ -51,7 +51,7 @@ def test_classes_weigh_as_much_as_their_members(
     assert timeline_windows(folded) == timeline_windows(whole)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(step=steps())
 def test_every_replica_has_the_bars_of_their_representatives(
     step: tuple[Network, PipelineWork],

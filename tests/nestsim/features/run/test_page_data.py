@@ -68,7 +68,7 @@ def test_short_bars_are_joined_where_no_window_keeps_them() -> None:
     assert joined.microbatch.tolist() == [0, 1, 2, -1, -1, 7, 8, -1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(

@@ -64,7 +64,7 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(values)
 def test_what_is_written_reads_back_the_same(value: object) -> None:
     text = dump_json(value)

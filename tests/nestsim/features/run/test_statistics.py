@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nestsim.features.run.statistics import (
@@ -198,7 +198,6 @@ def test_weight_gradients_are_passes_and_part_of_the_sum() -> None:
     assert sum(row) == 8.0
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), min_size=0, max_size=12)
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nestsim.features.stress.evaluator import ConditionEvaluator
@@ -11,7 +11,6 @@ from nestsim.features.stress.thresholds import InverseRequest, bracket, narrow, 
 from tests.nestsim.features.stress.clusters import small
 
 
-@settings(deadline=None)
 @given(
     knee=st.floats(1.0, 900.0), slope=st.floats(0.1, 3.0), keep=st.floats(0.05, 0.99)
 )
@@ -95,7 +94,6 @@ tables = st.integers(1, 6).flatmap(
 )
 
 
-@settings(deadline=None)
 @given(tables)
 def test_the_robust_choices_are_those_of_brute_force(table: list[list[int]]) -> None:
     times = np.array(table, dtype=np.float64)

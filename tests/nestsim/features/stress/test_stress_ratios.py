@@ -69,7 +69,7 @@ SPECS = {
 
 
 @failures.over("kind", SPECS)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(inner=ratio, outer=ratio)
 def test_a_network_has_the_ratios_that_were_asked_for(
     kind: str, inner: float, outer: float
@@ -107,7 +107,7 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> ConditionEvaluator:
     return ConditionEvaluator.of(small(tmp_path_factory.mktemp("ratios")))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     level=st.sampled_from(["node", "leaf"]),
     low=st.floats(0.5, 40.0),

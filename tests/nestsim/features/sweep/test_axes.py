@@ -89,7 +89,7 @@ sizes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 
 @given(sizes)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_the_product_has_every_combination_once(counts) -> None:
     axes = [axis(f"a{n}", list(range(count))) for n, count in enumerate(counts)]
     points = [tuple(point.values()) for point in product(axes)]

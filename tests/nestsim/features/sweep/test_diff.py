@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nestsim.cli import main
@@ -150,13 +150,11 @@ reports = st.dictionaries(st.text("abc", min_size=1, max_size=2), tree, max_size
 
 
 @given(reports)
-@settings(deadline=None)
 def test_every_report_equals_itself(report) -> None:
     assert compare_reports(report, json.loads(json.dumps(report))).is_empty
 
 
 @given(reports, reports)
-@settings(deadline=None)
 def test_turned_round_the_difference_is_turned_round(first, second) -> None:
     there, back = compare_reports(first, second), compare_reports(second, first)
     assert there.is_empty == back.is_empty

@@ -29,7 +29,6 @@ CLUSTER = SpineLeafSpec(
 
 @given(network=networks | degraded)
 @settings(
-    deadline=None,
     max_examples=20,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -14,7 +14,7 @@ values = st.lists(st.integers(1, 6), min_size=2, max_size=12)
 
 
 @given(values, st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_kendall_tau_is_scipys_with_ties_and_all(first, data):
     second = data.draw(
         st.lists(st.integers(1, 6), min_size=len(first), max_size=len(first))
@@ -59,7 +59,7 @@ def test_regret_is_what_the_wrongly_chosen_plan_costs():
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=2, max_size=8, unique=True))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_perfect_predictions_have_no_error_and_no_regret(measured):
     errors, ranking = errors_of(measured, measured), ranking_of([(measured, measured)])
     assert errors.max_ape == 0.0

@@ -15,7 +15,7 @@ from topologies.input_file import parse_toml
 
 @failures.over("preset", ["deepspeed", "megatron-core", "torchtitan"])
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_plan_that_is_written_is_read_as_it_was(preset, tmp_path_factory, data):
     """Whatever the preset would decide, the table says it."""
     job = data.draw(jobs(), label="job")

@@ -301,7 +301,7 @@ SIZES = st.tuples(*[st.sampled_from([1, 2, 3, 4])] * 4).filter(
 
 @failures.over("order", ["tp-cp-ep-dp-pp", known.PP_INSIDE_ORDER])
 @given(sizes=SIZES, ep=st.sampled_from([1, 2, 4]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_ranks_form_the_groups_of_megatron(
     order: str, sizes: tuple[int, int, int, int], ep: int
 ) -> None:
@@ -338,7 +338,7 @@ def _rows(grid: Any, axis: int) -> list[list[int]]:
     blocks=st.lists(st.integers(0, 9), min_size=1, max_size=24),
     mtp=st.integers(0, 2),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_layouts_are_read_as_megatron_reads_them(blocks: list[int], mtp: int) -> None:
     text = write_layout(blocks, mtp)
     parsed = PipelineParallelLayerLayout(text, len(blocks))
@@ -376,7 +376,7 @@ def test_what_is_no_layout_is_refused(text: str) -> None:
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_lists_of_blocks_come_back(marks: list[int]) -> None:
     assert read_list(write_list(marks), "") == marks
     assert read_list(f"({write_list(marks)})*2", "") == marks * 2
@@ -393,7 +393,7 @@ def test_what_is_no_list_is_refused(text: str) -> None:
     attention=st.floats(0.0, 0.5),
     mlp=st.floats(0.0, 0.5),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_hybrids_are_laid_out_as_megatron_does(
     num_layers: int, attention: float, mlp: float
 ) -> None:

@@ -53,7 +53,7 @@ def check(scenario: Scenario, job: LaunchJob) -> None:
 
 
 @given(plan=PLANS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_drawn_plans_come_back(plan: dict[str, Any]) -> None:
     scenario = small_scenario(plan)
     try:

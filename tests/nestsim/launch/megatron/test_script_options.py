@@ -127,7 +127,7 @@ def rows(options: dict[str, tuple[str, ...]]) -> int | None:
 
 
 @given(options=SCRIPTS)
-@settings(max_examples=25, deadline=None, phases=[Phase.generate])
+@settings(max_examples=25, phases=[Phase.generate])
 def test_what_a_script_says_comes_back_or_is_named(options: dict[str, str]) -> None:
     if not options.get("make-vocab-size-divisible-by", "1").isdecimal():
         options["make-vocab-size-divisible-by"] = "64"

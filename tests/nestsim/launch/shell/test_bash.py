@@ -196,6 +196,7 @@ unset 'A[0]'; torchrun "${A[@]}" """,
 declare -A LAYERS=([small]=12 [big]=96)
 LAYERS[mid]=24; K=mid
 torchrun ${LAYERS[small]} ${LAYERS[$K]} ${#LAYERS[@]} ${LAYERS[none]:-0}""",
+    "map of pairs": 'declare -A M=(a 1 b 2 c 3 d)\ntorchrun ${M[a]} ${M[b]} ${M[c]} "${M[d]}" ${#M[@]}',
     "array of elements": "A=([2]=c [0]=a d)\ntorchrun ${!A[@]} ${A[@]}",
     "arithmetic": """
 A=7 B=2

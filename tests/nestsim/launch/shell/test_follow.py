@@ -209,7 +209,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_script_is_a_job_or_one_refusal(text: str) -> None:
     _job_or_refusal(text)
 
@@ -220,7 +220,7 @@ def test_any_script_is_a_job_or_one_refusal(text: str) -> None:
         st.tuples(st.integers(0, 4000), st.integers(0, 60), PIECES), max_size=4
     ),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_public_script_with_slips_is_a_job_or_one_refusal(
     name: str, cuts: list[tuple[int, int, str]]
 ) -> None:

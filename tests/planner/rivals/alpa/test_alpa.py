@@ -27,7 +27,7 @@ from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec
 
 TOLD = PlannerSettings()
-few = settings(deadline=None, max_examples=12)
+few = settings(max_examples=12)
 
 
 def found_by(network, workload, spec=None, told=TOLD):

@@ -12,7 +12,7 @@ from planner.kernels.rivals import equal_stages, mixed_stages
 from planner.rivals.alpa.stages import mixed_split, uniform_split
 from planner.work import LimitReachedError, Work
 
-few = settings(deadline=None, max_examples=30)
+few = settings(max_examples=30)
 
 
 def every_split(num_units, num_stages):

@@ -43,7 +43,7 @@ def joined(first: ShardingProgram, second: ShardingProgram) -> ShardingProgram:
     )
 
 
-few = settings(deadline=None, max_examples=25)
+few = settings(max_examples=25)
 
 
 def random_program(rng, pairs, num_nodes, *, gaps=0.2, states=0):

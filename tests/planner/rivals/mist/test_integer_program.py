@@ -50,7 +50,7 @@ def programs(draw):
 
 
 @given(programs())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_it_finds_what_trying_everything_finds(program):
     expected = brute_force(program)
     for found in (
@@ -69,13 +69,13 @@ def test_it_finds_what_trying_everything_finds(program):
 
 
 @given(programs())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_no_choice_is_below_the_bound(program):
     assert program.lower_bound <= brute_force(program) * (1 + 1e-12)
 
 
 @given(programs())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_what_is_left_out_is_slower(program):
     expected = brute_force(program)
     if np.isinf(expected):

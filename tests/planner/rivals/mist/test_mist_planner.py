@@ -253,7 +253,7 @@ def test_it_says_which_constraint_left_no_plan(spec, says):
 
 
 @given(instances(most_devices=16, blocks=range(2, 7)))
-@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 def test_what_it_proposes_fits_and_holds_every_layer(instance):
     network, workload, spec = instance
     outcome = Mist().find(*instance, TOLD)

@@ -91,7 +91,7 @@ def test_the_space_has_as_many_strategies_as_mists():
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_samples_are_the_best_of_each_weight(seed, count):
     rng = np.random.default_rng(seed)
     steady, delta = rng.random(count), rng.random(count) * rng.choice([0.1, 1, 10])

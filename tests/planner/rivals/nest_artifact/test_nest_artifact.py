@@ -74,13 +74,13 @@ def bounds_of(plan):
 # The optimum.
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(instances())
 def test_the_optimum_equals_brute_force(data):
     assert value_of(solve(instance_of(data))) == brute_force(data)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(instances())
 def test_the_plan_costs_what_the_definition_says(data):
     plan = solve(instance_of(data)).plan
@@ -89,7 +89,7 @@ def test_the_plan_costs_what_the_definition_says(data):
     assert model.cost(bounds_of(plan), plan.data) == plan.time_per_batch
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(instances(max_nodes=5), st.data())
 def test_any_plan_is_priced_by_the_definition(data, more):
     instance = instance_of(data)
@@ -102,7 +102,7 @@ def test_any_plan_is_priced_by_the_definition(data, more):
         assert price_split(costs, bounds, d).time_per_batch == model.cost(bounds, d)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(instances(), st.data())
 def test_best_cuts_of_given_degrees_equal_brute_force(data, more):
     instance = instance_of(data)
@@ -116,7 +116,7 @@ def test_best_cuts_of_given_degrees_equal_brute_force(data, more):
     assert (plan.time_per_batch if plan else math.inf) == expected
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(instances())
 def test_compiled_kernels_equal_their_python_source(data):
     instance = instance_of(data)
@@ -184,7 +184,7 @@ def test_a_long_chain_of_many_levels_is_solved():
 # What must always hold.
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(instances(), st.randoms(use_true_random=False))
 def test_the_order_and_the_names_of_nodes_change_nothing(data, random):
     other = copy.deepcopy(data)
@@ -201,7 +201,7 @@ def test_the_order_and_the_names_of_nodes_change_nothing(data, random):
     assert solve(instance_of(other)).plan == solve(instance_of(data)).plan
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(instances(), st.data())
 def test_more_of_anything_is_never_worse(data, more):
     instance = instance_of(data)
@@ -234,7 +234,7 @@ def test_more_of_anything_is_never_worse(data, more):
     assert value_of(solve(richer)) <= value_of(solve(instance))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(instances())
 def test_doubling_every_time_doubles_the_answer(data):
     instance = instance_of(data)
@@ -255,7 +255,7 @@ def test_doubling_every_time_doubles_the_answer(data):
     assert value_of(solve(slower)) == 2 * value_of(solve(instance))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(instances())
 def test_what_is_missing_is_told_with_the_least_memory_that_would_do(data):
     instance = instance_of(data)
@@ -348,7 +348,7 @@ def test_a_search_with_zero_that_needs_too_much_memory_is_refused():
 # Baselines.
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(instances(), st.data())
 def test_baselines_are_priced_in_both_orders_by_the_definition(data, more):
     instance = instance_of(data)

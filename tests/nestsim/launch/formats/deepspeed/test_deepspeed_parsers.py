@@ -141,7 +141,7 @@ def test_ranks_are_numbered_as_deepspeed_numbers_them():
 
 
 @given(job=jobs())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_only_known_names_are_written(job):
     files = write_deepspeed(job).files
     known = set(NAMES.read_text().split())

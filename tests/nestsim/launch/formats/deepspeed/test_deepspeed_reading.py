@@ -479,7 +479,7 @@ WORDS = st.sampled_from(
     devices=st.none() | st.integers(1, 64),
 )
 @example(parts=["deepspeed", "--deepspeed", "<<EOT", "\n", "x"], devices=None)
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_any_text_ends_in_a_job_or_a_sentence(parts, devices):
     text = " ".join(parts)
     for written in (text, "deepspeed --num_gpus 8 t.py --deepspeed " + text):
@@ -531,7 +531,7 @@ VALUES = st.recursive(
     config=st.dictionaries(st.sampled_from([*ZERO3, "pipeline", "x"]), VALUES),
     devices=st.none() | st.integers(1, 64),
 )
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_any_json_ends_in_a_job_or_a_sentence(config, devices):
     launch = source(json.dumps(config), num_devices=devices, model="llama2-7b")
     with contextlib.suppress(InputError):

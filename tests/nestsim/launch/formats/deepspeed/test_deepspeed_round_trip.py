@@ -35,7 +35,6 @@ def test_the_shipped_scenario_comes_back_as_it_was(tmp_path):
 
 @given(job=jobs())
 @settings(
-    deadline=None,
     max_examples=120,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -152,7 +151,7 @@ def test_experts_come_back(tmp_path):
 
 
 @given(spec=specs())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_same_plan_gives_the_same_bytes(spec):
     try:
         job = planned(small_job(), spec)
