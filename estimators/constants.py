@@ -15,31 +15,28 @@ import tomli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorConstants:
-    """What training reaches on one accelerator, as fractions of its datasheet."""
+    """What a job sustains on one accelerator, beside isolated kernels at full clock.
+
+    Power limits the clock of a device that works for minutes. Above 1 where kernels are
+    better than those of the relative whose tables a chip has.
+    """
 
     matmul: float
-    """Share of the dense matrix rate at 16 and 32 bits that full tiles reach."""
+    """Rate of products at 16 and 32 bits over that of isolated kernels."""
 
     matmul_8bit: float
-    """Share of the dense matrix rate at 8 bits that full tiles reach."""
+    """Rate of products at 8 bits over that of isolated kernels."""
 
     matmul_4bit: float
-    """Share of the dense matrix rate at 4 bits that full tiles reach."""
-
-    wave_quantisation: float
-    """Part of the last wave of tiles that is lost where it is not full: 1 if it takes
-    as long as a full one, 0 if products are cut so that it takes its share."""
+    """Rate of products at 4 bits over that of isolated kernels."""
 
     flash_attention: float
-    """Share of the 16-bit rate that FlashAttention-2 and kernels of its kind reach."""
+    """Rate of FlashAttention-2 and kernels of its kind over that of the fastest
+    isolated kernels."""
 
     fused_attention: float
-    """Share of the 16-bit rate that the vendor's fused attention reaches, such as
-    cuDNN's."""
-
-    attention_half_length: float
-    """Tokens at which fused attention reaches half of its rate: short sequences fill
-    few tiles, and causal masks leave more of those half empty."""
+    """Rate of the vendor's fused attention, such as cuDNN's, over that of the fastest
+    isolated kernels."""
 
     memory: float
     """Share of the memory bandwidth that streaming kernels reach."""

@@ -107,10 +107,15 @@ class Platform:
         precision
             Number format of the job, where it can not.
         """
-        name = self.accelerator.constants_name
-        reached = self.constants.accelerator(name, self.software.name)
         rates = self.accelerator.peak_flops
-        return rates.get("bf16", rates[precision]) * reached.matmul
+        return OperatorModel.of(
+            self.accelerator,
+            TrainingSpec(
+                global_batch_size=1, precision="bf16" if "bf16" in rates else precision
+            ),
+            self.software,
+            self.constants,
+        ).products.large_rate
 
     @property
     def slowest(self) -> float:

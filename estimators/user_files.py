@@ -232,12 +232,15 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 FRACTIONS = frozenset(
     {
-        *("matmul", "matmul_8bit", "matmul_4bit", "wave_quantisation"),
-        *("flash_attention", "fused_attention", "memory", "fragmentation"),
-        *("full_fragmentation", "grouped_rate", "efficiency"),
+        *("memory", "fragmentation", "full_fragmentation"),
+        *("grouped_rate", "efficiency"),
     }
 )
 """Constants that are parts of a whole: at most 1."""
+
+_MOST_SUSTAINED = 1.5
+"""Largest rate of products and attention over that of isolated kernels: above it a
+number is in another unit, such as percent."""
 
 _LEAST: Mapping[str, float] = MappingProxyType(
     {"accelerator": 1e-6, "links": MIN_EFFICIENCY}
@@ -334,7 +337,8 @@ def _value(group: str, constant: str, entry: Value) -> float:
     if constant not in known:
         raise entry.error("no such constant", "one of " + ", ".join(known))
     value = entry["value"] if isinstance(entry.raw, dict) else entry
-    most = 1.0 if constant in FRACTIONS else _LARGEST
+    most = _MOST_SUSTAINED if group == "accelerator" else _LARGEST
+    most = 1.0 if constant in FRACTIONS else most
     whose = "accelerator" if constant in _RATES else group
     return number_in(value, _LEAST.get(whose, 0.0), most)
 

@@ -245,20 +245,28 @@ def _attention(
         + device.total(_written_tensors(operator))
         + device.total(operator.outputs)
     )
+    queries, keys, head_size, heads = operator.dims
+    tensors = device.layer.tensors
+    query_size, key_size = (
+        tensors[number].elements / length
+        for number, length in zip(operator.inputs, (queries, keys), strict=False)
+    )
+    share = degrees.micro_batch_size / (degrees.tp * grouping.exchanging(degrees.cp))
     return OperatorWork(
         operator.name,
         "attention",
-        0.0,
-        0.0,
-        0.0,
-        0.0,
+        queries * grouping.exchanging(degrees.cp) / degrees.cp,
+        # Context parallelism: one kernel for each part of the keys that passes by.
+        # A window shows fewer of them.
+        min(keys, operator.window or keys) / ring,
+        head_size,
+        heads * share,
         flops,
         _FLASH_BACKWARD * flops,
         forward,
         backward,
-        # Context parallelism: one kernel for each part of the keys that passes by.
-        # A window shows fewer of them.
-        keys=operator.pairs / operator.dims[0] / ring,
+        heads_per_group=max(1.0, query_size / key_size),
+        is_windowed=operator.window > 0,
     )
 
 

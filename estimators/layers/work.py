@@ -93,16 +93,20 @@ class OperatorWork(NamedTuple):
     kernel) or ``"memory"`` (everything bound by memory traffic)."""
 
     m: float
-    """Rows of the product on this device; 0 unless a matmul."""
+    """Rows of the product on this device; queries of fused attention that its keys pass
+    by; 0 for what is bound by memory."""
 
     n: float
-    """Columns of the product on this device; 0 unless a matmul."""
+    """Columns of the product on this device; keys that a query of fused attention sees
+    in one kernel, causal masks not subtracted; 0 for what is bound by memory."""
 
     k: float
-    """Inner dimension on this device; 0 unless a matmul."""
+    """Inner dimension on this device; head size of fused attention; 0 for what is bound
+    by memory."""
 
     batch: float
-    """Independent products of that shape, e.g. heads or experts; 0 unless a matmul."""
+    """Independent products of that shape, e.g. heads or experts; heads of all sequences
+    of fused attention; 0 for what is bound by memory."""
 
     forward_flops: float
     """2 m n k batch for a matmul [FLOP]."""
@@ -133,9 +137,11 @@ class OperatorWork(NamedTuple):
     """Kind of operator, as `TracedOperator.operation` has it: a measured profile looks
     its times up by this name."""
 
-    keys: float = 0.0
-    """Tokens that a fused attention kernel has keys of on this device, on which its
-    rate depends; 0 unless attention."""
+    heads_per_group: float = 1.0
+    """Query heads for each head of keys and values of fused attention."""
+
+    is_windowed: bool = False
+    """Whether a query of fused attention sees a window of the keys only."""
 
     @property
     def is_scan(self) -> bool:

@@ -1,20 +1,18 @@
-"""Time of one operator on one accelerator: a roofline with tiles and waves.
+"""Time of one operator on one accelerator: a roofline, and how far kernels are from it.
 
-A matrix product runs in tiles, one tile on one compute unit at a time, so small
-products leave units idle; a fused attention kernel reaches a fraction of the matrix
-rate; everything else moves bytes. Each operator costs at least one kernel launch.
+Products and fused attention take the datasheet's roofline times what measured kernels
+of their shape took beside it (`estimators.operators.shape_tables`), and longer where a
+job that runs for minutes cannot sustain the clock of an isolated kernel; everything
+else moves bytes. Each operator costs at least one kernel launch.
 
-Letters: ``m n k`` a product's rows, columns and inner dimension; ``U`` compute
-units; ``e`` the fraction of the datasheet's rate that full tiles reach.
+Letters: ``m n k`` a product's rows, columns and inner dimension.
 
 References
 ----------
 .. [1] S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
-.. [2] NVIDIA, "Matrix Multiplication Background User's Guide", 2023: tile and wave
-   quantisation, tile sizes and their relative efficiency.
+.. [2] NVIDIA, "Matrix Multiplication Background User's Guide", 2023.
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,13 +23,18 @@ from estimators.constants import (
     load_constants,
 )
 from estimators.layers.work import OperatorWork
+from estimators.operators.shape_tables import (
+    KERNEL_TIME,
+    QUERY_BLOCK,
+    ShapeTable,
+    attention_table,
+    product_roofline,
+    product_table,
+)
 from estimators.software import IDEAL, Software
 from estimators.training import NARROW_FORMATS, TrainingSpec
 from topologies import InputError
 from topologies.accelerators import Accelerator
-
-TILES = ((256, 128, 1.00), (128, 128, 0.92), (128, 64, 0.74), (64, 64, 0.50))
-"""Rows, columns and relative efficiency of the tiles of a matrix product [2]_."""
 
 LAUNCH_TIME = 5e-6
 """Time from one kernel's end to the next one's start when launches queue up [s]: 4 to 6
@@ -43,17 +46,21 @@ of 2.9 us follow each other every 3.4 us (A. Gray, "Getting Started with CUDA Gr
 NVIDIA, 2019)."""
 
 ATTENTION_BACKWARD_SLOWDOWN = 1.15
-"""Factor of a fused attention's forward rate over its backward rate: the atomics and
-extra passes of FlashAttention-2 (Dao, 2023, figures 4 to 6)."""
+"""Factor of a fused attention's forward rate over its backward rate with as many blocks
+to work on: 1.02 to 1.22 on A100, 1.17 on B200 where blocks are many (27 pairs of
+SimuMax 1.2's measured kernels); FlashAttention-2's own figures are alike (Dao, 2023,
+figures 4 to 6)."""
 
+ATTENTION_BACKWARD_BLOCKS = 2.0
+"""Blocks of a backward pass for each block of queries of the forward pass: it works on
+blocks of keys as well. 1 fits the same A100 pairs best, 2.5 those of B200."""
 
 _ALIGNMENT = 8
 """Multiple of elements that matrix units need, 16 bytes of 16-bit numbers [2]_, section
 "Tensor Core Requirements"."""
 
-_NARROW_TRAFFIC = 1.5
-"""Bytes per operand and result of an 8-bit product: operands in 8 bits, results in
-16, and the cast before it fused with what comes before [byte]."""
+_RESULT_BYTES = 2.0
+"""Size of an element of the result of a product in fewer bits [byte]."""
 
 
 def _peak(accelerator: Accelerator, precision: str, where: str) -> float:
@@ -67,17 +74,8 @@ def _peak(accelerator: Accelerator, precision: str, where: str) -> float:
     return accelerator.peak_flops[precision]
 
 
-def _narrow_rate(
-    accelerator: Accelerator, narrow: str, reached: AcceleratorConstants
-) -> float:
-    """Return the rate of products with operands in a narrow format [FLOP/s]."""
-    known = NARROW_FORMATS[narrow]
-    rate = _peak(accelerator, known.rate, "training.matmul_precision")
-    return rate * (reached.matmul_4bit if known.bits == 4 else reached.matmul_8bit)
-
-
 def _attention(reached: AcceleratorConstants, software: Software) -> float:
-    """Return the part of the matrix rate that attention reaches with many keys."""
+    """Return the part of the isolated kernels' rate that attention sustains."""
     if software.attention_kernel == "fused":
         return reached.fused_attention
     return reached.flash_attention
@@ -95,40 +93,92 @@ class OperatorTime(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProductKernels:
+    """Matrix products in one number format on one accelerator."""
+
+    peak: float
+    """Datasheet's rate of the format [FLOP/s]."""
+
+    sustained: float
+    """Part of the isolated kernels' rate that a job sustains."""
+
+    bandwidth: float
+    """Datasheet's memory bandwidth [byte/s]."""
+
+    widths: tuple[float, float]
+    """Size of an operand's and of a result's element [byte]."""
+
+    table: ShapeTable
+    """Time of isolated kernels beside their roofline."""
+
+    @classmethod
+    def of(
+        cls,
+        accelerator: Accelerator,
+        number_format: str,
+        reached: AcceleratorConstants,
+        widths: tuple[float, float],
+    ) -> "ProductKernels":
+        """Build those of a format that `training` names."""
+        narrow = NARROW_FORMATS.get(number_format)
+        sustained = reached.matmul
+        if narrow is not None:
+            sustained = reached.matmul_4bit if narrow.bits == 4 else reached.matmul_8bit
+        return cls(
+            peak=_peak(
+                accelerator,
+                number_format if narrow is None else narrow.rate,
+                "training.precision" if narrow is None else "training.matmul_precision",
+            ),
+            sustained=sustained,
+            bandwidth=accelerator.memory_bandwidth,
+            widths=widths,
+            table=product_table(accelerator.constants_name, number_format).table,
+        )
+
+    def time(self, m: float, n: float, k: float, batch: float = 1.0) -> float:
+        """Return the time of ``batch`` products ``(m, k) x (k, n)``, unlaunched [s].
+
+        Independent products fill the device together: to the table they are more rows.
+        Only what computes waits for the clock.
+        """
+        sizes = (m, n, k, batch)
+        compute, roofline = product_roofline(
+            sizes, self.peak, self.bandwidth, self.widths
+        )
+        slower = self.table.slowdown(m * batch, n, k)
+        lost = (1.0 / self.sustained - 1.0) * compute
+        return float(slower * (roofline + lost))
+
+    @property
+    def large_rate(self) -> float:
+        """Rate of a large square product [FLOP/s]."""
+        side = 8192.0
+        return 2.0 * side**3 / self.time(side, side, side)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorModel:
     """Operator times on one accelerator at one precision."""
 
-    matmul_rate: float
-    """Rate of products of activations: full tiles on all compute units [FLOP/s]."""
+    accelerator: Accelerator
+    """The device."""
 
-    weight_matmul_rate: float
-    """Rate of products with weights, in the format that the job has for them
-    [FLOP/s]."""
+    products: ProductKernels
+    """Products of activations."""
+
+    weight_products: tuple[ProductKernels, ...]
+    """Products with weights, in the format that the job has for them; where that is a
+    narrow one, also in 16 bits: no kernel has to use narrow units that are slower."""
 
     attention_rate: float
-    """Rate of a fused attention kernel with many keys [FLOP/s]."""
-
-    attention_half_length: float
-    """Number of keys with which fused attention reaches half of its rate."""
+    """Part of the isolated kernels' rate that fused attention sustains."""
 
     memory_rate: float
     """Memory traffic of streaming kernels [byte/s]."""
 
-    num_compute_units: int
-    """Number ``U`` of compute units."""
-
-    wave_quantisation: float
-    """Part ``z`` of an unfilled wave's idle time that is lost."""
-
     launch_time: float
     """Time from one kernel's end to the next one's start [s]."""
-
-    element_bytes: int
-    """Size of an operand's element of a matrix product [byte]."""
-
-    weight_element_bytes: float
-    """Size of an operand's or result's element of a product with weights, on average
-    [byte]."""
 
     software: SoftwareConstants
     """Constants of what the framework fuses away of the traffic, and of what unaligned
@@ -153,7 +203,7 @@ class OperatorModel:
         software
             Which kernels are used, and how well they are fused.
         constants
-            Fractions of datasheet rates; those that are shipped if None.
+            Parts of isolated kernels' rates; those that are shipped if None.
 
         Raises
         ------
@@ -162,54 +212,62 @@ class OperatorModel:
         """
         known = load_constants() if constants is None else constants
         reached = known.accelerator(accelerator.constants_name, software.name)
-        peak = _peak(accelerator, training.precision, "training.precision")
-        narrow = training.matmul_precision
-        weight_rate = peak * reached.matmul
-        if narrow:
-            # Where a narrow format has no faster units, no kernel has to use them.
-            weight_rate = max(weight_rate, _narrow_rate(accelerator, narrow, reached))
+        width = float(training.element_bytes)
+        plain = ProductKernels.of(
+            accelerator, training.precision, reached, (width, width)
+        )
+        weighted: tuple[ProductKernels, ...] = (plain,)
+        if narrow := training.matmul_precision:
+            widths = (NARROW_FORMATS[narrow].activation_bytes, _RESULT_BYTES)
+            weighted += (ProductKernels.of(accelerator, narrow, reached, widths),)
         return cls(
-            matmul_rate=peak * reached.matmul,
-            weight_matmul_rate=weight_rate,
-            attention_rate=peak * _attention(reached, software),
-            attention_half_length=reached.attention_half_length,
+            accelerator=accelerator,
+            products=plain,
+            weight_products=weighted,
+            attention_rate=_attention(reached, software),
             memory_rate=accelerator.memory_bandwidth * reached.memory,
-            num_compute_units=accelerator.num_compute_units,
-            wave_quantisation=reached.wave_quantisation,
             launch_time=GRAPH_LAUNCH_TIME if software.cuda_graphs else LAUNCH_TIME,
-            element_bytes=training.element_bytes,
-            weight_element_bytes=_NARROW_TRAFFIC if narrow else training.element_bytes,
             software=known.software(software.name),
         )
 
     def matmul_time(
         self, m: float, n: float, k: float, batch: float, *, weighted: bool = False
     ) -> float:
-        """Return the time of ``batch`` products of shape ``(m, k) x (k, n)`` [s].
-
-        ``w = ceil(m / tm) ceil(n / tn) batch / U`` waves of tiles, at least one; each
-        wave takes ``2 tm tn k U / rate``. A last wave that is not full takes as long as
-        a full one, unless split-k and stream-k kernels fill it [2]_: ``w + z (ceil(w) -
-        w)`` counts, with ``z`` between 0 and 1.
-        """
+        """Return the time of ``batch`` products of shape ``(m, k) x (k, n)`` [s]."""
         if min(m, n, k, batch) <= 0:
             return 0.0
-        units = self.num_compute_units
-        rate = self.weight_matmul_rate if weighted else self.matmul_rate
-        width = self.weight_element_bytes if weighted else self.element_bytes
-        compute = min(
-            self._waves(math.ceil(m / tm) * math.ceil(n / tn) * batch / units)
-            * (units * 2.0 * tm * tn * k)
-            / (rate * relative)
-            for tm, tn, relative in TILES
-        )
-        traffic = width * batch * (m * k + k * n + m * n)
-        return max(compute, traffic / self.memory_rate) + self.launch_time
+        kernels = self.weight_products if weighted else (self.products,)
+        return min(kernel.time(m, n, k, batch) for kernel in kernels) + self.launch_time
 
-    def _waves(self, waves: float) -> float:
-        """Return how many full waves of tiles a product takes as long as."""
-        full = math.ceil(waves)
-        return max(1.0, waves + self.wave_quantisation * (full - waves))
+    def attention_time(
+        self, work: OperatorWork, flops: float, num_bytes: float, blocks: float
+    ) -> float:
+        """Return the time of a fused attention kernel, unlaunched [s].
+
+        Parameters
+        ----------
+        work
+            Its shape.
+        flops, num_bytes
+            Of the pass [FLOP, byte].
+        blocks
+            Blocks of the pass for each block of queries.
+        """
+        table = attention_table(
+            self.accelerator.constants_name, round(work.k), work.is_windowed
+        ).table
+        compute = flops / self.products.peak
+        slower = table.slowdown(
+            blocks
+            * work.batch
+            * max(1.0, work.m / QUERY_BLOCK)
+            / self.accelerator.num_compute_units,
+            work.n,
+            work.heads_per_group,
+        )
+        moved = num_bytes / self.accelerator.memory_bandwidth
+        lost = (1.0 / self.attention_rate - 1.0) * compute
+        return slower * (max(compute, moved) + KERNEL_TIME + lost)
 
     def memory_time(self, num_bytes: float) -> float:
         """Return the time of a kernel bound by memory traffic [s]."""
@@ -222,19 +280,16 @@ class OperatorModel:
         if work.kind == "matmul":
             return self._product(work)
         if work.kind == "attention":
-            # Blocks of queries begin and end, and along the diagonal of a causal mask
-            # they are half empty: a loss for each that keys make up for.
-            lost = 1.0 + self.attention_half_length / work.keys if work.keys else 1.0
-            forward = lost * work.forward_flops / self.attention_rate
-            backward = lost * work.backward_flops / self.attention_rate
-            return OperatorTime(
-                max(forward, work.forward_bytes / self.memory_rate) + self.launch_time,
-                max(
-                    backward * ATTENTION_BACKWARD_SLOWDOWN,
-                    work.backward_bytes / self.memory_rate,
-                )
-                + self.launch_time,
+            forward = self.attention_time(
+                work, work.forward_flops, work.forward_bytes, 1.0
             )
+            backward = self.attention_time(
+                work,
+                work.backward_flops * ATTENTION_BACKWARD_SLOWDOWN,
+                work.backward_bytes,
+                ATTENTION_BACKWARD_BLOCKS,
+            )
+            return OperatorTime(forward + self.launch_time, backward + self.launch_time)
         assert work.kind == "memory", f"unknown operator kind {work.kind!r}"
         part = self._traffic(work)
         return OperatorTime(

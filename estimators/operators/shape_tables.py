@@ -2,29 +2,31 @@
 
 A table holds ``log(measured / roofline)`` at the nodes of a grid over the binary
 logarithms of a shape's sizes; between nodes it is multilinear, beyond the grid the
-nearest node counts. The roofline is that of the datasheet [1]_, so that one table holds
-what tiles, waves, pipelines and kernel choice cost, smoothly, and a chip without a table
-of its own may borrow that of a relative.
+nearest node counts. The roofline is that of the datasheet [1]_, so that a table holds
+what tiles, waves, pipelines and the choice of kernels cost, and a chip without a table
+of its own may borrow that of a relative, at its own datasheet's rates.
 
 Tables are fitted to isolated kernels at full clock, the fastest of those that were
-measured for a shape: ``shape_tables.toml`` has sources, dates and the errors of shapes
-that were held out, ``shape_tables.npz`` the nodes.
+measured for a shape. ``shape_tables.toml`` has names, sources, dates and the errors of
+shapes that were held out; ``shape_tables.npz`` has the nodes, kind by kind.
 
 References
 ----------
 .. [1] S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import product
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
-
-from topologies.arrays import FloatArray
+import tomli
 
 GRIDS: Mapping[str, tuple[tuple[float, ...], ...]] = MappingProxyType(
     {
@@ -33,56 +35,158 @@ GRIDS: Mapping[str, tuple[tuple[float, ...], ...]] = MappingProxyType(
             (5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16),
             (5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16),
         ),
+        "attention": (
+            (-6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 10),
+            (8, 9, 10, 11, 12, 13, 14),
+            (0, 2, 5),
+        ),
     }
 )
 """Kind of kernel -> binary logarithms of the grid's sizes, for each size of a shape: a
-product's rows ``m``, columns ``n`` and inner dimension ``k``."""
+product's rows, columns and inner dimension; for attention blocks of `QUERY_BLOCK`
+queries for each compute unit, keys, and query heads for each head of keys."""
 
+QUERY_BLOCK = 128
+"""Queries that a compute unit works on at a time: FlashAttention's blocks on most chips
+(Dao, "FlashAttention-2", 2023, section 3.3)."""
 
-def node_weights(
-    grid: Sequence[Sequence[float]], sizes: Sequence[float]
-) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Yield the nodes that a shape lies between, with the weight of each.
-
-    Weights are positive and add up to 1.
-    """
-    sides = []
-    for axis, size in zip(grid, sizes, strict=True):
-        place = min(max(float(np.log2(size)), axis[0]), axis[-1])
-        left = min(int(np.searchsorted(axis, place, side="right")) - 1, len(axis) - 2)
-        part = (place - axis[left]) / (axis[left + 1] - axis[left])
-        sides.append(((left, 1.0 - part), (left + 1, part)))
-    for corner in product(*sides):
-        weight = float(np.prod([part for _, part in corner]))
-        if weight > 0:
-            yield tuple(index for index, _ in corner), weight
+KERNEL_TIME = 3e-6
+"""Time of a kernel with next to no work, as the tables' rooflines have it [s]: the
+fastest of the measured products."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapeTable:
     """What one kind of kernel takes on one chip in one number format."""
 
-    kind: str
-    """Of `GRIDS`."""
+    axes: tuple[tuple[float, ...], ...]
+    """Grid over the binary logarithms of a shape's sizes."""
 
-    nodes: FloatArray
-    """Logarithm of measured over roofline time at each node of the grid."""
+    nodes: tuple[float, ...]
+    """Logarithm of measured over roofline time at each node, the last axis fastest."""
 
     def slowdown(self, *sizes: float) -> float:
         """Return the measured time of a shape over its roofline time."""
-        weights = node_weights(GRIDS[self.kind], sizes)
-        return float(np.exp(sum(self.nodes[node] * part for node, part in weights)))
+        corners = [(0, 1.0)]
+        for axis, size in zip(self.axes, sizes, strict=True):
+            place = min(max(math.log2(size), axis[0]), axis[-1])
+            left = min(bisect_right(axis, place), len(axis) - 1) - 1
+            part = (place - axis[left]) / (axis[left + 1] - axis[left])
+            corners = [
+                (node * len(axis) + left + side, weight * share)
+                for (node, weight), (side, share) in product(
+                    corners, ((0, 1.0 - part), (1, part))
+                )
+            ]
+        return math.exp(sum(self.nodes[node] * weight for node, weight in corners))
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A table, and the chip that it was measured on."""
+
+    table: ShapeTable
+    """Slowdown of the shapes."""
+
+    chip: str
+    """Name of the measured accelerator in the catalogue."""
 
 
 @cache
-def shape_tables() -> Mapping[tuple[str, str, str], ShapeTable]:
-    """Return the shipped tables by kind, chip and number format."""
-    path = files("estimators.operators") / "shape_tables.npz"
-    with path.open("rb") as file, np.load(file) as nodes:
-        tables = {
-            tuple(name.split("/")): ShapeTable(
-                name.split("/")[0], nodes[name].astype(np.float64)
-            )
-            for name in nodes.files
-        }
-    return MappingProxyType(tables)  # type: ignore[arg-type]
+def _index() -> Mapping[str, Any]:
+    text = files("estimators.operators").joinpath("shape_tables.toml").read_text()
+    return MappingProxyType(tomli.loads(text))
+
+
+@cache
+def _tables() -> Mapping[tuple[str, ...], ShapeTable]:
+    """Return the shipped tables by kind, chip and what else their names say."""
+    tables = {}
+    path = files("estimators.operators").joinpath("shape_tables.npz")
+    with path.open("rb") as file, np.load(file) as stored:
+        for kind, grid in GRIDS.items():
+            names = [name for name in _index()["held_out"] if name.startswith(kind)]
+            for name, nodes in zip(names, stored[kind], strict=True):
+                values = tuple(nodes.astype(np.float64).ravel().tolist())
+                tables[tuple(name.split("/"))] = ShapeTable(grid, values)
+    return MappingProxyType(tables)
+
+
+def measured_relative(name: str) -> str:
+    """Return the measured chip whose kernels those of an accelerator are like.
+
+    The longest entry of ``relatives`` that its name begins with; where there is none,
+    a chip with no more than what all of them have.
+    """
+    relatives: Mapping[str, str] = _index()["relatives"]
+    prefixes = (name[:length] for length in range(len(name), 0, -1))
+    known = next((prefix for prefix in prefixes if prefix in relatives), "default")
+    return relatives[known]
+
+
+@cache
+def product_table(accelerator: str, number_format: str) -> Borrowed:
+    """Return the table of products on an accelerator.
+
+    Parameters
+    ----------
+    accelerator
+        Name in the catalogue.
+    number_format
+        Of the operands, as settings have it; where it was not measured, products run
+        like those in 16 bits, at the rate of their own format.
+    """
+    chip, tables = measured_relative(accelerator), _tables()
+    stored = _index()["formats"].get(number_format, "bf16")
+    found = tables.get(("product", chip, stored)) or tables["product", chip, "bf16"]
+    return Borrowed(found, chip)
+
+
+@cache
+def attention_table(accelerator: str, head_size: int, window: bool) -> Borrowed:
+    """Return the table of causal attention that is nearest to a head size.
+
+    Parameters
+    ----------
+    accelerator
+        Name in the catalogue.
+    head_size
+        Elements of a query's head.
+    window
+        Whether a query sees a window of the keys only.
+    """
+    chip = measured_relative(accelerator)
+    sizes = {
+        (windowed == "window", int(size)): table
+        for (kind, of, *name), table in _tables().items()
+        if kind == "attention" and of == chip
+        for size, windowed in [name]
+    }
+    nearest = min(
+        sizes,
+        key=lambda key: (key[0] != window, abs(math.log2(key[1] / head_size))),
+    )
+    return Borrowed(sizes[nearest], chip)
+
+
+def product_roofline(
+    sizes: Sequence[Any], peak: float, bandwidth: float, widths: tuple[float, float]
+) -> tuple[Any, Any]:
+    """Return the datasheet's time of the FLOPs of products, and of their kernel [s].
+
+    Parameters
+    ----------
+    sizes
+        Rows, columns, inner dimension and independent products; numbers or arrays.
+    peak
+        Rate of products [FLOP/s].
+    bandwidth
+        Of the memory [byte/s].
+    widths
+        Bytes of an operand's and of a result's element [byte].
+    """
+    m, n, k, batch = sizes
+    compute = 2.0 * m * n * k * batch / peak
+    traffic = batch * (widths[0] * (m * k + k * n) + widths[1] * m * n) / bandwidth
+    larger = np.maximum if isinstance(compute, np.ndarray) else max
+    return compute, larger(compute, traffic) + KERNEL_TIME

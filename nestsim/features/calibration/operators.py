@@ -2,9 +2,11 @@
 
 Reads tables of measured kernels (parquet files of AIConfigurator [1]_) and writes what
 `estimators.operators.shape_tables` ships. A table minimises the squared errors of the
-logarithms, plus its second differences, which fill nodes that no shape is near::
+logarithms, plus its second differences, which fill nodes that no shape is near, and a
+little of its first ones::
 
-    sum_i (log(t_i / roofline_i) - table(shape_i))^2 + s^2 sum (second differences)^2
+    sum_i (log(t_i / roofline_i) - table(shape_i))^2
+        + s (sum (second differences)^2 + f sum (first differences)^2)
 
 A fifth of the shapes, drawn with a seed, is held out of a first fit, to say how far off
 the table is for shapes that it has not seen; the tables that are written know all.
@@ -16,18 +18,26 @@ References
 
 import argparse
 import datetime as dt
+import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
-from estimators.operators.shape_tables import GRIDS
-from topologies.accelerators import Accelerator, load_accelerator
+from estimators.operators.shape_tables import (
+    GRIDS,
+    KERNEL_TIME,
+    QUERY_BLOCK,
+    product_roofline,
+)
+from topologies.accelerators import load_accelerator
 from topologies.arrays import BoolArray, FloatArray, IntArray
 
 CHIPS: Mapping[str, str] = MappingProxyType(
@@ -44,34 +54,46 @@ CHIPS: Mapping[str, str] = MappingProxyType(
 )
 """System of the measurements -> accelerator of the catalogue."""
 
-FORMATS: Mapping[str, tuple[str, float]] = MappingProxyType(
+FORMATS: Mapping[str, tuple[str, str, float]] = MappingProxyType(
     {
-        "bfloat16": ("bf16", 2.0),
-        "fp8": ("fp8", 1.0),
-        "fp8_block": ("fp8", 1.0),
-        "nvfp4": ("nvfp4", 0.5625),
+        "bfloat16": ("bf16", "bf16", 2.0),
+        "fp8": ("fp8", "fp8", 1.0),
+        "fp8_block": ("fp8-blockwise", "fp8", 1.0),
+        "nvfp4": ("nvfp4", "nvfp4", 0.5625),
     }
 )
-"""Number format of the measurements -> rate of the datasheet, bytes of an operand."""
+"""Number format of the measurements -> its name in a table, its rate in the datasheet,
+and bytes of an operand's element."""
+
+RESULT_BYTES = 2.0
+"""Size of a result's element, bf16 [byte]."""
 
 SMOOTHING = 0.02
-"""Square of the weight of second differences beside errors."""
+"""Weight ``s`` of squared second differences beside squared errors: a choice, by the
+errors of held-out shapes."""
 
-LAUNCH = 3e-6
-"""Time of a kernel without work, in the roofline [s]."""
+FLATNESS = 4e-4
+"""Weight ``f`` of squared first differences beside second ones."""
 
 HELD_OUT = 0.2
 """Part of the shapes that are held out to measure the error."""
 
+FEWEST_SHAPES = 300
+"""Fewest shapes that a table of attention is made of."""
 
-def product_roofline(
-    chip: Accelerator, number_format: str, m: FloatArray, n: FloatArray, k: FloatArray
-) -> FloatArray:
-    """Return the datasheet's time of products [s]: compute or traffic, and a launch."""
-    rate, width = FORMATS[number_format]
-    traffic = width * (m * k + k * n) + 2.0 * m * n
-    compute = 2.0 * m * n * k / chip.peak_flops[rate]
-    return np.asarray(np.maximum(compute, traffic / chip.memory_bandwidth) + LAUNCH)
+LARGEST_ERROR = 0.25
+"""Largest error of held-out shapes with which a table is kept: above it kernels do
+something else than their roofline has, such as work on what a window hides."""
+
+
+class Shapes(NamedTuple):
+    """Measured shapes of one table."""
+
+    sizes: FloatArray
+    """Sizes along each axis of the grid, shapes by axes."""
+
+    logs: FloatArray
+    """Logarithm of measured over roofline time of each shape."""
 
 
 def hat_matrix(
@@ -81,7 +103,7 @@ def hat_matrix(
     extents = tuple(len(axis) for axis in grid)
     places: list[tuple[IntArray, FloatArray]] = []
     for axis, column in zip(grid, np.log2(sizes).T, strict=True):
-        knots = np.array(axis)
+        knots = np.array(axis, dtype=np.float64)
         place = np.clip(column, knots[0], knots[-1])
         left = np.clip(np.searchsorted(knots, place, "right") - 1, 0, knots.size - 2)
         places.append((left, (place - knots[left]) / np.diff(knots)[left]))
@@ -89,7 +111,8 @@ def hat_matrix(
     for corner in np.ndindex(*(2,) * len(grid)):
         index = [left + side for (left, _), side in zip(places, corner, strict=True)]
         parts = [
-            p if side else 1.0 - p for (_, p), side in zip(places, corner, strict=True)
+            part if side else 1.0 - part
+            for (_, part), side in zip(places, corner, strict=True)
         ]
         rows.append(np.arange(len(sizes)))
         nodes.append(np.ravel_multi_index(index, extents))
@@ -100,66 +123,103 @@ def hat_matrix(
     )
 
 
-def second_differences(grid: tuple[tuple[float, ...], ...]) -> sparse.csr_array:
-    """Return the matrix of second differences along every axis of a grid."""
-    numbers = np.arange(np.prod([len(axis) for axis in grid]))
-    numbers = numbers.reshape([len(axis) for axis in grid])
+def differences(grid: tuple[tuple[float, ...], ...]) -> sparse.csr_array:
+    """Return the matrix of second differences, and of a little of the first ones."""
+    extents = [len(axis) for axis in grid]
+    numbers = np.arange(np.prod(extents)).reshape(extents)
     blocks = []
     for along, axis in enumerate(grid):
-        for i in range(1, len(axis) - 1):
-            before, after = axis[i] - axis[i - 1], axis[i + 1] - axis[i]
-            trio = [np.take(numbers, j, axis=along).ravel() for j in (i - 1, i, i + 1)]
-            weights = (1 / before, -1 / before - 1 / after, 1 / after)
-            rows = np.arange(trio[0].size)
+        steps = np.diff(axis)
+        lines = [
+            ((i, i + 1), (-(FLATNESS**0.5), FLATNESS**0.5)) for i in range(len(steps))
+        ]
+        lines += [
+            ((i, i + 1, i + 2), (1 / a, -1 / a - 1 / b, 1 / b))
+            for i, (a, b) in enumerate(pairwise(steps))
+        ]
+        for places, weights in lines:
+            nodes = [np.take(numbers, place, axis=along).ravel() for place in places]
+            rows = np.tile(np.arange(nodes[0].size), len(nodes))
+            values = np.repeat(weights, nodes[0].size)
             blocks.append(
                 sparse.csr_array(
-                    (
-                        np.repeat(weights, rows.size),
-                        (np.tile(rows, 3), np.concatenate(trio)),
-                    ),
-                    shape=(rows.size, numbers.size),
+                    (values, (rows, np.concatenate(nodes))),
+                    shape=(nodes[0].size, numbers.size),
                 )
             )
     return sparse.csr_array(sparse.vstack(blocks))
 
 
-def fitted_nodes(kind: str, sizes: FloatArray, logs: FloatArray) -> FloatArray:
-    """Return the nodes of a table that fits logarithms of times over rooflines."""
+def fitted_nodes(kind: str, shapes: Shapes) -> FloatArray:
+    """Return the nodes of the table of some shapes."""
     grid = GRIDS[kind]
-    hats, rough = hat_matrix(grid, sizes), second_differences(grid)
+    hats, rough = hat_matrix(grid, shapes.sizes), differences(grid)
     normal = hats.T @ hats + SMOOTHING * (rough.T @ rough)
-    normal = normal + 1e-9 * sparse.eye_array(normal.shape[0])
-    solved = spsolve(sparse.csc_array(normal), hats.T @ logs)
+    solved = spsolve(sparse.csc_array(normal), hats.T @ shapes.logs)
     return np.asarray(solved).reshape([len(axis) for axis in grid])
 
 
-def held_out_error(
-    kind: str, sizes: FloatArray, logs: FloatArray, held: BoolArray
-) -> float:
+def held_out_error(kind: str, shapes: Shapes, held: BoolArray) -> float:
     """Return the mean error of held-out shapes, as a part of their times."""
-    nodes = fitted_nodes(kind, sizes[~held], logs[~held])
-    misses = hat_matrix(GRIDS[kind], sizes[held]) @ nodes.ravel() - logs[held]
-    return float(np.mean(np.abs(np.expm1(misses))))
+    nodes = fitted_nodes(kind, Shapes(shapes.sizes[~held], shapes.logs[~held]))
+    misses = hat_matrix(GRIDS[kind], shapes.sizes[held]) @ nodes.ravel()
+    return float(np.mean(np.abs(np.expm1(misses - shapes.logs[held]))))
 
 
-def product_tables(data: Path) -> tuple[dict[str, FloatArray], dict[str, float]]:
-    """Return nodes and held-out error of each table of products."""
+def product_shapes(data: Path) -> Iterator[tuple[str, Shapes]]:
+    """Yield name and shapes of each table of products."""
     rows = pd.read_parquet(data / "products.parquet")
     rows = rows[rows.system.isin(list(CHIPS)) & rows.gemm_dtype.isin(list(FORMATS))]
     best = rows.groupby(["system", "gemm_dtype", "m", "n", "k"]).latency_ms.min()
-    nodes, errors = {}, {}
-    for (system, number_format), group in best.groupby(level=[0, 1]):
-        sizes = np.array(
-            [group.index.get_level_values(axis) for axis in "mnk"], dtype=np.float64
-        ).T
+    for (system, measured), group in best.groupby(level=[0, 1]):
+        name, rate, width = FORMATS[measured]
         chip = load_accelerator(CHIPS[system])
-        roofline = product_roofline(chip, number_format, *sizes.T)
+        if rate not in chip.peak_flops:
+            continue
+        sizes = group.index.to_frame()[["m", "n", "k"]].to_numpy(np.float64)
+        _, roofline = product_roofline(
+            (*sizes.T, np.ones(len(sizes))),
+            chip.peak_flops[rate],
+            chip.memory_bandwidth,
+            (width, RESULT_BYTES),
+        )
         logs = np.log(group.to_numpy() * 1e-3 / roofline)
-        held = np.random.default_rng(0).random(len(logs)) < HELD_OUT
-        name = f"product/{CHIPS[system]}/{number_format}"
-        errors[name] = held_out_error("product", sizes, logs, held)
-        nodes[name] = fitted_nodes("product", sizes, logs)
-    return nodes, errors
+        yield f"product/{chip.name}/{name}", Shapes(sizes, logs)
+
+
+def attention_shapes(data: Path) -> Iterator[tuple[str, Shapes]]:
+    """Yield name and shapes of each table of causal attention in bf16.
+
+    Queries see the whole prompt, or a window of any width.
+    """
+    rows = pd.read_parquet(data / "attention_forward.parquet")
+    rows = rows[rows.system.isin(list(CHIPS)) & (rows.attn_dtype == "bfloat16")]
+    rows = rows.assign(window_size=rows.window_size.fillna(0).astype(int))
+    shape = ["batch_size", "isl", "num_heads", "num_key_value_heads", "window_size"]
+    keys = ["system", "head_dim", *shape]
+    best = rows.groupby(keys).latency_ms.min().reset_index()
+    best["windowed"] = (best.window_size > 0) & (best.window_size < best.isl)
+    for (system, size, windowed), group in best.groupby(
+        ["system", "head_dim", "windowed"]
+    ):
+        if len(group) < FEWEST_SHAPES:
+            continue
+        chip = load_accelerator(CHIPS[system])
+        batch, length, heads, groups, window = group[shape].to_numpy(np.float64).T
+        seen = np.where(window > 0, np.minimum(window, length), length)
+        pairs = seen * (seen + 1) / 2 + (length - seen) * seen
+        flops = 4.0 * batch * heads * pairs * size
+        moved = 2.0 * batch * length * size * 2.0 * (heads + groups)
+        roofline = KERNEL_TIME + np.maximum(
+            flops / chip.peak_flops["bf16"], moved / chip.memory_bandwidth
+        )
+        blocks = batch * heads * np.ceil(length / QUERY_BLOCK)
+        sizes = np.stack(
+            [blocks / chip.num_compute_units, seen, heads / groups], axis=1
+        )
+        logs = np.log(group.latency_ms.to_numpy() * 1e-3 / roofline)
+        name = f"attention/{chip.name}/{size}/{'window' if windowed else 'all'}"
+        yield name, Shapes(sizes, logs)
 
 
 def main() -> int:
@@ -168,20 +228,32 @@ def main() -> int:
         prog="python -m nestsim.features.calibration.operators"
     )
     parser.add_argument("data", type=Path, help="folder of parquet files")
-    parser.add_argument(
-        "--write", type=Path, metavar="DIR", help="write the tables there"
-    )
+    parser.add_argument("--write", type=Path, metavar="DIR", help="folder to write to")
     options = parser.parse_args()
-    nodes, errors = product_tables(options.data)
-    for name, error in errors.items():
-        sys.stdout.write(f"{name}: {100 * error:.1f} % of held-out shapes\n")
-    sys.stdout.write(f"median {100 * float(np.median([*errors.values()])):.1f} %\n")
+    nodes: dict[str, list[FloatArray]] = {kind: [] for kind in GRIDS}
+    lines = [f'fitted = "{dt.datetime.now(dt.UTC).date().isoformat()}"\n\n[held_out]\n']
+    for kind, read in (("product", product_shapes), ("attention", attention_shapes)):
+        errors = []
+        for name, shapes in read(options.data):
+            held = np.random.default_rng(0).random(len(shapes.logs)) < HELD_OUT
+            error = held_out_error(kind, shapes, held)
+            if error > LARGEST_ERROR:
+                sys.stdout.write(f"{name}: {100 * error:.1f} %, not kept\n")
+                continue
+            errors.append(error)
+            nodes[kind].append(fitted_nodes(kind, shapes))
+            lines.append(f'"{name}" = {error:.4f}\n')
+            sys.stdout.write(f"{name}: {100 * error:.1f} % of {len(held):,}\n")
+        median = 100 * float(np.median(errors))
+        sys.stdout.write(f"{kind}: median {median:.1f} % of held-out shapes\n")
     if options.write:
-        stored = {name: values.astype(np.float16) for name, values in nodes.items()}
-        np.savez_compressed(options.write / "shape_tables.npz", **stored)
-        lines = [f'fitted = "{dt.date.today().isoformat()}"\n', "[held_out_error]\n"]
-        lines += [f'"{name}" = {error:.4f}\n' for name, error in errors.items()]
-        (options.write / "shape_tables.toml").write_text("".join(lines), "utf-8")
+        stored = io.BytesIO()
+        halves = {kind: np.array(tables, "f2") for kind, tables in nodes.items()}
+        np.savez_compressed(stored, allow_pickle=False, **halves)
+        (options.write / "shape_tables.npz").write_bytes(stored.getvalue())
+        path = options.write / "shape_tables.toml"
+        head = path.read_text("utf-8").partition("fitted = ")[0]
+        path.write_text(head + "".join(lines), "utf-8")
     return 0
 
 

@@ -354,10 +354,10 @@ NOT_TOLD = "the rows do not tell it"
 """Meaning that is printed of a constant that the rows do not inform of."""
 
 _MEANINGS: Mapping[str, str] = {
-    "matmul": "products, of the datasheet's rate at 16 and 32 bits",
-    "matmul_8bit": "products, of the rate at 8 bits",
-    "flash_attention": "FlashAttention-2 and its like, of the 16-bit rate",
-    "fused_attention": "the vendor's fused attention, of the 16-bit rate",
+    "matmul": "products at 16 and 32 bits, of isolated kernels' rate",
+    "matmul_8bit": "products at 8 bits, likewise",
+    "flash_attention": "FlashAttention-2 and its like, likewise",
+    "fused_attention": "the vendor's fused attention, likewise",
     "layer_gap": "idle time in each layer",
     "iteration_time": "once in each step",
     "iteration_time_many_nodes": "once in each step on several nodes",

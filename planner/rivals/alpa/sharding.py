@@ -232,6 +232,7 @@ class LayerPrograms:
         """Return what one of so many devices does."""
         if work.kind != "matmul":
             return work._replace(
+                batch=work.batch / size,
                 forward_flops=work.forward_flops / size,
                 backward_flops=work.backward_flops / size,
                 forward_bytes=work.forward_bytes / size,
