@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from estimators.constants import load_constants
+from estimators.operators.shape_tables import measured_relative
 from estimators.user_files import constants_with
 from nestsim.document.wording import percent, plural
 from planner.step.plan import to_ranges
@@ -269,6 +270,12 @@ def _operator_times(assumed: "Assumptions") -> str:
         used = (group.accelerator.name for group in assumed.groups)
         names = list(dict.fromkeys(used)) or [device.name]
         words = [f"from the rates of {' and '.join(names)}"]
+        measured = measured_relative(device.constants_name)
+        words.append(
+            "kernels as measured on it"
+            if measured == device.name
+            else f"shapes of kernels as measured on {measured}"
+        )
         if device.like:
             words.append(_likeness(device))
         if device.measured_as not in {"", device.like}:
