@@ -46,10 +46,10 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from estimators.collectives.transports import (
+    WIRE_FRACTIONS,
     Transport,
+    collective_time,
     find_transport,
-    overhead,
-    transfer_time,
     transports,
 )
 from estimators.constants import (
@@ -347,8 +347,11 @@ def _price_collective(
         return _Collectives(0.0, 0.0)
     ranks = degrees.group_size(item.group, item.operation)
     transport = platform.transport(inside_node=True, num_ranks=ranks)
-    message = (transport, item.operation, ranks, num_bytes / count, bandwidth)
-    library = overhead(*message)
+    size, sums = num_bytes / count, platform.software.sums_in_nodes
+    share = transport.charged(item.operation, ranks, sums=sums)
+    wire = WIRE_FRACTIONS[item.operation](ranks) * size / (share * bandwidth)
+    time = collective_time(transport, item.operation, ranks, size, bandwidth)
+    library = max(0.0, time - wire)
     if platform.software.cuda_graphs:
         library = max(0.0, library - LAUNCH_TIME + GRAPH_LAUNCH_TIME)
-    return _Collectives(count * transfer_time(*message), count * library)
+    return _Collectives(count * wire, count * library)
