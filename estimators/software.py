@@ -88,6 +88,10 @@ class Software:
     """Whether links of a node charge all-reduces as sums in its switches (NVLS), rather
     than as rings."""
 
+    node_step: float = 0.0
+    """Latency that links charge from one device of a node to another, at each step of a
+    collective [s]."""
+
     num_ranks: int = 1
     """Devices of the job, all of which wait for the slowest one."""
 

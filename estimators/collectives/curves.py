@@ -79,7 +79,8 @@ class Curve:
         right = bisect_right(sizes, num_bytes)
         left = right - 1
         share = math.log(num_bytes / sizes[left]) / math.log(sizes[right] / sizes[left])
-        return min(times[right], times[left] * (times[right] / times[left]) ** share)
+        between = times[left] * math.pow(times[right] / times[left], share)
+        return min(times[right], between)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,7 @@ class MeasuredCurves:
         (_, low), (_, high), place = found
         size = num_bytes * self.bandwidth / bandwidth
         first = low.time(size)
-        return first * (high.time(size) / first) ** place if place else first
+        return first * math.pow(high.time(size) / first, place) if place else first
 
     def byte_time(self, operation: str, num_ranks: int) -> float | None:
         """Return the time of a byte of large messages [s/byte]; None if not measured.
@@ -138,7 +139,7 @@ class MeasuredCurves:
         if found is None:
             return None
         (_, low), (_, high), place = found
-        return low.slope * (high.slope / low.slope) ** place
+        return low.slope * math.pow(high.slope / low.slope, place)
 
 
 @cache

@@ -142,9 +142,9 @@ class Transport:
             if operation in _PAIRWISE:
                 return self.send_efficiency
             return self._ring_share(operation, num_ranks, sums=True)
-        known = min(num_ranks, max(curves.of(operation)))
-        if self.sums(operation):
-            known = num_ranks
+        known = max(2, num_ranks)
+        if not self.sums(operation):
+            known = min(known, max(curves.of(operation)))
         return WIRE_FRACTIONS[operation](known) / (byte_time * curves.bandwidth)
 
     def charged(self, operation: str, num_ranks: int, *, sums: bool) -> float:
@@ -286,7 +286,8 @@ def collective_time(
 
     As it was measured, and by the law where it was not. To a curve of fewer ranks come
     the law's latency and bytes of the others; sums in a switch, which reaches all ranks
-    at once, have no more bytes.
+    at once, have no more bytes, and messages between pairs, which leave at once, no
+    more latency (2 us from 8 to 64 ranks: AIConfigurator's all-to-alls of GB200).
     """
     if num_ranks == 1:
         return 0.0
@@ -301,7 +302,10 @@ def collective_time(
     most = max(curves.of(operation))
     if num_ranks <= most:
         return time
-    more = transport.latency(operation, num_ranks) - transport.latency(operation, most)
+    more = 0.0
+    if operation not in _PAIRWISE:
+        more = transport.latency(operation, num_ranks)
+        more -= transport.latency(operation, most)
     if transport.sums(operation):
         return time + more
     wire = WIRE_FRACTIONS[operation]

@@ -136,6 +136,7 @@ def cluster_software(scenario: "Scenario", network: "Network") -> "Software":
     return replace(
         scenario.software,
         sums_in_nodes=rules is not None and rules.summed_weight > 0.0,
+        node_step=network.levels[0].latency,
         num_ranks=network.num_devices,
         many_nodes=network.num_devices > node,
         ranks_per_node=node if sends_once else 0,

@@ -308,6 +308,7 @@ def _software(
     return replace(
         software,
         num_ranks=num_devices,
+        node_step=2 * network.levels[0].latency,
         many_nodes=num_devices > per_node,
         ranks_per_node=network.levels[0].fan_out if sends_once else 0,
     )
