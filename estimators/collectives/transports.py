@@ -119,6 +119,10 @@ class Transport:
     links_by_size: tuple[float, ...] = ()
     """Share of a device's links that a ring of 2, 3, .. ranks can use; empty: all."""
 
+    devices_per_switch: int = 0
+    """Devices of a node that share a switch or a socket. What leaves it shares one link
+    of the bandwidth that rings of more devices find (`links_by_size`); 0: none does."""
+
     send_launch: float
     """Time of a message of no bytes between two ranks [s]."""
 
