@@ -233,7 +233,7 @@ def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> 
     if degrees.ep == 1 or not software.library:
         return 1.0
     ranks = degrees.grouping.expert_span(degrees[:3])
-    slower = _slower_messages(ranks, platform)
+    slower = _slower_messages(degrees.ep, ranks, platform)
     return slower * _share_between_nodes(spec, ranks, software)
 
 
@@ -245,15 +245,18 @@ def _exchanged(degrees: Degrees, platform: Platform) -> float:
     ranks = degrees.grouping.exchanging(degrees.cp)
     if ranks == 1 or not platform.software.library:
         return 1.0
-    return _slower_messages(ranks * degrees.tp, platform)
+    return _slower_messages(ranks, ranks * degrees.tp, platform)
 
 
-def _slower_messages(ranks: int, platform: Platform) -> float:
-    """Return how much longer messages between pairs of ranks take than rings."""
+def _slower_messages(size: int, span: int, platform: Platform) -> float:
+    """Return how much longer all-to-alls take than rings, for each byte.
+
+    Of ``size`` members that are spread over ``span`` devices.
+    """
     software = platform.software
-    inside = ranks <= software.ranks_per_node or software.ranks_per_node == 0
+    inside = span <= software.ranks_per_node or software.ranks_per_node == 0
     transport = platform.transport(inside_node=inside)
-    return transport.efficiency / transport.send_efficiency
+    return transport.efficiency / transport.reached("all_to_all", size)
 
 
 def _share_between_nodes(

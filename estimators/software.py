@@ -84,6 +84,14 @@ class Software:
     parallel rank has groups of its own; else they count the ranks of a stage anew
     (`estimators.grouping.Grouping`)."""
 
+    sums_in_nodes: bool = False
+    """Whether links of a node charge all-reduces as sums in its switches (NVLS), rather
+    than as rings."""
+
+    node_step: float = 0.0
+    """Latency that links charge from one device of a node to another, at each step of a
+    collective [s]."""
+
     num_ranks: int = 1
     """Devices of the job, all of which wait for the slowest one."""
 

@@ -4,6 +4,7 @@ A row is read as the tables of a scenario, which `nestsim.scenario` reads as tho
 file; a case is that scenario, and what no scenario says.
 """
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -305,9 +306,11 @@ def _software(
         dispatcher == "flex" if dispatcher else reading.preset.sends_tokens_once
     )
     per_node = reading.row.whole("devices_per_node") or 8
+    joined = math.prod(level.fan_out for level in network.levels[: network.node_levels])
     return replace(
         software,
         num_ranks=num_devices,
+        node_step=2 * network.levels[0].latency,
         many_nodes=num_devices > per_node,
-        ranks_per_node=network.levels[0].fan_out if sends_once else 0,
+        ranks_per_node=joined if sends_once else 0,
     )

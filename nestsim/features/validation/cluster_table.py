@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from estimators.collectives.transports import find_transport
+from estimators.collectives.transports import Transport, find_transport
 from nestsim.features.validation.columns import RowRefusedError
 from nestsim.features.validation.reading import (
     COUNT,
@@ -129,10 +129,10 @@ def _network(reading: JobReading, device: Accelerator, num_devices: int) -> Tabl
     size = min(_node_size(reading, device, num_devices), num_devices)
     inside = _level("node", size, _node_bandwidth(reading, device), NODE_LATENCY)
     is_paired = reading.says("intra_node_link", "per pair")
-    usual = find_transport(device.constants_name, inside_node=True).efficiency
-    inside["efficiency"] = _PAIR_EFFICIENCY if is_paired else usual
+    usual = find_transport(device.constants_name, inside_node=True)
+    inside["efficiency"] = _PAIR_EFFICIENCY if is_paired else usual.efficiency
     if size == num_devices:
-        return {"kind": "fat-tree", "levels": [inside]}
+        return {"kind": "fat-tree", "levels": node_levels(inside, usual)}
     tray = reading.row.whole("devices_per_node") or size
     uplink = _uplink(reading, device, tray)
     if uplink.nic == "node" and tray < size:
@@ -143,6 +143,21 @@ def _network(reading: JobReading, device: Accelerator, num_devices: int) -> Tabl
     reached = find_transport(device.constants_name, inside_node=False)
     fabric["efficiency"] = reached.efficiency
     return {"kind": "fat-tree", "nic": uplink.nic, "levels": [inside, fabric]}
+
+
+def node_levels(inside: Table, usual: Transport) -> list[Table]:
+    """Return the levels of a node: a second one where not all devices share a switch.
+
+    Nodes that a fabric joins are taken to have one: adapters, too, stand below their
+    switches.
+    """
+    count, rest = divmod(int(inside["fan_out"]), usual.devices_per_switch or 1)
+    if not usual.devices_per_switch or rest or count == 1:
+        return [inside]
+    share = usual.links_by_size[-1] * usual.efficiency
+    below = {**inside, "fan_out": usual.devices_per_switch, "transport": usual.name}
+    above = {**below, "name": "sockets", "fan_out": count, "efficiency": share}
+    return [below, above]
 
 
 def _level(name: str, fan_out: int, bandwidth: float, latency: float) -> Table:
