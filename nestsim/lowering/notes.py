@@ -6,13 +6,12 @@ import numpy as np
 
 from estimators.collectives.algorithms import HIERARCHICAL, IN_NETWORK
 from estimators.collectives.messages import uneven_blocks
-from nestsim.lowering.traffic import dense_members
 from nestsim.simulator.replay import ReplaySettings
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import plan_groups
 from planner.step.execution import Execution
 from planner.step.fleet import Fleet
-from planner.step.ledger import NEARBY
+from planner.step.ledger import NEARBY, dense_members
 from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import IntArray
