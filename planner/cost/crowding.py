@@ -32,7 +32,7 @@ import numpy as np
 
 from planner.cost.rates import StageGroups
 from planner.step.execution import Execution, Workload
-from planner.step.ledger import ACROSS, PASSES, WEIGHTS, Sent, dense_members, ledger_of
+from planner.step.ledger import PASSES, WEIGHTS, Sent, dense_members, ledger_of
 from planner.step.plan import Plan
 from topologies.arrays import IntArray
 
@@ -105,12 +105,13 @@ def crowding_time(
         if not _is_hidden(sent, workload.execution):
             continue
         repeats = plan.num_microbatches if sent.moment in PASSES else 1
-        members = [dense_members(stage, sent.group, groups.dense()[0])]
-        if sent.group != ACROSS:
-            members.append(groups.expert_data()[0])
-        for time, ranks in zip(traffic.times(sent), members, strict=False):
-            nodes = spanned_nodes(ranks, traffic.node_size) if time > 0.0 else 1
-            if nodes > 1:
+        dense, expert = traffic.times(sent)
+        members = [(dense, dense_members(stage, sent.group, groups.dense()[0]))]
+        if expert > 0.0:
+            members.append((expert, groups.expert_data()[0]))
+        for time, ranks in members:
+            nodes = spanned_nodes(ranks, traffic.node_size)
+            if time > 0.0 and nodes > 1:
                 hidden += repeats * time
                 waited = wait * (nodes - 1.0) * traffic.num_layers
                 delayed += repeats * (waited + crowding * (nodes**0.5 - 1.0) * time)

@@ -85,3 +85,6 @@ def test_the_closed_form_hides_nothing_and_leaves_it_out():
     with_term, without = price_plan(TREE, job, spread), price_plan(TREE, plain, spread)
     assert with_term.closed_form_time == without.closed_form_time
     assert with_term.stages[0].crowding_time > 0.0 == without.stages[0].crowding_time
+    for priced, expected in ((with_term, 1), (without, 0)):
+        notes = lower_plan(TREE, job, priced, ReplaySettings()).notes
+        assert sum("because they span nodes" in note for note in notes) == expected
