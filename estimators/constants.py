@@ -87,10 +87,6 @@ class SoftwareConstants:
     """Time once in each step for each rank that shares ZeRO-1's or 2's shards:
     parameters are sent out rank by rank rather than gathered together [s]."""
 
-    crowding: float
-    """Part of the time of hidden collectives of parameters by which they lengthen a
-    step, for each unit that the square root of the nodes they span exceeds 1 by."""
-
     node_wait: float
     """Time by which each hidden collective of a layer's parameters lengthens a step for
     each node beyond the first that it spans [s]."""

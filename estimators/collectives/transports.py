@@ -113,6 +113,11 @@ class Transport:
     links_by_size: tuple[float, ...] = ()
     """Share of a device's links that a ring of 2, 3, .. ranks can use; empty: all."""
 
+    crowding: float = 0.0
+    """Part of the time of hidden collectives of parameters by which they lengthen a
+    step, for each unit that the square root of the nodes they span exceeds 1 by
+    (`planner.cost.crowding`)."""
+
     send_launch: float
     """Time of a message of no bytes between two ranks [s]."""
 

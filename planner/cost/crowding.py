@@ -6,16 +6,16 @@ although no window is full. FSDP on 128 to 512 H100 loses with the collectives o
 layers and the nodes that their rings go through [1]_, MaxText over slices of TPU v4 and
 v5e with the bytes that it reduces between slices [2]_. Megatron Core on 64 to 2,304
 H100 and InternEvo on 8 to 1,024 A100, which send a bucket here and there, lose neither.
-So the costs are the framework's, in a step::
+So one cost is the framework's, the other the fabric's, in a step::
 
     t = sum of  w (n - 1) + c (sqrt(n) - 1) T  over hidden collectives of parameters
 
 one for each layer, with ``T`` a collective's price, ``n`` the nodes that a group of it
-spans, ``w`` the constant ``software.NAME.node_wait`` and ``c``
-``software.NAME.crowding``. What stays inside a node adds nothing. No more is hidden
-than there is compute: where collectives take longer, as large a part of each counts.
-The closed form of the planned objective, which hides nothing, leaves the term out;
-bounds of a search leave it out, too, and stay bounds.
+spans, ``w`` the constant ``software.NAME.node_wait`` and ``c`` that of the fabric
+(`estimators.collectives.transports.Transport.crowding`). What stays inside a node adds
+nothing. No more is hidden than there is compute: where collectives take longer, as
+large a part of each counts. The closed form of the planned objective, which hides
+nothing, leaves the term out; bounds of a search leave it out, too, and stay bounds.
 
 References
 ----------
@@ -91,8 +91,10 @@ def crowding_time(
     compute
         Compute of the stage in one microbatch [s].
     """
-    constants = workload.platform.software_constants
-    crowding, wait = constants.crowding, constants.node_wait
+    platform = workload.platform
+    wait = platform.software_constants.node_wait
+    fabric = platform.transport(inside_node=False)
+    crowding = fabric.crowding if workload.software.library else 0.0
     if crowding == wait == 0.0:
         return 0.0
     stage, sizes = plan.stages[traffic.stage], plan.parallel.sizes()

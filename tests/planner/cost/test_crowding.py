@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimators.collectives.transports import transports
+from estimators.platform import Platform
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import ReplaySettings, replay
 from planner.cost.crowding import spanned_nodes
@@ -17,13 +19,18 @@ WAIT, CROWDING = 0.01, 0.1
 HIDDEN = {"overlap_param_gather": True, "overlap_grad_reduce": True}
 
 
-def crowded(wait=WAIT, crowding=CROWDING, **overlaps):
+@pytest.fixture(autouse=True)
+def fabric(monkeypatch):
+    """Let what a fabric's collectives cost when they are hidden be `CROWDING`."""
+    usual = replace(transports()["default-fabric"], crowding=CROWDING)
+    monkeypatch.setattr(Platform, "transport", lambda *_, **__: usual)
+
+
+def crowded(wait=WAIT, library=True, **overlaps):
     job = executed(workload(), **overlaps)
-    changes = {
-        "software.ideal.node_wait": wait,
-        "software.ideal.crowding": crowding,
-    }
-    other = replace(job, constants=job.constants.replaced(changes))
+    constants = job.constants.replaced({"software.ideal.node_wait": wait})
+    software = replace(job.software, library=library)
+    other = replace(job, constants=constants, software=software)
     other._tables.update(job._tables)
     return other
 
@@ -36,8 +43,8 @@ def sharded(*devices, zero=3, m=3, **changes):
 def added(overlaps, devices, **changes):
     """Return what the term adds to a step, and to its replay."""
     times = []
-    for constants in ({}, {"wait": 0.0, "crowding": 0.0}):
-        with_term = crowded(**constants, **overlaps)
+    for costs in ({}, {"wait": 0.0, "library": False}):
+        with_term = crowded(**costs, **overlaps)
         priced = price_plan(TREE, with_term, sharded(*devices, **changes))
         work = lower_plan(TREE, with_term, priced, ReplaySettings())
         done = replay(TREE, work, ReplaySettings())
@@ -80,7 +87,7 @@ def test_the_term_grows_with_each_collective_that_is_hidden():
 
 
 def test_the_closed_form_hides_nothing_and_leaves_it_out():
-    job, plain = crowded(**HIDDEN), crowded(0.0, 0.0, **HIDDEN)
+    job, plain = crowded(**HIDDEN), crowded(0.0, False, **HIDDEN)
     spread = sharded(0, 1, 4, 5)
     with_term, without = price_plan(TREE, job, spread), price_plan(TREE, plain, spread)
     assert with_term.closed_form_time == without.closed_form_time
