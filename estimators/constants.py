@@ -84,6 +84,10 @@ class SoftwareConstants:
     """Time once in each step for each rank that shares ZeRO-1's or 2's shards:
     parameters are sent out rank by rank rather than gathered together [s]."""
 
+    node_wait: float
+    """Time by which each hidden collective of a layer's parameters lengthens a step for
+    each node beyond the first that it spans [s]."""
+
     elementwise_traffic: float
     """Memory traffic of elementwise operators as a part of what they read and write
     one by one: fused ones do not."""

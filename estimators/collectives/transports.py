@@ -123,6 +123,11 @@ class Transport:
     """Devices of a node that share a switch or a socket. What leaves it shares one link
     of the bandwidth that rings of more devices find (`links_by_size`); 0: none does."""
 
+    crowding: float = 0.0
+    """Part of the time of hidden collectives of parameters by which they lengthen a
+    step, for each unit that the square root of the nodes they span exceeds 1 by
+    (`planner.cost.crowding`)."""
+
     send_launch: float
     """Time of a message of no bytes between two ranks [s]."""
 

@@ -93,11 +93,10 @@ def _global_batch(reading: JobReading, _table: Table) -> int:
 def _gather(reading: JobReading, table: Table) -> str | None:
     """Return the format of weights on the wire.
 
-    LLM Foundry's mode DEFAULT gathers them in fp32, PURE in 16 bits; Megatron Core
-    gathers the weights of 8-bit products in 8 bits, torchtitan where the row says so.
+    Megatron Core gathers the weights of 8-bit products in 8 bits, torchtitan where the
+    row says so. LLM Foundry's modes PURE and DEFAULT gather 16 bits (Composer, pull
+    request 2047, March 2023).
     """
-    if reading.says("precision", "mp mode default"):
-        return "fp32"
     narrow = reading.preset.software.keeps_narrow_inputs and "matmul_precision" in table
     if narrow or reading.says("precision", "fp8 all-gather"):
         return "fp8"
