@@ -145,6 +145,18 @@ WHOLE_COLUMNS = frozenset(
 )
 """Columns of whole numbers, of at least 1."""
 
+RUN_COLUMNS = (
+    "moe_overlap",
+    "moe_dispatcher",
+    "cuda_graphs",
+    "recompute_modules",
+    "overlaps",
+    "offload",
+    "lora",
+    "expandable_segments",
+)
+"""What ran beside sizes, in words; published recipes fill these in."""
+
 UNEVEN_COLUMNS = frozenset({"tp", "dp", "micro_batch"})
 """May hold ``a/b`` where the stages of a pipeline differ."""
 

@@ -1,7 +1,7 @@
 """A row that is being turned into a scenario, and the words that rows are written in.
 
 ``words.toml`` has what descriptions mean: patterns of software, accelerators, models,
-sharding, and recipes. Nothing is filled in silently: what a row does not say is taken
+sharding, and flags. Nothing is filled in silently: what a row does not say is taken
 from the preset of its framework and noted, and what decides the result must be there.
 """
 
@@ -16,6 +16,7 @@ import tomli
 from pydantic import TypeAdapter
 
 from nestsim.features.validation.columns import Row, RowRefusedError
+from nestsim.features.validation.recipes import followed_recipe
 from planner.frameworks.framework import PRESETS, Preset
 from topologies.specs import Nic
 
@@ -69,26 +70,6 @@ class LinkFamily:
     """Accelerator of the catalogue that has such links."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What a published recipe sets for the rows that follow it."""
-
-    where: Mapping[str, str | int]
-    """Column -> pattern of its text, or its number, where 1 may be left out."""
-
-    overlaps: bool = False
-    """Whether all-to-alls between experts go on beside another microbatch."""
-
-    dispatcher: str = ""
-    """Dispatcher of tokens, as Megatron names it; empty for the preset's."""
-
-    recompute_modules: tuple[str, ...] = ()
-    """Parts that selective recompute runs again; empty where the row is to say it."""
-
-    offloaded_layers: int = 0
-    """Blocks whose activations the host keeps."""
-
-
 Patterns = Sequence[tuple[str, T]]
 """Patterns of a description, and what they mean."""
 
@@ -103,8 +84,11 @@ class Vocabulary:
     of_megatron_core: Mapping[str, str]
     """Column -> pattern of what only Megatron Core has."""
 
-    accelerators: Patterns[str | dict[str, str]]
-    """Accelerator -> cluster.accelerator of a scenario."""
+    accelerators: Patterns[dict[str, str]]
+    """Accelerator that the catalogue lacks -> cluster.accelerator of a scenario."""
+
+    usual_links: Patterns[bool]
+    """Links inside a node that are an accelerator's by itself."""
 
     uplinks: Patterns[Uplink]
     """Accelerator of the catalogue -> links out of a node of its usual machine."""
@@ -136,8 +120,8 @@ class Vocabulary:
     latent_widths: Mapping[str, int]
     """Setting of [model] -> width of latent attention."""
 
-    recipes: tuple[Recipe, ...]
-    """What published recipes set."""
+    run: Mapping[str, Patterns[dict[str, str | float | bool]]]
+    """Column about what ran -> words in it -> ``table.setting`` -> value."""
 
 
 @cache
@@ -238,30 +222,29 @@ class JobReading(Reading):
         return preset, sentence
 
     @cached_property
-    def recipe(self) -> Recipe:
-        """What the published recipe sets that the row follows; nothing for none."""
-        followed = (recipe for recipe in vocabulary().recipes if self._follows(recipe))
-        return next(followed, Recipe(where={}))
+    def recipe(self) -> Mapping[str, str]:
+        """What the published recipe that the row follows sets: columns; none for none."""
+        return followed_recipe(self.row, self.preset.name)
 
-    def _follows(self, recipe: Recipe) -> bool:
-        return all(
-            self.says(column, known)
-            if isinstance(known, str)
-            else (self.row.whole(column) or 1) == known
-            for column, known in recipe.where.items()
-        )
+    def ran(self, column: str) -> str:
+        """Return what a column about the run says, or the recipe where it is silent."""
+        written = self.words(column)
+        if not is_unstated(written):
+            return written
+        by_recipe = self.recipe.get(column, "")
+        if by_recipe:
+            self.assume(f"{column} {by_recipe}, by recipe")
+        return by_recipe
+
+    def leave_out(self, column: str, word: str) -> None:
+        """Note something that ran and that is not modelled."""
+        self.assume(f"not modelled: {column} {word}")
 
     @property
     def leaves_recompute_open(self) -> bool:
         """Whether neither the row nor a recipe says what is recomputed."""
         is_open = is_unstated(self.words("recompute"))
-        return is_open and not self.recipe.recompute_modules
-
-    @property
-    def recomputed_by_recipe(self) -> tuple[str, ...]:
-        """What a row that leaves it open runs again by its recipe, if anything."""
-        is_open = is_unstated(self.words("recompute"))
-        return self.recipe.recompute_modules if is_open else ()
+        return is_open and not self.ran("recompute_modules")
 
     @property
     def is_fsdp(self) -> bool:
