@@ -97,10 +97,7 @@ class Vocabulary:
     """Accelerator of the catalogue -> devices that a torus joins at most."""
 
     published: Patterns[str]
-    """Model -> its name in the library."""
-
-    sizes: Patterns[dict[str, int]]
-    """Model -> column -> size that the name stands for."""
+    """Model -> its name in the library, where it is written otherwise."""
 
     shared_experts: Patterns[int]
     """Model -> experts of each layer that all tokens go to."""
