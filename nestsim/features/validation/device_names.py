@@ -45,7 +45,7 @@ class DeviceName(NamedTuple):
     """Memory of the device [GiB]."""
 
     is_card: bool
-    """Whether the device has no link but PCIe."""
+    """Whether all devices of the name are cards, which have no link but PCIe."""
 
     def agrees(self, board: str, memory: float | None) -> bool:
         """Return whether a board and a memory may be this entry's."""
@@ -70,7 +70,7 @@ def _device_name(entry: str) -> DeviceName:
         pattern=re.compile("|".join(map(_pattern, called))),
         board=board[0] if board else "",
         memory=device.memory_bytes / _GIB,
-        is_card=device.interconnect_bandwidth <= _PCIE_RATE,
+        is_card=not board and device.interconnect_bandwidth <= _PCIE_RATE,
     )
 
 

@@ -220,7 +220,7 @@ class JobReading(Reading):
 
     @cached_property
     def recipe(self) -> Mapping[str, str]:
-        """What the published recipe that the row follows sets: columns; none for none."""
+        """Columns that the published recipe sets which the row follows, if any."""
         return followed_recipe(self.row, self.preset.name)
 
     def ran(self, column: str) -> str:

@@ -43,11 +43,11 @@ def read_run(reading: JobReading, num_layers: int) -> Mapping[str, Table]:
                 reading.leave_out(column, word)
                 continue
             layers = _LAYERS.search(word)
+            share = min(int(layers[1]) / num_layers, 1.0) if layers else 1.0
             for setting, value in settings.items():
                 table, name = setting.split(".")
-                if layers is not None and isinstance(value, float):
-                    value = min(int(layers[1]) / num_layers, 1.0)
-                tables[table][name] = value
+                is_part = isinstance(value, float)
+                tables[table][name] = share * value if is_part else value
     return tables
 
 
