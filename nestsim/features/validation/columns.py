@@ -19,8 +19,8 @@ from topologies.errors import InputError, Problems, readable
 from topologies.input_file import read_text
 from topologies.units import NUMBER_PATTERN
 
-_LONGEST = 1000
-"""Characters of a reason that are shown."""
+LONGEST = 1000
+"""Characters of a reason or an assumption that are shown."""
 
 REFUSALS: Mapping[str, str] = MappingProxyType(
     {
@@ -65,7 +65,7 @@ class RowRefusedError(Exception):
 
     def __init__(self, code: str, reason: str) -> None:
         assert code in REFUSALS
-        self.code, self.reason = code, readable(reason, _LONGEST)
+        self.code, self.reason = code, readable(reason, LONGEST)
         super().__init__(self.reason)
 
 

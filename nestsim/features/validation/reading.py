@@ -15,9 +15,10 @@ from typing import TypeVar
 import tomli
 from pydantic import TypeAdapter
 
-from nestsim.features.validation.columns import Row, RowRefusedError
+from nestsim.features.validation.columns import LONGEST, Row, RowRefusedError
 from nestsim.features.validation.recipes import followed_recipe
 from planner.frameworks.framework import PRESETS, Preset
+from topologies.errors import readable
 from topologies.specs import Nic
 
 T = TypeVar("T")
@@ -184,6 +185,7 @@ class Reading:
 
     def assume(self, sentence: str) -> None:
         """Note what the row does not say, once."""
+        sentence = readable(sentence, LONGEST)
         if sentence not in self.assumed:
             self.assumed.append(sentence)
 
