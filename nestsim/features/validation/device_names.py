@@ -10,6 +10,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
+from nestsim.features.validation.reading import name_pattern
 from topologies.accelerators import (
     accelerator_names,
     catalogue_table,
@@ -67,17 +68,11 @@ def _device_name(entry: str) -> DeviceName:
     called = [stem, *catalogue_table(entry).get("also_called", ())]
     return DeviceName(
         entry=entry,
-        pattern=re.compile("|".join(map(_pattern, called))),
+        pattern=re.compile("|".join(map(name_pattern, called))),
         board=board[0] if board else "",
         memory=device.memory_bytes / _GIB,
         is_card=not board and device.interconnect_bandwidth <= _PCIE_RATE,
     )
-
-
-def _pattern(called: str) -> str:
-    """Return the pattern of a name, with any separators between letters and digits."""
-    runs = re.findall(r"[a-z]+|[0-9]+", called.lower())
-    return rf"(?<![a-z0-9]){'[ _-]*'.join(runs)}(?![a-z0-9])"
 
 
 def find_device(written: str, memory: float | None) -> tuple[str | None, bool]:

@@ -13,6 +13,7 @@ from nestsim.features.validation.reading import (
     Table,
     fill_table,
     meaning,
+    name_pattern,
     vocabulary,
 )
 
@@ -108,6 +109,7 @@ def model_table(reading: JobReading) -> Table:
     RowRefusedError
         If a size is missing or the model has parts that are not modelled.
     """
+    _check_tuning(reading)
     if (hybrid := _hybrid(reading)) is not None:
         return hybrid
     _check_known(reading)
@@ -125,29 +127,16 @@ def model_table(reading: JobReading) -> Table:
 
 
 @cache
-def _library_names() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Return the models of the library and what they are written as, long names first.
-
-    With or without separators between words, letters and digits; nothing that would
-    make another model of it may follow.
-    """
-    named = []
-    for name in sorted(model_names(), key=len, reverse=True):
-        runs = re.findall(r"[a-z]+|[0-9.]+", name)
-        pattern = r"[ _-]*".join(map(re.escape, runs))
-        named.append((name, re.compile(rf"(?<![a-z0-9]){pattern}(?![a-z0-9]|\.[0-9])")))
-    return tuple(named)
+def _library_names() -> tuple[tuple[str, str], ...]:
+    """Return patterns of the library's models, long names first, and their names."""
+    names = sorted(model_names(), key=len, reverse=True)
+    return tuple((name_pattern(name), name) for name in names)
 
 
 def library_name(reading: JobReading) -> str | None:
     """Return the model of the library that a row names, None if it has none."""
-    written = reading.words("model")
-    known = meaning(vocabulary().published, written)
-    if known is not None:
-        return known
-    return next(
-        (name for name, words in _library_names() if words.search(written)), None
-    )
+    patterns = (*vocabulary().published, *_library_names())
+    return meaning(patterns, reading.words("model"))
 
 
 def _hybrid(reading: JobReading) -> Table | None:
@@ -224,7 +213,7 @@ def _mean_length(reading: JobReading, table: Table) -> int | None:
 
 
 def _check_known(reading: JobReading) -> None:
-    """Refuse models and jobs with parts that there are no modules for."""
+    """Refuse models with parts that there are no modules for."""
     is_latent = reading.says("model", _LATENT) and reading.row.whole("num_experts")
     if reading.says("model", _OTHER_PARTS) and not is_latent:
         raise RowRefusedError(
@@ -232,6 +221,10 @@ def _check_known(reading: JobReading) -> None:
             f"{reading.row.words('model')} has layers other than attention and "
             "feed-forward as they are modelled",
         )
+
+
+def _check_tuning(reading: JobReading) -> None:
+    """Refuse jobs that train adapters, and note those that tune all weights."""
     described = f"{reading.words('model')} {reading.words('notes')}"
     adapted = re.search(_ADAPTED, described)
     if adapted is not None:

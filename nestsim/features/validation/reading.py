@@ -135,6 +135,16 @@ def meaning(patterns: Patterns[T], written: str) -> T | None:
     return next((what for words, what in patterns if re.search(words, written)), None)
 
 
+def name_pattern(name: str) -> str:
+    """Return the pattern of a name as people write it, in small letters.
+
+    With or without separators between words, letters and digits; nothing may follow
+    that would make another name of it.
+    """
+    runs = re.findall(r"[a-z]+|[0-9]+(?:\.[0-9]+)*", name.lower())
+    return rf"(?<![a-z0-9]){'[ _-]*'.join(map(re.escape, runs))}(?![a-z0-9]|\.[0-9])"
+
+
 def find_preset(software: str) -> tuple[Preset, str]:
     """Return the preset of a framework, and what was assumed to find it."""
     written = re.sub(r"[ _]+", "-", software.lower())

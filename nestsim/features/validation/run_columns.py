@@ -46,8 +46,9 @@ def read_run(reading: JobReading, num_layers: int) -> Mapping[str, Table]:
             share = min(int(layers[1]) / num_layers, 1.0) if layers else 1.0
             for setting, value in settings.items():
                 table, name = setting.split(".")
-                is_part = isinstance(value, float)
-                tables[table][name] = share * value if is_part else value
+                tables[table][name] = (
+                    share * value if isinstance(value, float) else value
+                )
     return tables
 
 
