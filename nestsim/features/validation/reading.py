@@ -7,7 +7,7 @@ from the preset of its framework and noted, and what decides the result must be 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
 from typing import TypeVar
@@ -71,6 +71,20 @@ class LinkFamily:
     """Accelerator of the catalogue that has such links."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habit:
+    """What the source of some rows says of all of them, and no column."""
+
+    where: Mapping[str, str | int]
+    """Column -> pattern of its text, or its number, where 1 may be left out."""
+
+    software: Mapping[str, str | int | bool] = field(default_factory=dict)
+    """Setting of [software] -> value."""
+
+    plan: Mapping[str, str | int | bool | list[int]] = field(default_factory=dict)
+    """Setting of [plan] -> value."""
+
+
 Patterns = Sequence[tuple[str, T]]
 """Patterns of a description, and what they mean."""
 
@@ -117,6 +131,9 @@ class Vocabulary:
 
     latent_widths: Mapping[str, int]
     """Setting of [model] -> width of latent attention."""
+
+    recipes: tuple[Habit, ...]
+    """What rows of some sources have, the first that fits."""
 
     run: Mapping[str, Patterns[dict[str, str | float | bool]]]
     """Column about what ran -> words in it -> ``table.setting`` -> value."""
@@ -244,6 +261,20 @@ class JobReading(Reading):
         if by_recipe:
             self.assume(f"{column} {by_recipe}, by recipe")
         return by_recipe
+
+    @property
+    def habit(self) -> Habit:
+        """What the row's source says of it beside columns."""
+        fitting = (habit for habit in vocabulary().recipes if self._has(habit.where))
+        return next(fitting, Habit(where={}))
+
+    def _has(self, where: Mapping[str, str | int]) -> bool:
+        return all(
+            self.says(column, known)
+            if isinstance(known, str)
+            else (self.row.whole(column) or 1) == known
+            for column, known in where.items()
+        )
 
     def leave_out(self, column: str, word: str) -> None:
         """Note something that ran and that is not modelled."""

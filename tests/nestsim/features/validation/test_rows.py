@@ -722,3 +722,12 @@ def test_llama_70b_under_megatron_fsdp_keeps_blocks_on_the_host(accelerator, lay
     plan = read_case(gpt(**cells, micro_batch="2")).plan
     assert plan.offload_activations == layers / 80
     assert read_case(gpt(**cells, micro_batch="1")).plan.offload_activations == 0.0
+
+
+def test_what_a_source_says_of_its_rows_holds_for_them():
+    cells = {"software": "MindSpeed-LLM (Megatron Core)", "notes": "measured with mc2"}
+    case = read_case(gpt(**cells))
+    assert case.execution.tp_comm_overlap
+    assert "tp_comm_overlap = True, by the source" in case.assumed
+    assert not read_case(gpt(**cells | {"notes": ""})).execution.tp_comm_overlap
+    assert not read_case(gpt(**cells, overlaps="none")).execution.tp_comm_overlap
