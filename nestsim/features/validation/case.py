@@ -26,6 +26,7 @@ from nestsim.features.validation.plan_table import (
     training_table,
 )
 from nestsim.features.validation.reading import JobReading, Table, Value
+from nestsim.features.validation.run_columns import read_run
 from nestsim.features.validation.stages import (
     SizedStage,
     is_staged,
@@ -169,6 +170,9 @@ def read_case(row: Row) -> Case:
         plans = [_first_sizes(stages)]
     else:
         plans = plan_tables(reading, tables, accelerator, num_devices)
+        run = read_run(reading, num_layers)
+        plans = [plan | run["plan"] for plan in plans]
+        tables["software"] |= run["software"]
     tables["plan"] = plans[0]
     _keep_16_bits(reading, tables)
     tables["cluster"] = cluster_table(reading, accelerator, num_devices)

@@ -326,7 +326,7 @@ def _place(where: str, num_stages: int) -> int | None:
         raise RowRefusedError("contradiction", f"no {where} among {num_stages} stages")
     if written.startswith("last rank") or written == "last pipeline stage":
         return num_stages - 1
-    if written == "first pipeline stage":
+    if written == "first pipeline stage" or written.startswith("rank 0"):
         return 0
     if written.startswith(("max", "any", "first/last", "not stated")) or not written:
         return None
