@@ -35,6 +35,10 @@ class Software:
     """Whether the loss is PyTorch's, of logits cast to fp32: their gradients are there
     in fp32, too, before they are cast back."""
 
+    keeps_empty_gradients: bool = False
+    """Whether an empty tensor stays for each shape of the blocks' weights: products add
+    their weights' gradients to what is accumulated and hand that back in its place."""
+
     fuses_activation: bool = False
     """Whether gated activations are one kernel, which keeps what it reads and no
     more."""

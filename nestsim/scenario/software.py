@@ -64,6 +64,12 @@ class SoftwareTable(Execution):
     rest of a layer (torchtitan) instead of repeating the attention core only
     (Megatron). Left out, the preset's."""
 
+    fuses_loss: Annotated[bool | None, Examples(True)] = None
+    """Whether the loss keeps 16-bit logits and makes nothing else of their size: fused
+    kernels (Liger's, FlashAttention's, Transformer Engine's) and a loss that
+    torch.compile has made, as torchtitan's is from 0.2 on where its models are
+    compiled. Left out, the preset's."""
+
     recompute_modules: Annotated[
         tuple[Annotated[str, NameChoice(tuple(RECOMPUTE_MODULES))], ...],
         Listed(most=None),
@@ -112,6 +118,7 @@ class SoftwareTable(Execution):
             "compiled": self.compiled,
             "cuda_graphs": self.cuda_graphs,
             "saves_products": self.saves_products,
+            "fuses_loss": self.fuses_loss,
             "library": self.collective_library,
             "moe_token_dispatcher_type": self.moe_token_dispatcher_type,
             "recompute_modules": self.recompute_modules,

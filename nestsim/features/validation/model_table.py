@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from estimators.models.library import load_model, model_words
+from estimators.models.spec import EXPERT_BLOCK
 from nestsim.features.validation.columns import RowRefusedError
 from nestsim.features.validation.reading import (
     Converter,
@@ -61,7 +62,7 @@ _TUNED = r"\bsft\b(?!\.py)"
 _LOCAL_TEST = r"mcore_(?!te_|moe)"
 _FUSED_TEST = r"_cp[0-9]|nondeterministic|memory_speed|resume"
 
-_COMPARED = ("num_layers", "hidden_size", "num_moe_experts", "moe_router_topk")
+_COMPARED = ("hidden_size", "num_moe_experts", "moe_router_topk")
 """Sizes that a row must share with the published model to be that model."""
 
 _PUBLISHED = (
@@ -101,6 +102,9 @@ def model_table(reading: JobReading) -> Table:
         words = model_words(name)
         table = {key: value for key, value in table.items() if key not in _PUBLISHED}
         table |= {key: words[key] for key in _PUBLISHED if words.get(key)}
+        if kinds := load_model(name).block_pattern[: table["num_layers"]]:
+            # The first blocks of a cut are those of the whole model, dense ones too.
+            table["moe_layer_freq"] = [int(kind == EXPERT_BLOCK) for kind in kinds]
         if reading.says("model", "w/ mtp"):
             table["mtp_num_layers"] = load_model(name).mtp_num_layers
         reading.assume(f"blocks and routers of {name}")
@@ -112,15 +116,15 @@ def model_table(reading: JobReading) -> Table:
 def _published_name(reading: JobReading, table: Table) -> str | None:
     """Return the model of the library that a row with experts is about, if any.
 
-    Only where the sizes are those of the model: a row with fewer layers is a cut of its
-    author's. Layers of multi-token prediction are there if the row says so.
+    Only where the sizes are those of the model, but for fewer layers, which are its
+    first. Layers of multi-token prediction are there if the row says so.
     """
     name = meaning(vocabulary().published, reading.words("model"))
     if name is None or not reading.row.whole("num_experts"):
         return None
     published = load_model(name)
     same = all(table[size] == getattr(published, size) for size in _COMPARED)
-    return name if same else None
+    return name if same and table["num_layers"] <= published.num_layers else None
 
 
 def _mean_length(reading: JobReading, table: Table) -> int | None:
@@ -148,6 +152,8 @@ def _check_known(reading: JobReading) -> None:
             f"{reading.row.words('model')} has layers other than attention and "
             "feed-forward as they are modelled",
         )
+    if reading.says("model", "distill"):
+        raise RowRefusedError("unknown-model", "a teacher stands beside the model")
     described = f"{reading.words('model')} {reading.words('notes')}"
     adapted = re.search(_ADAPTED, described)
     if adapted is not None:

@@ -7,7 +7,7 @@ from the preset of its framework and noted, and what decides the result must be 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
 from typing import TypeVar
@@ -87,6 +87,12 @@ class Recipe:
 
     offloaded_layers: int = 0
     """Blocks whose activations the host keeps."""
+
+    software: Mapping[str, bool | int] = field(default_factory=dict)
+    """Other settings of [software] -> value."""
+
+    plan: Mapping[str, int | list[int]] = field(default_factory=dict)
+    """Other settings of [plan] -> value."""
 
 
 Patterns = Sequence[tuple[str, T]]
