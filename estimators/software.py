@@ -15,6 +15,10 @@ class Software:
     """Kernel of fused attention: ``"flash"`` (FlashAttention-2, Triton, PyTorch's) or
     ``"fused"`` (the vendor's, such as cuDNN's)."""
 
+    expandable_segments: bool = False
+    """Whether segments of PyTorch's caching allocator grow, so that a full device
+    loses less to fragments."""
+
     compiled: bool = False
     """Whether layers are one program (XLA): the host launches no kernels of theirs."""
 

@@ -59,6 +59,12 @@ class SoftwareTable(Execution):
     kernels nor collectives of layers wait for the host. Left out, the preset's; all
     presets launch kernels one by one."""
 
+    expandable_segments: Annotated[bool | None, Examples(True)] = None
+    """Whether PyTorch's allocator grows its segments
+    (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True): a full device loses a percent to
+    fragments then, else some percent and now and then a third. Left out, the preset's;
+    torchtitan's start script sets it."""
+
     saves_products: Annotated[bool | None, Examples(True)] = None
     """Whether selective recompute saves every second matrix product and repeats the
     rest of a layer (torchtitan) instead of repeating the attention core only
@@ -118,6 +124,7 @@ class SoftwareTable(Execution):
             "compiled": self.compiled,
             "cuda_graphs": self.cuda_graphs,
             "saves_products": self.saves_products,
+            "expandable_segments": self.expandable_segments,
             "fuses_loss": self.fuses_loss,
             "library": self.collective_library,
             "moe_token_dispatcher_type": self.moe_token_dispatcher_type,
