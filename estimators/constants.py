@@ -126,6 +126,9 @@ class AllocatorConstants:
     """Memory inside of the caching allocator of libraries such as cuBLAS, for as long
     as the job runs [byte]."""
 
+    tensors: float
+    """Tensors that are there at a peak, over those that are counted."""
+
     fragmentation: float
     """Memory that the caching allocator keeps and cannot give out, as a part of what it
     has given out."""

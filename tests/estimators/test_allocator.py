@@ -12,8 +12,9 @@ from estimators.platform import Allocator
 GIB = 2.0**30
 
 allocators = st.builds(
-    lambda context, workspace, part, least: Allocator(
+    lambda context, workspace, part, least, tensors: Allocator(
         constants=AllocatorConstants(
+            tensors=tensors,
             context=context,
             workspace=workspace,
             fragmentation=max(part, least),
@@ -24,6 +25,7 @@ allocators = st.builds(
     st.floats(0.0, 1e9),
     st.floats(0.0, 0.5),
     st.floats(0.0, 0.5),
+    st.floats(1.0, 1.5),
 )
 sizes = st.floats(0.0, 200e9)
 

@@ -137,7 +137,7 @@ def software_table(reading: JobReading) -> Table:
         table["recompute_modules"] = list(reading.recomputed_by_recipe)
     for setting, value in reading.recipe.software.items():
         reading.assume(f"{setting} = {value}, by recipe")
-    return table | reading.recipe.software
+    return {**table, **reading.recipe.software}
 
 
 MICRO_BATCHES = (1, 2, 4)
@@ -279,7 +279,7 @@ def _shares(
     table |= _offload(reading, num_layers)
     if reading.recipe.overlaps:
         reading.assume("all-to-alls of experts beside another microbatch, by recipe")
-    return table | reading.recipe.plan
+    return {**table, **reading.recipe.plan}
 
 
 def _experts(reading: JobReading, model: Table, replicas: int, tp: int) -> int:
