@@ -66,6 +66,9 @@ class Software:
     fuses_loss: bool = False
     """Whether the loss keeps 16-bit logits in place of a softmax in fp32."""
 
+    compiles_loss: bool = False
+    """Whether torch.compile, where it is asked for, makes the loss, too."""
+
     keeps_narrow_inputs: bool = False
     """Whether products in a narrow format keep their inputs in it, as Transformer
     Engine's do; else they keep what they cast."""

@@ -70,11 +70,16 @@ class SoftwareTable(Execution):
     rest of a layer (torchtitan) instead of repeating the attention core only
     (Megatron). Left out, the preset's."""
 
+    torch_compile: Annotated[bool | None, Examples(True)] = None
+    """Whether torch.compile has made the blocks: what norms and activations make is not
+    kept where products can make it again, nor what no derivative reads. Preset
+    "torchtitan" compiles its loss with them, as releases from 0.2 on do. Left out, the
+    preset's: none does."""
+
     fuses_loss: Annotated[bool | None, Examples(True)] = None
     """Whether the loss keeps 16-bit logits and makes nothing else of their size: fused
     kernels (Liger's, FlashAttention's, Transformer Engine's) and a loss that
-    torch.compile has made, as torchtitan's is from 0.2 on where its models are
-    compiled. Left out, the preset's."""
+    torch.compile has made. Left out, the preset's."""
 
     recompute_modules: Annotated[
         tuple[Annotated[str, NameChoice(tuple(RECOMPUTE_MODULES))], ...],
@@ -132,7 +137,13 @@ class SoftwareTable(Execution):
             "activation_func_fp8_input_store": self.activation_func_fp8_input_store,
         }
         given = {name: value for name, value in written.items() if value is not None}
-        return replace(self.defaults.software, **given)
+        software = self.defaults.software
+        if self.torch_compile:
+            compiled = {"repeats_elementwise": True}
+            if software.compiles_loss:
+                compiled["fuses_loss"] = True
+            given = compiled | given
+        return replace(software, **given)
 
     def read_constants(self, folder: Path) -> UserConstants | None:
         """Return the user's own constants, None if there are none.

@@ -98,11 +98,13 @@ def model_table(reading: JobReading) -> Table:
     """
     _check_known(reading)
     table = fill_table(reading, _COLUMNS)
-    if (name := _published_name(reading, table)) is not None:
+    num_layers = table["num_layers"]
+    assert isinstance(num_layers, int)
+    if (name := _published_name(reading, table, num_layers)) is not None:
         words = model_words(name)
         table = {key: value for key, value in table.items() if key not in _PUBLISHED}
         table |= {key: words[key] for key in _PUBLISHED if words.get(key)}
-        if kinds := load_model(name).block_pattern[: table["num_layers"]]:
+        if kinds := load_model(name).block_pattern[:num_layers]:
             # The first blocks of a cut are those of the whole model, dense ones too.
             table["moe_layer_freq"] = [int(kind == EXPERT_BLOCK) for kind in kinds]
         if reading.says("model", "w/ mtp"):
@@ -113,7 +115,7 @@ def model_table(reading: JobReading) -> Table:
     return table
 
 
-def _published_name(reading: JobReading, table: Table) -> str | None:
+def _published_name(reading: JobReading, table: Table, num_layers: int) -> str | None:
     """Return the model of the library that a row with experts is about, if any.
 
     Only where the sizes are those of the model, but for fewer layers, which are its
@@ -124,7 +126,7 @@ def _published_name(reading: JobReading, table: Table) -> str | None:
         return None
     published = load_model(name)
     same = all(table[size] == getattr(published, size) for size in _COMPARED)
-    return name if same and table["num_layers"] <= published.num_layers else None
+    return name if same and num_layers <= published.num_layers else None
 
 
 def _mean_length(reading: JobReading, table: Table) -> int | None:

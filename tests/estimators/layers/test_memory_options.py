@@ -89,6 +89,15 @@ def test_the_operator_policy_saves_every_second_product_and_attention():
     assert found.saved_bytes["selective"][-1] == found.saved_bytes["none"][-1]
 
 
+def test_a_compiler_drops_the_last_product_of_the_operator_policy():
+    """The residual sum reads it, and no derivative."""
+    eager, compiled = (
+        table(saves_products=True, repeats_elementwise=on).saved_bytes["selective"]
+        for on in (False, True)
+    )
+    assert eager[1] - compiled[1] == 2 * 128 * 64
+
+
 def test_what_is_saved_is_not_run_again():
     again, core = (
         table(saves_products=on).recompute_time["selective"][1] for on in (True, False)
