@@ -16,8 +16,8 @@ attention core keeps its inputs only; under ``"full"`` the layer does. Under
 ``"products"`` a layer keeps its input, the results of fused attention and those of
 every second product with a weight, the first one included: torchtitan's policy of
 operator-level selective recompute [4]_, which counts the projections of queries, keys
-and values, and those of the gate and of what it gates, one by one. A compiler leaves out
-the last of them, which no derivative reads.
+and values, and those of the gate and of what it gates, one by one. A compiler leaves
+out the last, which no derivative reads.
 
 Working memory. The gradients of a layer's largest activation and of one more of that
 size are alive at once while the layer's backward pass runs: twice the largest

@@ -101,6 +101,12 @@ class SoftwareTable(Execution):
     """Whether collectives inside layers cost what a library such as NCCL adds to their
     time on the wire. Left out, the preset's."""
 
+    gradient_accumulation_fusion: Annotated[bool | None, Examples(False)] = None
+    """Megatron's option: gradients of weights are added to what is accumulated inside
+    the product, which leaves an empty tensor for each shape of a block's weights.
+    Megatron FSDP wants it off. Left out, the preset's: on with "megatron-core" and
+    "nemo"."""
+
     moe_token_dispatcher_type: Annotated[
         Literal["alltoall", "flex"] | None, Examples("alltoall")
     ] = None
@@ -130,6 +136,7 @@ class SoftwareTable(Execution):
             "cuda_graphs": self.cuda_graphs,
             "saves_products": self.saves_products,
             "expandable_segments": self.expandable_segments,
+            "keeps_empty_gradients": self.gradient_accumulation_fusion,
             "fuses_loss": self.fuses_loss,
             "library": self.collective_library,
             "moe_token_dispatcher_type": self.moe_token_dispatcher_type,

@@ -104,8 +104,9 @@ def model_table(reading: JobReading) -> Table:
         words = model_words(name)
         table = {key: value for key, value in table.items() if key not in _PUBLISHED}
         table |= {key: words[key] for key in _PUBLISHED if words.get(key)}
-        if kinds := load_model(name).block_pattern[:num_layers]:
+        if "moe_layer_freq" in table:
             # The first blocks of a cut are those of the whole model, dense ones too.
+            kinds = load_model(name).block_pattern[:num_layers]
             table["moe_layer_freq"] = [int(kind == EXPERT_BLOCK) for kind in kinds]
         if reading.says("model", "w/ mtp"):
             table["mtp_num_layers"] = load_model(name).mtp_num_layers

@@ -131,6 +131,9 @@ _TRAINING: Mapping[str, Converter] = MappingProxyType(
 def software_table(reading: JobReading) -> Table:
     """Return the table [software] of a row: the preset, and what its recipe says."""
     table: Table = {"preset": reading.preset.name, "frees_gradients": reading.is_fsdp}
+    if reading.says("zero_or_fsdp", "fsdp") and not reading.preset.weights_in_fp32:
+        # Megatron FSDP's user guide: --no-gradient-accumulation-fusion.
+        table["gradient_accumulation_fusion"] = False
     if reading.recipe.dispatcher:
         table["moe_token_dispatcher_type"] = reading.recipe.dispatcher
     if reading.recomputed_by_recipe:
