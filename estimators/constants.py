@@ -127,6 +127,9 @@ class AllocatorConstants:
     """Memory inside of the caching allocator of libraries such as cuBLAS, for as long
     as the job runs [byte]."""
 
+    tensors: float
+    """Tensors that are there at a peak, over those that are counted."""
+
     fragmentation: float
     """Memory that the caching allocator keeps and cannot give out, as a part of what it
     has given out."""
@@ -136,6 +139,9 @@ class AllocatorConstants:
     full and it has given back what it could before it failed, as a part of what it has
     given out."""
 
+
+EXPANDABLE = "expandable"
+"""Mode of the caching allocator in names of constants: segments that grow."""
 
 _Section = TypeVar(
     "_Section", AcceleratorConstants, SoftwareConstants, AllocatorConstants
@@ -177,9 +183,19 @@ class Constants:
         """Return those of a framework."""
         return self._section(SoftwareConstants, "software", name)
 
-    def allocator(self, name: str) -> AllocatorConstants:
-        """Return those of a framework's memory."""
-        return self._section(AllocatorConstants, "allocator", name)
+    def allocator(self, name: str, *, expandable: bool = False) -> AllocatorConstants:
+        """Return those of a framework's memory.
+
+        Parameters
+        ----------
+        name
+            The framework's.
+        expandable
+            Whether segments of the caching allocator grow: what the framework's own
+            constants do not say is taken from ``default-with-expandable`` then.
+        """
+        mode = EXPANDABLE if expandable else ""
+        return self._section(AllocatorConstants, "allocator", name, mode)
 
     def replaced(self, changes: Mapping[str, float]) -> "Constants":
         """Return the same with other values for some names, which may be new."""
@@ -210,7 +226,8 @@ def _longest_names(
     starts = [f"{prefix}{end}" for prefix in _prefixes(name) for end in endings]
     names = {}
     for constant in constants:
-        tried = (f"{group}.{start}.{constant}" for start in [*starts, "default"])
+        every = [*starts, *(f"default{end}" for end in endings)]
+        tried = (f"{group}.{start}.{constant}" for start in every)
         default = f"{group}.default.{constant}"
         names[constant] = next((full for full in tried if full in known), default)
     return MappingProxyType(names)

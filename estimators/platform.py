@@ -182,7 +182,7 @@ class Allocator:
 
     def allocated(self, tensors: float) -> float:
         """Return what has been given out at a peak of tensors [byte]."""
-        return tensors + self.constants.workspace
+        return self.constants.tensors * tensors + self.constants.workspace
 
     def reserved(self, tensors: float) -> float:
         """Return what the allocator keeps at a peak of tensors [byte]."""
@@ -204,7 +204,7 @@ class Allocator:
         """
         free = capacity - self.constants.context
         part = 1.0 + self.constants.full_fragmentation
-        return free / part - self.constants.workspace
+        return (free / part - self.constants.workspace) / self.constants.tensors
 
 
 def optimizer_step_bytes(parameter_bytes: ParameterBytes) -> float:

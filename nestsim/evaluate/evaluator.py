@@ -20,7 +20,7 @@ from nestsim.evaluate.cluster import (
 )
 from nestsim.evaluate.cost import ClusterCost
 from nestsim.evaluate.results import Candidate, Throughput
-from nestsim.evaluate.uncertainty import MemoryBand, memory_band
+from nestsim.evaluate.uncertainty import MemoryBand, room_band
 from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
@@ -99,7 +99,9 @@ class Evaluator:
             workload=workload.on(device_fleet(scenario, network.num_devices)),
             search=scenario.search,
             simulation=scenario.simulation,
-            memory_band=memory_band(scenario.software_preset),
+            memory_band=room_band(
+                scenario.software_preset, workload.software, workload.constants
+            ),
         )
 
     def price(self, plan: Plan) -> PricedPlan:

@@ -221,6 +221,8 @@ def _check_known(reading: JobReading) -> None:
             f"{reading.row.words('model')} has layers other than attention and "
             "feed-forward as they are modelled",
         )
+    if reading.says("model", "distill"):
+        raise RowRefusedError("unknown-model", "a teacher stands beside the model")
 
 
 def _check_tuning(reading: JobReading) -> None:

@@ -131,6 +131,9 @@ _TRAINING: Mapping[str, Converter] = MappingProxyType(
 def software_table(reading: JobReading) -> Table:
     """Return the table [software] of a row: the preset, and what runs again."""
     table: Table = {"preset": reading.preset.name, "frees_gradients": reading.is_fsdp}
+    if reading.says("zero_or_fsdp", "fsdp") and not reading.preset.weights_in_fp32:
+        # Megatron FSDP's user guide: --no-gradient-accumulation-fusion.
+        table["gradient_accumulation_fusion"] = False
     modules = run_again(reading)
     if modules:
         table["recompute_modules"] = list(modules)

@@ -313,7 +313,11 @@ def _shown(predictor: Predictor, case: Case, what: Counted, tensors: float) -> f
         "reserved": allocator.reserved,
         "device": allocator.device,
     }
-    return shown[what.of](tensors)
+    size = shown[what.of](tensors)
+    if what.of == "device":
+        # A full device is full: the allocator gives back what it keeps before it fails.
+        size = min(size, case.accelerator.memory_bytes)
+    return size
 
 
 def _place(where: str, num_stages: int) -> int | None:
