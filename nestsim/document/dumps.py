@@ -184,6 +184,7 @@ def _value(source: object, key: str, hint: Any) -> object:
 def _dumped(value: Any, hint: Any) -> Any:
     """Return the plain JSON value of what a field of a type holds."""
     origin, inner = get_origin(hint), get_args(hint)
+    value = value._asdict() if hasattr(value, "_asdict") else value
     if value is None or (origin is UnionType and isinstance(value, str) and not value):
         return None
     if origin is tuple:
@@ -194,7 +195,7 @@ def _dumped(value: Any, hint: Any) -> Any:
         return _dumped(value, inner[0])
     if is_dataclass(hint) and not isinstance(value, Mapping):
         return dump_record(hint, value)
-    return plain_values(value._asdict() if hasattr(value, "_asdict") else value)
+    return plain_values(value)
 
 
 def _layout(value: Any, indent: str, used: int = 0) -> str:

@@ -165,6 +165,11 @@ class PlannerEntry:
         return ""
 
     @property
+    def reason(self) -> str:
+        """Reason of the verdict, or why there is nothing valid."""
+        return (self.found.reason if self.found else "") or self.obstacle
+
+    @property
     def simulated_time(self) -> float:
         """Of its plan, NaN without a valid one [s]."""
         if self.found is None or not self.is_valid:
