@@ -110,14 +110,19 @@ class InputError(ValueError):
         So are those of the others, until the file is named: that they have in common.
         """
         path = f"{where}{separator}{self.where}" if self.where else where
-        others = tuple(other.inside(where, separator) for other in self.others)
+        return self.moved(path, [o.inside(where, separator) for o in self.others])
+
+    def moved(
+        self, where: str, others: "Sequence[InputError] | None" = None
+    ) -> "InputError":
+        """Return a copy at another location, with other others if they are given."""
         return InputError(
             self.problem,
-            where=path,
+            where=where,
             got=self.got,
             expected=self.expected,
             hint=self.hint,
-            others=others,
+            others=self.others if others is None else others,
             num_unlisted=self.num_unlisted,
         )
 

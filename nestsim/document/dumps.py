@@ -6,23 +6,13 @@ in CSV. pandas is imported where a table is made.
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from functools import cache
-from types import UnionType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     import pandas as pd
-    from pydantic import TypeAdapter
-
-Record = TypeVar("Record")
-"""A frozen dataclass."""
 
 _LINE_LENGTH = 100
 
@@ -72,130 +62,6 @@ def plain_values(value: Any) -> Any:
 def plain_record(record: Mapping[str, object]) -> dict[str, object]:
     """Return a record as plain JSON values."""
     return {str(key): plain_values(value) for key, value in record.items()}
-
-
-def read_record(kind: type[Record], data: Mapping[str, object]) -> Record:
-    """Return the typed record of plain values, such as a stored JSON file holds.
-
-    Parameters
-    ----------
-    kind
-        A dataclass whose fields are keys of the record; other keys are not read.
-    data
-        Values by key.
-
-    Raises
-    ------
-    ValueError
-        If a value is missing, or of another type.
-    """
-    record: Record = _record_reader(cast("Hashable", kind)).validate_python(data)
-    return record
-
-
-@cache
-def _record_reader(kind: Any) -> "TypeAdapter[Any]":
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
-
-
-class Of(NamedTuple):
-    """Source of a record's field, where the field's name does not say it."""
-
-    path: str = ""
-    """Attributes, methods and positions, one in the other: ``"bands.0.value"``; empty
-    for the source itself."""
-
-    nothing: object = None
-    """Value where the path ends early, at a None."""
-
-
-ABSENT = object()
-"""Value of a key that is left out."""
-
-_UNIT = re.compile("_(bytes_per_s|per_s|bytes|s|w)$")
-"""Unit at the end of a key."""
-
-
-def dump_record(kind: Any, source: object = None, **values: object) -> dict[str, Any]:
-    """Return the plain JSON values of a record; its fields are the keys, in order.
-
-    A value that is not given is an attribute of the source: the one that the field's
-    `Of` names, or that of the field's name, without its unit where there is none with
-    it, and with ``num_`` or ``is_`` before it. Methods are called. Records inside are
-    dumped likewise, and an empty text is null where the type allows it.
-
-    Parameters
-    ----------
-    kind
-        A dataclass, which `read_record` reads back.
-    source
-        What holds the values that are not given, or such a record.
-    values
-        Values by key; `ABSENT` for a key that is left out.
-
-    Raises
-    ------
-    AttributeError
-        If nothing in the source belongs to a field.
-
-    Examples
-    --------
-    >>> @dataclass(frozen=True)
-    ... class LinkRecord:
-    ...     share: float
-    ...     latency_s: Annotated[float, Of("real")]
-    >>> dump_record(LinkRecord, 2.0, share=math.nan)
-    {'share': None, 'latency_s': 2.0}
-    """
-    hints: dict[str, Any] = {field.name: field.type for field in fields(kind)}
-    assert values.keys() <= hints.keys(), f"{kind} has not all of {[*values]}"
-    if is_dataclass(kind) and isinstance(source, cast("type", kind)):
-        values = {key: getattr(source, key) for key in hints}
-    read = {
-        key: values[key] if key in values else _value(source, key, hint)
-        for key, hint in hints.items()
-    }
-    return {
-        key: _dumped(value, hints[key])
-        for key, value in read.items()
-        if value is not ABSENT
-    }
-
-
-def _value(source: object, key: str, hint: Any) -> object:
-    """Return what a source holds of a key."""
-    stems = key, _UNIT.sub("", key)
-    usual = (Of(begin + stem) for stem in stems for begin in ("", "num_", "is_"))
-    for path, nothing in [of for of in get_args(hint) if isinstance(of, Of)] or usual:
-        value: Any = source
-        for step in path.split(".") if path else ():
-            if value is None:
-                return nothing
-            is_place = step.isdigit()
-            value = value[int(step)] if is_place else getattr(value, step, ABSENT)
-            value = value() if callable(value) else value
-        if value is not ABSENT:
-            return value
-    raise AttributeError(f"{type(source).__name__} has nothing for the key {key}")
-
-
-def _dumped(value: Any, hint: Any) -> Any:
-    """Return the plain JSON value of what a field of a type holds."""
-    origin, inner = get_origin(hint), get_args(hint)
-    value = value._asdict() if hasattr(value, "_asdict") else value
-    if value is None or (origin is UnionType and isinstance(value, str) and not value):
-        return None
-    if origin is tuple:
-        return [_dumped(item, inner[0]) for item in value]
-    if origin is Mapping:
-        return {str(key): _dumped(item, inner[1]) for key, item in value.items()}
-    if inner:  # Annotated, or None beside it
-        return _dumped(value, inner[0])
-    if is_dataclass(hint) and not isinstance(value, Mapping):
-        return dump_record(hint, value)
-    return plain_values(value)
 
 
 def _layout(value: Any, indent: str, used: int = 0) -> str:

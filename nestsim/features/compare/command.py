@@ -62,9 +62,6 @@ from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario, load_scenario
 from topologies.errors import InputError
 
-EQUAL_IN = ("ports", "cost")
-"""What networks may have to be equal in."""
-
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class _ComparisonReport(PagedReport):

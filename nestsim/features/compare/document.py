@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from nestsim.document.dumps import read_record
 from nestsim.document.figures import BarGroups, BarsOfGroup, GroupedBar
 from nestsim.document.paints import planner_series, swatches
 from nestsim.document.parts import (
@@ -18,7 +17,6 @@ from nestsim.document.parts import (
     Section,
     cell,
     fact_lists,
-    filled,
     paragraphs,
 )
 from nestsim.document.wording import (
@@ -68,15 +66,10 @@ def comparison_document(data: Mapping[str, object]) -> Document:
     data
         As ``comparison.json`` has it.
     """
-    record = read_record(ComparisonRecord, data)
-    groups = record.groups
-    alone = len(groups) == 1
-    return Document(
-        subject=groups[0].scenario if alone else plural(len(groups), "scenario"),
-        doing="compare",
-        headline=_headline(record),
-        sections=filled(_sections(record)),
-    )
+    record = ComparisonRecord.read(data)
+    count = len(record.groups)
+    subject = record.groups[0].scenario if count == 1 else plural(count, "scenario")
+    return Document.of(subject, "compare", _headline(record), _sections(record))
 
 
 def _sections(data: ComparisonRecord) -> Iterator[Section]:

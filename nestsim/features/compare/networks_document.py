@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nestsim.document.dumps import read_record
 from nestsim.document.figures import (
     BarGroups,
     BarsOfGroup,
@@ -25,7 +24,6 @@ from nestsim.document.parts import (
     cell,
     fact_lists,
     field_cell,
-    filled,
     paragraphs,
 )
 from nestsim.document.wording import hourly, number, percent
@@ -68,12 +66,9 @@ def networks_document(data: Mapping[str, object]) -> Document:
     data
         As ``comparison.json`` has it.
     """
-    record = read_record(NetworksRecord, data)
-    return Document(
-        subject=record.scenario,
-        doing="compare --networks",
-        headline=_headline(record),
-        sections=filled(_sections(record)),
+    record = NetworksRecord.read(data)
+    return Document.of(
+        record.scenario, "compare --networks", _headline(record), _sections(record)
     )
 
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from nestsim.document.dumps import dump_record
 from nestsim.document.wording import (
     HOUR,
     difference,
@@ -64,8 +63,7 @@ def networks_json(
     with_times
         Whether to add how long the searches took, which differs from run to run.
     """
-    return dump_record(
-        NetworksRecord,
+    return NetworksRecord.dump(
         comparison,
         headline=networks_title(comparison),
         leaders=[network.label for network in comparison.leaders],
@@ -79,8 +77,7 @@ def networks_json(
             for what, sticks in yardsticks(comparison).items()
         },
         networks=[
-            dump_record(
-                NetworkRecord,
+            NetworkRecord.dump(
                 network,
                 step_s=step_parts(network),
                 entries=[
@@ -104,8 +101,7 @@ def _entry_json(
     with_times: bool,
 ) -> dict[str, Any]:
     ratios = relative(comparison, network, entry)[1:]
-    return dump_record(
-        OnNetworkRecord,
+    return OnNetworkRecord.dump(
         entry,
         **varying(network, entry, with_times=with_times),
         relative_speed=comparison.speed(entry.tokens_per_second),
@@ -118,7 +114,7 @@ def networks_rows(comparison: NetworkComparison) -> list[dict[str, object]]:
     """Return one row for each network and planner, in SI units."""
     rows = [
         {
-            **dump_record(PartsRecord, network),
+            **PartsRecord.dump(network),
             "planner": entry.planner,
             **_result_cells(comparison, network, entry),
         }

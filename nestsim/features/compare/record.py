@@ -15,8 +15,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nestsim.document.dumps import ABSENT, csv_of, dump_record, plain_values
+from nestsim.document.dumps import csv_of, plain_values
 from nestsim.document.folder import PAGE, REPORT
+from nestsim.document.records import ABSENT
 from nestsim.document.wording import (
     difference,
     percent,
@@ -60,13 +61,11 @@ def comparison_json(
     with_times
         Whether to add how long the searches took, which differs from run to run.
     """
-    return dump_record(
-        ComparisonRecord,
+    return ComparisonRecord.dump(
         comparison,
         headline=comparison_title(comparison),
         groups=[
-            dump_record(
-                GroupRecord,
+            GroupRecord.dump(
                 group,
                 space="launchable" if group.launchable else "free",
                 entries=[
@@ -89,10 +88,9 @@ def _entry_json(
         total = made.simulated.iteration_time - made.planned.iteration_time
         gap = {"total_s": total, "terms": made.gap_terms}
         terms = made.planned_terms
-        planned = dump_record(PlannedRecord, made.planned, terms_s=terms)
+        planned = PlannedRecord.dump(made.planned, terms_s=terms)
         longer = differences(best.found, made) if best and best.found else None
-    return dump_record(
-        PlannerRecord,
+    return PlannerRecord.dump(
         entry,
         **varying(group, entry, with_times=with_times),
         planned=planned,
@@ -184,7 +182,7 @@ def throughput_cells(made: BestPlan | None) -> list[dict[str, float | None]]:
     names = ("iteration_time_s", "tokens_per_s", "mfu", "peak_memory_bytes")
     if made is None:
         return [dict.fromkeys(names)] * 2
-    sides = (dump_record(ThroughputRecord, x) for x in (made.planned, made.simulated))
+    sides = (ThroughputRecord.dump(x) for x in (made.planned, made.simulated))
     return [{name: side[name] for name in names} for side in sides]
 
 

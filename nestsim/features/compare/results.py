@@ -15,6 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import ConfigDict, PlainSerializer, PlainValidator, TypeAdapter
 
+from nestsim.document.records import Record
 from nestsim.document.wording import difference
 from nestsim.evaluate.cost import ClusterCost, RunCost
 from nestsim.evaluate.results import Throughput
@@ -63,8 +64,7 @@ class BestPlan:
         return {**self.planned_terms, **self.gap_terms}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusyLink:
+class BusyLink(Record):
     """The link that a plan uses most, relative to what it can carry."""
 
     name: str

@@ -1,15 +1,13 @@
 """What ``comparison.json`` holds, of planners or of networks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
-from nestsim.document.dumps import ABSENT, Of
+from nestsim.document.records import ABSENT, Of, Record
 from nestsim.features.compare.results import BusyLink
 from nestsim.features.run.record import ThroughputRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRecord(ThroughputRecord):
     """What the common evaluator expects of a plan."""
 
@@ -17,8 +15,7 @@ class PlannedRecord(ThroughputRecord):
     """Cause -> its part of the iteration time [s]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannerRecord:
+class PlannerRecord(Record):
     """What one planner found for one scenario."""
 
     planner: str
@@ -97,8 +94,7 @@ class PlannerRecord:
     """Cause -> how much longer the plan takes than the fastest; None without [s]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnNetworkRecord:
+class OnNetworkRecord(Record):
     """What one planner found on one network."""
 
     planner: str
@@ -169,8 +165,7 @@ EntryRecord = PlannerRecord | OnNetworkRecord
 """What one planner found."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRecord:
+class GroupRecord(Record):
     """One scenario, and what each planner found for it."""
 
     scenario: str
@@ -204,8 +199,7 @@ class GroupRecord:
     """What is to be said of the scenario."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonRecord:
+class ComparisonRecord(Record):
     """A comparison of planners."""
 
     headline: str
@@ -221,8 +215,7 @@ class ComparisonRecord:
     """One for each scenario."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierRecord:
+class TierRecord(Record):
     """One tier of a network."""
 
     name: str
@@ -250,8 +243,7 @@ class TierRecord:
     """Ports that each switch uses; None without switches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartsRecord:
+class PartsRecord(Record):
     """What a network is made of; ports are outside of nodes."""
 
     network: Annotated[str, Of("label")]
@@ -297,7 +289,6 @@ class PartsRecord:
     """Power of the network; None where nobody says [W]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRecord(PartsRecord):
     """One network, and the best plan that each planner found on it."""
 
@@ -320,8 +311,7 @@ class NetworkRecord(PartsRecord):
     """What each planner found."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EqualityRecord:
+class EqualityRecord(Record):
     """Whether networks are equal in something."""
 
     is_equal: bool
@@ -334,8 +324,7 @@ class EqualityRecord:
     """How far apart they are, in a sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworksRecord:
+class NetworksRecord(Record):
     """A comparison of networks."""
 
     headline: str

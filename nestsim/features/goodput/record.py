@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
-from nestsim.document.dumps import Of, dump_record
+from nestsim.document.records import Of, Record
 from nestsim.document.wording import amount, long_time, percent, plural
 from nestsim.features.goodput.results import GoodputFindings, GoodputResult, SeedBand
 from nestsim.features.goodput.simulate import GIVEN
 from topologies.units import format_bandwidth, format_duration, format_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRecord:
+class FailureRecord(Record):
     """How often one kind of component fails."""
 
     component: Annotated[str, Of("name")]
@@ -41,8 +39,7 @@ class FailureRecord:
     """Failures in a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointRecord:
+class PointRecord(Record):
     """Goodput at one interval between checkpoints."""
 
     interval_s: float
@@ -55,8 +52,7 @@ class PointRecord:
     """Goodput of the runs; None where only the closed form was asked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalsRecord:
+class IntervalsRecord(Record):
     """Intervals between checkpoints that have a name."""
 
     used_s: Annotated[float, Of("habits.interval")]
@@ -81,8 +77,7 @@ class IntervalsRecord:
     """Key of an interval -> goodput by the closed form."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokensRecord:
+class TokensRecord(Record):
     """Tokens over time in the runs."""
 
     time_s: tuple[float, ...]
@@ -98,8 +93,7 @@ class TokensRecord:
     """Tokens that 95 of 100 runs do not exceed at each time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedsRecord:
+class SeedsRecord(Record):
     """Seeds of the runs."""
 
     first: Annotated[int, Of("0")]
@@ -109,8 +103,7 @@ class SeedsRecord:
     """Number of the seeds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthyRecord:
+class HealthyRecord(Record):
     """The job when nothing fails."""
 
     step_time_s: float
@@ -126,8 +119,7 @@ class HealthyRecord:
     """Origin of the time of a step, in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoodputRecord:
+class GoodputRecord(Record):
     """``goodput.json`` with a plan."""
 
     scenario: str
@@ -222,16 +214,14 @@ def goodput_json(result: GoodputResult) -> dict[str, object]:
         for name, interval in named.items()
         if math.isfinite(interval)
     }
-    return dump_record(
-        GoodputRecord,
+    return GoodputRecord.dump(
         findings,
         **start,
         headline=headline(findings),
         in_words=sentences(findings),
         facts=job_facts(result),
         failures=[
-            dump_record(
-                FailureRecord,
+            FailureRecord.dump(
                 kind,
                 mtbf_s=1.0 / kind.rate,
                 mtbf_of_all_s=1.0 / kind.total_rate,
@@ -242,7 +232,7 @@ def goodput_json(result: GoodputResult) -> dict[str, object]:
         ],
         checkpoint=_checkpoint_json(findings),
         habits=_habits_json(findings),
-        intervals=dump_record(IntervalsRecord, findings, expected=expected),
+        intervals=IntervalsRecord.dump(findings, expected=expected),
         spares={
             "count": habits.spares,
             "enough_share": findings.enough_nodes,

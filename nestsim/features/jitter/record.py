@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
-from nestsim.document.dumps import Of, dump_record
+from nestsim.document.records import Of, Record
 from nestsim.document.wording import (
     device_ranges,
     no_plan_words,
@@ -26,8 +25,7 @@ from planner.work import Spent
 from topologies.units import format_duration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseRecord:
+class NoiseRecord(Record):
     """How much compute differs from step to step."""
 
     distribution: str
@@ -40,8 +38,7 @@ class NoiseRecord:
     """How long a factor lasts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayRecord:
+class DelayRecord(Record):
     """How much messages differ."""
 
     distribution: str
@@ -54,8 +51,7 @@ class DelayRecord:
     """Coefficient of variation of the extra time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsRecord:
+class SettingsRecord(Record):
     """The table [jitter] with its defaults."""
 
     compute: NoiseRecord | None
@@ -77,8 +73,7 @@ class SettingsRecord:
     """Multiple of the plan's replicas up to which the loss is computed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantileRecord:
+class QuantileRecord(Record):
     """A quantile of the times of steps."""
 
     time_s: Annotated[float, Of("value")]
@@ -94,8 +89,7 @@ class QuantileRecord:
     """Throughput at that time [token/s]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepsRecord:
+class StepsRecord(Record):
     """What the steps of a plan take."""
 
     in_words: str
@@ -132,8 +126,7 @@ class StepsRecord:
     """Time of each step [s]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowestRecord:
+class SlowestRecord(Record):
     """Who was slowest in the longest step."""
 
     run: int
@@ -161,8 +154,7 @@ class SlowestRecord:
     """Sentence about it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleRecord:
+class ScaleRecord(Record):
     """The plan on one number of replicas."""
 
     replicas: int
@@ -214,8 +206,7 @@ class ScaleRecord:
     """Standard error of the expected loss; None where it is not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedFormRecord:
+class ClosedFormRecord(Record):
     """How far the closed form can be trusted."""
 
     is_exact: bool
@@ -228,8 +219,7 @@ class ClosedFormRecord:
     """Sentence about it; None without a plan."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JitterRecord:
+class JitterRecord(Record):
     """``jitter.json``: what jitter costs."""
 
     headline: str
@@ -276,23 +266,21 @@ def jitter_json(result: JitterResult) -> dict[str, object]:
     """Return everything under stable keys, in SI units."""
     steps, priced, spec = result.steps, result.priced, result.spec
     noise = spec.jitter.compute
-    compute = noise and dump_record(NoiseRecord, noise, per=spec.jitter.per)
+    compute = noise and NoiseRecord.dump(noise, per=spec.jitter.per)
     slowest = None
     if steps is not None and priced is not None:
         words = slowest_in_words(steps.slowest, len(priced.plan.stages))
-        slowest = dump_record(SlowestRecord, steps.slowest, in_words=words)
-    return dump_record(
-        JitterRecord,
+        slowest = SlowestRecord.dump(steps.slowest, in_words=words)
+    return JitterRecord.dump(
         result,
         headline=headline(result),
         plan=priced and plan_label(priced.plan),
-        jitter=dump_record(SettingsRecord, spec, compute=compute),
+        jitter=SettingsRecord.dump(spec, compute=compute),
         jitter_in_words=jitter_in_words(spec),
         search=result.spent and spent_json(result.spent),
         steps=steps and _steps_json(steps),
         slowest=slowest,
-        closed_form=dump_record(
-            ClosedFormRecord,
+        closed_form=ClosedFormRecord.dump(
             result,
             is_exact=not result.approximations,
             in_words=agreement(result) if result.scale else None,
@@ -301,16 +289,15 @@ def jitter_json(result: JitterResult) -> dict[str, object]:
 
 
 def _steps_json(steps: JitteredSteps) -> dict[str, object]:
-    return dump_record(
-        StepsRecord,
+    return StepsRecord.dump(
         steps,
         in_words=summary(steps),
         plain_tokens_per_s=steps.tokens / steps.plain_time,
         mean_tokens_per_s=steps.tokens / steps.simulated.mean,
         confidence=CONFIDENCE,
         quantiles={
-            share_name(band.share): dump_record(
-                QuantileRecord, band, tokens_per_s=steps.tokens / band.value
+            share_name(band.share): QuantileRecord.dump(
+                band, tokens_per_s=steps.tokens / band.value
             )
             for band in steps.bands()
         },
@@ -330,7 +317,7 @@ def run_rows(result: JitterResult) -> list[dict[str, object]]:
 
 def scale_rows(result: JitterResult) -> list[dict[str, object]]:
     """Return one row for each number of replicas."""
-    return [dump_record(ScaleRecord, row) for row in result.scale]
+    return [ScaleRecord.dump(row) for row in result.scale]
 
 
 _PERIODS = {

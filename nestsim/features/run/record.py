@@ -7,10 +7,10 @@ Times are in seconds, sizes in bytes, rates per second; a number that does not e
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from nestsim.document.dumps import Of, csv_of, dump_record, plain_record
+from nestsim.document.dumps import csv_of, plain_record
+from nestsim.document.records import Of, Record
 from nestsim.evaluate.results import Checked
 from nestsim.evaluate.uncertainty import SHARE, need_json
 from nestsim.features.run.assumptions import assumptions_json
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from planner.step.plan import Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThroughputRecord:
+class ThroughputRecord(Record):
     """What a plan reaches, planned or replayed."""
 
     iteration_time_s: float
@@ -203,7 +202,7 @@ def planned_json(candidate: "Candidate | PlannedCandidate") -> dict[str, object]
     """Return what the planner believes about a plan."""
     priced = candidate.priced
     return {
-        **dump_record(ThroughputRecord, candidate.planned),
+        **ThroughputRecord.dump(candidate.planned),
         "closed_form_time_s": priced.closed_form_time,
         "terms_s": dict(priced.terms),
         "stages": _stage_costs(priced),
@@ -244,7 +243,7 @@ def simulated_json(candidate: "Candidate", network: Network) -> dict[str, object
     plan = candidate.priced.plan
     causes = iteration_causes(replay, plan.schedule, plan.num_microbatches)
     return {
-        **dump_record(ThroughputRecord, candidate.simulated),
+        **ThroughputRecord.dump(candidate.simulated),
         "pipeline_time_s": replay.pipeline_time,
         "bubble_fraction": bubble_fraction(replay),
         "breakdown_s": {

@@ -3,8 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from nestsim.document.dumps import ABSENT, dump_record
-from nestsim.document.folder import PAGE
+from nestsim.document.records import ABSENT
 from nestsim.document.wording import (
     UNREPEATABLE,
     hourly,
@@ -51,20 +50,12 @@ if TYPE_CHECKING:
     )
     from nestsim.scenario.stress import ConditionSpec
 
-FILES = (
-    *("stress.json", "stress.csv", "matrix.csv"),
-    *(f"{name}.png" for name in ("throughput", "map", "matrix", "pareto", "links")),
-    PAGE,
-)
-"""What is written, beside the stores of finished points."""
-
 
 def stress_json(result: "StressResult") -> dict[str, object]:
     """Return everything under stable keys, in SI units."""
     names = plan_names(result)
     bars = hottest_bars(result)
-    return dump_record(
-        StressRecord,
+    return StressRecord.dump(
         result,
         headline=headline(result),
         conditions=[
@@ -87,8 +78,7 @@ def stress_json(result: "StressResult") -> dict[str, object]:
         shown=shown_conditions(result),
         lines={level: result.line(level) for level in result.axes},
         map=_map_json(result),
-        crossed=dump_record(
-            CrossedRecord,
+        crossed=CrossedRecord.dump(
             in_words=matrix_title(result),
             conditions=matrix_names(result),
             regret={who: regret_matrix(result, who).regret for who in result.planners},
@@ -121,7 +111,7 @@ def _map_json(result: "StressResult") -> dict[str, object] | None:
         return None
     rows, columns = list(result.axes)[-2:]
     speeds = {who: throughput_map(result, who) for who in result.planners}
-    return dump_record(MapRecord, rows=rows, columns=columns, tokens_per_s=speeds)
+    return MapRecord.dump(rows=rows, columns=columns, tokens_per_s=speeds)
 
 
 def _costs_json(result: "StressResult") -> object:
@@ -141,8 +131,7 @@ def _costs_json(result: "StressResult") -> object:
         }
         for name, cost in result.costs.items()
     }
-    return dump_record(
-        StressCostRecord,
+    return StressCostRecord.dump(
         result,
         conditions=costs,
         pareto=[
@@ -187,12 +176,11 @@ def _inverse_json(result: "StressResult") -> dict[str, object] | None:
     if result.asked is None:
         return None
     to_keep = share_to_keep(result)
-    return dump_record(
-        InverseRecord,
+    return InverseRecord.dump(
         result.asked,
         to_keep=to_keep and ToKeepRecord(tokens_per_s=to_keep[0], in_words=to_keep[1]),
         answers=[
-            dump_record(AnswerRecord, answer, in_words=answer_in_words(result, answer))
+            AnswerRecord.dump(answer, in_words=answer_in_words(result, answer))
             for answer in result.answers
         ],
     )
@@ -204,8 +192,7 @@ def _robust_json(result: "StressResult") -> dict[str, object] | None:
         return None
     words, keys = robust_in_words(result, plan_names(result)), [*result.plans]
     least = [
-        dump_record(
-            ChoiceRecord,
+        ChoiceRecord.dump(
             choice,
             plan=keys[choice.plan],
             worst_condition=result.run_names[choice.worst_condition],
@@ -213,7 +200,7 @@ def _robust_json(result: "StressResult") -> dict[str, object] | None:
         )
         for choice, sentence in zip(choices, words, strict=True)
     ]
-    return dump_record(RobustRecord, least_worst=least[0], least_mean=least[1])
+    return RobustRecord.dump(least_worst=least[0], least_mean=least[1])
 
 
 def stress_rows(result: "StressResult") -> list[dict[str, object]]:

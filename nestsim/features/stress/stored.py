@@ -1,34 +1,30 @@
 """What ``stress.json`` holds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
-from nestsim.document.dumps import ABSENT, Of
+from nestsim.document.records import ABSENT, Of, Record
 from nestsim.features.stress.results import LinkBar
 
 Matrix = tuple[tuple[float | None, ...], ...]
 """Rows of numbers; None where there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedPlan:
+class NamedPlan(Record):
     """A plan of a stress test."""
 
     name: str
     """Short name of the plan."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpokenRecord:
+class SpokenRecord(Record):
     """What is said in one sentence."""
 
     in_words: str
     """The sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapRecord:
+class MapRecord(Record):
     """Throughput over two levels' ratios."""
 
     rows: str
@@ -41,8 +37,7 @@ class MapRecord:
     """Planner -> throughput of its plans [token/s]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossedRecord:
+class CrossedRecord(Record):
     """What plans cost where they were not made for."""
 
     in_words: str
@@ -55,8 +50,7 @@ class CrossedRecord:
     """Planner -> regret of plans: rows made for, columns run at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusyLinksRecord:
+class BusyLinksRecord(Record):
     """The busiest links of a plan."""
 
     in_words: str
@@ -66,8 +60,7 @@ class BusyLinksRecord:
     """The links, the busiest first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToKeepRecord:
+class ToKeepRecord(Record):
     """What share of the throughput is to be kept."""
 
     tokens_per_s: float
@@ -77,8 +70,7 @@ class ToKeepRecord:
     """What it is, in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRecord:
+class AnswerRecord(Record):
     """How far a level can be worsened, with plans kept or re-made."""
 
     plan: Annotated[str, Of("policy")]
@@ -122,8 +114,7 @@ class AnswerRecord:
     """Cost of the network where the share is still kept [currency/s]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InverseRecord:
+class InverseRecord(Record):
     """How far a level can be worsened."""
 
     level: str
@@ -142,8 +133,7 @@ class InverseRecord:
     """The answers, with plans kept and re-made."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceRecord:
+class ChoiceRecord(Record):
     """A plan for all conditions."""
 
     plan: str
@@ -162,8 +152,7 @@ class ChoiceRecord:
     """Sentence about the plan."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RobustRecord:
+class RobustRecord(Record):
     """The plans that are best under all conditions together."""
 
     least_worst: ChoiceRecord
@@ -173,8 +162,7 @@ class RobustRecord:
     """Plan of the least mean regret."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StressCostRecord:
+class StressCostRecord(Record):
     """What clusters cost."""
 
     currency: str | None
@@ -190,8 +178,7 @@ class StressCostRecord:
     """What cost and power rest on, in sentences."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StressRecord:
+class StressRecord(Record):
     """A stress test."""
 
     headline: str

@@ -185,15 +185,7 @@ def chosen_executor(
     InputError
         If they do not go together, or the scheduler cannot be reached.
     """
-    from topologies.errors import InputError
-
-    if executor not in EXECUTORS:
-        raise InputError(
-            "unknown choice",
-            where="--executor",
-            got=executor,
-            expected=" or ".join(EXECUTORS),
-        )
+    check_choice("--executor", executor, EXECUTORS)
     if executor == "processes":
         if scheduler is not None:
             raise InputError(
