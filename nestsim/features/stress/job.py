@@ -117,7 +117,7 @@ class RunPlans(_WithEvaluator):
         """Return one cell for each plan, by its key."""
         evaluator, condition = self.evaluator(), self.conditions[point["condition"]]
         return {
-            key: evaluator.run(condition, Plan.from_json(plan)).to_json()
+            key: ConditionResult.dump(evaluator.run(condition, Plan.from_json(plan)))
             for key, plan in self.plans.items()
         }
 
@@ -139,7 +139,7 @@ class FindChanges(_WithEvaluator):
             point["low"],
             point["high"],
         )
-        return {"changes": [change.to_json() for change in changes]}
+        return {"changes": [BestPlanChange.dump(change) for change in changes]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,7 +364,7 @@ def _crossed(
     done = sweeps.run("replays", runs, task)
     cells = {
         outcome.point["condition"]: {
-            key: ConditionResult.from_json(outcome.row[key]) for key in plans
+            key: ConditionResult.read(outcome.row[key]) for key in plans
         }
         for outcome in done.outcomes
         if outcome.row is not None
@@ -401,7 +401,7 @@ def _changes(
         PlanChange(
             planner=outcome.point["planner"],
             level=outcome.point["level"],
-            change=BestPlanChange(**change),
+            change=BestPlanChange.read(change),
         )
         for outcome in swept.outcomes
         for change in (outcome.row or {"changes": ()})["changes"]

@@ -37,6 +37,7 @@ from nestsim.features.stress.stored import (
     StressRecord,
     ToKeepRecord,
 )
+from nestsim.features.stress.thresholds import BestPlanChange
 from nestsim.features.topology.document import degraded_json
 from topologies.units import format_bandwidth
 
@@ -88,7 +89,7 @@ def stress_json(result: "StressResult") -> dict[str, object]:
             {
                 "planner": change.planner,
                 "level": change.level,
-                **change.change.to_json(),
+                **BestPlanChange.dump(change.change),
                 "in_words": change_in_words(change),
             }
             for change in result.changes

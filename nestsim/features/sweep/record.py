@@ -13,8 +13,6 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from nestsim.document.dumps import dump_json
-from nestsim.document.folder import Writer
 from nestsim.document.records import ABSENT, Of, Record
 from nestsim.features.sweep.axes import Axis
 from nestsim.features.sweep.job import (
@@ -24,8 +22,6 @@ from nestsim.features.sweep.job import (
     currency_of,
     front_of,
     throughput_of,
-    write_csv,
-    write_parquet,
 )
 from nestsim.running.store import Outcome, plain_json
 from topologies.arrays import FloatArray
@@ -218,20 +214,6 @@ def sweep_json(result: ScenarioSweepResult) -> dict[str, object]:
             for outcome in result.outcomes
         ],
     )
-
-
-def sweep_writers(
-    result: ScenarioSweepResult, scenario_bytes: bytes
-) -> dict[str, Writer]:
-    """Return what writes each file that is made of the points, by name."""
-    return {
-        "scenario.toml": lambda path: path.write_bytes(scenario_bytes),
-        "points.csv": lambda path: write_csv(result.outcomes, path),
-        "points.parquet": lambda path: write_parquet(result.outcomes, path),
-        "result.json": lambda path: path.write_text(
-            dump_json(sweep_json(result)), encoding="utf-8"
-        ),
-    }
 
 
 def sweep_facts(
