@@ -66,7 +66,7 @@ class Record:
         dataclass(frozen=True, kw_only=True)(cls)
 
     @classmethod
-    def dump(cls, source: object = None, **values: object) -> dict[str, Any]:
+    def dump(cls, source: object = None, **values: object) -> dict[str, object]:
         """Return the plain JSON values of a record, by key.
 
         A value that is not given is an attribute of the source: the one that the
@@ -110,18 +110,17 @@ class Record:
         ValueError
             If a value is missing, or of another type.
         """
-        record: Self = _reader(cast("Hashable", cls)).validate_python(data)
-        return record
+        return cast("Self", _reader(cast("Hashable", cls)).validate_python(data))
 
 
 @cache
-def _reader(kind: Any) -> "TypeAdapter[Any]":
+def _reader(kind: Any) -> "TypeAdapter[object]":
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
-def _value(source: object, key: str, hint: Any) -> object:
+def _value(source: object, key: str, hint: object) -> object:
     """Return what a source holds of a key."""
     stems = key, _UNIT.sub("", key)
     usual = (Of(begin + stem) for stem in stems for begin in ("", "num_", "is_"))
@@ -138,7 +137,7 @@ def _value(source: object, key: str, hint: Any) -> object:
     raise AttributeError(f"{type(source).__name__} has nothing for the key {key}")
 
 
-def _dumped(value: Any, hint: Any) -> Any:
+def _dumped(value: Any, hint: Any) -> object:
     """Return the plain JSON value of what a field of a type holds."""
     origin, inner = get_origin(hint), get_args(hint)
     if not inner and issubclass(hint, Record) and not isinstance(value, Mapping):

@@ -420,7 +420,7 @@ def compare_task(  # noqa: PLR0913, PLR0917 - one for each option
 
 
 def _planners_task(
-    loaded: Sequence[Scenario], planners: Sequence[str], settings: dict[str, Any]
+    loaded: Sequence[Scenario], planners: Sequence[str], settings: Mapping[str, Any]
 ) -> Task:
     checked = checked_settings(
         CompareSettings(planners=tuple(planners), base=settings["base"]), loaded

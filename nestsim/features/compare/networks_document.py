@@ -1,7 +1,6 @@
 """What a comparison of networks says: what each gives, what it takes, what decides."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from nestsim.document.figures import (
     BarGroups,
@@ -438,7 +437,9 @@ def _costs(data: NetworksRecord) -> tuple[Block, ...]:
     def rate(value: float) -> str:
         return hourly(value, code)
 
-    def by_run(key: str, write: Callable[[float], str]) -> Any:
+    def by_run(
+        key: str, write: Callable[[float], str]
+    ) -> Callable[[NetworkRecord], str | Cell]:
         return lambda network: cell((_best(network).cost or {}).get(key), write)
 
     table = DataTable.of(

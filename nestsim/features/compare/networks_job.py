@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from nestsim.evaluate.cluster import cluster_network
 from nestsim.evaluate.cost import ClusterCost, cluster_cost

@@ -7,7 +7,7 @@ the names that a comparison of planners has.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nestsim.document.wording import (
     HOUR,
@@ -99,7 +99,7 @@ def _entry_json(
     entry: PlannerEntry,
     *,
     with_times: bool,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     ratios = relative(comparison, network, entry)[1:]
     return OnNetworkRecord.dump(
         entry,
@@ -141,7 +141,7 @@ def _result_cells(
         or data["parallel"].get(f"{name}_model_parallel_size")
         for name in _PARALLEL
     }
-    hot = record["hottest_link"] or {}
+    hot = entry.load and entry.load.busiest
 
     def of(*names: str) -> dict[str, object]:
         return {name: record[name] for name in names}
@@ -153,8 +153,8 @@ def _result_cells(
         **{name: data.get(name) for name in PLAN_COLUMNS[1:]},
         **throughput_cells(made)[1],
         **of("exposed_communication_s", "bubble_s"),
-        "hottest_link": hot.get("name"),
-        "hottest_link_utilisation": hot.get("utilisation"),
+        "hottest_link": hot and hot.name,
+        "hottest_link_utilisation": hot and hot.utilisation,
         **of("relative_speed", "tokens_per_s_per_port"),
         **cost_cells(network.cost_of(entry)),
         **of("lower_bound_s", "optimality_gap", "stopped_by"),

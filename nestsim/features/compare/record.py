@@ -13,7 +13,6 @@ on from.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from nestsim.document.dumps import csv_of, plain_values
 from nestsim.document.folder import PAGE, REPORT
@@ -81,7 +80,7 @@ def comparison_json(
 
 def _entry_json(
     group: ScenarioEntries, entry: PlannerEntry, *, with_times: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     made, best = entry.found, group.fastest
     gap = planned = longer = None
     if made is not None:
@@ -177,7 +176,7 @@ def _plan_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, object
     return cells
 
 
-def throughput_cells(made: BestPlan | None) -> list[dict[str, float | None]]:
+def throughput_cells(made: BestPlan | None) -> list[dict[str, object]]:
     """Return the cells of a plan's throughput, planned and replayed; empty for none."""
     names = ("iteration_time_s", "tokens_per_s", "mfu", "peak_memory_bytes")
     if made is None:
@@ -192,7 +191,9 @@ _SEARCH_COLUMNS = (
 """Keys of an entry's record on its search that have a column."""
 
 
-def _search_cells(entry: PlannerEntry, record: Mapping[str, Any]) -> dict[str, object]:
+def _search_cells(
+    entry: PlannerEntry, record: Mapping[str, object]
+) -> dict[str, object]:
     finite = [time for time in entry.spread if math.isfinite(time)]
     return {
         **{name: record[name] for name in _SEARCH_COLUMNS},

@@ -349,7 +349,7 @@ def _line_figure(data: StressRecord, level: str, place: int) -> FigureBlock:
         for whose in _WORDS
     ]
 
-    def speed(planner: str, whose: str) -> Callable[[Any], Cell | str]:
+    def speed(planner: str, whose: str) -> Callable[[tuple[float, str]], Cell | str]:
         key = f"{whose}_simulated_tokens_per_s"
         return lambda pair: cell(rows[planner, pair[1]][key], number)
 

@@ -110,7 +110,7 @@ class RunPlans(_WithEvaluator):
     conditions: Mapping[str, ConditionSpec]
     """By name."""
 
-    plans: Mapping[str, Any]
+    plans: Mapping[str, Mapping[str, object]]
     """By key, as JSON."""
 
     def __call__(self, point: Point) -> Row:

@@ -1,7 +1,7 @@
 """A stress test as sentences, and as plain data: JSON and CSV."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nestsim.document.records import ABSENT
 from nestsim.document.wording import (
@@ -39,6 +39,7 @@ from nestsim.features.stress.stored import (
 )
 from nestsim.features.stress.thresholds import BestPlanChange
 from nestsim.features.topology.document import degraded_json
+from planner.step.plan import Plan
 from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -331,8 +332,6 @@ def headline(result: "StressResult") -> str:
 
 def change_in_words(plan_change: "PlanChange") -> str:
     """Say between which ratios a planner's plan changes, and to what."""
-    from planner.step.plan import Plan
-
     change = plan_change.change
     before, after = (Plan.from_json(data) for data in (change.before, change.after))
     labels = [f"{plan_label(plan)} ({plan.placement})" for plan in (before, after)]
@@ -350,7 +349,7 @@ def change_in_words(plan_change: "PlanChange") -> str:
     )
 
 
-def _differences(before: Any, after: Any) -> tuple[str, str]:
+def _differences(before: Plan, after: Plan) -> tuple[str, ...]:
     """Return how two plans of the same degrees differ."""
     for name in ("gradient_algorithm", "tensor_algorithm"):
         first, second = getattr(before, name), getattr(after, name)
@@ -365,7 +364,7 @@ def _differences(before: Any, after: Any) -> tuple[str, str]:
         f"shards of {plan.stages[stage].sharding_group_size} "
         f"{offload_label(plan.stages[stage].offload)}".rstrip()
         for plan in (before, after)
-    )  # type: ignore[return-value]
+    )
 
 
 def answer_in_words(result: "StressResult", answer: "InverseAnswer") -> str:

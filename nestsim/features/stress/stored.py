@@ -208,7 +208,7 @@ class StressRecord(Record):
     made: Mapping[str, Mapping[str, str | None]]
     """Planner -> condition -> key of the plan made for it; None without."""
 
-    cells: Mapping[str, Any]
+    cells: Mapping[str, object]
     """Condition -> what becomes of each plan under it."""
 
     rows: tuple[Mapping[str, Any], ...]

@@ -87,7 +87,7 @@ class SweepReport(ScenarioReport):
 
 def sweep(  # noqa: PLR0913 - one for each thing that can be asked
     scenario: ScenarioSource,
-    settings: Mapping[str, Sequence[Any]] | Sequence[Axis] = (),
+    settings: Mapping[str, Sequence[object]] | Sequence[Axis] = (),
     *,
     what: str | None = None,
     workers: int | None = None,
@@ -146,7 +146,7 @@ def sweep(  # noqa: PLR0913 - one for each thing that can be asked
     return SweepReport(scenario=loaded, result=result, notices=tuple(call.notices))
 
 
-def _axes(settings: Mapping[str, Sequence[Any]]) -> tuple[Axis, ...]:
+def _axes(settings: Mapping[str, Sequence[object]]) -> tuple[Axis, ...]:
     try:
         return tuple(axis(path, values) for path, values in settings.items())
     except InputError as error:

@@ -88,7 +88,7 @@ class SweepRecord(Record):
     what: str
     """``"simulate"``, ``"plan"`` or ``"run"``."""
 
-    settings: Mapping[str, tuple[Any, ...]]
+    settings: Mapping[str, tuple[object, ...]]
     """Dotted path of a setting -> its values."""
 
     varied: tuple[AxisRecord, ...]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from estimators import user_files as tables
 from estimators.models.config_keys import MAX_FILE as MAX_CONFIG_FILE
@@ -182,7 +182,7 @@ def scenario_digest(scenario: "Scenario") -> str:
 
 
 def _files_digest(
-    folder: Path, document: Mapping[str, object], values: Mapping[str, Sequence[Any]]
+    folder: Path, document: Mapping[str, object], values: Mapping[str, Sequence[object]]
 ) -> str:
     """Return a hash of every file that a setting names, in the file or on an axis."""
     digests = {}
@@ -199,7 +199,7 @@ def _files_digest(
 
 
 def _named_files(
-    document: Mapping[str, object], values: Mapping[str, Sequence[Any]]
+    document: Mapping[str, object], values: Mapping[str, Sequence[object]]
 ) -> dict[str, dict[str, str]]:
     """Return each setting of `FILE_SETTINGS` with its values, and the files they name.
 
