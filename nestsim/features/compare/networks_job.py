@@ -81,7 +81,7 @@ class NetworkFile:
     label: str
     """What reports call the network."""
 
-    network: Mapping[str, Any]
+    network: Mapping[str, object]
     """Its table [cluster.network]; a file that it names is written with its folder."""
 
     is_bare: bool
@@ -105,10 +105,12 @@ def read_network_file(path: Path) -> NetworkFile:
         raise error.at(str(path), ": ") from None
 
 
-def _network_file(path: Path, text: bytes, document: Mapping[str, Any]) -> NetworkFile:
+def _network_file(
+    path: Path, text: bytes, document: Mapping[str, object]
+) -> NetworkFile:
     is_bare = "kind" in document
     is_scenario = "model" in document
-    network: Mapping[str, Any]
+    network: Mapping[str, object]
     if is_bare:
         network = {key: value for key, value in document.items() if key != "name"}
     else:
@@ -127,7 +129,7 @@ def _network_file(path: Path, text: bytes, document: Mapping[str, Any]) -> Netwo
     )
 
 
-def _inner_table(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _inner_table(document: Mapping[str, object]) -> Mapping[str, object]:
     """Return the table [cluster.network] of a file."""
     cluster = document.get("cluster")
     network = cluster.get("network") if isinstance(cluster, dict) else None
@@ -145,10 +147,12 @@ def _inner_table(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return network
 
 
-def _refuse_more(document: Mapping[str, Any]) -> None:
+def _refuse_more(document: Mapping[str, object]) -> None:
     """Refuse settings beside the network, which would have no effect."""
+    cluster = document["cluster"]
+    assert isinstance(cluster, dict)
     others = [key for key in document if key not in {"name", "cluster"}]
-    others += [f"cluster.{key}" for key in document["cluster"] if key != "network"]
+    others += [f"cluster.{key}" for key in cluster if key != "network"]
     if others:
         raise InputError(
             "is no part of a network, which alone is taken from this file",
