@@ -115,16 +115,11 @@ class InputError(ValueError):
     def moved(
         self, where: str, others: "Sequence[InputError] | None" = None
     ) -> "InputError":
-        """Return a copy at another location, with other others if they are given."""
-        return InputError(
-            self.problem,
-            where=where,
-            got=self.got,
-            expected=self.expected,
-            hint=self.hint,
-            others=self.others if others is None else others,
-            num_unlisted=self.num_unlisted,
-        )
+        """Return a copy at another location, with as many others if they are given."""
+        moved = copy(self)
+        moved.where, moved.is_final = where, False
+        moved.others = self.others if others is None else tuple(others)
+        return moved
 
     def inside(self, where: str, separator: str) -> "InputError":
         """Return a copy located inside its file; naming the file makes it final."""

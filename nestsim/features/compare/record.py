@@ -14,9 +14,8 @@ on from.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from nestsim.document.dumps import csv_of, plain_values
+from nestsim.document.dumps import ABSENT, csv_of, plain_values
 from nestsim.document.folder import PAGE, REPORT
-from nestsim.document.records import ABSENT
 from nestsim.document.wording import (
     difference,
     percent,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from nestsim.document.records import ABSENT, Of, Record
+from nestsim.document.dumps import ABSENT, Of, Record
 from nestsim.features.compare.results import BusyLink
 from nestsim.features.run.record import ThroughputRecord
 
@@ -15,14 +15,11 @@ class PlannedRecord(ThroughputRecord):
     """Cause -> its part of the iteration time [s]."""
 
 
-class PlannerRecord(Record):
-    """What one planner found for one scenario."""
+class EntryRecord(Record):
+    """What one planner found."""
 
     planner: str
     """Name of the planner."""
-
-    sees: str
-    """What the planner sees of the network; empty if it never ran."""
 
     valid: bool
     """Whether there is a plan that the replay finds room for."""
@@ -36,20 +33,14 @@ class PlannerRecord(Record):
     plan: Annotated[Mapping[str, object] | None, Of("found.plan.to_json")]
     """The plan as JSON; None without one."""
 
-    broken_rules: Annotated[tuple[str, ...], Of("found.broken_rules", ())]
-    """Rules of the framework that the plan breaks."""
+    planned: Annotated[ThroughputRecord | None, Of("found.planned")]
+    """What the common evaluator expects of the plan; None without one."""
 
-    launchable_time_s: float | None
-    """Fastest replay of a plan that can be launched; None without one [s]."""
+    simulated: Annotated[ThroughputRecord | None, Of("found.simulated")]
+    """What the plan reaches in the replay; None without one."""
 
-    free_time_s: float | None
-    """Fastest replay of a plan that no rules hold; None without one [s]."""
-
-    search_time_s: float | None = None
-    """Time of the search; None where it is not told [s]."""
-
-    evaluations: int
-    """Plans or parts of plans that were priced."""
+    lower_bound_s: float | None
+    """Time that no plan goes below; None where nothing is proven [s]."""
 
     work: Annotated[int, Of("spent.work")]
     """Work of the search [unit]."""
@@ -60,8 +51,41 @@ class PlannerRecord(Record):
     reproducible: Annotated[bool, Of("spent.is_reproducible")]
     """Whether the search finds the same in every run."""
 
-    lower_bound_s: float | None
-    """Time that no plan goes below; None where nothing is proven [s]."""
+    notes: tuple[str, ...]
+    """What the planner says of what it found."""
+
+    search_time_s: float | None = None
+    """Time of the search; None where it is not told [s]."""
+
+    cost: Mapping[str, Any] | None = None
+    """What the plan costs; None without prices."""
+
+
+class PlannerRecord(EntryRecord):
+    """What one planner found for one scenario."""
+
+    keys = (
+        *("planner", "sees", "valid", "verdict", "reason", "plan", "broken_rules"),
+        *("launchable_time_s", "free_time_s", "search_time_s", "evaluations", "work"),
+        *("stopped_by", "reproducible", "lower_bound_s", "belief_s", "seeds_s"),
+        *("notes", "planned", "simulated", "cost", "gap", "relative_throughput"),
+        *("simulated_minus_belief_s", "longer_than_fastest_s"),
+    )
+
+    sees: str
+    """What the planner sees of the network; empty if it never ran."""
+
+    broken_rules: Annotated[tuple[str, ...], Of("found.broken_rules", ())]
+    """Rules of the framework that the plan breaks."""
+
+    launchable_time_s: float | None
+    """Fastest replay of a plan that can be launched; None without one [s]."""
+
+    free_time_s: float | None
+    """Fastest replay of a plan that no rules hold; None without one [s]."""
+
+    evaluations: int
+    """Plans or parts of plans that were priced."""
 
     belief_s: float | None
     """Iteration time by the planner's own model; None without one [s]."""
@@ -69,17 +93,8 @@ class PlannerRecord(Record):
     seeds_s: Annotated[tuple[float | None, ...], Of("spread")]
     """Best iteration time of each seed; None where a walk found nothing [s]."""
 
-    notes: tuple[str, ...]
-    """What the planner says of what it found."""
-
     planned: PlannedRecord | None
     """What the common evaluator expects of the plan; None without one."""
-
-    simulated: Annotated[ThroughputRecord | None, Of("found.simulated")]
-    """What the plan reaches in the replay; None without one."""
-
-    cost: Mapping[str, Any] | None = None
-    """What the plan costs; None without prices."""
 
     gap: Mapping[str, object] | None
     """Simulated less planned time, by cause; None without a plan."""
@@ -94,29 +109,16 @@ class PlannerRecord(Record):
     """Cause -> how much longer the plan takes than the fastest; None without [s]."""
 
 
-class OnNetworkRecord(Record):
+class OnNetworkRecord(EntryRecord):
     """What one planner found on one network."""
 
-    planner: str
-    """Name of the planner."""
-
-    valid: bool
-    """Whether there is a plan that the replay finds room for."""
-
-    verdict: Annotated[str | None, Of("found.verdict")]
-    """Verdict of the replay; None without a plan."""
-
-    reason: str
-    """Reason of the verdict, or why there is no plan."""
-
-    plan: Annotated[Mapping[str, object] | None, Of("found.plan.to_json")]
-    """The plan as JSON; None without one."""
-
-    simulated: Annotated[ThroughputRecord | None, Of("found.simulated")]
-    """What the plan reaches in the replay; None without one."""
-
-    planned: Annotated[ThroughputRecord | None, Of("found.planned")]
-    """What the common evaluator expects of the plan; None without one."""
+    keys = (
+        *("planner", "valid", "verdict", "reason", "plan", "simulated", "planned"),
+        *("exposed_communication_s", "bubble_s", "hottest_link", "relative_speed"),
+        *("tokens_per_s_per_port", "relative_per", "cost", "lower_bound_s"),
+        *("optimality_gap", "work", "stopped_by", "reproducible", "notes"),
+        *("search_time_s",),
+    )
 
     exposed_communication_s: Annotated[float | None, Of("load.exposed")]
     """Communication that no compute hides; None where it is not known [s]."""
@@ -136,33 +138,8 @@ class OnNetworkRecord(Record):
     relative_per: Mapping[str, float | None]
     """``"port"``, or a currency -> throughput for each, relative to the base's."""
 
-    cost: Mapping[str, Any] | None = None
-    """What the plan costs; None without prices."""
-
-    lower_bound_s: float | None
-    """Time that no plan goes below; None where nothing is proven [s]."""
-
     optimality_gap: Annotated[float | None, Of("gap")]
     """How far the plan is above the bound, relative to it; None without a bound."""
-
-    work: Annotated[int, Of("spent.work")]
-    """Work of the search [unit]."""
-
-    stopped_by: Annotated[str | None, Of("spent.stopped_by")]
-    """Limit that ended the search; None for none."""
-
-    reproducible: Annotated[bool, Of("spent.is_reproducible")]
-    """Whether the search finds the same in every run."""
-
-    notes: tuple[str, ...]
-    """What the planner says of what it found."""
-
-    search_time_s: float | None = None
-    """Time of the search; None where it is not told [s]."""
-
-
-EntryRecord = PlannerRecord | OnNetworkRecord
-"""What one planner found."""
 
 
 class GroupRecord(Record):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated
 
-from nestsim.document.records import Of, Record
+from nestsim.document.dumps import Of, Record
 from nestsim.document.wording import amount, long_time, percent, plural
 from nestsim.features.goodput.results import GoodputFindings, GoodputResult, SeedBand
 from nestsim.features.goodput.simulate import GIVEN

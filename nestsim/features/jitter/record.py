@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated
 
-from nestsim.document.records import Of, Record
+from nestsim.document.dumps import Of, Record
 from nestsim.document.wording import (
     device_ranges,
     no_plan_words,

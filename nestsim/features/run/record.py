@@ -9,8 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from nestsim.document.dumps import csv_of, plain_record
-from nestsim.document.records import Of, Record
+from nestsim.document.dumps import Of, Record, csv_of, plain_record
 from nestsim.evaluate.results import Checked
 from nestsim.evaluate.uncertainty import SHARE, need_json
 from nestsim.features.run.assumptions import assumptions_json

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.document.records import Record
+from nestsim.document.dumps import Record
 from nestsim.evaluate.cluster import job_network
 from nestsim.evaluate.evaluator import Evaluator, build_job
 from nestsim.evaluate.verdict import gap_by_cause

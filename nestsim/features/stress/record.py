@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from nestsim.document.records import ABSENT
+from nestsim.document.dumps import ABSENT
 from nestsim.document.wording import (
     UNREPEATABLE,
     hourly,

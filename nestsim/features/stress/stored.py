@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from nestsim.document.records import ABSENT, Of, Record
+from nestsim.document.dumps import ABSENT, Of, Record
 from nestsim.features.stress.results import LinkBar
 
 Matrix = tuple[tuple[float | None, ...], ...]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nestsim.document.records import Record
+from nestsim.document.dumps import Record
 from nestsim.features.stress.conditions import (
     built_ratios,
     canonical,

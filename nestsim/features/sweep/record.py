@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from nestsim.document.records import ABSENT, Of, Record
+from nestsim.document.dumps import ABSENT, Of, Record
 from nestsim.features.sweep.axes import Axis
 from nestsim.features.sweep.job import (
     STORE,
