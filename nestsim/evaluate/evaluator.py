@@ -423,12 +423,7 @@ def _check_measured(workload: Workload) -> None:
     try:
         workload.table(Degrees())
     except InputError as error:
-        raise InputError(
-            error.problem,
-            where="cluster.profile",
-            expected=error.expected,
-            hint=error.hint,
-        ) from None
+        raise error.moved("cluster.profile") from None
 
 
 def progress_of(
