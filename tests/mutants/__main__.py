@@ -104,14 +104,14 @@ def nearest_tests(path: str) -> list[str]:
 
     Those of the folder that mirrors its folder, after the ones among them that import
     it. Where none does, after those elsewhere that import it; where no test does, after
-    those of the modules that import it.
+    those of the helpers of tests, and of the modules, that import it.
     """
     beside, package = _beside(path), Path(path).parts[0]
     tests = _tests_naming(path, package)
     if near := [file for file in tests if file in beside]:
         tests = near
     elif not tests:
-        for reader in _naming(path, package):
+        for reader in _naming(path, f"tests/{package}", package):
             if Path(reader).name != "__init__.py":
                 tests += _tests_naming(reader, package)
     shared = os.path.commonpath

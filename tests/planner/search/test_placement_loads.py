@@ -14,6 +14,7 @@ from planner.kernels.placement_loads import (
     NODE_PASS,
     NUM_RATES,
     PASS,
+    leaving_shares,
     placement_loads,
 )
 from planner.search.placements import Extents, placements
@@ -151,3 +152,17 @@ def test_loads_are_those_of_the_definition():
         )
         for found, exact in zip(loads, expected, strict=True):
             np.testing.assert_allclose(found, exact, rtol=1e-12, err_msg=str(seed))
+
+
+def test_shares_that_leave_are_those_of_the_groups_that_a_block_holds_in_part():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        pp, count, size, block = rng.integers(1, 5, 4)
+        groups = rng.permutation(pp * count * size).reshape(pp, count, size)
+        blocks = -(-groups.size // block)
+        held = np.array(
+            [(groups // block == home).sum(axis=2) for home in range(blocks)]
+        )
+        expected = np.where(held > 0, 1.0 - held / size, 0.0).sum(axis=2)
+        shares = leaving_shares(groups, block, blocks)
+        np.testing.assert_allclose(shares, expected, atol=1e-12)
