@@ -152,7 +152,9 @@ def node_levels(inside: Table, usual: Transport) -> list[Table]:
     Nodes that a fabric joins are taken to have one: adapters, too, stand below their
     switches.
     """
-    count, rest = divmod(int(inside["fan_out"]), usual.devices_per_switch or 1)
+    devices = inside["fan_out"]
+    assert isinstance(devices, int)
+    count, rest = divmod(devices, usual.devices_per_switch or 1)
     if not usual.devices_per_switch or rest or count == 1:
         return [inside]
     share = usual.links_by_size[-1] * usual.efficiency
