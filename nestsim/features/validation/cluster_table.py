@@ -132,7 +132,7 @@ def _network(reading: JobReading, device: Accelerator, num_devices: int) -> Tabl
     usual = find_transport(device.constants_name, inside_node=True)
     inside["efficiency"] = _PAIR_EFFICIENCY if is_paired else usual.efficiency
     if size == num_devices:
-        return {"kind": "fat-tree", "levels": node_levels(inside, usual)}
+        return {"kind": "fat-tree", "levels": node_levels(size, inside, usual)}
     tray = reading.row.whole("devices_per_node") or size
     uplink = _uplink(reading, device, tray)
     if uplink.nic == "node" and tray < size:
@@ -145,13 +145,13 @@ def _network(reading: JobReading, device: Accelerator, num_devices: int) -> Tabl
     return {"kind": "fat-tree", "nic": uplink.nic, "levels": [inside, fabric]}
 
 
-def node_levels(inside: Table, usual: Transport) -> list[Table]:
+def node_levels(size: int, inside: Table, usual: Transport) -> list[Table]:
     """Return the levels of a node: a second one where not all devices share a switch.
 
     Nodes that a fabric joins are taken to have one: adapters, too, stand below their
     switches.
     """
-    count, rest = divmod(int(inside["fan_out"]), usual.devices_per_switch or 1)
+    count, rest = divmod(size, usual.devices_per_switch or 1)
     if not usual.devices_per_switch or rest or count == 1:
         return [inside]
     share = usual.links_by_size[-1] * usual.efficiency
