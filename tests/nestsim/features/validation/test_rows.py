@@ -373,7 +373,7 @@ def test_models_with_latent_attention_have_the_published_widths():
     model = case.model
     assert (model.hidden_size, model.num_attention_heads) == (5120, 128)
     assert (model.kv_lora_rank, model.q_lora_rank) == (512, 1536)
-    assert (model.ffn_hidden_size, model.moe_router_topk) == (1536, 6)
+    assert (model.moe_ffn_hidden_size, model.moe_router_topk) == (1536, 6)
     assert model.moe_shared_expert_intermediate_size == 2 * 1536
     assert "hidden = 5120" in case.assumed
     assert "no multi-token prediction" in case.assumed
@@ -584,10 +584,12 @@ def test_published_models_have_their_blocks(name, depths):
     assert replace(published, mtp_num_layers=depths) == model
 
 
-def test_cut_models_keep_the_blocks_of_the_row():
+def test_cut_models_begin_with_the_blocks_of_the_published_model():
     model = read_case(gpt(**DEEPSEEK_V3 | {"layers": "4"})).model
-    assert model.block_pattern == ()
-    assert model.ffn_hidden_size == 2048
+    assert model.block_pattern == ("attention+dense",) * 3 + ("attention+experts",)
+    assert (model.ffn_hidden_size, model.moe_ffn_hidden_size) == (18432, 2048)
+    longer = read_case(gpt(**DEEPSEEK_V3 | {"layers": "64"})).model
+    assert longer.block_pattern == ()
 
 
 @pytest.mark.parametrize(("accelerator", "layers"), [("GB200", 40), ("GB300", 20)])
