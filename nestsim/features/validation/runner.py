@@ -313,11 +313,10 @@ def _shown(predictor: Predictor, case: Case, what: Counted, tensors: float) -> f
         "allocated": allocator.allocated,
         "reserved": allocator.reserved,
         "device": allocator.device,
-        # A full device is full: the allocator gives back what it keeps before it fails.
-        "reading": lambda size: min(
-            allocator.device(size), case.accelerator.memory_bytes
-        ),
     }
+    if what.of == "reading":
+        # A full device is full: the allocator gives back what it keeps before it fails.
+        return min(allocator.device(tensors), case.accelerator.memory_bytes)
     return shown[what.of](tensors)
 
 
