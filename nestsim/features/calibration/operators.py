@@ -86,16 +86,6 @@ LARGEST_ERROR = 0.25
 something else than their roofline has, such as work on what a window hides."""
 
 
-class Shapes(NamedTuple):
-    """Measured shapes of one table."""
-
-    sizes: FloatArray
-    """Sizes along each axis of the grid, shapes by axes."""
-
-    logs: FloatArray
-    """Logarithm of measured over roofline time of each shape."""
-
-
 def hat_matrix(
     grid: tuple[tuple[float, ...], ...], sizes: FloatArray
 ) -> sparse.csr_array:
@@ -150,20 +140,27 @@ def differences(grid: tuple[tuple[float, ...], ...]) -> sparse.csr_array:
     return sparse.csr_array(sparse.vstack(blocks))
 
 
-def fitted_nodes(kind: str, shapes: Shapes) -> FloatArray:
-    """Return the nodes of the table of some shapes."""
-    grid = GRIDS[kind]
-    hats, rough = hat_matrix(grid, shapes.sizes), differences(grid)
-    normal = hats.T @ hats + SMOOTHING * (rough.T @ rough)
-    solved = spsolve(sparse.csc_array(normal), hats.T @ shapes.logs)
-    return np.asarray(solved).reshape([len(axis) for axis in grid])
+class Shapes(NamedTuple):
+    """Measured shapes of one table, ``n`` of them."""
 
+    kind: str
+    """Kind of kernel."""
 
-def held_out_error(kind: str, shapes: Shapes, held: BoolArray) -> float:
-    """Return the mean error of held-out shapes, as a part of their times."""
-    nodes = fitted_nodes(kind, Shapes(shapes.sizes[~held], shapes.logs[~held]))
-    misses = hat_matrix(GRIDS[kind], shapes.sizes[held]) @ nodes.ravel()
-    return float(np.mean(np.abs(np.expm1(misses - shapes.logs[held]))))
+    sizes: FloatArray
+    """Sizes along each axis of the grid, shapes by axes."""
+
+    logs: FloatArray
+    """Logarithm of measured over roofline time of each shape."""
+
+    def fitted(self, kept: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """Return the nodes that fit some of the shapes, and errors of all, ``(n,)``."""
+        grid = GRIDS[self.kind]
+        hats, rough = hat_matrix(grid, self.sizes), differences(grid)
+        some = hats[kept]
+        normal = some.T @ some + SMOOTHING * (rough.T @ rough)
+        solved = spsolve(sparse.csc_array(normal), some.T @ self.logs[kept])
+        nodes = np.asarray(solved).reshape([len(axis) for axis in grid])
+        return nodes, np.asarray(np.expm1(hats @ solved - self.logs))
 
 
 def product_shapes(data: Path) -> Iterator[tuple[str, Shapes]]:
@@ -184,7 +181,7 @@ def product_shapes(data: Path) -> Iterator[tuple[str, Shapes]]:
             (width, RESULT_BYTES),
         )
         logs = np.log(group.to_numpy() * 1e-3 / roofline)
-        yield f"product/{chip.name}/{name}", Shapes(sizes, logs)
+        yield f"product/{chip.name}/{name}", Shapes("product", sizes, logs)
 
 
 def attention_shapes(data: Path) -> Iterator[tuple[str, Shapes]]:
@@ -219,11 +216,13 @@ def attention_shapes(data: Path) -> Iterator[tuple[str, Shapes]]:
         )
         logs = np.log(group.latency_ms.to_numpy() * 1e-3 / roofline)
         name = f"attention/{chip.name}/{size}/{'window' if windowed else 'all'}"
-        yield name, Shapes(sizes, logs)
+        yield name, Shapes("attention", sizes, logs)
 
 
 def main() -> int:
     """Fit, print the errors, and write the tables."""
+    from nestsim.features.calibration.experts import expert_shapes
+
     parser = argparse.ArgumentParser(
         prog="python -m nestsim.features.calibration.operators"
     )
@@ -232,16 +231,20 @@ def main() -> int:
     options = parser.parse_args()
     nodes: dict[str, list[FloatArray]] = {kind: [] for kind in GRIDS}
     lines = [f'fitted = "{dt.datetime.now(dt.UTC).date().isoformat()}"\n\n[held_out]\n']
-    for kind, read in (("product", product_shapes), ("attention", attention_shapes)):
+    for kind, read in (
+        ("product", product_shapes),
+        ("attention", attention_shapes),
+        ("experts", expert_shapes),
+    ):
         errors = []
         for name, shapes in read(options.data):
             held = np.random.default_rng(0).random(len(shapes.logs)) < HELD_OUT
-            error = held_out_error(kind, shapes, held)
+            error = float(np.mean(np.abs(shapes.fitted(~held)[1][held])))
             if error > LARGEST_ERROR:
                 sys.stdout.write(f"{name}: {100 * error:.1f} %, not kept\n")
                 continue
             errors.append(error)
-            nodes[kind].append(fitted_nodes(kind, shapes))
+            nodes[kind].append(shapes.fitted(held | True)[0])
             lines.append(f'"{name}" = {error:.4f}\n')
             sys.stdout.write(f"{name}: {100 * error:.1f} % of {len(held):,}\n")
         median = 100 * float(np.median(errors))

@@ -301,13 +301,11 @@ def _software(
         # As LLM Foundry, whose blocks run eagerly.
         software = replace(software, name=software.name.partition("-")[0])
     dispatcher = software.moe_token_dispatcher_type
-    sends_once = (
-        dispatcher == "flex" if dispatcher else reading.preset.sends_tokens_once
-    )
     per_node = reading.row.whole("devices_per_node") or 8
     return replace(
         software,
         num_ranks=num_devices,
         many_nodes=num_devices > per_node,
-        ranks_per_node=network.levels[0].fan_out if sends_once else 0,
+        ranks_per_node=network.levels[0].fan_out,
+        moe_token_dispatcher_type=dispatcher or reading.preset.dispatcher,
     )
