@@ -7,7 +7,7 @@ WORKERS ?= auto
 TESTS  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
 .PHONY: help demo test test-rest test-all lint unit wide docs fuzz regret mutants frameworks benchmark bench-planner \
-	bench-simulator validate refit \
+	bench-simulator validate refit refit-operators \
 	paper paper-all paper-page tables published slow clean
 .DEFAULT_GOAL := help
 
@@ -87,6 +87,11 @@ validate: $(STAMP)  ## predict the published figures that come with nestsim: the
 
 refit: $(STAMP)  ## fit the constants to MEASUREMENTS=FILE.csv and hold rows out: tables
 	$(BIN)/python -m nestsim.features.calibration $(MEASUREMENTS)
+
+# Needs pyarrow, and the parquet files of AIConfigurator's systems/data.
+refit-operators: $(STAMP)  ## fit the tables of kernels' times to DATA=FOLDER of parquet files
+	$(BIN)/pip install -q "pyarrow>=18"
+	$(BIN)/python -m nestsim.features.calibration.operators $(DATA) --write estimators/operators
 
 # The comparisons of the NEST paper, one folder each. Interrupted, they go on from the
 # point they had reached; docs/paper.md explains them.

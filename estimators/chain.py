@@ -4,6 +4,25 @@ The times of a layer are those of its compute: what goes over a wire depends on 
 placement, and is kept as bytes. Operators follow each other, unless the accelerator has
 an engine of its own for elementwise work: then they are scheduled on both
 (`estimators.operators.engines`).
+
+Empty gradients. Where the product of a weight's gradient adds to what is accumulated,
+Transformer Engine hands autograd an empty tensor of the weight's shape and format, and
+keeps one for each shape of a model's blocks [1]_ [2]_; Megatron's head makes one for
+its pass. They count as memory inside a pass: of the blocks' in every layer.
+
+A loss of PyTorch's. Beside the log-softmax in fp32 that is kept there are the gradients
+of it and of the logits, in fp32, too. Of logits that tensor-parallel ranks share there
+is one more [3]_: the log-softmax, what is scattered, the softmax, and their sum.
+
+References
+----------
+.. [1] Transformer Engine, pull request 507 (2023): an empty tensor for each backward
+   pass of a weight, which Megatron lets go of.
+.. [2] Transformer Engine, pull request 1651 (2025) and ``pytorch/module/base.py``:
+   ``get_dummy_wgrad`` keeps one for each shape and format; pull request 2305: grouped
+   products, too.
+.. [3] PyTorch, ``distributed/tensor/parallel/loss.py``:
+   ``_nll_loss_and_log_softmax_backward``.
 """
 
 from collections.abc import Mapping
@@ -163,11 +182,14 @@ def build_layer_table(
         saved["none"] += column([work.gathered_bytes for work in works])
     for mode in ("selective", "full"):
         saved[mode] = np.where(is_block > 0, saved[mode], saved["none"])
-    # PyTorch's loss makes gradients in fp32 beside what it keeps; the logits, which the
-    # caller holds, are there, too.
-    loss = 1.5 if platform.software.plain_loss else 0.0
+    software = platform.software
+    is_plain = software.plain_loss and not software.fuses_loss
+    loss = _LOSS_SHARES[degrees.tp > 1] if is_plain else 0.0
     by_weight = platform.software.gathers_by_weight
     working = column([work.working_bytes + loss * work.loss_bytes for work in works])
+    if platform.software.keeps_empty_gradients:
+        blocks = set(kinds[is_block > 0].tolist())
+        working += column(_empty_gradients(works, blocks, training.element_bytes))
     forward = column([time.forward for time in times])
     again = column([time.repeated for time in times])
     host = column([time.host.forward for time in times])
@@ -222,6 +244,30 @@ def build_layer_table(
     )
 
 
+_LOSS_SHARES = (1.5, 2.5)
+"""Tensors of the logits' size in fp32 beside what PyTorch's loss keeps and what the
+head's own pass has, of logits that are whole and of those that ranks share."""
+
+
+def _empty_gradients(
+    works: list[LayerWork], blocks: set[int], element_bytes: int
+) -> list[float]:
+    """Return what empty gradients take while each distinct layer works [byte].
+
+    Experts of a layer have one shape.
+    """
+    shapes = [
+        {(op.n, op.k): op.n * op.k for op in work.operators if op.weight_flops > 0}
+        for work in works
+    ]
+    kept = {shape: size for kind in blocks for shape, size in shapes[kind].items()}
+    made = [
+        0.0 if kind in blocks else sum(sizes.values())
+        for kind, sizes in enumerate(shapes)
+    ]
+    return [element_bytes * (sum(kept.values()) + size) for size in made]
+
+
 def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> float:
     """Return what an all-to-all sends over what a token's copies take up.
 
@@ -233,7 +279,7 @@ def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> 
     if degrees.ep == 1 or not software.library:
         return 1.0
     span = degrees.grouping.expert_span(degrees[:3])
-    slower = _slower_messages(span, platform)
+    slower = _slower_messages(degrees.ep, span, platform)
     if software.moe_token_dispatcher_type == "flex" and spans_a_node(span, software):
         name = platform.accelerator.constants_name
         reached = kernel_efficiency(name, span)
@@ -251,13 +297,16 @@ def _exchanged(degrees: Degrees, platform: Platform) -> float:
     ranks = degrees.grouping.exchanging(degrees.cp)
     if ranks == 1 or not platform.software.library:
         return 1.0
-    return _slower_messages(ranks * degrees.tp, platform)
+    return _slower_messages(ranks, ranks * degrees.tp, platform)
 
 
-def _slower_messages(ranks: int, platform: Platform) -> float:
-    """Return how much longer messages between pairs of ranks take than rings."""
-    transport = platform.transport(inside_node=spans_a_node(ranks, platform.software))
-    return transport.efficiency / transport.send_efficiency
+def _slower_messages(size: int, span: int, platform: Platform) -> float:
+    """Return how much longer all-to-alls take than rings, for each byte.
+
+    Of ``size`` members that are spread over ``span`` devices.
+    """
+    transport = platform.transport(inside_node=spans_a_node(span, platform.software))
+    return transport.efficiency / transport.reached("all_to_all", size)
 
 
 def _traffic(

@@ -84,6 +84,10 @@ class SoftwareConstants:
     """Time once in each step for each rank that shares ZeRO-1's or 2's shards:
     parameters are sent out rank by rank rather than gathered together [s]."""
 
+    node_wait: float
+    """Time by which each hidden collective of a layer's parameters lengthens a step for
+    each node beyond the first that it spans [s]."""
+
     elementwise_traffic: float
     """Memory traffic of elementwise operators as a part of what they read and write
     one by one: fused ones do not."""
@@ -116,6 +120,9 @@ class AllocatorConstants:
     """Memory inside of the caching allocator of libraries such as cuBLAS, for as long
     as the job runs [byte]."""
 
+    tensors: float
+    """Tensors that are there at a peak, over those that are counted."""
+
     fragmentation: float
     """Memory that the caching allocator keeps and cannot give out, as a part of what it
     has given out."""
@@ -125,6 +132,9 @@ class AllocatorConstants:
     full and it has given back what it could before it failed, as a part of what it has
     given out."""
 
+
+EXPANDABLE = "expandable"
+"""Mode of the caching allocator in names of constants: segments that grow."""
 
 _Section = TypeVar(
     "_Section", AcceleratorConstants, SoftwareConstants, AllocatorConstants
@@ -166,9 +176,19 @@ class Constants:
         """Return those of a framework."""
         return self._section(SoftwareConstants, "software", name)
 
-    def allocator(self, name: str) -> AllocatorConstants:
-        """Return those of a framework's memory."""
-        return self._section(AllocatorConstants, "allocator", name)
+    def allocator(self, name: str, *, expandable: bool = False) -> AllocatorConstants:
+        """Return those of a framework's memory.
+
+        Parameters
+        ----------
+        name
+            The framework's.
+        expandable
+            Whether segments of the caching allocator grow: what the framework's own
+            constants do not say is taken from ``default-with-expandable`` then.
+        """
+        mode = EXPANDABLE if expandable else ""
+        return self._section(AllocatorConstants, "allocator", name, mode)
 
     def replaced(self, changes: Mapping[str, float]) -> "Constants":
         """Return the same with other values for some names, which may be new."""
@@ -199,7 +219,8 @@ def _longest_names(
     starts = [f"{prefix}{end}" for prefix in _prefixes(name) for end in endings]
     names = {}
     for constant in constants:
-        tried = (f"{group}.{start}.{constant}" for start in [*starts, "default"])
+        every = [*starts, *(f"default{end}" for end in endings)]
+        tried = (f"{group}.{start}.{constant}" for start in every)
         default = f"{group}.default.{constant}"
         names[constant] = next((full for full in tried if full in known), default)
     return MappingProxyType(names)

@@ -31,8 +31,8 @@ Compiled programs and graphs hold them already.
 A large ``q`` makes it the maximum of both; a finite one says that kernels of a layer
 that is slow on the whole may be quick one by one. Collectives are priced as if their
 groups sat side by side on the accelerator's own links; what of ``c`` goes over the wire
-depends on the placement and is the planner's to add, what a library needs beside it
-(`estimators.collectives.transports`) is added here.
+depends on the placement and is the planner's to add, as are steps' latencies of links;
+what a library needs beside them (`estimators.collectives.transports`) is added here.
 
 References
 ----------
@@ -45,11 +45,12 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from estimators.collectives.phases import RING_OPERATIONS
 from estimators.collectives.transports import (
+    WIRE_FRACTIONS,
     Transport,
+    collective_time,
     find_transport,
-    overhead,
-    transfer_time,
     transports,
 )
 from estimators.constants import (
@@ -181,7 +182,7 @@ class Allocator:
 
     def allocated(self, tensors: float) -> float:
         """Return what has been given out at a peak of tensors [byte]."""
-        return tensors + self.constants.workspace
+        return self.constants.tensors * tensors + self.constants.workspace
 
     def reserved(self, tensors: float) -> float:
         """Return what the allocator keeps at a peak of tensors [byte]."""
@@ -203,7 +204,7 @@ class Allocator:
         """
         free = capacity - self.constants.context
         part = 1.0 + self.constants.full_fragmentation
-        return free / part - self.constants.workspace
+        return (free / part - self.constants.workspace) / self.constants.tensors
 
 
 def optimizer_step_bytes(parameter_bytes: ParameterBytes) -> float:
@@ -352,8 +353,13 @@ def _price_collective(
         return _Collectives(0.0, 0.0)
     ranks = degrees.group_size(item.group, item.operation)
     transport = platform.transport(inside_node=True, num_ranks=ranks)
-    message = (transport, item.operation, ranks, num_bytes / count, bandwidth)
-    library = overhead(*message)
+    size, software = num_bytes / count, platform.software
+    share = transport.charged(item.operation, ranks, sums=software.sums_in_nodes)
+    wire = WIRE_FRACTIONS[item.operation](ranks) * size / (share * bandwidth)
+    turn = RING_OPERATIONS.get(item.operation)
+    steps = turn(ranks).num_steps if turn else 1
+    time = collective_time(transport, item.operation, ranks, size, bandwidth)
+    library = max(0.0, time - wire - steps * software.node_step)
     if platform.software.cuda_graphs:
         library = max(0.0, library - LAUNCH_TIME + GRAPH_LAUNCH_TIME)
-    return _Collectives(count * transfer_time(*message), count * library)
+    return _Collectives(count * wire, count * library)

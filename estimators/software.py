@@ -15,6 +15,10 @@ class Software:
     """Kernel of fused attention: ``"flash"`` (FlashAttention-2, Triton, PyTorch's) or
     ``"fused"`` (the vendor's, such as cuDNN's)."""
 
+    expandable_segments: bool = False
+    """Whether segments of PyTorch's caching allocator grow, so that a full device
+    loses less to fragments."""
+
     compiled: bool = False
     """Whether layers are one program (XLA): the host launches no kernels of theirs."""
 
@@ -34,6 +38,10 @@ class Software:
     plain_loss: bool = False
     """Whether the loss is PyTorch's, of logits cast to fp32: their gradients are there
     in fp32, too, before they are cast back."""
+
+    keeps_empty_gradients: bool = False
+    """Whether an empty tensor stays for each shape of the blocks' weights: products add
+    their weights' gradients to what is accumulated and hand that back in its place."""
 
     fuses_activation: bool = False
     """Whether gated activations are one kernel, which keeps what it reads and no
@@ -57,6 +65,9 @@ class Software:
 
     fuses_loss: bool = False
     """Whether the loss keeps 16-bit logits in place of a softmax in fp32."""
+
+    compiles_loss: bool = False
+    """Whether torch.compile, where it is asked for, makes the loss, too."""
 
     keeps_narrow_inputs: bool = False
     """Whether products in a narrow format keep their inputs in it, as Transformer
@@ -82,6 +93,14 @@ class Software:
     """Whether experts are spread over data-parallel ranks alone, so that each context-
     parallel rank has groups of its own; else they count the ranks of a stage anew
     (`estimators.grouping.Grouping`)."""
+
+    sums_in_nodes: bool = False
+    """Whether links of a node charge all-reduces as sums in its switches (NVLS), rather
+    than as rings."""
+
+    node_step: float = 0.0
+    """Latency that links charge from one device of a node to another, at each step of a
+    collective [s]."""
 
     num_ranks: int = 1
     """Devices of the job, all of which wait for the slowest one."""

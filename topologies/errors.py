@@ -110,16 +110,16 @@ class InputError(ValueError):
         So are those of the others, until the file is named: that they have in common.
         """
         path = f"{where}{separator}{self.where}" if self.where else where
-        others = tuple(other.inside(where, separator) for other in self.others)
-        return InputError(
-            self.problem,
-            where=path,
-            got=self.got,
-            expected=self.expected,
-            hint=self.hint,
-            others=others,
-            num_unlisted=self.num_unlisted,
-        )
+        return self.moved(path, [o.inside(where, separator) for o in self.others])
+
+    def moved(
+        self, where: str, others: "Sequence[InputError] | None" = None
+    ) -> "InputError":
+        """Return a copy at another location, with as many others if they are given."""
+        moved = copy(self)
+        moved.where, moved.is_final = where, False
+        moved.others = self.others if others is None else tuple(others)
+        return moved
 
     def inside(self, where: str, separator: str) -> "InputError":
         """Return a copy located inside its file; naming the file makes it final."""

@@ -345,6 +345,16 @@ class CollectiveRules:
     """Load on a link of a byte that a node's switches add up (NVLS), over that of one
     that they pass on: 1 or more, and 0 where they add up nothing."""
 
+    ring_weights: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """For operations of rings, the load of a byte in groups of 2, 3, .. members of one
+    node over that in the quickest rings, 1 or more; the last holds for larger groups,
+    and 1 for other operations."""
+
+    def ring_weight(self, operation: str, size: int) -> float:
+        """Return the load of a byte in rings of so many members of one node."""
+        weights = dict(self.ring_weights).get(operation, ())
+        return weights[min(size - 2, len(weights) - 1)] if weights and size > 1 else 1.0
+
     @property
     def adds_anywhere(self) -> bool:
         """Whether any switches add up."""

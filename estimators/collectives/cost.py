@@ -20,6 +20,7 @@ References
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -124,7 +125,28 @@ def algorithm_phases(
     """
     rules = algorithm_rules(algorithm, network.rules)
     build = RING_ALGORITHMS[algorithm]
-    return build(operation, groups, network.block_sizes, rules)
+    phases = build(operation, groups, network.block_sizes, rules)
+    (weight,) = _ring_weights(network, operation, algorithm, np.sort(groups[None]))
+    return tuple(
+        phase._replace(fraction=phase.fraction * float(weight)) for phase in phases
+    )
+
+
+def _ring_weights(
+    network: Network, operation: str, algorithm: str, ordered: IntArray
+) -> FloatArray:
+    """Return the load of a byte of each stage's rings over that of the quickest's.
+
+    By the network's rules for groups ``(S, G, n)`` whose members are all in one node,
+    and 1 for others: what goes between nodes is slower. Sums in switches have a weight
+    of their own.
+    """
+    rules = network.rules
+    if rules is None or not rules.ring_weights or algorithm in IN_NETWORK:
+        return np.ones(len(ordered))
+    nodes = ordered[:, :, [0, -1]] // rules.node_size
+    inside = (nodes[:, :, 0] == nodes[:, :, 1]).all(axis=1)
+    return np.where(inside, rules.ring_weight(operation, ordered.shape[2]), 1.0)
 
 
 def _phases(
@@ -210,12 +232,14 @@ def rates_by_algorithm(
     algorithms: Sequence[str] | None = None,
     *,
     together: bool = True,
+    weighted: bool = True,
 ) -> dict[str, dict[str, FloatArray]]:
     """Price what rings can do by several algorithms, as `collective_rates` does.
 
     By those of `searched_algorithms` where none are given. Phases that rings have in
     common, and that is most, are priced once. An operation that an algorithm does not
-    have is priced as a ring, which is what NCCL falls back to.
+    have is priced as a ring, which is what NCCL falls back to. Rings that are not
+    ``weighted`` are as quick inside of nodes as any, whatever they do.
 
     Returns
     -------
@@ -229,7 +253,10 @@ def rates_by_algorithm(
     searched = [name for name in algorithms if name in RING_ALGORITHMS]
     rates: Iterator[FloatArray] = iter(())
     if searched:
-        rates = iter(_rates(network, operations, groups, searched, together=together))
+        priced = _rates(
+            network, operations, groups, searched, together=together, weighted=weighted
+        )
+        rates = iter(priced)
     by_name = {
         name: {operation: next(rates) for operation in operations} for name in searched
     }
@@ -255,6 +282,7 @@ def _rates(
     algorithms: Sequence[str],
     *,
     together: bool,
+    weighted: bool = True,
 ) -> FloatArray:
     """Return shape ``(algorithms x operations, stages, 2)``."""
     ordered = ordered_groups(network, groups)
@@ -269,6 +297,9 @@ def _rates(
     rates = np.empty((len(tables.turns), len(ordered), 2))
     kernel = edges.price_rings
     run_kernel(network, kernel, ordered, form_of, tables, together, rates)
+    if weighted:
+        for index, (name, operation) in enumerate(product(algorithms, operations)):
+            rates[index, :, 1] *= _ring_weights(network, operation, name, ordered)
     return rates
 
 

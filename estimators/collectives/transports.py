@@ -22,6 +22,11 @@ rank and ``S / n`` for the sum that the rank asks for, then the reverse: ``w = (
 n``. Of ring and switch the faster one is taken, as NCCL does. All-to-all, send and
 receive are single messages between pairs: no reduction, another launch and efficiency.
 
+Where a collective was measured in a node, its curve is taken instead of the law
+(`estimators.collectives.curves`), which is left for more ranks than were measured, for
+what was not measured at all, and between nodes. Links charge bytes at the bandwidth
+that large messages reach (`transfer_time`); all else is the library's (`overhead`).
+
 Constants stand in ``transports.toml``, each with its source.
 
 References
@@ -34,7 +39,7 @@ References
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Literal
@@ -42,6 +47,7 @@ from typing import Any, Literal
 import numpy as np
 import tomli
 
+from estimators.collectives.curves import MeasuredCurves, measured_curves
 from estimators.collectives.phases import RING_OPERATIONS
 from estimators.software import Software
 from topologies.network import Network
@@ -113,6 +119,15 @@ class Transport:
     links_by_size: tuple[float, ...] = ()
     """Share of a device's links that a ring of 2, 3, .. ranks can use; empty: all."""
 
+    devices_per_switch: int = 0
+    """Devices of a node that share a switch or a socket. What leaves it shares one link
+    of the bandwidth that rings of more devices find (`links_by_size`); 0: none does."""
+
+    crowding: float = 0.0
+    """Part of the time of hidden collectives of parameters by which they lengthen a
+    step, for each unit that the square root of the nodes they span exceeds 1 by
+    (`planner.cost.crowding`)."""
+
     send_launch: float
     """Time of a message of no bytes between two ranks [s]."""
 
@@ -122,15 +137,45 @@ class Transport:
     source: str
     """Publication or measurement that the values are from."""
 
+    curves: MeasuredCurves | None = None
+    """Collectives in a node as they were measured; None where the law is all."""
+
     def reached(self, operation: str, num_ranks: int) -> float:
         """Return the fraction of the datasheet's bandwidth that large messages reach.
 
         In terms of a ring's bytes: where the switch adds up, it may exceed 1.
         """
+        curves = self.curves
+        byte_time = None if curves is None else curves.byte_time(operation, num_ranks)
+        if curves is None or byte_time is None:
+            if operation in _PAIRWISE:
+                return self.send_efficiency
+            return self._ring_share(operation, num_ranks, sums=True)
+        known = max(2, num_ranks)
+        if not self.sums(operation):
+            known = min(known, max(curves.of(operation)))
+        return WIRE_FRACTIONS[operation](known) / (byte_time * curves.bandwidth)
+
+    def charged(self, operation: str, num_ranks: int, *, sums: bool) -> float:
+        """Return the fraction of the datasheet's bandwidth that links charge bytes at.
+
+        Of a network whose links are as fast as the quickest rings (`efficiency`) and
+        whose switches do ``sums``, or do not. What a collective takes beyond is the
+        library's.
+        """
+        reached = self.reached(operation, num_ranks)
         if operation in _PAIRWISE:
-            return self.send_efficiency
+            return reached
+        return min(self._ring_share(operation, num_ranks, sums=sums), reached)
+
+    def sums(self, operation: str) -> bool:
+        """Return whether a node's switch adds up what an operation sends."""
+        return operation == "all_reduce" and self.multicast_efficiency > 0.0
+
+    def _ring_share(self, operation: str, num_ranks: int, *, sums: bool) -> float:
+        """Return what large messages of rings or sums in switches reach by the law."""
         bandwidth = self.efficiency * self._link_share(num_ranks)
-        if operation == "all_reduce" and self.multicast_efficiency:
+        if sums and self.sums(operation):
             gain = 2 * (num_ranks - 1) / (num_ranks + 1)
             bandwidth = max(bandwidth, self.multicast_efficiency * gain)
         if operation == "all_reduce" and self.adds_in_switches:
@@ -171,7 +216,7 @@ class Transport:
 
     def _tree_latency(self, operation: str, local: float, num_nodes: int) -> float:
         """Return how long a chain in each node and a tree between them wait [s]."""
-        if operation == "all_reduce" and self.multicast_efficiency:
+        if self.sums(operation):
             local = min(local, _LONGEST_CHAIN)
         chain = self.per_rank * max(0.0, local - 1)
         between = self.per_doubling * math.log2(num_nodes)
@@ -229,13 +274,52 @@ def overhead(
 ) -> float:
     """Return what a collective takes beyond its bytes at the bandwidth reached [s].
 
-    Latency and ramp. Parameters as in `transfer_time`; ``num_nodes``, which the group
+    Never negative. Parameters as in `transfer_time`; ``num_nodes``, which the group
     spans, as in `Transport.latency`.
     """
-    tau = transfer_time(transport, operation, num_ranks, num_bytes, bandwidth)
-    return transport.latency(operation, num_ranks, num_nodes) + ramp_time(
-        transport, operation, tau
-    )
+    message = (transport, operation, num_ranks, num_bytes, bandwidth)
+    whole = collective_time(*message, num_nodes=num_nodes)
+    return max(0.0, whole - transfer_time(*message))
+
+
+def collective_time(
+    transport: Transport,
+    operation: str,
+    num_ranks: int,
+    num_bytes: float,
+    bandwidth: float,
+    *,
+    num_nodes: int | None = None,
+) -> float:
+    """Return the time of a collective that has its links to itself [s].
+
+    As it was measured, and by the law where it was not. To a curve of fewer ranks come
+    the law's latency and bytes of the others; sums in a switch, which reaches all ranks
+    at once, have no more bytes, and messages between pairs, which leave at once, no
+    more latency (2 us from 8 to 64 ranks: AIConfigurator's all-to-alls of GB200).
+    """
+    if num_ranks == 1:
+        return 0.0
+    curves, time = transport.curves, None
+    if curves is not None and num_nodes in {None, 1}:
+        time = curves.time(operation, num_ranks, num_bytes, bandwidth)
+    if curves is None or time is None:
+        message = (transport, operation, num_ranks, num_bytes, bandwidth)
+        tau = transfer_time(*message)
+        latency = transport.latency(operation, num_ranks, num_nodes)
+        return latency + tau + ramp_time(transport, operation, tau)
+    most = max(curves.of(operation))
+    if num_ranks <= most:
+        return time
+    more = 0.0
+    if operation not in _PAIRWISE:
+        more = transport.latency(operation, num_ranks)
+        more -= transport.latency(operation, most)
+    if transport.sums(operation):
+        return time + more
+    wire = WIRE_FRACTIONS[operation]
+    few = transfer_time(transport, operation, most, num_bytes, bandwidth)
+    return time + more + few * (wire(num_ranks) / wire(most) - 1.0)
 
 
 def ramp_time(transport: Transport, operation: str, tau: float) -> float:
@@ -260,7 +344,7 @@ def _transport(name: str, table: Mapping[str, Any]) -> Transport:
         for key, value in table.items()
         if key != "spread"
     }
-    return Transport(name=name, **values)
+    return Transport(name=name, curves=measured_curves().get(name), **values)
 
 
 def find_transport(accelerator_name: str, *, inside_node: bool) -> Transport:
@@ -281,21 +365,25 @@ def find_transport(accelerator_name: str, *, inside_node: bool) -> Transport:
     return known[max(matches)[1] if matches else f"default-{scope}"]
 
 
-def library_network(network: Network, fabric: Transport, software: Software) -> Network:
+def library_network(
+    network: Network, node: Transport, fabric: Transport, software: Software
+) -> Network:
     """Return a network as a collective library uses it, with its latencies and steps.
 
     Latencies of links are those of the wire. A library's step from node to node waits
     for more: flags that processors poll, proxies of the host. What it takes is measured
     from end to end (`Transport.step`); a link out of a node is given half of it at
     least, so that prices and replays, which all read the links, wait for the same.
+    Links are as fast as the quickest rings in a node; others load them by more, as long
+    as they are measured to take (`Transport.charged`).
 
     Parameters
     ----------
     network
         As it was built; what is slow or gone stays so. Only trees change: what drives a
         torus or a list of links is not known.
-    fabric
-        What the library reaches between nodes.
+    node, fabric
+        What the library reaches inside nodes, and between them.
     software
         Whether it uses a library at all.
     """
@@ -310,5 +398,27 @@ def library_network(network: Network, fabric: Transport, software: Software) -> 
     return replace(
         network,
         links=replace(links, latency=latency),
-        rules=replace(rules, is_library=True),
+        rules=replace(
+            rules,
+            is_library=True,
+            ring_weights=_ring_weights(node),
+        ),
+    )
+
+
+@lru_cache(maxsize=64)
+def _ring_weights(node: Transport) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """Return what rings of an operation among 2, 3, .. ranks load links by."""
+    if node.curves is None:
+        return ()
+    return tuple(
+        (
+            operation,
+            tuple(
+                max(1.0, node.efficiency / node.charged(operation, ranks, sums=False))
+                for ranks in range(2, max(node.curves.of(operation)) + 1)
+            ),
+        )
+        for operation in RING_OPERATIONS
+        if node.curves.of(operation)
     )

@@ -16,7 +16,8 @@ attention core keeps its inputs only; under ``"full"`` the layer does. Under
 ``"products"`` a layer keeps its input, the results of fused attention and those of
 every second product with a weight, the first one included: torchtitan's policy of
 operator-level selective recompute [4]_, which counts the projections of queries, keys
-and values, and those of the gate and of what it gates, one by one.
+and values, and those of the gate and of what it gates, one by one. A compiler leaves
+out the last, which no derivative reads.
 
 Working memory. The gradients of a layer's largest activation and of one more of that
 size are alive at once while the layer's backward pass runs: twice the largest
@@ -106,6 +107,7 @@ def layer_work(
     entering = device.total(layer.entering)
     flops = sum(operator.model_flops for operator in layer.operators)
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
+    needed = _read_again(layer, kept) if keeping.repeats_elementwise else kept
     return LayerWork(
         operators=tuple(
             _operator(device, op, causal=graph.spec.causal)._replace(
@@ -129,7 +131,7 @@ def layer_work(
         model_flops=float(degrees.micro_batch_size * flops),
         saved_bytes={
             **_saved_bytes(device, entering, keeping),
-            "products": entering + _kept_bytes(device, kept),
+            "products": entering + _kept_bytes(device, needed),
         },
         working_bytes=max(
             (1.0 if _has_loss(layer) else 2.0) * _largest(device),
@@ -324,6 +326,21 @@ def kept_parts(layer: TracedLayer, *, gated: bool) -> list[tuple[bool, ...]]:
         parts.append((True,) if operator.operation == "attention" else kept)
         count += size
     return parts
+
+
+def _read_again(
+    layer: TracedLayer, kept: list[tuple[bool, ...]]
+) -> list[tuple[bool, ...]]:
+    """Return `kept_parts` without the last product, where no derivative reads it."""
+    products = [op.operation == "linear" for op in layer.operators]
+    last = max((place for place, holds in enumerate(products) if holds), default=0)
+    read = {number for op in layer.operators for number in op.saved}
+    if read.intersection(layer.operators[last].outputs):
+        return kept
+    return [
+        (False,) * len(parts) if place == last else parts
+        for place, parts in enumerate(kept)
+    ]
 
 
 SAVING_MODES = ("none", "selective", "full")

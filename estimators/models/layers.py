@@ -327,7 +327,10 @@ class SharedExperts(nn.Module):
 
 
 class MoELayer(nn.Module):
-    """Router, dispatch, SwiGLU experts, combine; beside them those of all tokens."""
+    """Router, dispatch, experts, combine; beside them those of all tokens.
+
+    Experts are gated by SiLU, or not gated, as the architecture's feed-forward layers.
+    """
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
@@ -336,8 +339,10 @@ class MoELayer(nn.Module):
         self.router = nn.Linear(hidden, experts, bias=bias)
         self.topk = build_router(spec)
         self.dispatch = TokenDispatch(experts)
-        self.linear_fc1 = ExpertColumnLinear(experts, hidden, 2 * width, bias=bias)
-        self.activation = nn.SiLU()
+        self.gated = spec.gated_linear_unit
+        inner = 2 * width if self.gated else width
+        self.linear_fc1 = ExpertColumnLinear(experts, hidden, inner, bias=bias)
+        self.activation = nn.SiLU() if self.gated else ACTIVATIONS[spec.nonlinearity]()
         self.linear_fc2 = ExpertRowLinear(experts, width, hidden, bias=bias)
         self.combine = TokenCombine()
         self.shared_experts = _shared_experts(spec)
@@ -347,8 +352,13 @@ class MoELayer(nn.Module):
         tokens = hidden.flatten(0, 1)
         weights, experts = self.topk(self.router(tokens))
         rows, counts = self.dispatch(tokens, experts)
-        gate, up = self.linear_fc1(rows, counts).chunk(2, -1)
-        rows = self.linear_fc2(self.activation(gate) * up, counts)
+        inner = self.linear_fc1(rows, counts)
+        if self.gated:
+            gate, up = inner.chunk(2, -1)
+            inner = self.activation(gate) * up
+        else:
+            inner = self.activation(inner)
+        rows = self.linear_fc2(inner, counts)
         output: Tensor = self.combine(rows, weights, experts).view_as(hidden)
         if self.shared_experts is not None:
             output = output + self.shared_experts(hidden)

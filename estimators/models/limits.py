@@ -370,7 +370,8 @@ def _check_experts(spec: Any) -> None:
     _refuse_if(shared and not experts, spec, "shared_experts")
     unfit = top > experts or (experts > 0 and top == 0)
     _refuse_if(unfit, spec, "topk" if experts else "topk_dense")
-    _refuse_if(experts and not spec.gated_linear_unit, spec, "gated")
+    plain = experts and not spec.gated_linear_unit and family != "mamba"
+    _refuse_if(plain, spec, "gated")
     _refuse_if(spec.moe_shared_expert_gate and not shared, spec, "shared_gate")
 
 

@@ -63,14 +63,7 @@ def with_settings(
             place = error.where.removeprefix(prefix)
             if not place.startswith(key):
                 raise
-            inner = place.removeprefix(key)
-            raise InputError(
-                error.problem,
-                where=f"{name}{inner}",
-                got=error.got,
-                expected=error.expected,
-                hint=error.hint,
-            ) from None
+            raise error.moved(f"{name}{place.removeprefix(key)}") from None
     return changed
 
 

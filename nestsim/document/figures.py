@@ -4,7 +4,7 @@ Lengths and places are in the unit that the axis names. A *tip* is what the page
 where somebody points at a mark; *words* stand beside it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -212,6 +212,11 @@ class BarGroups:
 
     across: str
     """Title of the horizontal axis."""
+
+    @classmethod
+    def of(cls, bars: Iterable[GroupedBar], across: str) -> "BarGroups":
+        """Return bars of one group, which has no name."""
+        return cls(groups=(BarsOfGroup("", tuple(bars)),), across=across)
 
     @property
     def legend(self) -> tuple[Swatch, ...]:

@@ -47,8 +47,6 @@ MEMORY_PARTS: Mapping[str, str] = MappingProxyType(
 )
 """Part of a device's memory -> its colour, in the order in which parts are stacked."""
 
-_OTHER_PART = INK
-
 PLANNERS: Mapping[str, str] = MappingProxyType(
     {
         "nest": _BLUE,
@@ -73,11 +71,6 @@ PLANNED, SIMULATED = _BLUE, _ORANGE
 
 LONGER, SHORTER = _RED, _GREEN
 """Colours of causes that make the replay longer or shorter than planned."""
-
-
-def part_colour(part: str) -> str:
-    """Return the colour of a part of a device's memory."""
-    return MEMORY_PARTS.get(part, _OTHER_PART)
 
 
 def planner_colours(planners: Sequence[str]) -> tuple[str, ...]:

@@ -311,11 +311,6 @@ def table_section(name: str, table: DataTable) -> Section:
     return Section(name, table.caption, (table,))
 
 
-def filled(sections: Iterable[Section]) -> tuple[Section, ...]:
-    """Return the sections in which something stands."""
-    return tuple(section for section in sections if section.blocks)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """All that a result says."""
@@ -328,6 +323,14 @@ class Document:
 
     headline: Headline
     sections: tuple[Section, ...]
+
+    @classmethod
+    def of(
+        cls, subject: str, doing: str, headline: Headline, sections: Iterable[Section]
+    ) -> "Document":
+        """Return a document of the sections in which something stands."""
+        kept = tuple(section for section in sections if section.blocks)
+        return cls(subject=subject, doing=doing, headline=headline, sections=kept)
 
     def with_section(self, section: Section) -> "Document":
         """Return the document with one more section at its end."""

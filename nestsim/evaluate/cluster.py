@@ -92,8 +92,9 @@ def network_in_use(scenario: "Scenario", network: "Network") -> "Network":
         software=scenario.software,
         links=scenario.links,
     )
-    fabric = platform.transport(inside_node=False)
-    return library_network(network, fabric, scenario.software).with_host(scenario.host)
+    node, fabric = (platform.transport(inside_node=here) for here in (True, False))
+    used = library_network(network, node, fabric, scenario.software)
+    return used.with_host(scenario.host)
 
 
 def device_fleet(scenario: "Scenario", num_devices: int) -> Fleet | None:
@@ -130,9 +131,11 @@ def cluster_software(scenario: "Scenario", network: "Network") -> "Software":
     """
     preset = PRESETS[scenario.software_preset]
     dispatcher = scenario.software.moe_token_dispatcher_type
-    node = node_size(network)
+    node, rules = node_size(network), network.rules
     return replace(
         scenario.software,
+        sums_in_nodes=rules is not None and rules.summed_weight > 0.0,
+        node_step=network.levels[0].latency,
         num_ranks=network.num_devices,
         many_nodes=network.num_devices > node,
         ranks_per_node=node,

@@ -20,7 +20,7 @@ from nestsim.evaluate.cluster import (
 )
 from nestsim.evaluate.cost import ClusterCost
 from nestsim.evaluate.results import Candidate, Throughput
-from nestsim.evaluate.uncertainty import MemoryBand, memory_band
+from nestsim.evaluate.uncertainty import MemoryBand, room_band
 from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
@@ -99,7 +99,9 @@ class Evaluator:
             workload=workload.on(device_fleet(scenario, network.num_devices)),
             search=scenario.search,
             simulation=scenario.simulation,
-            memory_band=memory_band(scenario.software_preset),
+            memory_band=room_band(
+                scenario.software_preset, workload.software, workload.constants
+            ),
         )
 
     def price(self, plan: Plan) -> PricedPlan:
@@ -421,12 +423,7 @@ def _check_measured(workload: Workload) -> None:
     try:
         workload.table(Degrees())
     except InputError as error:
-        raise InputError(
-            error.problem,
-            where="cluster.profile",
-            expected=error.expected,
-            hint=error.hint,
-        ) from None
+        raise error.moved("cluster.profile") from None
 
 
 def progress_of(

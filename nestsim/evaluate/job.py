@@ -22,7 +22,6 @@ from nestsim.evaluate.uncertainty import (
     MemoryNeed,
     Setting,
     band,
-    memory_band,
 )
 from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.scenario.load import Scenario
@@ -294,7 +293,7 @@ def _least_need(evaluator: Evaluator, scenario: Scenario) -> MemoryNeed | None:
     As `nestsim memory` counts it. None where the estimate decides: with ideal software,
     devices of several kinds, or hosts that have too little.
     """
-    known = memory_band(scenario.software_preset)
+    known = evaluator.memory_band
     if known is None or evaluator.workload.fleet is not None:
         return None
     search, workload = scenario.search, evaluator.workload

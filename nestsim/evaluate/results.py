@@ -55,6 +55,11 @@ class Throughput:
     peak_memory: float
     """Of the fullest device [byte]."""
 
+    @property
+    def tflops_per_device(self) -> float:
+        """Model FLOPs per second and device [TFLOP/s]."""
+        return self.flops_per_device / 1e12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:

@@ -12,6 +12,11 @@ The memory of a device errs by framework, and more to one side: there the decile
 what was measured over what was predicted are held. The outer two are the band, and how
 many lie below what a device has over what a plan needs is how likely it fits.
 
+What a full device loses to fragments of free memory differs from run to run, too:
+``fragments.toml`` has what PyTorch printed when training ran out of memory. How likely
+a plan fits counts each of those losses beside each decile, as if they had nothing to do
+with each other. These runs failed: of all runs fewer lose as much.
+
 References
 ----------
 .. [1] J. Lei, M. G'Sell, A. Rinaldo, R. Tibshirani, L. Wasserman, "Distribution-Free
@@ -27,6 +32,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import tomli
+
+from estimators.constants import Constants
+from estimators.software import Software
 
 SHARE = 0.8
 """Part of the jobs of a class whose time is to lie in the band."""
@@ -237,6 +245,48 @@ def load_uncertainty() -> Uncertainty:
         software=frozenset(tables["fitted"]["software"]),
         accelerators=frozenset(tables["fitted"]["accelerators"]),
     )
+
+
+@cache
+def _fragments() -> Mapping[str, tuple[float, ...]]:
+    """Return mode of the allocator -> parts of what it gave out that were lost."""
+    text = (
+        files("nestsim.evaluate").joinpath("fragments.toml").read_text(encoding="utf-8")
+    )
+    return {
+        mode: tuple(run["unallocated"] / run["allocated"] for run in runs)
+        for mode, runs in tomli.loads(text).items()
+    }
+
+
+def room_band(
+    preset: str, software: Software, constants: Constants
+) -> MemoryBand | None:
+    """Return how far off what a device has to have may be, None with ideal software.
+
+    Parameters
+    ----------
+    preset
+        Name of the software's preset.
+    software
+        Whose allocator it is; where its estimate counts nothing as lost to fragments,
+        nothing is.
+    constants
+        Of the allocator, among others.
+    """
+    band, grows = memory_band(preset), software.expandable_segments
+    lost = constants.allocator(software.name, expandable=grows).full_fragmentation
+    if band is None or lost == 0.0:
+        return band
+    losses = _fragments()["expandable" if grows else "fixed"]
+    factors = sorted(
+        decile * (1.0 + loss) / (1.0 + lost)
+        for decile in band.deciles
+        for loss in losses
+    )
+    spacing = (len(factors) + 1) / (NUM_DECILES + 1)
+    ranks = range(1, NUM_DECILES + 1)
+    return MemoryBand(tuple(factors[round(rank * spacing) - 1] for rank in ranks))
 
 
 def memory_band(preset: str) -> MemoryBand | None:

@@ -268,7 +268,9 @@ def _actor_times(
             kind: times[kind].copy() for kind in passes[0] if kind in USUAL_KIND
         },
         sent_time={kind: times[kind] - compute[kind] for kind in passes[0]},
-        optimizer_time=np.array([stage.cost.optimizer_time for stage in lowered]),
+        optimizer_time=np.array(
+            [stage.cost.optimizer_time + stage.cost.crowding_time for stage in lowered]
+        ),
         passes=moves,
         reduce_at=tuple(
             tuple(bucket.at for bucket in stage.reduce_buckets) for stage in lowered

@@ -6,17 +6,17 @@ import numpy as np
 
 from estimators.collectives.algorithms import HIERARCHICAL, IN_NETWORK
 from estimators.collectives.messages import uneven_blocks
-from nestsim.lowering.traffic import dense_members
 from nestsim.simulator.replay import ReplaySettings
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import plan_groups
 from planner.step.execution import Execution
 from planner.step.fleet import Fleet
-from planner.step.ledger import NEARBY
+from planner.step.ledger import NEARBY, dense_members
 from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import IntArray
 from topologies.network import Network
+from topologies.units import format_duration
 
 _NAMES = {
     "tensor collectives": "Tensor-parallel collectives",
@@ -54,6 +54,13 @@ def execution_notes(
             "Compute is slowed down beside gradient buckets, beside parameter buckets "
             "on the first stage, and beside collectives of layers that overlap it; not "
             "beside transfers between stages."
+        )
+    late = max(stage.crowding_time for stage in priced.stages)
+    if late > 0.0:
+        notes.append(
+            "Hidden collectives of parameters lengthen the step by "
+            f"{format_duration(late)} because they span nodes, charged after its last "
+            "pass."
         )
     if priced.plan.overlap_moe_expert_parallel_comm:
         factor = execution.expert_communication_slowdown

@@ -44,8 +44,8 @@ from planner.step.ledger import (
     INSIDE,
     NEARBY,
     PASSES,
-    REPLICAS,
     Sent,
+    dense_members,
     ledger_of,
     wire_bytes,
 )
@@ -519,29 +519,6 @@ def _data(
                     period,
                     plan.gradient_algorithm,
                 )
-
-
-def dense_members(stage: Stage, group: str, dense: IntArray) -> IntArray:
-    """Return the devices of each group that sends dense parameters, ``(G, n)``.
-
-    Parameters
-    ----------
-    stage
-        Whose groups they are.
-    group
-        One of those of `planner.step.ledger`.
-    dense
-        Devices that hold the same dense parameters, shape ``(groups, ranks)``.
-    """
-    if group == REPLICAS:
-        return dense
-    size = stage.sharding_group_size
-    if group == NEARBY:
-        size = stage.zero_hpz_partition_size
-    parts = np.sort(dense, axis=1).reshape(len(dense), -1, size)
-    if group == ACROSS:
-        return np.swapaxes(parts, 1, 2).reshape(-1, parts.shape[1])
-    return parts.reshape(-1, size)
 
 
 def _sent(

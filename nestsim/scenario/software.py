@@ -59,10 +59,27 @@ class SoftwareTable(Execution):
     kernels nor collectives of layers wait for the host. Left out, the preset's; all
     presets launch kernels one by one."""
 
+    expandable_segments: Annotated[bool | None, Examples(True)] = None
+    """Whether PyTorch's allocator grows its segments
+    (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True): a full device loses a percent to
+    fragments then, else some percent and now and then a third. Left out, the preset's;
+    torchtitan's start script sets it."""
+
     saves_products: Annotated[bool | None, Examples(True)] = None
     """Whether selective recompute saves every second matrix product and repeats the
     rest of a layer (torchtitan) instead of repeating the attention core only
     (Megatron). Left out, the preset's."""
+
+    torch_compile: Annotated[bool | None, Examples(True)] = None
+    """Whether torch.compile has made the blocks: what norms and activations make is not
+    kept where products can make it again, nor what no derivative reads. Preset
+    "torchtitan" compiles its loss with them, as releases from 0.2 on do. Left out, the
+    preset's: none does."""
+
+    fuses_loss: Annotated[bool | None, Examples(True)] = None
+    """Whether the loss keeps 16-bit logits and makes nothing else of their size: fused
+    kernels (Liger's, FlashAttention's, Transformer Engine's) and a loss that
+    torch.compile has made. Left out, the preset's."""
 
     recompute_modules: Annotated[
         tuple[Annotated[str, NameChoice(tuple(RECOMPUTE_MODULES))], ...],
@@ -83,6 +100,12 @@ class SoftwareTable(Execution):
     collective_library: Annotated[bool | None, Examples(True)] = None
     """Whether collectives inside layers cost what a library such as NCCL adds to their
     time on the wire. Left out, the preset's."""
+
+    gradient_accumulation_fusion: Annotated[bool | None, Examples(False)] = None
+    """Megatron's option: gradients of weights are added to what is accumulated inside
+    the product, which leaves an empty tensor for each shape of a block's weights.
+    Megatron FSDP wants it off. Left out, the preset's: on with "megatron-core" and
+    "nemo"."""
 
     moe_token_dispatcher_type: Annotated[
         Literal["alltoall", "allgather", "flex"] | None, Examples("alltoall")
@@ -113,13 +136,22 @@ class SoftwareTable(Execution):
             "compiled": self.compiled,
             "cuda_graphs": self.cuda_graphs,
             "saves_products": self.saves_products,
+            "expandable_segments": self.expandable_segments,
+            "keeps_empty_gradients": self.gradient_accumulation_fusion,
+            "fuses_loss": self.fuses_loss,
             "library": self.collective_library,
             "moe_token_dispatcher_type": self.moe_token_dispatcher_type,
             "recompute_modules": self.recompute_modules,
             "activation_func_fp8_input_store": self.activation_func_fp8_input_store,
         }
         given = {name: value for name, value in written.items() if value is not None}
-        return replace(self.defaults.software, **given)
+        software = self.defaults.software
+        if self.torch_compile:
+            compiled = {"repeats_elementwise": True}
+            if software.compiles_loss:
+                compiled["fuses_loss"] = True
+            given = compiled | given
+        return replace(software, **given)
 
     def read_constants(self, folder: Path) -> UserConstants | None:
         """Return the user's own constants, None if there are none.

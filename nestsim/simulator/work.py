@@ -256,7 +256,8 @@ class ActorTimes:
     [s]."""
 
     optimizer_time: FloatArray
-    """Optimizer step of each stage, shape ``(p,)`` [s]."""
+    """Optimizer step of each stage, with what its hidden collectives have delayed,
+    shape ``(p,)`` [s]."""
 
     passes: Mapping[int, tuple[Moves, ...]] | None
     """Kind of pass -> moves in each virtual stage; None where passes send nothing."""
@@ -335,7 +336,8 @@ class PipelineWork:
     before the optimizer step; empty with one replica."""
 
     optimizer_time: FloatArray
-    """Optimizer step of each stage, shape ``(p,)`` [s]."""
+    """Optimizer step of each stage, with what its hidden collectives have delayed,
+    shape ``(p,)`` [s]."""
 
     gather_phases: tuple[tuple[Phase, ...], ...]
     """Parameter all-gather of each stage after the optimizer step (ZeRO-1 and 2)."""

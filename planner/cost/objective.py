@@ -159,6 +159,11 @@ class StageCost:
     gather_time: float
     """Parameter all-gather after the optimizer step [s]."""
 
+    crowding_time: float = 0.0
+    """What the stage's hidden collectives of parameters add to a step as they span
+    nodes (`planner.cost.crowding`), charged after its last pass; no part of
+    `step_end_time` [s]."""
+
     host_time: float = 0.0
     """Transfers to and from the host around the optimizer step, part of neither
     `reduce_time` nor `gather_time` [s]."""

@@ -270,6 +270,9 @@ class PlacementRates:
     host: HostRates
     """What the host link costs each device."""
 
+    node_size: int
+    """Devices of a node; all of them where nothing tells nodes apart."""
+
     @cached_property
     def signatures(self) -> tuple[FloatArray, IntArray]:
         """The distinct rows of `packed`, and which one each stage has."""
@@ -435,6 +438,7 @@ class PricedGrid:
             tensor_algorithm=tensor,
             gradient_algorithm=gradient,
             host=host_rates(self.network.host),
+            node_size=widest_overlap(self.network),
         )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from estimators.layers.work import LayerTable
 from estimators.platform import optimizer_step_bytes
 from estimators.training import ParameterBytes
+from planner.cost.crowding import CrowdedTraffic, SentTimes, crowding_time
 from planner.cost.objective import (
     HOST,
     HOST_TRANSFERS,
@@ -140,6 +141,7 @@ def stage_price(
         for chunk in stage.chunks
     ]
     waits = _host_waits(table, stage, lead, parts)
+    compute = parts["compute"] + parts["recompute"]
     if is_beside_passes(stage):
         parts[HOST_TRANSFERS] = _exposed_time(workload, table, rates, plan, index)
     charged_time = sum(parts.values())
@@ -187,6 +189,7 @@ def stage_price(
         charged_time=charged_time,
         boundary_bytes=boundary if len(plan.stages) > 1 else 0.0,
         transfer_time=0.0,
+        crowding_time=crowding_time(workload, plan, traffic.crowded(), compute),
         memory=held.device,
         host_memory=held.host,
         tied_time=_tied_time(workload, table, rates, plan, index),
@@ -473,6 +476,16 @@ class _ParameterTraffic:
         sent = self.ledger.sent_at(moment)
         return sum((self._time(collective, parts) for collective in sent), start=0.0)
 
+    def crowded(self) -> CrowdedTraffic:
+        """Return what crowding depends on: collectives layer by layer, or once."""
+
+        def times(collective: Sent) -> SentTimes:
+            once = collective.moment in {BEFORE_OPTIMIZER, AFTER_OPTIMIZER}
+            return self.times(collective, 1 if once else self.share.num_layers)
+
+        size = self.rates.node_size
+        return CrowdedTraffic(self.index, size, self.share.num_layers, times)
+
     def ends(self, execution: Execution) -> tuple[float, float]:
         """Return what is not in buckets before and after the optimizer step [s]."""
         share = self.share
@@ -526,14 +539,18 @@ class _ParameterTraffic:
         return tuple(bucket for bucket in timed if bucket.time > 0.0)
 
     def _time(self, collective: Sent, parts: int) -> float:
+        return sum(self.times(collective, parts))
+
+    def times(self, collective: Sent, parts: int) -> SentTimes:
+        """Return what one collective takes in so many parts."""
         width = wire_bytes(collective, self.each)
         shards = self.sharding.group_size if collective.is_divided else 1
         rate = self._dense_rate(collective)
-        time = _line(rate, parts, self.share.dense * width / shards)
+        dense, expert = _line(rate, parts, self.share.dense * width / shards), 0.0
         if self.share.expert > 0 and collective.group != ACROSS:
             rate = self.rates.expert_data[collective.operation][self.index]
-            time += _line(rate, parts, self.share.expert * width)
-        return time
+            expert = _line(rate, parts, self.share.expert * width)
+        return SentTimes(dense, expert)
 
     def _dense_rate(self, collective: Sent) -> FloatArray:
         rates = {

@@ -109,7 +109,7 @@ def step_ends(pipelines: Sequence[AlikeReplicas]) -> StepEnds:
     for one, own in zip(pipelines, reached, strict=True):
         ready = np.where(waits, reduced, own.passes)
         after = [
-            stage.cost.optimizer_time + stage.gather_time
+            stage.cost.optimizer_time + stage.cost.crowding_time + stage.gather_time
             for stage in one.timeline.stages
         ]
         end = max(end, float((ready + after).max()))

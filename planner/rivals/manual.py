@@ -50,7 +50,7 @@ References
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from estimators.grouping import Grouping
 from estimators.layers.shares import divisibility_problem
@@ -70,7 +70,6 @@ from planner.rivals.protocol import (
 )
 from planner.search.device_kinds import least_memory
 from planner.search.space import (
-    Configuration,
     SearchSpec,
     configuration_of,
     sequence_parallel,
@@ -86,9 +85,6 @@ from planner.work import (
     stopped_sentence,
 )
 from topologies import Network
-
-if TYPE_CHECKING:
-    from planner.cost.objective import PricedPlan
 
 LONGEST_WHOLE = 2**15
 """Length from which sequences are split by context parallelism [token]."""
@@ -138,11 +134,13 @@ def propose(
         recipe.follow()
     except LimitReachedError:
         why_not = stopped_sentence(work.total(), f"{recipe.num_tried} plans")
-    cheapest: dict[Configuration, PricedPlan] = {}
-    for priced in priced_best_first(network, workload, recipe.plans):
-        cheapest.setdefault(configuration_of(priced.plan), priced)
+    ranked = priced_best_first(network, workload, recipe.plans)
+    # The last one written is the cheapest of its configuration.
+    cheapest = {configuration_of(made.plan): made for made in reversed(ranked)}
     return PlannerOutcome(
-        plans=tuple(cheapest.values()),
+        plans=tuple(
+            made for made in ranked if made is cheapest[configuration_of(made.plan)]
+        ),
         spent=work.total(),
         evaluations=recipe.num_tried,
         why_not="" if cheapest else why_not or recipe.why_not(),

@@ -259,7 +259,7 @@ def best_group_rates(network: Network, size: int) -> FloatArray:
         return np.zeros((2, 2))
     starts = np.arange(network.num_devices - size + 1)
     windows = (starts[:, None] + np.arange(size))[:, None, :]
-    priced = rates_by_algorithm(network, windows, together=False)
+    priced = rates_by_algorithm(network, windows, together=False, weighted=False)
     least = [
         np.concatenate([rates[operation] for rates in priced.values()]).min(axis=0)
         for operation in ("all_reduce", "all_gather")

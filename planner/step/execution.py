@@ -342,7 +342,11 @@ class Workload:
     @cached_property
     def allocator(self) -> Allocator:
         """What memory holds beside tensors."""
-        return Allocator(constants=self.constants.allocator(self.software.name))
+        return Allocator(
+            constants=self.constants.allocator(
+                self.software.name, expandable=self.software.expandable_segments
+            )
+        )
 
     def tensor_memory(self, reserve: float = 0.0, kinds: tuple[int, ...] = ()) -> float:
         """Return what a device has for tensors, with some of it kept free [byte].

@@ -49,6 +49,7 @@ from numpy.typing import NDArray
 from estimators.training import ParameterBytes
 from planner.kernels.tables import ZeroTerms
 from planner.step.plan import Stage
+from topologies.arrays import IntArray
 
 FORWARD = "forward"
 """Moment: in every forward pass, layer by layer."""
@@ -255,3 +256,26 @@ def gathers_once(zero_stages: NDArray[np.int64]) -> NDArray[np.float64]:
     What ranks do one by one then is counted by it (`Workload.shard_time`).
     """
     return np.asarray(_GATHERED_ONCE[zero_stages])
+
+
+def dense_members(stage: Stage, group: str, dense: IntArray) -> IntArray:
+    """Return the devices of each group that sends dense parameters, ``(G, n)``.
+
+    Parameters
+    ----------
+    stage
+        Whose groups they are.
+    group
+        `REPLICAS`, `INSIDE`, `NEARBY` or `ACROSS`.
+    dense
+        Devices that hold the same dense parameters, shape ``(groups, ranks)``.
+    """
+    if group == REPLICAS:
+        return dense
+    size = stage.sharding_group_size
+    if group == NEARBY:
+        size = stage.zero_hpz_partition_size
+    parts = np.sort(dense, axis=1).reshape(len(dense), -1, size)
+    if group == ACROSS:
+        return np.swapaxes(parts, 1, 2).reshape(-1, parts.shape[1])
+    return parts.reshape(-1, size)

@@ -7,7 +7,6 @@ import numpy as np
 from estimators.collectives.cost import CollectiveRate, Phase
 from estimators.collectives.messages import EdgeCost
 from estimators.collectives.phases import RING_OPERATIONS, ring_pass
-from estimators.collectives.transports import Transport, overhead, transfer_time
 from estimators.models.spec import TransformerSpec
 
 
@@ -117,33 +116,3 @@ def closed_form_training_flops(
     factor, share = (96, 16) if full_recompute else (72, 12)
     blocks = factor * global_batch_size * s * n * h**2
     return blocks * (1 + s / (6 * h) + v / (share * n * h))
-
-
-def collective_time(
-    transport: Transport,
-    operation: str,
-    num_ranks: int,
-    num_bytes: float,
-    bandwidth: float,
-    *,
-    num_nodes: int | None = None,
-) -> float:
-    """Return the time of one collective that has its links to itself [s].
-
-    Parameters
-    ----------
-    transport
-        The interconnect.
-    operation
-        A key of `WIRE_FRACTIONS`.
-    num_ranks
-        Members of the group; one alone takes no time.
-    num_bytes
-        ``S``, of the full tensor [byte].
-    bandwidth
-        ``B``, of a rank's port by its datasheet, one direction [byte/s].
-    num_nodes
-        How many nodes the group spans; None as in `Transport.latency`.
-    """
-    arguments = (transport, operation, num_ranks, num_bytes, bandwidth)
-    return transfer_time(*arguments) + overhead(*arguments, num_nodes=num_nodes)

@@ -1,5 +1,7 @@
 """What memory holds beside tensors."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,9 @@ from estimators.platform import Allocator
 GIB = 2.0**30
 
 allocators = st.builds(
-    lambda context, workspace, part, least: Allocator(
+    lambda context, workspace, part, least, tensors: Allocator(
         constants=AllocatorConstants(
+            tensors=tensors,
             context=context,
             workspace=workspace,
             fragmentation=max(part, least),
@@ -22,6 +25,7 @@ allocators = st.builds(
     st.floats(0.0, 1e9),
     st.floats(0.0, 0.5),
     st.floats(0.0, 0.5),
+    st.floats(1.0, 1.5),
 )
 sizes = st.floats(0.0, 200e9)
 
@@ -63,6 +67,11 @@ def test_every_framework_has_all_constants_and_each_names_its_source():
         found = load_constants().allocator(name)
         assert found.context > 0
         assert 0 < found.full_fragmentation <= found.fragmentation < 0.5
+        grown = load_constants().allocator(name, expandable=True)
+        assert replace(grown, full_fragmentation=found.full_fragmentation) == found
+        assert 0 < grown.full_fragmentation < found.full_fragmentation
+    ideal = load_constants().allocator("ideal")
+    assert load_constants().allocator("ideal", expandable=True) == ideal
     for name, entry in constant_entries().items():
         if name.startswith("allocator."):
             assert entry["source"]

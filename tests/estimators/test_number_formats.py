@@ -51,16 +51,20 @@ def test_products_keep_their_inputs_with_their_scales(name):
 def test_narrow_products_are_as_fast_as_their_rate(name):
     device = load_accelerator("mi355x" if name == "int8" else "b200")
     model = OperatorModel.of(device, replace(JOB, matmul_precision=name))
-    rate = device.peak_flops[NARROW_FORMATS[name].rate]
-    plain = OperatorModel.of(device, JOB).matmul_rate
-    assert plain < model.weight_matmul_rate < rate
+    side = 16384.0
+    rate = 2 * side**3 / model.matmul_time(side, side, side, 1, weighted=True)
+    plain = OperatorModel.of(device, JOB).products.large_rate
+    assert plain < rate < device.peak_flops[NARROW_FORMATS[name].rate]
 
 
 def test_products_that_are_no_faster_in_8_bits_are_no_slower_either():
     gaudi = load_accelerator("gaudi3")
     assert gaudi.peak_flops["fp8"] == gaudi.peak_flops["bf16"]
     narrow = OperatorModel.of(gaudi, replace(JOB, matmul_precision="fp8"))
-    assert narrow.weight_matmul_rate == OperatorModel.of(gaudi, JOB).matmul_rate
+    plain = OperatorModel.of(gaudi, JOB)
+    for shape in ((4096, 4096, 4096, 1), (64, 8192, 512, 1)):
+        both = [model.matmul_time(*shape, weighted=True) for model in (narrow, plain)]
+        assert both[0] <= both[1]
 
 
 @failures.over(
@@ -160,7 +164,7 @@ def test_muon_keeps_less_and_computes_more_than_adam():
     assert muon.parameter_bytes.weights == adam.parameter_bytes.weights
     moved = optimizer_step_bytes(muon.parameter_bytes) / muon.memory_rate()
     flops = block_matrices(muon.graph).orthogonalisation_flops
-    rate = OperatorModel.of(B200, JOB).matmul_rate
+    rate = OperatorModel.of(B200, JOB).products.large_rate
     assert muon.step_time() == pytest.approx(moved + flops / rate, rel=1e-12)
     assert adam.orthogonalisation_time() == 0.0
     assert adam.step_time() == optimizer_step_bytes(adam.parameter_bytes) / (

@@ -89,7 +89,7 @@ def _beside(path: str) -> list[str]:
     """
     code = Path(path).parent
     folder = "tests" / code
-    if len(folder.parts) == 2 or not (ROOT / folder).is_dir():
+    if len(folder.parts) <= 2 or not (ROOT / folder).is_dir():
         return []
     files = sorted(ROOT.glob(f"{folder}/test_*.py"))
     for child in sorted((ROOT / folder).iterdir()):
@@ -102,21 +102,24 @@ def _beside(path: str) -> list[str]:
 def nearest_tests(path: str) -> list[str]:
     """Return the files of tests that are nearest to a file of code.
 
-    Those of the folder that mirrors its folder, after the ones among them that import
-    it. Where none does, after those elsewhere that import it; where no test does, after
-    those of the modules that import it.
+    Those of the folder that mirrors its folder, or the next one around it that has any,
+    after the ones among them that import it. Where none does, after those elsewhere
+    that import it; where no test does, after those of the helpers of tests, and of the
+    modules, that import it.
     """
     beside, package = _beside(path), Path(path).parts[0]
     tests = _tests_naming(path, package)
     if near := [file for file in tests if file in beside]:
         tests = near
     elif not tests:
-        for reader in _naming(path, package):
+        for reader in _naming(path, f"tests/{package}", package):
             if Path(reader).name != "__init__.py":
                 tests += _tests_naming(reader, package)
     shared = os.path.commonpath
     tests.sort(key=lambda file: -len(shared([file, f"tests/{path}"])))
-    return list(dict.fromkeys([*tests, *beside])) or [f"tests/{package}"]
+    parents = map(Path.as_posix, Path(path).parents)
+    around = next(filter(None, map(_beside, (path, *parents))), [])
+    return list(dict.fromkeys([*tests, *around])) or [f"tests/{package}"]
 
 
 def judged(mutant: Mutant, copy: Path, tests: Sequence[str]) -> Verdict:

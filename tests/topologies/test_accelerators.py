@@ -43,6 +43,12 @@ ASKED_FOR = {
     "trainium2",
     "ascend-910b",
     "tpu-v7",
+    "a100-40gb-pcie",
+    "a100-80gb-pcie",
+    "h100-pcie",
+    "h100-nvl",
+    "h200-nvl",
+    "mi350x",
 }
 
 OPTIONAL = {"vector_engine", "measured_as", "tdp"}
@@ -77,6 +83,7 @@ def test_files_state_every_quantity_with_its_unit(name):
     file = resources.files("topologies") / "catalog" / f"{name}.toml"
     table = tomli.loads(file.read_text(encoding="utf-8"))
     host = table.pop("host", None)
+    assert all(isinstance(also, str) for also in table.pop("also_called", []))
     if name != "rtx4090":  # whose servers are whatever people build
         assert set(host) == {"link", "devices_per_link", "memory", "source"}
         assert host["link"] in HOST_LINKS
@@ -140,6 +147,9 @@ def test_values_are_plausible(name):
         ("trainium2", "fp8", 1299e12),
         ("ascend-910b", "bf16", 24 * 16**3 * 2 * 1.8e9),
         ("tpu-v7", "bf16", 2307e12),
+        ("h100-pcie", "bf16", 756e12),
+        ("h100-nvl", "fp8", 1670.5e12),
+        ("mi350x", "bf16", 256 * 4096 * 2.2e9),
     ],
 )
 def test_peak_rates_are_the_published_dense_ones(name, number_format, rate):

@@ -23,8 +23,15 @@ from nestsim.features.calibration.calibrate import (
     calibrate,
     replace_entries,
 )
+from nestsim.features.calibration.curves import (
+    curve_scores,
+    curves_toml,
+    extended,
+    read_curve_points,
+)
 from nestsim.features.calibration.document import (
     calibration_document,
+    curves_document,
     memory_document,
     transports_document,
 )
@@ -45,10 +52,17 @@ def main() -> None:
     def report(line: str) -> None:
         progress.print(f"{time.monotonic() - began:5.0f} s  {line}", highlight=False)
 
-    spec = load_fit_spec(options.fit)
-    base = Predictor(load_constants())
     files = [read_measurements(path) for path in options.measurements]
     rows = [row for file in files for row in file.rows]
+    if options.curves:
+        points = extended(read_curve_points(options.curves), rows)
+        print_document(curves_document(curve_scores(points)), Console())
+        if options.write:
+            path = Path(estimators.__file__).parent / "collective_curves.toml"
+            path.write_text(curves_toml(points), encoding="utf-8")
+        return
+    spec = load_fit_spec(options.fit)
+    base = Predictor(load_constants())
     if {file.kind for file in files} == {"collectives"}:
         # transports.toml is curated: choices of what to fit stand beside the values.
         print_document(transports_document(fit_transports(rows)), Console())
@@ -87,12 +101,19 @@ def _parser() -> argparse.ArgumentParser:
         "the bands of memory to measured sizes.",
     )
     parser.add_argument(
-        "measurements", nargs="+", type=Path, metavar="MEASUREMENTS.csv"
+        "measurements", nargs="*", type=Path, metavar="MEASUREMENTS.csv"
+    )
+    parser.add_argument(
+        "--curves",
+        type=Path,
+        metavar="NCCL.csv",
+        help="curves of collectives in nodes, to score or to write",
     )
     parser.add_argument(
         "--write",
         action="store_true",
-        help="write estimators/constants.toml and nestsim/evaluate/uncertainty.toml",
+        help="write what was fitted: estimators/constants.toml and "
+        "nestsim/evaluate/uncertainty.toml, or estimators/collective_curves.toml",
     )
     parser.add_argument("--fit", type=Path, help="another fit.toml")
     parser.add_argument("--workers", type=int, default=2, help="processes")

@@ -24,6 +24,7 @@ from nestsim.features.calibration.bands import (
     memory_deciles,
 )
 from nestsim.features.calibration.calibrate import Calibration, witnesses
+from nestsim.features.calibration.curves import CurveScore
 from nestsim.features.calibration.transports import TransportFit
 from nestsim.features.validation.results import Errors, errors_of, grouped
 from topologies.arrays import FloatArray
@@ -224,6 +225,33 @@ def memory_document(misses: Sequence[Miss]) -> Document:
     lines = _covered(memory_coverage(misses))
     table = _coverage_table("By framework", lines, From=end(0), To=end(-1))
     return _document("BANDS OF MEMORY", table)
+
+
+def curves_document(scores: Sequence[CurveScore]) -> Document:
+    """Return how well curves of collectives are told, in the fit and held out."""
+
+    def worst(score: CurveScore) -> str:
+        key, error = score.worst[0]
+        return (
+            f"{key.operation} of {key.num_ranks} on {key.system}, "
+            f"{percent(error)} on average"
+        )
+
+    return _document(
+        "CURVES",
+        DataTable.of(
+            "Errors of collectives in a node",
+            scores,
+            {
+                "Points": lambda score: score.name,
+                "MAPE": lambda score: cell(score.error, percent),
+                "MAPE of large messages": lambda score: cell(
+                    score.error_of_large, percent
+                ),
+                "Worst curve": worst,
+            },
+        ),
+    )
 
 
 def transports_document(fit: TransportFit) -> Document:

@@ -39,6 +39,7 @@ from nestsim.features.calibration.operators import (
     CHIPS,
     FEWEST_SHAPES,
     FORMATS,
+    HELD_OUT,
     RESULT_BYTES,
     SMOOTHING,
     differences,
@@ -156,6 +157,14 @@ class ExpertShapes:
         terms += list((self.beside * np.exp(unknown[count:])).T)
         total = np.sum(terms, axis=0)
         return [term / total for term in terms], np.log(total) - self.logs
+
+
+def fitted_experts(kind: str, shapes: ExpertShapes) -> tuple[FloatArray, float]:
+    """Return the nodes of a table of all shapes, and the error of held-out ones."""
+    assert kind == "experts", "tables of experts"
+    held = np.random.default_rng(0).random(len(shapes.logs)) < HELD_OUT
+    error = float(np.mean(np.abs(shapes.fitted(~held)[1][held])))
+    return shapes.fitted(held | True)[0], error
 
 
 def expert_shapes(data: Path) -> Iterator[tuple[str, ExpertShapes]]:

@@ -73,13 +73,16 @@ METHOD = ("host_time", "arrival_a100", "arrival_h100")
 
 
 def changed(transport: Transport, values: Mapping[str, float]) -> Transport:
-    """Return a transport with other constants; a switch that is off stays off."""
+    """Return a transport with other constants, by the law alone.
+
+    A switch that is off stays off.
+    """
     fields: dict[str, Any] = {
         name: value for name, value in values.items() if name not in METHOD
     }
     if not transport.multicast_efficiency:
         fields.pop("multicast_efficiency", None)
-    return replace(transport, **fields)
+    return replace(transport, curves=None, **fields)
 
 
 def solve(
@@ -435,4 +438,5 @@ def _applied(transport: Transport, constants: Constants) -> Transport:
     known: dict[str, Any] = {**START, **unseen, "multicast_efficiency": 0.0}
     if transport.scope == "node":
         known["per_doubling"] = 0.0
-    return replace(transport, **{k: v for k, v in known.items() if k not in METHOD})
+    known = {name: value for name, value in known.items() if name not in METHOD}
+    return replace(transport, curves=None, **known)

@@ -62,9 +62,6 @@ from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario, load_scenario
 from topologies.errors import InputError
 
-EQUAL_IN = ("ports", "cost")
-"""What networks may have to be equal in."""
-
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class _ComparisonReport(PagedReport):
@@ -423,7 +420,7 @@ def compare_task(  # noqa: PLR0913, PLR0917 - one for each option
 
 
 def _planners_task(
-    loaded: Sequence[Scenario], planners: Sequence[str], settings: dict[str, Any]
+    loaded: Sequence[Scenario], planners: Sequence[str], settings: Mapping[str, Any]
 ) -> Task:
     checked = checked_settings(
         CompareSettings(planners=tuple(planners), base=settings["base"]), loaded

@@ -1,9 +1,8 @@
 """What a comparison of planners says: who is fastest, by how much, and why."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from nestsim.document.dumps import read_record
 from nestsim.document.figures import BarGroups, BarsOfGroup, GroupedBar
 from nestsim.document.paints import planner_series, swatches
 from nestsim.document.parts import (
@@ -18,7 +17,6 @@ from nestsim.document.parts import (
     Section,
     cell,
     fact_lists,
-    filled,
     paragraphs,
 )
 from nestsim.document.wording import (
@@ -36,14 +34,17 @@ from nestsim.features.compare.stored import (
     ComparisonRecord,
     EntryRecord,
     GroupRecord,
-    NetworkRecord,
     NetworksRecord,
-    ThroughputRecord,
+    PlannerRecord,
 )
+from nestsim.features.run.record import ThroughputRecord
 from planner.step.plan import Plan
 from topologies.units import format_duration, format_energy, format_money, format_size
 
-Columns = dict[str, Callable[[tuple[Any, EntryRecord]], str | Cell]]
+_Row = tuple[GroupRecord, PlannerRecord]
+"""An entry with its group."""
+
+_Columns = dict[str, Callable[[_Row], str | Cell]]
 """Heading -> what writes the cell of an entry."""
 
 NOTHING = "nothing valid"
@@ -65,15 +66,10 @@ def comparison_document(data: Mapping[str, object]) -> Document:
     data
         As ``comparison.json`` has it.
     """
-    record = read_record(ComparisonRecord, data)
-    groups = record.groups
-    alone = len(groups) == 1
-    return Document(
-        subject=groups[0].scenario if alone else plural(len(groups), "scenario"),
-        doing="compare",
-        headline=_headline(record),
-        sections=filled(_sections(record)),
-    )
+    record = ComparisonRecord.read(data)
+    count = len(record.groups)
+    subject = record.groups[0].scenario if count == 1 else plural(count, "scenario")
+    return Document.of(subject, "compare", _headline(record), _sections(record))
 
 
 def _sections(data: ComparisonRecord) -> Iterator[Section]:
@@ -91,9 +87,7 @@ def _sections(data: ComparisonRecord) -> Iterator[Section]:
     yield Section("cost", "Cost and power, by the replay", _cost(data))
     yield Section("why", "Who is ahead, and why", _words(groups))
     seen = {
-        f"{entry.planner} sees": entry.sees
-        for _, entry in entries_of(groups)
-        if entry.sees
+        f"{entry.planner} sees": entry.sees for _, entry in _rows(groups) if entry.sees
     }
     yield Section(
         "basis",
@@ -103,15 +97,9 @@ def _sections(data: ComparisonRecord) -> Iterator[Section]:
     )
 
 
-Holder = TypeVar("Holder", GroupRecord, NetworkRecord)
-"""What entries are of."""
-
-
-def entries_of(groups: Sequence[Holder]) -> Iterator[tuple[Holder, EntryRecord]]:
-    """Yield every entry with its group, or network."""
-    for group in groups:
-        for entry in group.entries:
-            yield group, entry
+def _rows(groups: Sequence[GroupRecord]) -> list[_Row]:
+    """Return every entry with its group."""
+    return [(group, entry) for group in groups for entry in group.entries]
 
 
 def _headline(data: ComparisonRecord) -> Headline:
@@ -194,10 +182,10 @@ def _figure(
     name: str,
     title: str,
 ) -> FigureBlock:
-    rows = list(entries_of(groups))
+    rows = _rows(groups)
     ratios = {id(entry): _ratios(group, base, entry) for group, entry in rows}
 
-    def ratio(place: int) -> Callable[[tuple[GroupRecord, EntryRecord]], str | Cell]:
+    def ratio(place: int) -> Callable[[_Row], str | Cell]:
         return lambda row: ratio_cell(ratios[id(row[1])][place])
 
     return FigureBlock(
@@ -236,7 +224,7 @@ def _figure(
     )
 
 
-def _reference(group: GroupRecord, base: str) -> EntryRecord | None:
+def _reference(group: GroupRecord, base: str) -> PlannerRecord | None:
     """Return the entry whose replay is 1: the base's, or the fastest without it."""
     valid = {entry.planner: entry for entry in group.entries if entry.valid}
     return valid.get(base) or valid.get(group.fastest or "")
@@ -245,7 +233,7 @@ def _reference(group: GroupRecord, base: str) -> EntryRecord | None:
 def _label(group: GroupRecord, groups: Sequence[GroupRecord], base: str) -> str:
     """Name a group of bars: by its size, or by its scenario where sizes are equal."""
     sizes = {other.num_devices for other in groups}
-    label: str = group.scenario
+    label = group.scenario
     if len(sizes) == len(groups):
         label = plural(group.num_devices, "device") if len(groups) > 1 else ""
     reference = _reference(group, base)
@@ -254,7 +242,7 @@ def _label(group: GroupRecord, groups: Sequence[GroupRecord], base: str) -> str:
     return f"{label} ({reference.planner} = 1)".lstrip()
 
 
-def _ratios(group: GroupRecord, base: str, entry: EntryRecord) -> list[float | None]:
+def _ratios(group: GroupRecord, base: str, entry: PlannerRecord) -> list[float | None]:
     """Return throughput relative to a replay: replayed, planned, believed."""
     reference = _reference(group, base)
     if reference is None or not entry.valid:
@@ -264,7 +252,9 @@ def _ratios(group: GroupRecord, base: str, entry: EntryRecord) -> list[float | N
     return [unit / time if unit and time else None for time in times]
 
 
-def _bar(entry: EntryRecord, ratios: Sequence[float | None], paint: str) -> GroupedBar:
+def _bar(
+    entry: PlannerRecord, ratios: Sequence[float | None], paint: str
+) -> GroupedBar:
     replayed, planned, believed = ratios
     words = ratio_words(replayed)
     return GroupedBar(
@@ -295,7 +285,7 @@ def time_cell(seconds: float | None) -> str | Cell:
 
 def _tables(data: ComparisonRecord) -> tuple[DataTable, ...]:
     """Return the times of all plans, and the plans."""
-    rows = list(entries_of(data.groups))
+    rows = _rows(data.groups)
     names = _names(data)
     fastest = [
         place
@@ -335,9 +325,9 @@ def _tables(data: ComparisonRecord) -> tuple[DataTable, ...]:
     return times, plans
 
 
-def _names(data: ComparisonRecord) -> Columns:
+def _names(data: ComparisonRecord) -> _Columns:
     """Return the columns that tell entries apart."""
-    scenario: Columns = {"Scenario": lambda row: row[0].scenario}
+    scenario: _Columns = {"Scenario": lambda row: row[0].scenario}
     alone = len(data.groups) == 1
     return {
         **({} if alone else scenario),
@@ -345,7 +335,11 @@ def _names(data: ComparisonRecord) -> Columns:
     }
 
 
-def search_column(rows: Sequence[tuple[object, EntryRecord]]) -> Columns:
+Row = TypeVar("Row", bound=tuple[object, EntryRecord])
+"""An entry with what it is of."""
+
+
+def search_column(rows: Sequence[Row]) -> dict[str, Callable[[Row], str | Cell]]:
     """Return the column of what searches took; none where nothing says that."""
     if not any(entry.search_time_s is not None for _, entry in rows):
         return {}
@@ -362,7 +356,7 @@ def memory_cell(throughput: ThroughputRecord | None) -> str | Cell:
     return cell(peak, format_size)
 
 
-def _differs(row: tuple[GroupRecord, EntryRecord]) -> str | Cell:
+def _differs(row: _Row) -> str | Cell:
     planned, replayed = _time(row[1].planned), _time(row[1].simulated)
     if planned is None or replayed is None:
         return "-"
@@ -376,7 +370,7 @@ def _obstacles(groups: Sequence[GroupRecord]) -> tuple[Block, ...]:
             entry.planner
             if len(groups) == 1
             else f"{entry.planner}, {group.scenario}": f"{NOTHING}: {entry.reason}"
-            for group, entry in entries_of(groups)
+            for group, entry in _rows(groups)
             if not entry.valid and entry.reason
         }
     )
@@ -406,7 +400,7 @@ def _overview(data: ComparisonRecord) -> tuple[DataTable, ...]:
 
 def _cost(data: ComparisonRecord) -> tuple[Block, ...]:
     """Return what each planner's plan costs; nothing without prices and powers."""
-    rows = [(group, entry) for group, entry in entries_of(data.groups) if entry.cost]
+    rows = [(group, entry) for group, entry in _rows(data.groups) if entry.cost]
     if not rows:
         return ()
     costs = [entry.cost or {} for _, entry in rows]
@@ -418,8 +412,8 @@ def _cost(data: ComparisonRecord) -> tuple[Block, ...]:
 
     def of(
         name: str, write: Callable[[float], str], part: str = "", unit: float = 1.0
-    ) -> Callable[[tuple[GroupRecord, EntryRecord]], str | Cell]:
-        def written(row: tuple[GroupRecord, EntryRecord]) -> str | Cell:
+    ) -> Callable[[_Row], str | Cell]:
+        def written(row: _Row) -> str | Cell:
             cost = row[1].cost or {}
             value = ((cost[part] or {}) if part else cost).get(name)
             return cell(None if value is None else value * unit, write)
@@ -427,7 +421,7 @@ def _cost(data: ComparisonRecord) -> tuple[Block, ...]:
         return written
 
     tokens = "" if run["tokens"] is None else f"{amount(run['tokens'])} tokens"
-    columns: Columns = {
+    columns: _Columns = {
         "A training step": of("step_cost", money),
         "Its energy": of("step_energy_j", format_energy),
         f"tokens/{code}": of("tokens_per_currency", number),

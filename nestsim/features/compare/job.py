@@ -43,11 +43,7 @@ def for_comparison(scenario: Scenario) -> Scenario:
         scenario,
         sweep=SweepSpec(),
         assertions=(),
-        simulation=replace(
-            simulation,
-            trace="representatives",
-            folding=True,
-        ),
+        simulation=replace(simulation, trace="representatives", folding=True),
     )
 
 
@@ -65,17 +61,6 @@ class ReplayedEntry(NamedTuple):
 
 
 def measure(
-    scenario: Scenario,
-    planner: str,
-    settings: PlannerSettings,
-    *,
-    progress: Progress | None = None,
-) -> PlannerEntry:
-    """Return what a planner finds for a scenario: the entry of `measured`."""
-    return measured(scenario, planner, settings, progress=progress).entry
-
-
-def measured(
     scenario: Scenario,
     planner: str,
     settings: PlannerSettings,
@@ -204,9 +189,13 @@ class CompareTask:
     def __call__(self, point: Point) -> Row:
         """Return the row of the entry."""
         scenario, planner = self.scenarios[point["scenario"]], point["planner"]
-        settings = self.settings(scenario)
-        listener = self.details.listener
-        return measure(scenario, planner, settings, progress=listener).to_row()
+        settings, listener = self.settings(scenario), self.details.listener
+        replayed = measure(scenario, planner, settings, progress=listener)
+        return self.entry(scenario, replayed).to_row()
+
+    def entry(self, scenario: Scenario, replayed: ReplayedEntry) -> PlannerEntry:  # noqa: ARG002
+        """Return what is kept of a point."""
+        return replayed.entry
 
     def key(self, point: Point) -> str:
         """Return a hash of the planner's name and all that it is told."""

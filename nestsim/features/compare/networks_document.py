@@ -1,9 +1,7 @@
 """What a comparison of networks says: what each gives, what it takes, what decides."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
-from nestsim.document.dumps import read_record
 from nestsim.document.figures import (
     BarGroups,
     BarsOfGroup,
@@ -25,13 +23,10 @@ from nestsim.document.parts import (
     cell,
     fact_lists,
     field_cell,
-    filled,
     paragraphs,
 )
 from nestsim.document.wording import hourly, number, percent
 from nestsim.features.compare.document import (
-    Columns,
-    entries_of,
     job_in_words,
     memory_cell,
     plan_name,
@@ -42,9 +37,9 @@ from nestsim.features.compare.document import (
     time_cell,
 )
 from nestsim.features.compare.stored import (
-    EntryRecord,
     NetworkRecord,
     NetworksRecord,
+    OnNetworkRecord,
     TierRecord,
 )
 from topologies.units import (
@@ -70,17 +65,14 @@ def networks_document(data: Mapping[str, object]) -> Document:
     data
         As ``comparison.json`` has it.
     """
-    record = read_record(NetworksRecord, data)
-    return Document(
-        subject=record.scenario,
-        doing="compare --networks",
-        headline=_headline(record),
-        sections=filled(_sections(record)),
+    record = NetworksRecord.read(data)
+    return Document.of(
+        record.scenario, "compare --networks", _headline(record), _sections(record)
     )
 
 
 def _sections(data: NetworksRecord) -> Iterator[Section]:
-    networks: Sequence[NetworkRecord] = data.networks
+    networks = data.networks
     yield Section(
         "throughput",
         "What each network gives",
@@ -88,7 +80,7 @@ def _sections(data: NetworksRecord) -> Iterator[Section]:
     )
     obstacles = {
         f"{network.network}, {entry.planner}": entry.reason
-        for network, entry in entries_of(networks)
+        for network, entry in _rows(networks)
         if not entry.valid and entry.reason
     }
     yield Section(
@@ -141,23 +133,32 @@ def _key_figures(data: NetworksRecord) -> tuple[KeyFigure, ...]:
     return ()
 
 
-def _best(network: NetworkRecord) -> EntryRecord:
+def _best(network: NetworkRecord) -> OnNetworkRecord:
     """Return the entry that is fastest in the replay; the first one without any."""
-    entries: Sequence[EntryRecord] = network.entries
+    entries = network.entries
     return next(
         (entry for entry in entries if entry.planner == network.best), entries[0]
     )
 
 
 def _label(network: NetworkRecord) -> str:
-    label: str = network.network
-    return label
+    return network.network
 
 
-def _measures(data: NetworksRecord) -> dict[str, Callable[[EntryRecord], float | None]]:
+_Row = tuple[NetworkRecord, OnNetworkRecord]
+"""An entry with its network."""
+
+
+def _rows(networks: Sequence[NetworkRecord]) -> list[_Row]:
+    return [(network, entry) for network in networks for entry in network.entries]
+
+
+def _measures(
+    data: NetworksRecord,
+) -> dict[str, Callable[[OnNetworkRecord], float | None]]:
     """Return throughput relative to the base: as it is, per port, for money."""
 
-    def per(what: str) -> Callable[[EntryRecord], float | None]:
+    def per(what: str) -> Callable[[OnNetworkRecord], float | None]:
         return lambda entry: entry.relative_per[what]
 
     code = data.currency
@@ -209,8 +210,10 @@ def _speeds(data: NetworksRecord) -> FigureBlock:
 
 def _results(data: NetworksRecord) -> tuple[DataTable, ...]:
     """Return all plans, a row for each network and planner, and what they send."""
-    rows = list(entries_of(data.networks))
-    names: Columns = {"Network": lambda row: _label(row[0])}
+    rows = _rows(data.networks)
+    names: dict[str, Callable[[_Row], str | Cell]] = {
+        "Network": lambda row: _label(row[0])
+    }
     if len(data.planners) > 1:
         names["Planner"] = lambda row: row[1].planner
     fastest = [
@@ -221,12 +224,12 @@ def _results(data: NetworksRecord) -> tuple[DataTable, ...]:
 
     def replayed(
         key: str, write: Callable[[float], str]
-    ) -> Callable[[tuple[NetworkRecord, EntryRecord]], str | Cell]:
+    ) -> Callable[[_Row], str | Cell]:
         return lambda row: cell(getattr(row[1].simulated, key, None), write)
 
     def relative(
         name: str,
-    ) -> Callable[[tuple[NetworkRecord, EntryRecord]], str | Cell]:
+    ) -> Callable[[_Row], str | Cell]:
         return lambda row: ratio_cell(_measures(data)[name](row[1]))
 
     plans = DataTable.of(
@@ -263,7 +266,7 @@ def _results(data: NetworksRecord) -> tuple[DataTable, ...]:
     return plans, loads
 
 
-def _exposed_share(row: tuple[NetworkRecord, EntryRecord]) -> str | Cell:
+def _exposed_share(row: _Row) -> str | Cell:
     exposed, replayed = row[1].exposed_communication_s, row[1].simulated
     if exposed is None or replayed is None:
         return "-"
@@ -434,7 +437,9 @@ def _costs(data: NetworksRecord) -> tuple[Block, ...]:
     def rate(value: float) -> str:
         return hourly(value, code)
 
-    def by_run(key: str, write: Callable[[float], str]) -> Any:
+    def by_run(
+        key: str, write: Callable[[float], str]
+    ) -> Callable[[NetworkRecord], str | Cell]:
         return lambda network: cell((_best(network).cost or {}).get(key), write)
 
     table = DataTable.of(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from nestsim.evaluate.cluster import cluster_network
 from nestsim.evaluate.cost import ClusterCost, cluster_cost
@@ -23,10 +23,10 @@ from nestsim.evaluate.results import Candidate
 from nestsim.features.compare.job import (
     CompareSettings,
     CompareTask,
+    ReplayedEntry,
     checked_settings,
     compared_entries,
     for_comparison,
-    measured,
     model_label,
 )
 from nestsim.features.compare.results import (
@@ -41,7 +41,7 @@ from nestsim.features.run.record import optimality_gap
 from nestsim.features.run.statistics import hottest_links, iteration_causes
 from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.features.topology.document import has_ideal_trunks
-from nestsim.running.store import Point, Row, Store, content_key
+from nestsim.running.store import Store, content_key
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
 from nestsim.scenario.hardware.described import with_whole_paths
@@ -81,7 +81,7 @@ class NetworkFile:
     label: str
     """What reports call the network."""
 
-    network: Mapping[str, Any]
+    network: Mapping[str, object]
     """Its table [cluster.network]; a file that it names is written with its folder."""
 
     is_bare: bool
@@ -105,10 +105,12 @@ def read_network_file(path: Path) -> NetworkFile:
         raise error.at(str(path), ": ") from None
 
 
-def _network_file(path: Path, text: bytes, document: Mapping[str, Any]) -> NetworkFile:
+def _network_file(
+    path: Path, text: bytes, document: Mapping[str, object]
+) -> NetworkFile:
     is_bare = "kind" in document
     is_scenario = "model" in document
-    network: Mapping[str, Any]
+    network: Mapping[str, object]
     if is_bare:
         network = {key: value for key, value in document.items() if key != "name"}
     else:
@@ -127,7 +129,7 @@ def _network_file(path: Path, text: bytes, document: Mapping[str, Any]) -> Netwo
     )
 
 
-def _inner_table(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _inner_table(document: Mapping[str, object]) -> Mapping[str, object]:
     """Return the table [cluster.network] of a file."""
     cluster = document.get("cluster")
     network = cluster.get("network") if isinstance(cluster, dict) else None
@@ -145,10 +147,12 @@ def _inner_table(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return network
 
 
-def _refuse_more(document: Mapping[str, Any]) -> None:
+def _refuse_more(document: Mapping[str, object]) -> None:
     """Refuse settings beside the network, which would have no effect."""
+    cluster = document["cluster"]
+    assert isinstance(cluster, dict)
     others = [key for key in document if key not in {"name", "cluster"}]
-    others += [f"cluster.{key}" for key in document["cluster"] if key != "network"]
+    others += [f"cluster.{key}" for key in cluster if key != "network"]
     if others:
         raise InputError(
             "is no part of a network, which alone is taken from this file",
@@ -229,16 +233,7 @@ def _in_file(error: InputError, file: NetworkFile) -> InputError:
     where = error.where
     if file.is_bare and where.startswith(f"{_TABLE}."):
         where = where.removeprefix(f"{_TABLE}.")
-    named = InputError(
-        error.problem,
-        got=error.got,
-        expected=error.expected,
-        hint=error.hint,
-        others=error.others,
-        num_unlisted=error.num_unlisted,
-        where=where,
-    )
-    return named.at(str(file.path), ": ")
+    return error.moved(where).at(str(file.path), ": ")
 
 
 WORK_OF_DEVICES = ("compute", HOST, "recompute", HOST_TRANSFERS)
@@ -249,20 +244,13 @@ WORK_OF_DEVICES = ("compute", HOST, "recompute", HOST_TRANSFERS)
 class NetworkTask(CompareTask):
     """Takes a planner to a network; a point's scenario is the label of the network."""
 
-    def __call__(self, point: Point) -> Row:
-        """Return the row of the entry."""
-        scenario, planner = self.scenarios[point["scenario"]], point["planner"]
-        replayed = measured(
-            scenario,
-            planner,
-            self.settings(scenario),
-            progress=self.details.listener,
-        )
-        gap, load = math.nan, None
-        if replayed.candidate is not None:
-            gap = proven_gap(scenario, replayed.entry, replayed.candidate)
-            load = network_load(replayed.candidate, replayed.network)
-        return replace(replayed.entry, load=load, gap=gap).to_row()
+    def entry(self, scenario: Scenario, replayed: ReplayedEntry) -> PlannerEntry:
+        """Return the entry with what the plan asks of the network."""
+        entry, made = replayed.entry, replayed.candidate
+        if made is None:
+            return entry
+        load = network_load(made, replayed.network)
+        return replace(entry, load=load, gap=proven_gap(scenario, entry, made))
 
 
 def proven_gap(scenario: Scenario, entry: PlannerEntry, made: Candidate) -> float:

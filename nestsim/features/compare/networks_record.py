@@ -7,10 +7,8 @@ the names that a comparison of planners has.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import NamedTuple
 
-from nestsim.document.dumps import plain_record
 from nestsim.document.wording import (
     HOUR,
     difference,
@@ -24,9 +22,9 @@ from nestsim.features.compare.record import (
     CLOSE,
     EQUAL,
     copies_of,
-    entry_json,
     listed,
     throughput_cells,
+    varying,
 )
 from nestsim.features.compare.results import (
     EQUAL_WITHIN,
@@ -38,6 +36,13 @@ from nestsim.features.compare.results import (
     largest,
     spread,
     step_parts,
+)
+from nestsim.features.compare.stored import (
+    EqualityRecord,
+    NetworkRecord,
+    NetworksRecord,
+    OnNetworkRecord,
+    PartsRecord,
 )
 from nestsim.features.run.cost import cost_cells, cost_sentences
 from nestsim.features.sweep.scenario_task import PLAN_COLUMNS
@@ -58,101 +63,34 @@ def networks_json(
     with_times
         Whether to add how long the searches took, which differs from run to run.
     """
-    fastest = comparison.fastest
-    report = {
-        "headline": networks_title(comparison),
-        "scenario": comparison.scenario,
-        "model": comparison.model,
-        "num_devices": comparison.num_devices,
-        "device": comparison.device,
-        "device_memory_bytes": comparison.device_memory,
-        "planners": comparison.planners,
-        "objective": comparison.objective,
-        "work_limit": comparison.work_limit,
-        "base": comparison.base.label,
-        "fastest": fastest.label if fastest else None,
-        "leaders": [network.label for network in comparison.leaders],
-        "asked_equal": comparison.asked,
-        "equal_within": EQUAL_WITHIN,
-        "equal": {
-            what: {
-                "is_equal": are_equal(comparison, what),
-                "spread": {stick.name: stick.spread for stick in sticks},
-                "in_words": equality_sentence(comparison, what),
-            }
+    return NetworksRecord.dump(
+        comparison,
+        headline=networks_title(comparison),
+        leaders=[network.label for network in comparison.leaders],
+        equal_within=EQUAL_WITHIN,
+        equal={
+            what: EqualityRecord(
+                is_equal=are_equal(comparison, what),
+                spread={stick.name: stick.spread for stick in sticks},
+                in_words=equality_sentence(comparison, what),
+            )
             for what, sticks in yardsticks(comparison).items()
         },
-        "networks": [
-            _network_json(comparison, network, with_times=with_times)
+        networks=[
+            NetworkRecord.dump(
+                network,
+                step_s=step_parts(network),
+                entries=[
+                    _entry_json(comparison, network, entry, with_times=with_times)
+                    for entry in network.entries
+                ],
+            )
             for network in comparison.networks
         ],
-        "decisions": decisions(comparison),
-        "fairness": fairness(comparison),
-        "assumptions": assumptions(comparison),
-        "currency": comparison.currency or None,
-    }
-    return plain_record(report)
-
-
-def _network_json(
-    comparison: NetworkComparison, network: ComparedNetwork, *, with_times: bool
-) -> dict[str, object]:
-    step = step_parts(network)
-    return {
-        "network": network.label,
-        "file": network.file,
-        **_made_of(network),
-        "bisection_rule": network.bisection_rule,
-        "tiers": [
-            {
-                "name": tier.name,
-                "inside_nodes": tier.is_inside_nodes,
-                "cables": tier.num_cables,
-                "cable_bandwidth_bytes_per_s": tier.cable_bandwidth,
-                "device_ports": tier.num_device_ports,
-                "switch_ports": tier.num_switch_ports,
-                "switches": tier.num_switches,
-                "ports_per_switch": tier.ports_per_switch,
-            }
-            for tier in network.inventory.tiers
-        ],
-        "confirmed": network.is_confirmed,
-        "step_s": None if step is None else step._asdict(),
-        "best": network.best.planner if network.best.is_valid else None,
-        "entries": [
-            _entry_json(comparison, network, entry, with_times=with_times)
-            for entry in network.entries
-        ],
-    }
-
-
-def _made_of(network: ComparedNetwork) -> dict[str, object]:
-    """Return what a network is made of, in SI units; ports are outside of nodes."""
-    parts = network.inventory
-    return {
-        "kind": network.kind,
-        "nic_ports": parts.num_nic_ports,
-        "switches": parts.num_switches,
-        "switch_ports": parts.num_switch_ports,
-        "ports": parts.num_ports,
-        "cables": parts.num_cables,
-        "cable_bandwidth_bytes_per_s": parts.bandwidth,
-        "bisection_bandwidth_bytes_per_s": network.bisection,
-        "oversubscription": network.oversubscription,
-        **_cost(network),
-    }
-
-
-def _cost(network: ComparedNetwork) -> dict[str, object]:
-    """Return what a network costs, in the currency; nothing without prices."""
-    cost = network.cost
-    if cost is None:
-        return {}
-    return {
-        "network_capital": cost.network_capital,
-        "network_cost_per_s": cost.network_rate,
-        "network_power_w": cost.network_power,
-    }
+        decisions=decisions(comparison),
+        fairness=fairness(comparison),
+        assumptions=assumptions(comparison),
+    )
 
 
 def _entry_json(
@@ -162,43 +100,21 @@ def _entry_json(
     *,
     with_times: bool,
 ) -> dict[str, object]:
-    load = entry.load
-    values = {
-        **entry_json(network, entry, with_times=with_times),
-        "exposed_communication_s": load.exposed if load else None,
-        "bubble_s": load.bubble if load else None,
-        "hottest_link": asdict(load.busiest) if load and load.busiest else None,
-        "relative_speed": comparison.speed(entry.tokens_per_second),
-        "tokens_per_s_per_port": tokens_per_port(network, entry.tokens_per_second),
-        "relative_per": dict(
-            zip(
-                ("port", *([comparison.currency] if comparison.currency else ())),
-                relative(comparison, network, entry)[1:],
-                strict=True,
-            )
-        ),
-        "optimality_gap": entry.gap,
-    }
-    return {name: values[name] for name in _ENTRY if name in values}
-
-
-_ENTRY = (
-    *("planner", "valid", "verdict", "reason", "plan", "simulated", "planned"),
-    *("exposed_communication_s", "bubble_s", "hottest_link", "relative_speed"),
-    *("tokens_per_s_per_port", "relative_per", "cost", "lower_bound_s"),
-    *("optimality_gap", "work", "stopped_by", "reproducible", "notes"),
-    "search_time_s",
-)
-"""Keys of an entry, in their order."""
+    ratios = relative(comparison, network, entry)[1:]
+    return OnNetworkRecord.dump(
+        entry,
+        **varying(network, entry, with_times=with_times),
+        relative_speed=comparison.speed(entry.tokens_per_second),
+        tokens_per_s_per_port=tokens_per_port(network, entry.tokens_per_second),
+        relative_per=dict(zip(("port", comparison.currency), ratios, strict=False)),
+    )
 
 
 def networks_rows(comparison: NetworkComparison) -> list[dict[str, object]]:
     """Return one row for each network and planner, in SI units."""
     rows = [
         {
-            "network": network.label,
-            "file": network.file,
-            **_made_of(network),
+            **PartsRecord.dump(network),
             "planner": entry.planner,
             **_result_cells(comparison, network, entry),
         }
@@ -210,34 +126,38 @@ def networks_rows(comparison: NetworkComparison) -> list[dict[str, object]]:
     return [{name: row.get(name) for name in columns} for row in rows]
 
 
+_PARALLEL = ("tensor", "pipeline", "data", "context", "expert")
+"""Parallel sizes that have a column."""
+
+
 def _result_cells(
     comparison: NetworkComparison, network: ComparedNetwork, entry: PlannerEntry
 ) -> dict[str, object]:
-    made, load = entry.found, entry.load
+    made = entry.found
+    record = _entry_json(comparison, network, entry, with_times=False)
     data = made.plan.settings_json() if made else {"parallel": {}}
-    parallel = ("tensor", "pipeline", "data", "context", "expert")
     sizes = {
         f"{name}_parallel_size": data["parallel"].get(f"{name}_parallel_size")
         or data["parallel"].get(f"{name}_model_parallel_size")
-        for name in parallel
+        for name in _PARALLEL
     }
-    hot = load.busiest if load else None
+    hot = entry.load and entry.load.busiest
+
+    def of(*names: str) -> dict[str, object]:
+        return {name: record[name] for name in names}
+
     return {
         "verdict": made.verdict if made else "none",
         "valid": entry.is_valid,
         **sizes,
         **{name: data.get(name) for name in PLAN_COLUMNS[1:]},
         **throughput_cells(made)[1],
-        "exposed_communication_s": load.exposed if load else None,
-        "bubble_s": load.bubble if load else None,
-        "hottest_link": hot.name if hot else None,
-        "hottest_link_utilisation": hot.utilisation if hot else None,
-        "relative_speed": comparison.speed(entry.tokens_per_second),
-        "tokens_per_s_per_port": tokens_per_port(network, entry.tokens_per_second),
+        **of("exposed_communication_s", "bubble_s"),
+        "hottest_link": hot and hot.name,
+        "hottest_link_utilisation": hot and hot.utilisation,
+        **of("relative_speed", "tokens_per_s_per_port"),
         **cost_cells(network.cost_of(entry)),
-        "lower_bound_s": entry.lower_bound,
-        "optimality_gap": entry.gap,
-        "stopped_by": entry.spent.stopped_by or None,
+        **of("lower_bound_s", "optimality_gap", "stopped_by"),
         "obstacle": entry.obstacle,
     }
 

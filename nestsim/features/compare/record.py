@@ -14,7 +14,7 @@ on from.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from nestsim.document.dumps import csv_of, plain_record, plain_values
+from nestsim.document.dumps import ABSENT, csv_of, plain_values
 from nestsim.document.folder import PAGE, REPORT
 from nestsim.document.wording import (
     difference,
@@ -34,8 +34,14 @@ from nestsim.features.compare.results import (
     largest,
     turned_by,
 )
+from nestsim.features.compare.stored import (
+    ComparisonRecord,
+    GroupRecord,
+    PlannedRecord,
+    PlannerRecord,
+)
 from nestsim.features.run.cost import cost_cells, cost_json
-from nestsim.features.run.record import _throughput
+from nestsim.features.run.record import ThroughputRecord
 from nestsim.features.sweep.scenario_task import PLAN_COLUMNS
 from nestsim.scenario.load import Scenario
 from topologies.units import format_duration
@@ -53,103 +59,63 @@ def comparison_json(
     with_times
         Whether to add how long the searches took, which differs from run to run.
     """
-    report = {
-        "headline": comparison_title(comparison),
-        "planners": comparison.planners,
-        "base": comparison.base,
-        "groups": [
-            _group_json(group, with_times=with_times) for group in comparison.groups
+    return ComparisonRecord.dump(
+        comparison,
+        headline=comparison_title(comparison),
+        groups=[
+            GroupRecord.dump(
+                group,
+                space="launchable" if group.launchable else "free",
+                entries=[
+                    _entry_json(group, entry, with_times=with_times)
+                    for entry in group.entries
+                ],
+                sentences=sentences(group),
+            )
+            for group in comparison.groups
         ],
-    }
-    return plain_record(report)
-
-
-def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, object]:
-    best = group.fastest
-    return {
-        "scenario": group.scenario,
-        "model": group.model,
-        "num_devices": group.num_devices,
-        "device_memory_bytes": group.device_memory,
-        "fastest": best.planner if best else None,
-        "confirmed": group.is_confirmed,
-        "space": "launchable" if group.launchable else "free",
-        "launchability_price": group.launchability_price,
-        "entries": [
-            _entry_json(group, entry, with_times=with_times) for entry in group.entries
-        ],
-        "sentences": sentences(group),
-    }
+    )
 
 
 def _entry_json(
     group: ScenarioEntries, entry: PlannerEntry, *, with_times: bool
 ) -> dict[str, object]:
     made, best = entry.found, group.fastest
-    gap = None
-    values = entry_json(group, entry, with_times=with_times)
+    gap = planned = longer = None
     if made is not None:
         total = made.simulated.iteration_time - made.planned.iteration_time
         gap = {"total_s": total, "terms": made.gap_terms}
-        planned = _throughput(made.planned)
-        values["planned"] = {**planned, "terms_s": made.planned_terms}
-    values |= {
-        "sees": entry.sees,
-        "broken_rules": list(made.broken_rules) if made else [],
-        "launchable_time_s": entry.launchable_time,
-        "free_time_s": entry.free_time,
-        "evaluations": entry.evaluations,
-        "belief_s": entry.belief,
-        "seeds_s": entry.spread,
-        "gap": gap,
-        "relative_throughput": {
+        terms = made.planned_terms
+        planned = PlannedRecord.dump(made.planned, terms_s=terms)
+        longer = differences(best.found, made) if best and best.found else None
+    return PlannerRecord.dump(
+        entry,
+        **varying(group, entry, with_times=with_times),
+        planned=planned,
+        gap=gap,
+        relative_throughput={
             "planned": group.planned_ratio(entry),
             "simulated": group.simulated_ratio(entry),
         },
-        "simulated_minus_belief_s": belief_gap(entry)
+        simulated_minus_belief_s=belief_gap(entry)
         if made and math.isfinite(entry.belief)
         else None,
-        "longer_than_fastest_s": differences(best.found, made)
-        if made and best and best.found
-        else None,
-    }
-    return {name: values[name] for name in _ENTRY if name in values}
+        longer_than_fastest_s=longer,
+    )
 
 
-_ENTRY = (
-    *("planner", "sees", "valid", "verdict", "reason", "plan", "broken_rules"),
-    *("launchable_time_s", "free_time_s", "search_time_s", "evaluations", "work"),
-    *("stopped_by", "reproducible", "lower_bound_s", "belief_s", "seeds_s", "notes"),
-    *("planned", "simulated", "cost", "gap", "relative_throughput"),
-    *("simulated_minus_belief_s", "longer_than_fastest_s"),
-)
-"""Keys of an entry, in their order."""
-
-
-def entry_json(
+def varying(
     group: ComparedEntries, entry: PlannerEntry, *, with_times: bool
 ) -> dict[str, object]:
-    """Return what is said of an entry whatever is compared.
+    """Return the keys that not every record of an entry has.
 
     No cost where the scenario does not say, and no time of the search where it is not
     asked for.
     """
-    made, run = entry.found, group.cost_of(entry)
+    run = group.cost_of(entry)
     return {
-        "planner": entry.planner,
-        "valid": entry.is_valid,
-        "verdict": made.verdict if made else None,
-        "reason": (made.reason if made else "") or entry.obstacle,
-        "plan": made.plan.to_json() if made else None,
-        "simulated": _throughput(made.simulated) if made else None,
-        "planned": _throughput(made.planned) if made else None,
-        **({} if group.cost is None else {"cost": run and cost_json(run)}),
-        "lower_bound_s": entry.lower_bound,
-        "work": entry.spent.work,
-        "stopped_by": entry.spent.stopped_by or None,
-        "reproducible": entry.spent.is_reproducible,
-        "notes": list(entry.notes),
-        **({"search_time_s": entry.search_time} if with_times else {}),
+        "cost": ABSENT if group.cost is None else run and cost_json(run),
+        "search_time_s": entry.search_time if with_times else ABSENT,
     }
 
 
@@ -168,7 +134,7 @@ def comparison_rows(comparison: Comparison) -> list[dict[str, object]]:
             "num_devices": group.num_devices,
             "planner": entry.planner,
             **_plan_cells(group, entry),
-            **_search_cells(entry),
+            **_search_cells(entry, _entry_json(group, entry, with_times=False)),
             **{n: priced[group.scenario, entry.planner].get(n) for n in columns},
             "obstacle": entry.obstacle,
         }
@@ -209,31 +175,27 @@ def _plan_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, object
     return cells
 
 
-def throughput_cells(made: BestPlan | None) -> list[dict[str, float | None]]:
+def throughput_cells(made: BestPlan | None) -> list[dict[str, object]]:
     """Return the cells of a plan's throughput, planned and replayed; empty for none."""
-    fields = {
-        "iteration_time_s": "iteration_time",
-        "tokens_per_s": "tokens_per_second",
-        "mfu": "mfu",
-        "peak_memory_bytes": "peak_memory",
-    }
-    return [
-        {
-            name: None if whose is None else getattr(whose, field)
-            for name, field in fields.items()
-        }
-        for whose in ((made.planned, made.simulated) if made else (None, None))
-    ]
+    names = ("iteration_time_s", "tokens_per_s", "mfu", "peak_memory_bytes")
+    if made is None:
+        return [dict.fromkeys(names)] * 2
+    sides = (ThroughputRecord.dump(x) for x in (made.planned, made.simulated))
+    return [{name: side[name] for name in names} for side in sides]
 
 
-def _search_cells(entry: PlannerEntry) -> dict[str, object]:
+_SEARCH_COLUMNS = (
+    *("evaluations", "work", "stopped_by", "reproducible", "lower_bound_s"),
+)
+"""Keys of an entry's record on its search that have a column."""
+
+
+def _search_cells(
+    entry: PlannerEntry, record: Mapping[str, object]
+) -> dict[str, object]:
     finite = [time for time in entry.spread if math.isfinite(time)]
     return {
-        "evaluations": entry.evaluations,
-        "work": entry.spent.work,
-        "stopped_by": entry.spent.stopped_by or None,
-        "reproducible": entry.spent.is_reproducible,
-        "lower_bound_s": entry.lower_bound,
+        **{name: record[name] for name in _SEARCH_COLUMNS},
         "num_seeds": len(entry.spread),
         "best_seed_s": min(finite, default=None),
         "worst_seed_s": max(entry.spread, default=None),

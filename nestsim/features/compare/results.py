@@ -15,6 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import ConfigDict, PlainSerializer, PlainValidator, TypeAdapter
 
+from nestsim.document.dumps import Record
 from nestsim.document.wording import difference
 from nestsim.evaluate.cost import ClusterCost, RunCost
 from nestsim.evaluate.results import Throughput
@@ -63,8 +64,7 @@ class BestPlan:
         return {**self.planned_terms, **self.gap_terms}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusyLink:
+class BusyLink(Record):
     """The link that a plan uses most, relative to what it can carry."""
 
     name: str
@@ -165,6 +165,11 @@ class PlannerEntry:
         return ""
 
     @property
+    def reason(self) -> str:
+        """Reason of the verdict, or why there is nothing valid."""
+        return (self.found.reason if self.found else "") or self.obstacle
+
+    @property
     def simulated_time(self) -> float:
         """Of its plan, NaN without a valid one [s]."""
         if self.found is None or not self.is_valid:
@@ -243,20 +248,26 @@ class ComparedEntries:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioEntries(ComparedEntries):
-    """One scenario, and what each planner found for it."""
+@dataclass(frozen=True, kw_only=True)
+class ComparedJob:
+    """The job that plans are compared for."""
 
     scenario: str
-    """Its name, different from those of the other groups."""
+    """Name of the scenario, different from those of others."""
 
     model: str
-    """What is trained."""
+    """Model that is trained."""
 
     num_devices: int
+    """Devices of the cluster."""
 
     device_memory: float
-    """Of one device [byte]."""
+    """Memory of one device, the least where devices differ [byte]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioEntries(ComparedEntries, ComparedJob):
+    """One scenario, and what each planner found for it."""
 
     base: str
     """Name of the planner that the others are measured by."""
@@ -440,24 +451,12 @@ def step_parts(network: ComparedNetwork) -> StepParts | None:
     return StepParts(best.simulated_time - exposed - bubble, exposed, bubble)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkComparison:
+@dataclass(frozen=True, kw_only=True)
+class NetworkComparison(ComparedJob):
     """All networks, and what they have in common."""
-
-    scenario: str
-    """Name of the scenario."""
-
-    model: str
-    """What is trained."""
-
-    num_devices: int
-    """Devices that each network joins."""
 
     device: str
     """Name of the device, or of the devices of all groups."""
-
-    device_memory: float
-    """Of one device, the least where devices differ [byte]."""
 
     planners: tuple[str, ...]
     """Names, in the order of every network's entries."""

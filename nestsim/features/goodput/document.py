@@ -4,10 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from nestsim.document.dumps import read_record
 from nestsim.document.figures import (
     BarGroups,
-    BarsOfGroup,
     CurveMarks,
     CurvePoint,
     Curves,
@@ -85,21 +83,11 @@ def goodput_document(data: Mapping[str, object]) -> Document:
         As ``goodput.json`` has it.
     """
     if "goodput" not in data:
-        return Document(
-            subject=str(data["scenario"]),
-            doing="goodput",
-            headline=Headline(
-                verdict="NO PLAN", tone="bad", sentences=(str(data["reason"]),)
-            ),
-            sections=(),
-        )
-    record = read_record(GoodputRecord, data)
-    return Document(
-        subject=record.scenario,
-        doing="goodput",
-        headline=_headline(record),
-        sections=tuple(_sections(record)),
-    )
+        reason = (str(data["reason"]),)
+        headline = Headline(verdict="NO PLAN", tone="bad", sentences=reason)
+        return Document.of(str(data["scenario"]), "goodput", headline, ())
+    record = GoodputRecord.read(data)
+    return Document.of(record.scenario, "goodput", _headline(record), _sections(record))
 
 
 def _sections(data: GoodputRecord) -> Iterator[Section]:
@@ -209,9 +197,8 @@ def _ranges(data: GoodputRecord) -> FigureBlock:
         title=f"{plural(data.seeds.count, 'run')}: what each may lose",
         about="Bars of the mean share of the time that is lost, with a line from what "
         "5 of 100 runs stay below to what 5 of 100 exceed.",
-        drawing=BarGroups(
-            groups=(BarsOfGroup("", tuple(bar(*row) for row in shown.items())),),
-            across="share of the time [%]",
+        drawing=BarGroups.of(
+            (bar(*row) for row in shown.items()), "share of the time [%]"
         ),
         table=DataTable.of(
             "Shares of the time over the runs",

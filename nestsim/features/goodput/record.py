@@ -2,20 +2,19 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
 
-from nestsim.document.dumps import plain_record
+from nestsim.document.dumps import Of, Record
 from nestsim.document.wording import amount, long_time, percent, plural
 from nestsim.features.goodput.results import GoodputFindings, GoodputResult, SeedBand
 from nestsim.features.goodput.simulate import GIVEN
 from topologies.units import format_bandwidth, format_duration, format_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRecord:
+class FailureRecord(Record):
     """How often one kind of component fails."""
 
-    component: str
+    component: Annotated[str, Of("name")]
     """Name of the component."""
 
     count: int
@@ -27,7 +26,7 @@ class FailureRecord:
     mtbf_of_all_s: float
     """Mean time between failures of all of them [s]."""
 
-    weibull_shape: float
+    weibull_shape: Annotated[float, Of("shape")]
     """Shape of the distribution of times; 1 for constant rates."""
 
     is_published: bool
@@ -40,8 +39,7 @@ class FailureRecord:
     """Failures in a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointRecord:
+class PointRecord(Record):
     """Goodput at one interval between checkpoints."""
 
     interval_s: float
@@ -54,12 +52,17 @@ class PointRecord:
     """Goodput of the runs; None where only the closed form was asked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalsRecord:
+class IntervalsRecord(Record):
     """Intervals between checkpoints that have a name."""
 
-    used_s: float
+    used_s: Annotated[float, Of("habits.interval")]
     """Interval of the job [s]."""
+
+    is_given: Annotated[bool, Of("interval_is_given")]
+    """Whether the user gave the interval of the job."""
+
+    least_s: Annotated[float, Of("least_interval")]
+    """Least interval that is allowed where the user gave none [s]."""
 
     best_s: float | None
     """Best interval by the closed form; None without failures [s]."""
@@ -74,8 +77,7 @@ class IntervalsRecord:
     """Key of an interval -> goodput by the closed form."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokensRecord:
+class TokensRecord(Record):
     """Tokens over time in the runs."""
 
     time_s: tuple[float, ...]
@@ -91,28 +93,43 @@ class TokensRecord:
     """Tokens that 95 of 100 runs do not exceed at each time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedsRecord:
+class SeedsRecord(Record):
     """Seeds of the runs."""
 
-    count: int
+    first: Annotated[int, Of("0")]
+    """First of the seeds."""
+
+    count: Annotated[int, Of("__len__")]
     """Number of the seeds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthyRecord:
+class HealthyRecord(Record):
     """The job when nothing fails."""
+
+    step_time_s: float
+    """Time of a step [s]."""
+
+    tokens_per_step: Annotated[float, Of("tokens")]
+    """Tokens of a step [token]."""
 
     tokens_per_day: float
     """Tokens of a day [token/day]."""
 
+    source: str
+    """Origin of the time of a step, in words."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoodputRecord:
-    """What a document says of ``goodput.json`` with a plan."""
+
+class GoodputRecord(Record):
+    """``goodput.json`` with a plan."""
 
     scenario: str
     """Name of the scenario."""
+
+    accelerator: str
+    """Name of the devices."""
+
+    num_devices: int
+    """Devices of the job."""
 
     headline: str
     """The answer."""
@@ -123,6 +140,9 @@ class GoodputRecord:
     facts: Mapping[str, str]
     """What the job is and does, by name."""
 
+    duration_s: Annotated[float, Of("runs.duration")]
+    """Time that a run simulates [s]."""
+
     seeds: SeedsRecord
     """Seeds of the runs."""
 
@@ -132,11 +152,14 @@ class GoodputRecord:
     goodput: SeedBand
     """Share of the healthy throughput."""
 
-    effective_training_time: SeedBand
+    effective_training_time: Annotated[SeedBand, Of("effective_time")]
     """Share of the time that is useful training."""
 
     tokens_per_day: SeedBand
     """Tokens of a day on average [token/day]."""
+
+    expected_goodput: Annotated[float, Of("expected")]
+    """Goodput by the closed form."""
 
     interruptions: SeedBand
     """Interruptions of a run by failures."""
@@ -150,8 +173,17 @@ class GoodputRecord:
     failures: tuple[FailureRecord, ...]
     """What fails."""
 
+    checkpoint: Mapping[str, object]
+    """Size, times and limit of a checkpoint."""
+
+    habits: Mapping[str, object]
+    """Times and rules of recovery and maintenance."""
+
     intervals: IntervalsRecord
     """Intervals between checkpoints that have a name."""
+
+    spares: Mapping[str, float | None]
+    """Spare nodes, and how many are enough."""
 
     curve: tuple[PointRecord, ...]
     """Goodput over intervals."""
@@ -170,81 +202,44 @@ def goodput_json(result: GoodputResult) -> dict[str, object]:
     findings = result.findings
     if findings is None:
         return {**start, "reason": result.shortfall}
-    record = {
+    habits = findings.habits
+    named = {
+        "used_s": habits.interval,
+        "best_s": findings.best,
+        "young_s": findings.young,
+        "daly_s": findings.daly,
+    }
+    expected = {
+        name: findings.cycle.goodput(interval)
+        for name, interval in named.items()
+        if math.isfinite(interval)
+    }
+    return GoodputRecord.dump(
+        findings,
         **start,
-        "headline": headline(findings),
-        "in_words": sentences(findings),
-        "facts": job_facts(result),
-        "duration_s": findings.runs.duration,
-        "seeds": {"first": findings.seeds[0], "count": len(findings.seeds)},
-        "healthy": {
-            "step_time_s": findings.healthy.step_time,
-            "tokens_per_step": findings.healthy.tokens,
-            "tokens_per_day": findings.healthy.tokens_per_day,
-            "source": findings.healthy.source,
-        },
-        "goodput": findings.goodput._asdict(),
-        "effective_training_time": findings.effective_time._asdict(),
-        "tokens_per_day": findings.tokens_per_day._asdict(),
-        "expected_goodput": findings.expected,
-        "interruptions": findings.interruptions._asdict(),
-        "mtti_s": findings.mtti,
-        "shares": _bands(findings.shares()),
-        "failures": [
-            {
-                "component": kind.name,
-                "count": kind.count,
-                "mtbf_s": 1.0 / kind.rate,
-                "mtbf_of_all_s": 1.0 / kind.total_rate,
-                "weibull_shape": kind.shape,
-                "is_published": kind.source != GIVEN,
-                "source": kind.source,
-                "in_a_run": findings.failures()[kind.name]._asdict(),
-            }
+        headline=headline(findings),
+        in_words=sentences(findings),
+        facts=job_facts(result),
+        failures=[
+            FailureRecord.dump(
+                kind,
+                mtbf_s=1.0 / kind.rate,
+                mtbf_of_all_s=1.0 / kind.total_rate,
+                is_published=kind.source != GIVEN,
+                in_a_run=findings.failures()[kind.name],
+            )
             for kind in findings.kinds
         ],
-        "checkpoint": _checkpoint_json(findings),
-        "habits": _habits_json(findings),
-        "intervals": {
-            "used_s": findings.habits.interval,
-            "is_given": findings.interval_is_given,
-            "least_s": findings.least_interval,
-            "best_s": findings.best,
-            "young_s": findings.young,
-            "daly_s": findings.daly,
-            "expected": {
-                f"{name}_s": findings.cycle.goodput(interval)
-                for name, interval in (
-                    ("used", findings.habits.interval),
-                    ("best", findings.best),
-                    ("young", findings.young),
-                    ("daly", findings.daly),
-                )
-                if math.isfinite(interval)
-            },
-        },
-        "spares": {
-            "count": findings.habits.spares,
+        checkpoint=_checkpoint_json(findings),
+        habits=_habits_json(findings),
+        intervals=IntervalsRecord.dump(findings, expected=expected),
+        spares={
+            "count": habits.spares,
             "enough_share": findings.enough_nodes,
             "for_999_of_1000": findings.spares_needed,
         },
-        "curve": [
-            {
-                "interval_s": point.interval,
-                "expected": point.expected,
-                "simulated": None
-                if point.simulated is None
-                else point.simulated._asdict(),
-            }
-            for point in findings.curve
-        ],
-        "tokens_over_time": _tokens_json(findings),
-    }
-    return plain_record(record)
-
-
-def _bands(bands: Mapping[str, SeedBand]) -> dict[str, object]:
-    return {name: band._asdict() for name, band in bands.items()}
+        tokens_over_time=_tokens(findings),
+    )
 
 
 def _checkpoint_json(findings: GoodputFindings) -> dict[str, object]:
@@ -278,11 +273,11 @@ def _habits_json(findings: GoodputFindings) -> dict[str, object]:
     }
 
 
-def _tokens_json(findings: GoodputFindings) -> dict[str, list[float]]:
-    low, middle, high = findings.weekly_tokens().tolist()
-    count = len(middle)
-    times = [findings.runs.duration * (mark + 1) / count for mark in range(count)]
-    return {"time_s": times, "p5": low, "p50": middle, "p95": high}
+def _tokens(findings: GoodputFindings) -> TokensRecord:
+    p5, p50, p95 = findings.weekly_tokens().tolist()
+    count = len(p50)
+    times = (findings.runs.duration * (mark + 1) / count for mark in range(count))
+    return TokensRecord(time_s=tuple(times), p5=p5, p50=p50, p95=p95)
 
 
 def seed_rows(findings: GoodputFindings) -> list[dict[str, object]]:

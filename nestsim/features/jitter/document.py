@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from nestsim.document.dumps import read_record
 from nestsim.document.figures import CurveMarks, CurvePoint, Curves, DrawnCurve
 from nestsim.document.parts import (
     DataTable,
@@ -44,13 +43,8 @@ def jitter_document(data: Mapping[str, object]) -> Document:
     data
         As ``jitter.json`` has it.
     """
-    record = read_record(JitterRecord, data)
-    return Document(
-        subject=record.scenario,
-        doing="jitter",
-        headline=_headline(record),
-        sections=tuple(_sections(record)),
-    )
+    record = JitterRecord.read(data)
+    return Document.of(record.scenario, "jitter", _headline(record), _sections(record))
 
 
 def _sections(data: JitterRecord) -> Iterator[Section]:

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
 
-from nestsim.document.dumps import plain_record, plain_values
+from nestsim.document.dumps import Of, Record
 from nestsim.document.wording import (
     device_ranges,
     no_plan_words,
@@ -14,35 +14,82 @@ from nestsim.document.wording import (
     plural,
 )
 from nestsim.features.jitter.job import (
-    SHARES,
     JitteredSteps,
     JitterResult,
     SlowestActor,
 )
 from nestsim.features.jitter.order_statistics import CONFIDENCE
-from nestsim.features.jitter.scale import ScaleRow
 from nestsim.features.run.record import spent_json
-from nestsim.scenario.jitter import JitterSpec
+from nestsim.scenario.jitter import JitterSpec, SlowShare
 from planner.work import Spent
 from topologies.units import format_duration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantileRecord:
+class NoiseRecord(Record):
+    """How much compute differs from step to step."""
+
+    distribution: str
+    """Distribution of the factor on compute times."""
+
+    cv: float
+    """Coefficient of variation of the factor."""
+
+    per: str
+    """How long a factor lasts."""
+
+
+class DelayRecord(Record):
+    """How much messages differ."""
+
+    distribution: str
+    """Distribution of the extra time of a message."""
+
+    mean_s: float
+    """Mean of the extra time [s]."""
+
+    cv: float
+    """Coefficient of variation of the extra time."""
+
+
+class SettingsRecord(Record):
+    """The table [jitter] with its defaults."""
+
+    compute: NoiseRecord | None
+    """How much compute differs; None for not at all."""
+
+    links: Annotated[DelayRecord | None, Of("jitter.links")]
+    """How much messages differ; None for not at all."""
+
+    slow: tuple[SlowShare, ...]
+    """Shares of the fleet that are slow."""
+
+    runs: int
+    """Steps that are replayed."""
+
+    seed: Annotated[int, Of("jitter.seed")]
+    """Seed of all draws."""
+
+    most_replicas: int
+    """Multiple of the plan's replicas up to which the loss is computed."""
+
+
+class QuantileRecord(Record):
     """A quantile of the times of steps."""
 
-    time_s: float
+    time_s: Annotated[float, Of("value")]
     """Time that so many steps take at most [s]."""
 
-    from_s: float | None
+    from_s: Annotated[float | None, Of("low")]
     """Lower end of the band that holds it; None where there are too few steps [s]."""
 
-    to_s: float | None
+    to_s: Annotated[float | None, Of("high")]
     """Upper end of the band that holds it; None where there are too few steps [s]."""
 
+    tokens_per_s: float
+    """Throughput at that time [token/s]."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepsRecord:
+
+class StepsRecord(Record):
     """What the steps of a plan take."""
 
     in_words: str
@@ -51,14 +98,17 @@ class StepsRecord:
     plain_time_s: float
     """Time of a step without jitter [s]."""
 
-    mean_s: float
+    mean_s: Annotated[float, Of("simulated.mean")]
     """Mean time of a step [s]."""
 
-    mean_standard_error_s: float | None
+    mean_standard_error_s: Annotated[float | None, Of("simulated.standard_error")]
     """Standard error of the mean; None of one step [s]."""
 
-    longest_s: float
+    longest_s: Annotated[float, Of("worst")]
     """Time of the longest step [s]."""
+
+    loss: float
+    """Mean time over the time without jitter, less 1."""
 
     plain_tokens_per_s: float
     """Throughput without jitter [token/s]."""
@@ -76,16 +126,35 @@ class StepsRecord:
     """Time of each step [s]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WordsRecord:
-    """What is said in one sentence."""
+class SlowestRecord(Record):
+    """Who was slowest in the longest step."""
 
-    in_words: str | None
-    """The sentence; None for none."""
+    run: int
+    """Number of the run."""
+
+    time_s: float
+    """Time of the step [s]."""
+
+    stage: int
+    """Stage of the pipeline."""
+
+    replica: int
+    """Replica of the stage."""
+
+    devices: tuple[int, ...]
+    """Devices of the replica."""
+
+    slow_devices: tuple[int, ...]
+    """Devices of the replica that were slow in this run."""
+
+    ratio: float
+    """Time at work over what it is without jitter."""
+
+    in_words: str
+    """Sentence about it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleRecord:
+class ScaleRecord(Record):
     """The plan on one number of replicas."""
 
     replicas: int
@@ -97,8 +166,32 @@ class ScaleRecord:
     plain_time_s: float
     """Time of a step without jitter [s]."""
 
+    closed_mean_s: float
+    """Mean time of a step by the closed form [s]."""
+
+    closed_error_s: float | None
+    """By how much the first term that is left out moves the closed form [s]."""
+
+    closed_p50_s: Annotated[float, Of("closed_quantiles.0")]
+    """Time that half of the steps take at most by the closed form [s]."""
+
+    closed_p95_s: Annotated[float, Of("closed_quantiles.1")]
+    """Time that 95 % of the steps take at most by the closed form [s]."""
+
+    closed_p99_s: Annotated[float, Of("closed_quantiles.2")]
+    """Time that 99 % of the steps take at most by the closed form [s]."""
+
     closed_loss: float
     """Mean loss by the closed form."""
+
+    simulated_runs: Annotated[int | None, Of("simulated.num_runs")]
+    """Steps that were simulated; None where none was."""
+
+    simulated_mean_s: Annotated[float | None, Of("simulated.mean")]
+    """Mean time of simulated steps; None where none was simulated [s]."""
+
+    simulated_standard_error_s: Annotated[float | None, Of("simulated.standard_error")]
+    """Standard error of that mean; None where fewer than two were simulated [s]."""
 
     simulated_loss: float | None
     """Mean loss of the runs; None where nothing was simulated."""
@@ -109,162 +202,106 @@ class ScaleRecord:
     expected_loss: float | None
     """Loss that is to be expected; None where it is not known."""
 
-    expected_loss_error: float | None
+    expected_loss_error: Annotated[float | None, Of("loss_error")]
     """Standard error of the expected loss; None where it is not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JitterRecord:
-    """What a document says of ``jitter.json``."""
+class ClosedFormRecord(Record):
+    """How far the closed form can be trusted."""
 
-    scenario: str
-    """Name of the scenario."""
+    is_exact: bool
+    """Whether the closed form is exact for the mean of this plan."""
+
+    approximations: tuple[str, ...]
+    """Why it is not exact, one clause each."""
+
+    in_words: str | None
+    """Sentence about it; None without a plan."""
+
+
+class JitterRecord(Record):
+    """``jitter.json``: what jitter costs."""
 
     headline: str
     """The answer."""
 
-    reason: str | None
+    scenario: Annotated[str, Of("scenario_name")]
+    """Name of the scenario."""
+
+    reason: Annotated[str | None, Of("shortfall")]
     """Reason why there is no plan; None with one."""
+
+    num_devices: int
+    """Devices of the cluster."""
 
     plan: str | None
     """The plan; None without one."""
 
+    settings: Annotated[Mapping[str, object] | None, Of("priced.plan.settings_json")]
+    """Settings of the plan; None without one."""
+
+    jitter: SettingsRecord
+    """The table [jitter] with its defaults."""
+
     jitter_in_words: Mapping[str, str]
     """What differs from step to step, by what it is about."""
+
+    search: Mapping[str, object] | None
+    """What the search has spent; None where the plan was given."""
 
     steps: StepsRecord | None
     """What the steps take; None without a plan."""
 
-    slowest: WordsRecord | None
+    slowest: SlowestRecord | None
     """Who was slowest in the longest step; None without a plan."""
 
     scale: tuple[ScaleRecord, ...]
     """The plan on fewer and on more replicas."""
 
-    closed_form: WordsRecord
+    closed_form: ClosedFormRecord
     """How far the closed form can be trusted."""
 
 
 def jitter_json(result: JitterResult) -> dict[str, object]:
     """Return everything under stable keys, in SI units."""
-    steps, priced = result.steps, result.priced
-    record = {
-        "headline": headline(result),
-        "scenario": result.scenario_name,
-        "reason": result.shortfall or None,
-        "num_devices": result.num_devices,
-        "plan": None if priced is None else plan_label(priced.plan),
-        "settings": None if priced is None else priced.plan.settings_json(),
-        "jitter": _spec_json(result.spec),
-        "jitter_in_words": jitter_in_words(result.spec),
-        "search": None if result.spent is None else spent_json(result.spent),
-        **(
-            {"steps": None, "slowest": None}
-            if steps is None or priced is None
-            else {
-                "steps": _steps_json(steps),
-                "slowest": {
-                    **_slowest_json(steps),
-                    "in_words": slowest_in_words(
-                        steps.slowest, len(priced.plan.stages)
-                    ),
-                },
-            }
+    steps, priced, spec = result.steps, result.priced, result.spec
+    noise = spec.jitter.compute
+    compute = noise and NoiseRecord.dump(noise, per=spec.jitter.per)
+    slowest = None
+    if steps is not None and priced is not None:
+        words = slowest_in_words(steps.slowest, len(priced.plan.stages))
+        slowest = SlowestRecord.dump(steps.slowest, in_words=words)
+    return JitterRecord.dump(
+        result,
+        headline=headline(result),
+        plan=priced and plan_label(priced.plan),
+        jitter=SettingsRecord.dump(spec, compute=compute),
+        jitter_in_words=jitter_in_words(spec),
+        search=result.spent and spent_json(result.spent),
+        steps=steps and _steps_json(steps),
+        slowest=slowest,
+        closed_form=ClosedFormRecord.dump(
+            result,
+            is_exact=not result.approximations,
+            in_words=agreement(result) if result.scale else None,
         ),
-        "scale": [_row_json(row) for row in result.scale],
-        "closed_form": {
-            "is_exact": not result.approximations,
-            "approximations": list(result.approximations),
-            "in_words": agreement(result) if result.scale else None,
-        },
-    }
-    return plain_record(record)
-
-
-def _spec_json(spec: JitterSpec) -> dict[str, object]:
-    """Return the table [jitter] with its defaults, in SI units."""
-    compute, links = spec.jitter.compute, spec.jitter.links
-    return {
-        "compute": None
-        if compute is None
-        else {
-            "distribution": compute.distribution,
-            "cv": compute.cv,
-            "per": spec.jitter.per,
-        },
-        "links": None
-        if links is None
-        else {
-            "distribution": links.distribution,
-            "mean_s": links.mean,
-            "cv": links.cv,
-        },
-        "slow": [
-            {"fraction": share.fraction, "factor": share.factor} for share in spec.slow
-        ],
-        "runs": spec.runs,
-        "seed": spec.jitter.seed,
-        "most_replicas": spec.most_replicas,
-    }
+    )
 
 
 def _steps_json(steps: JitteredSteps) -> dict[str, object]:
-    mean = steps.simulated
-    return {
-        "in_words": summary(steps),
-        "plain_time_s": steps.plain_time,
-        "mean_s": mean.mean,
-        "mean_standard_error_s": mean.standard_error,
-        "longest_s": steps.worst,
-        "loss": steps.loss,
-        "plain_tokens_per_s": steps.tokens / steps.plain_time,
-        "mean_tokens_per_s": steps.tokens / mean.mean,
-        "confidence": CONFIDENCE,
-        "quantiles": {
-            share_name(band.share): {
-                "time_s": band.value,
-                "from_s": band.low,
-                "to_s": band.high,
-                "tokens_per_s": steps.tokens / band.value,
-            }
+    return StepsRecord.dump(
+        steps,
+        in_words=summary(steps),
+        plain_tokens_per_s=steps.tokens / steps.plain_time,
+        mean_tokens_per_s=steps.tokens / steps.simulated.mean,
+        confidence=CONFIDENCE,
+        quantiles={
+            share_name(band.share): QuantileRecord.dump(
+                band, tokens_per_s=steps.tokens / band.value
+            )
             for band in steps.bands()
         },
-        "times_s": steps.times.tolist(),
-    }
-
-
-def _slowest_json(steps: JitteredSteps) -> dict[str, object]:
-    slowest = steps.slowest
-    return {
-        "run": slowest.run,
-        "time_s": slowest.time,
-        "stage": slowest.stage,
-        "replica": slowest.replica,
-        "devices": list(slowest.devices),
-        "slow_devices": list(slowest.slow_devices),
-        "ratio": slowest.ratio,
-    }
-
-
-def _row_json(row: ScaleRow) -> dict[str, object]:
-    simulated = row.simulated
-    names = (f"closed_{share_name(share)}_s" for share in SHARES)
-    return {
-        "replicas": row.replicas,
-        "num_devices": row.num_devices,
-        "plain_time_s": row.plain_time,
-        "closed_mean_s": row.closed_mean,
-        "closed_error_s": row.closed_error,
-        **dict(zip(names, row.closed_quantiles, strict=True)),
-        "closed_loss": row.closed_loss,
-        "simulated_runs": simulated and simulated.num_runs,
-        "simulated_mean_s": simulated and simulated.mean,
-        "simulated_standard_error_s": simulated and simulated.standard_error,
-        "simulated_loss": row.simulated_loss,
-        "difference": row.difference,
-        "expected_loss": row.expected_loss,
-        "expected_loss_error": row.loss_error,
-    }
+    )
 
 
 def run_rows(result: JitterResult) -> list[dict[str, object]]:
@@ -280,8 +317,7 @@ def run_rows(result: JitterResult) -> list[dict[str, object]]:
 
 def scale_rows(result: JitterResult) -> list[dict[str, object]]:
     """Return one row for each number of replicas."""
-    rows: list[dict[str, object]] = plain_values(list(map(_row_json, result.scale)))
-    return rows
+    return [ScaleRecord.dump(row) for row in result.scale]
 
 
 _PERIODS = {

@@ -5,7 +5,6 @@ from typing import Any
 
 from nestsim.document.figures import (
     BarGroups,
-    BarsOfGroup,
     GroupedBar,
     HeatCell,
     HeatGroup,
@@ -22,7 +21,6 @@ from nestsim.document.parts import (
     Section,
     Sentences,
     cell,
-    filled,
     keyed,
     paragraphs,
 )
@@ -57,12 +55,8 @@ def jobs_document(data: Record) -> Document:
     if not data["jobs"]:
         reason = (data["headline"],)
         headline = Headline(verdict="NO PLAN", tone="bad", sentences=reason)
-    return Document(
-        subject=data["scenario"],
-        doing="jobs",
-        headline=headline,
-        sections=filled(_sections(data)) if data["jobs"] else (),
-    )
+    sections = _sections(data) if data["jobs"] else ()
+    return Document.of(data["scenario"], "jobs", headline, sections)
 
 
 def _sections(data: Record) -> Iterator[Section]:
@@ -153,10 +147,7 @@ def _slowdowns(jobs: Sequence[Record], seeds: Sequence[int]) -> FigureBlock:
         title="What the others add to the step of each job",
         about="Bars of what the other jobs add to the step of each job, relative "
         "to its step alone.",
-        drawing=BarGroups(
-            groups=(BarsOfGroup("", bars),),
-            across="longer beside the others [% of the step alone]",
-        ),
+        drawing=BarGroups.of(bars, "longer beside the others [% of the step alone]"),
         table=DataTable.of(
             "What the others multiply each job's step time by",
             jobs,

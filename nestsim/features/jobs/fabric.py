@@ -54,13 +54,7 @@ class Fabric:
             try:
                 spec = scenario.network_spec.with_ecmp_seed(seed)
             except InputError as error:
-                raise InputError(
-                    error.problem,
-                    where="shared.ecmp_seeds",
-                    got=error.got,
-                    expected=error.expected,
-                    hint=error.hint,
-                ) from None
+                raise error.moved("shared.ecmp_seeds") from None
             scenario = replace(scenario, network_spec=spec)
         wires = cluster_network(scenario)
         return cls(tenants=tuple(tenants), wires=wires, most_steps=most_steps)

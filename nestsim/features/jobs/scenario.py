@@ -254,15 +254,8 @@ def _placed(
     else:
         is_own = table in OWN_TABLES and said is None
     where = f"jobs[{index}].{error.where}" if is_own else error.where
-    return InputError(
-        error.problem,
-        where=where,
-        got=error.got,
-        expected=error.expected,
-        hint=error.hint,
-        others=[_placed(other, index, own, common) for other in error.others],
-        num_unlisted=error.num_unlisted,
-    )
+    others = [_placed(other, index, own, common) for other in error.others]
+    return error.moved(where, others)
 
 
 def _tenant(index: int, table: JobTable, scenario: Scenario) -> Tenant:

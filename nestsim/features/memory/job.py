@@ -13,7 +13,7 @@ from estimators.layers.saved_activations import keeping_of
 from estimators.layers.sharding import KeptTensor, kept_tensors
 from estimators.training import ParameterItem
 from nestsim.evaluate.evaluator import build_workload
-from nestsim.evaluate.uncertainty import MemoryBand, MemoryNeed, memory_band
+from nestsim.evaluate.uncertainty import MemoryBand, MemoryNeed, room_band
 from nestsim.scenario.defaults import checked_plan
 from nestsim.scenario.load import Scenario
 from planner.explain.infeasibility import SIZE_SETTINGS
@@ -310,7 +310,9 @@ def _empty(job: MemoryJob, scenario: Scenario, rules: LaunchRules) -> MemoryResu
         limits=job.limits,
         layer_names=tuple(job.workload.graph.names),
         is_given=scenario.plan is not None,
-        band=memory_band(scenario.software_preset),
+        band=room_band(
+            scenario.software_preset, job.workload.software, job.workload.constants
+        ),
     )
 
 

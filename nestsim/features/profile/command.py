@@ -49,12 +49,18 @@ from nestsim.features.profile.links import (
     links_json,
 )
 from nestsim.features.profile.nccl_tests import LogOptions, read_nccl_tests
+from nestsim.features.profile.peak import (
+    correct_peak,
+    correction_document,
+    correction_json,
+)
 from nestsim.features.validation.columns import read_measurements
 from nestsim.running.interruption import unheard_by_children
 from nestsim.running.progress import shown_progress
+from nestsim.scenario import Scenario, load_scenario
 from planner.work import Progress
 from topologies.errors import InputError
-from topologies.units import parse_quantity
+from topologies.units import format_size, parse_quantity
 
 
 def _today() -> str:
@@ -233,9 +239,26 @@ def logs_task(
     return Task(call=call, inputs=logs, file=_links_file(output))
 
 
-def calibrate_task(measurements: Path, output: Path | None) -> Task:
-    """Return the task of fitting constants to runs."""
-    rows = read_measurements(measurements)
+def size(text: str) -> float:
+    """Read a size of memory with its unit [byte]."""
+    found = parse_quantity(text, "size")
+    if found <= 0:
+        raise InputError("must be more than 0", got=text, expected='e.g. "61.3 GiB"')
+    return found
+
+
+def calibrate_task(
+    measurements: Path, output: Path | None, peak: float | None, stage: int | None
+) -> Task:
+    """Return the task of fitting constants to runs, or a job's memory to a peak."""
+    if peak is None and stage is not None:
+        raise InputError(
+            "is of a peak", where="--stage", got=stage, expected="--peak beside it"
+        )
+    if peak is None:
+        call = partial(_calibrated, read_measurements(measurements))
+    else:
+        call = partial(_corrected, load_scenario(measurements), peak, stage)
     constants = FileOutput(
         path=output or Path(),
         is_ours=is_user_constants,
@@ -243,7 +266,7 @@ def calibrate_task(measurements: Path, output: Path | None) -> Task:
         writer=_text_of,
     )
     return Task(
-        call=partial(_calibrated, rows),
+        call=call,
         inputs=[measurements],
         file=None if output is None else constants,
     )
@@ -262,3 +285,16 @@ def _calibrated(rows: Any, progress: Progress | None) -> Reply:
 
 
 """All of them."""
+
+
+def _corrected(
+    scenario: Scenario, peak: float, stage: int | None, **_: object
+) -> Reply:
+    """Hold a printed peak against the plan of a scenario."""
+    correction = correct_peak(scenario, peak, stage)
+    ran = f"{format_size(peak)} in stage {correction.stage} of {scenario.name}"
+    return Reply(
+        record=partial(correction_json, correction),
+        document=partial(correction_document, correction),
+        about=user_constants_toml(correction.entries(), date=_today(), source=ran),
+    )

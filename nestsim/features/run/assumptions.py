@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from estimators.constants import load_constants
+from estimators.operators.shape_tables import measured_relative
 from estimators.user_files import constants_with
 from nestsim.document.wording import percent, plural
 from planner.step.plan import to_ranges
@@ -48,7 +49,9 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, object]:
         "weights_in_fp32": training.weights_in_fp32,
         "bytes_per_parameter": assumed.parameter_bytes._asdict(),
         "beside_tensors": asdict(
-            constants_with(assumed.constants).allocator(software.name)
+            constants_with(assumed.constants).allocator(
+                software.name, expandable=software.expandable_segments
+            )
         ),
         "operator_times": {
             "measured": profile is not None,
@@ -173,7 +176,10 @@ def _user_rows(assumed: "Assumptions") -> dict[str, str]:
 
 def _memory(assumed: "Assumptions") -> dict[str, str]:
     """Say what is kept free for the allocator, if anything is."""
-    held = constants_with(assumed.constants).allocator(assumed.software.name)
+    software = assumed.software
+    held = constants_with(assumed.constants).allocator(
+        software.name, expandable=software.expandable_segments
+    )
     if held.context + held.workspace + held.full_fragmentation <= 0.0:
         return {}
     frees = assumed.execution.frees_gradients
@@ -182,8 +188,8 @@ def _memory(assumed: "Assumptions") -> dict[str, str]:
         f"{format_size(held.context)} for contexts and libraries, "
         f"{format_size(held.workspace)} of workspaces, "
         f"{held.full_fragmentation:.0%} lost to fragmentation"
-        + frees
-        * "; gradients are freed by chunks, which searches do not count on"
+        + software.expandable_segments * " of segments that grow"
+        + frees * "; gradients are freed by chunks, which searches do not count on"
     }
 
 
@@ -269,6 +275,12 @@ def _operator_times(assumed: "Assumptions") -> str:
         used = (group.accelerator.name for group in assumed.groups)
         names = list(dict.fromkeys(used)) or [device.name]
         words = [f"from the rates of {' and '.join(names)}"]
+        measured = measured_relative(device.constants_name)
+        words.append(
+            "kernels as measured on it"
+            if measured == device.name
+            else f"shapes of kernels as measured on {measured}"
+        )
         if device.like:
             words.append(_likeness(device))
         if device.measured_as not in {"", device.like}:

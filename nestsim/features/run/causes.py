@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from nestsim.document.figures import (
     BarGroups,
-    BarsOfGroup,
     GroupedBar,
     StackedBar,
     StackPart,
@@ -248,9 +247,9 @@ def plans_figure(rows: Sequence[Row], reported_rank: int) -> FigureBlock:
         title=f"{plural(len(rows), 'plan')} replayed, fastest first",
         about="Bars of the simulated time of each replayed plan, with a line at the "
         "planned time.",
-        drawing=BarGroups(
-            groups=(BarsOfGroup("", tuple(map(bar, drawn))),),
-            across=f"iteration time, simulated, with a line where planned [{unit}]",
+        drawing=BarGroups.of(
+            map(bar, drawn),
+            f"iteration time, simulated, with a line where planned [{unit}]",
         ),
         table=DataTable.of(
             "Replayed plans, fastest first; * is the one that is reported",

@@ -7,9 +7,9 @@ Times are in seconds, sizes in bytes, rates per second; a number that does not e
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from nestsim.document.dumps import csv_of, plain_record
+from nestsim.document.dumps import Of, Record, csv_of, plain_record
 from nestsim.evaluate.results import Checked
 from nestsim.evaluate.uncertainty import SHARE, need_json
 from nestsim.features.run.assumptions import assumptions_json
@@ -33,9 +33,33 @@ if TYPE_CHECKING:
         PlannedCandidate,
         PlanResult,
         ReplayedResult,
-        Throughput,
     )
     from planner.step.plan import Plan
+
+
+class ThroughputRecord(Record):
+    """What a plan reaches, planned or replayed."""
+
+    iteration_time_s: float
+    """Time of an iteration [s]."""
+
+    tokens_per_s: Annotated[float, Of("tokens_per_second")]
+    """Throughput [token/s]."""
+
+    tokens_per_s_per_device: Annotated[float, Of("tokens_per_second_per_device")]
+    """Throughput over all devices of the cluster, idle ones included [token/s]."""
+
+    tflops_per_device: float
+    """Model FLOPs per second and device [TFLOP/s]."""
+
+    mfu: float | None
+    """Share of the devices' peak rate that the model's FLOPs need."""
+
+    mfu_causal: float | None
+    """The same share without what a causal mask hides."""
+
+    peak_memory_bytes: float
+    """Most that a device holds [byte]."""
 
 
 def reported_candidate(result: "ReplayedResult") -> "Candidate | None":
@@ -173,23 +197,11 @@ def plan_json(result: "PlanResult") -> dict[str, object]:
     return plain_record(report)
 
 
-def _throughput(throughput: "Throughput") -> dict[str, object]:
-    return {
-        "iteration_time_s": throughput.iteration_time,
-        "tokens_per_s": throughput.tokens_per_second,
-        "tokens_per_s_per_device": throughput.tokens_per_second_per_device,
-        "tflops_per_device": throughput.flops_per_device / 1e12,
-        "mfu": throughput.mfu,
-        "mfu_causal": throughput.mfu_causal,
-        "peak_memory_bytes": throughput.peak_memory,
-    }
-
-
 def planned_json(candidate: "Candidate | PlannedCandidate") -> dict[str, object]:
     """Return what the planner believes about a plan."""
     priced = candidate.priced
     return {
-        **_throughput(candidate.planned),
+        **ThroughputRecord.dump(candidate.planned),
         "closed_form_time_s": priced.closed_form_time,
         "terms_s": dict(priced.terms),
         "stages": _stage_costs(priced),
@@ -230,7 +242,7 @@ def simulated_json(candidate: "Candidate", network: Network) -> dict[str, object
     plan = candidate.priced.plan
     causes = iteration_causes(replay, plan.schedule, plan.num_microbatches)
     return {
-        **_throughput(candidate.simulated),
+        **ThroughputRecord.dump(candidate.simulated),
         "pipeline_time_s": replay.pipeline_time,
         "bubble_fraction": bubble_fraction(replay),
         "breakdown_s": {

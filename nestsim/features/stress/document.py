@@ -1,13 +1,12 @@
 """What a stress test says: what conditions cost, what to change, what is robust."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nestsim.document.dumps import read_record
 from nestsim.document.figures import (
     BarGroups,
-    BarsOfGroup,
     CurveMarks,
     CurvePoint,
     Curves,
@@ -30,12 +29,11 @@ from nestsim.document.parts import (
     Section,
     cell,
     field_cell,
-    filled,
     keyed,
     paragraphs,
 )
 from nestsim.document.wording import hourly, number, percent, plural, signed_percent
-from nestsim.features.stress.stored import StressRecord
+from nestsim.features.stress.stored import Matrix, StressRecord
 
 Row = Mapping[str, Any]
 """One planner under one condition."""
@@ -64,13 +62,8 @@ def stress_document(data: Mapping[str, object]) -> Document:
     data
         As ``stress.json`` has it.
     """
-    record = read_record(StressRecord, data)
-    return Document(
-        subject=record.scenario,
-        doing="stress",
-        headline=_headline(record),
-        sections=filled(_sections(record)),
-    )
+    record = StressRecord.read(data)
+    return Document.of(record.scenario, "stress", _headline(record), _sections(record))
 
 
 def _sections(data: StressRecord) -> Iterator[Section]:
@@ -151,10 +144,7 @@ def _conditions(data: StressRecord) -> Blocks:
         about="Bars of the throughput in the replay of the plan that is re-made for "
         "each condition; a line across a bar is that of the plan made for the network "
         "as built, kept.",
-        drawing=BarGroups(
-            groups=(BarsOfGroup("", tuple(_bar(row) for row in shown)),),
-            across="thousand tokens/s",
-        ),
+        drawing=BarGroups.of(map(_bar, shown), "thousand tokens/s"),
         table=DataTable.of("Throughput of the plan kept and re-made", rows, _SPEEDS),
         legend=swatches({"plan re-made": "series-0"}),
         note=f"{more}Bars: plan re-made. Lines: the plan for the network as built, "
@@ -260,34 +250,19 @@ def _map(data: StressRecord) -> tuple[FigureBlock, ...]:
     drawn = data.map
     if drawn is None:
         return ()
-    values = [
-        value
-        for rows in drawn.tokens_per_s.values()
-        for row in rows
-        for value in row
-        if value is not None
-    ]
-    if not values:
+    rows = itertools.chain(*drawn.tokens_per_s.values())
+    best = max(filter(None, itertools.chain(*rows)), default=None)
+    if best is None:
         return ()
-    best = max(values)
     inner, outer = drawn.rows, drawn.columns
     ratios = data.oversubscription
     columns = [f"{ratio:g}" for ratio in ratios[outer]]
-
     names = [f"{inner} {ratio:g}:1" for ratio in ratios[inner]]
 
-    def group(planner: str, speeds: Sequence[Sequence[float | None]]) -> HeatGroup:
-        def heat(row: int, column: int) -> HeatCell | None:
-            value = speeds[row][column]
-            if value is None:
-                return None
-            where = f"{planner}, {names[row]}, {outer} {columns[column]}:1"
-            tip = f"{where}: {number(value)} tokens/s"
-            return HeatCell(value, f"{100 * value / best:.1f}", tip)
+    def tip(row: int, column: int, value: float) -> str:
+        return f"{names[row]}, {outer} {columns[column]}:1: {number(value)} tokens/s"
 
-        return HeatGroup.of(planner, names, len(columns), heat)
-
-    groups = [group(*speeds) for speeds in drawn.tokens_per_s.items()]
+    groups = _heat_groups(drawn.tokens_per_s, names, best, tip)
     about = "Cells have the throughput of the plan re-made, as a share of the highest"
     return (
         FigureBlock(
@@ -305,6 +280,27 @@ def _map(data: StressRecord) -> tuple[FigureBlock, ...]:
             note=f"{about}, {number(best)} tokens/s [%]. The stronger, the more.",
         ),
     )
+
+
+def _heat_groups(
+    planners: Mapping[str, Matrix],
+    rows: Sequence[str],
+    unit: float,
+    tip: Callable[[int, int, float], str],
+) -> list[HeatGroup]:
+    """Return the heat of each planner's rows, as a share of a unit [%]."""
+
+    def group(planner: str, values: Matrix) -> HeatGroup:
+        def heat(row: int, column: int) -> HeatCell | None:
+            value = values[row][column]
+            if value is None:
+                return None
+            words = f"{planner}, {tip(row, column, value)}"
+            return HeatCell(value, f"{100 * value / unit:.1f}", words)
+
+        return HeatGroup.of(planner, rows, len(values[0]), heat)
+
+    return [group(*of_planner) for of_planner in planners.items()]
 
 
 def _heat_table(
@@ -353,7 +349,7 @@ def _line_figure(data: StressRecord, level: str, place: int) -> FigureBlock:
         for whose in _WORDS
     ]
 
-    def speed(planner: str, whose: str) -> Callable[[Any], Cell | str]:
+    def speed(planner: str, whose: str) -> Callable[[tuple[float, str]], Cell | str]:
         key = f"{whose}_simulated_tokens_per_s"
         return lambda pair: cell(rows[planner, pair[1]][key], number)
 
@@ -406,18 +402,10 @@ def _cross(data: StressRecord) -> Blocks:
     columns = [str(place) for place in range(1, len(names) + 1)]
     rows = [f"{place}  {name}" for place, name in zip(columns, names, strict=True)]
 
-    def group(planner: str, regrets: Sequence[Sequence[float | None]]) -> HeatGroup:
-        def heat(made: int, run: int) -> HeatCell | None:
-            value = regrets[made][run]
-            if value is None:
-                return None
-            where = f"{planner}, made for {names[made]}, run at {names[run]}"
-            tip = f"{where}: {signed_percent(value)}"
-            return HeatCell(value, f"{100 * value:.1f}", tip)
+    def tip(made: int, run: int, value: float) -> str:
+        return f"made for {names[made]}, run at {names[run]}: {signed_percent(value)}"
 
-        return HeatGroup.of(planner, rows, len(rows), heat)
-
-    groups = [group(*regrets) for regrets in crossed.regret.items()]
+    groups = _heat_groups(crossed.regret, rows, 1.0, tip)
     about = (
         "How much longer [%] the plan made for the row's condition takes at the "
         "column's than the plan made there"
@@ -492,24 +480,18 @@ def _links(data: StressRecord) -> Blocks:
             title=busiest.in_words,
             about=f"Bars of how busy {planner}'s plan for the network as built keeps "
             "each link, under the condition that keeps it busiest.",
-            drawing=BarGroups(
-                groups=(
-                    BarsOfGroup(
-                        "",
-                        tuple(
-                            GroupedBar(
-                                link.link,
-                                100 * link.share,
-                                f"{percent(link.share)}, {link.condition}",
-                                paints[link.level],
-                                tip=f"{link.link}, {link.condition}: "
-                                f"{percent(link.share)}",
-                            )
-                            for link in busiest.links
-                        ),
-                    ),
+            drawing=BarGroups.of(
+                (
+                    GroupedBar(
+                        link.link,
+                        100 * link.share,
+                        f"{percent(link.share)}, {link.condition}",
+                        paints[link.level],
+                        tip=f"{link.link}, {link.condition}: {percent(link.share)}",
+                    )
+                    for link in busiest.links
                 ),
-                across="busy, share of the step [%]",
+                "busy, share of the step [%]",
             ),
             table=DataTable.of(
                 "The busiest links, each under its worst condition",

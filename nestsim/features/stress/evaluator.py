@@ -8,10 +8,11 @@ simulated time is the sum of the planner's terms and of the gap's
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from nestsim.document.dumps import Record
 from nestsim.evaluate.cluster import job_network
 from nestsim.evaluate.evaluator import Evaluator, build_job
 from nestsim.evaluate.verdict import gap_by_cause
@@ -148,7 +149,7 @@ class PlanMade(NamedTuple):
     """Whether a limit ended the planner's search, with its best so far."""
 
 
-class ConditionResult(NamedTuple):
+class ConditionResult(Record):
     """One plan under one condition."""
 
     planned: float
@@ -157,7 +158,7 @@ class ConditionResult(NamedTuple):
     simulated: float
     """Iteration time by the replay [s]."""
 
-    causes: dict[str, float]
+    causes: Mapping[str, float]
     """Parts of the simulated time, by cause [s]."""
 
     stage: int
@@ -165,16 +166,6 @@ class ConditionResult(NamedTuple):
 
     hottest: tuple[AlikeLinks, ...]
     """Busiest links, hottest first."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**self._asdict(), "hottest": [list(links) for links in self.hottest]}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "ConditionResult":
-        """Read back what `to_json` wrote."""
-        links = tuple(AlikeLinks(*fields) for fields in data["hottest"])
-        return cls(**{**data, "hottest": links})
 
 
 def plan_key(plan: Plan) -> str:

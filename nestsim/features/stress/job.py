@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nestsim.evaluate.cluster import priced_cluster
 from nestsim.evaluate.cost import ClusterCost
@@ -27,7 +27,12 @@ from nestsim.features.stress.evaluator import (
     ConditionResult,
     plan_key,
 )
-from nestsim.features.stress.results import InverseAnswer, PlanChange, StressResult
+from nestsim.features.stress.results import (
+    CrossedPlans,
+    InverseAnswer,
+    PlanChange,
+    StressResult,
+)
 from nestsim.features.stress.thresholds import (
     POLICIES,
     BestPlanChange,
@@ -110,14 +115,14 @@ class RunPlans(_WithEvaluator):
     conditions: Mapping[str, ConditionSpec]
     """By name."""
 
-    plans: Mapping[str, Any]
+    plans: Mapping[str, Mapping[str, object]]
     """By key, as JSON."""
 
     def __call__(self, point: Point) -> Row:
         """Return one cell for each plan, by its key."""
         evaluator, condition = self.evaluator(), self.conditions[point["condition"]]
         return {
-            key: evaluator.run(condition, Plan.from_json(plan)).to_json()
+            key: ConditionResult.dump(evaluator.run(condition, Plan.from_json(plan)))
             for key, plan in self.plans.items()
         }
 
@@ -139,7 +144,7 @@ class FindChanges(_WithEvaluator):
             point["low"],
             point["high"],
         )
-        return {"changes": [change.to_json() for change in changes]}
+        return {"changes": [BestPlanChange.dump(change) for change in changes]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,17 +165,6 @@ class Narrow(_WithEvaluator):
 
 STORE_NAMES = ("plans", "replays", "changes", "answers")
 """One store for each sweep of a stress test, in their order."""
-
-
-class _Crossed(NamedTuple):
-    """Plans and what becomes of them."""
-
-    plans: dict[str, Plan]
-    made: dict[tuple[str, str], str]
-    why_not: dict[tuple[str, str], str]
-    stopped: frozenset[tuple[str, str]]
-    cells: dict[str, dict[str, ConditionResult]]
-    failed: dict[str, str]
 
 
 class _Sweeps:
@@ -276,7 +270,7 @@ def stress_job(
         conditions=conditions,
         planners=spec.planners,
         objective=spec.ranked(scenario.search).objective,
-        **crossed._asdict(),
+        **vars(crossed),
         is_reproducible=scenario.search.time_limit is None,
         changes=_changes(sweeps, scenario, axes, crossed),
         asked=asked,
@@ -330,7 +324,7 @@ def _asked(
 
 def _crossed(
     sweeps: _Sweeps, scenario: Scenario, conditions: Sequence[ConditionSpec]
-) -> _Crossed:
+) -> CrossedPlans:
     """Make every planner's plan for every condition, and run all under all."""
     by_name = {condition.name: condition for condition in conditions}
     points = [
@@ -364,21 +358,28 @@ def _crossed(
     done = sweeps.run("replays", runs, task)
     cells = {
         outcome.point["condition"]: {
-            key: ConditionResult.from_json(outcome.row[key]) for key in plans
+            key: ConditionResult.read(outcome.row[key]) for key in plans
         }
         for outcome in done.outcomes
         if outcome.row is not None
     }
     failed = {lost.point["condition"]: lost.reason for lost in done.failed}
     known = {key: Plan.from_json(data) for key, data in plans.items()}
-    return _Crossed(known, keys, why_not, frozenset(stopped), cells, failed)
+    return CrossedPlans(
+        plans=known,
+        made=keys,
+        why_not=why_not,
+        stopped=frozenset(stopped),
+        cells=cells,
+        failed=failed,
+    )
 
 
 def _changes(
     sweeps: _Sweeps,
     scenario: Scenario,
     axes: Mapping[str, Sequence[float]],
-    crossed: _Crossed,
+    crossed: CrossedPlans,
 ) -> tuple[PlanChange, ...]:
     """Find where each planner's plan changes along each level's ratios."""
     built = network_ratios(scenario)
@@ -401,7 +402,7 @@ def _changes(
         PlanChange(
             planner=outcome.point["planner"],
             level=outcome.point["level"],
-            change=BestPlanChange(**change),
+            change=BestPlanChange.read(change),
         )
         for outcome in swept.outcomes
         for change in (outcome.row or {"changes": ()})["changes"]

@@ -1,10 +1,9 @@
 """A stress test as sentences, and as plain data: JSON and CSV."""
 
-import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nestsim.document.folder import PAGE
+from nestsim.document.dumps import ABSENT
 from nestsim.document.wording import (
     UNREPEATABLE,
     hourly,
@@ -26,8 +25,21 @@ from nestsim.features.stress.results import (
     shown_conditions,
     throughput_map,
 )
+from nestsim.features.stress.stored import (
+    AnswerRecord,
+    BusyLinksRecord,
+    ChoiceRecord,
+    CrossedRecord,
+    InverseRecord,
+    MapRecord,
+    RobustRecord,
+    StressCostRecord,
+    StressRecord,
+    ToKeepRecord,
+)
+from nestsim.features.stress.thresholds import BestPlanChange
 from nestsim.features.topology.document import degraded_json
-from topologies.arrays import FloatArray
+from planner.step.plan import Plan
 from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -40,67 +52,59 @@ if TYPE_CHECKING:
     )
     from nestsim.scenario.stress import ConditionSpec
 
-FILES = (
-    *("stress.json", "stress.csv", "matrix.csv"),
-    *(f"{name}.png" for name in ("throughput", "map", "matrix", "pareto", "links")),
-    PAGE,
-)
-"""What is written, beside the stores of finished points."""
-
 
 def stress_json(result: "StressResult") -> dict[str, object]:
     """Return everything under stable keys, in SI units."""
     names = plan_names(result)
-    return {
-        "headline": headline(result),
-        "scenario": result.scenario_name,
-        "planners": list(result.planners),
-        "objective": result.objective,
-        "built_oversubscription": dict(result.built),
-        "oversubscription": {k: list(v) for k, v in result.axes.items()},
-        "conditions": [
+    bars = hottest_bars(result)
+    return StressRecord.dump(
+        result,
+        headline=headline(result),
+        conditions=[
             _condition_json(condition, result.network.num_devices)
             for condition in result.conditions
         ],
-        "plans": {
+        plans={
             key: {"name": names[key], **plan.to_json()}
             for key, plan in result.plans.items()
         },
-        "made": {
+        made={
             planner: {name: result.made.get((planner, name)) for name in result.names}
             for planner in result.planners
         },
-        "cells": {
+        cells={
             name: {key: _cell_json(result, cell) for key, cell in cells.items()}
             for name, cells in result.cells.items()
         },
-        "rows": stress_rows(result),
-        "shown": list(shown_conditions(result)),
-        "lines": {level: list(result.line(level)) for level in result.axes},
-        "map": _map_json(result),
-        "crossed": _crossed_json(result),
-        "busiest_links": _links_json(result),
-        "changes": [
+        rows=stress_rows(result),
+        shown=shown_conditions(result),
+        lines={level: result.line(level) for level in result.axes},
+        map=_map_json(result),
+        crossed=CrossedRecord.dump(
+            in_words=matrix_title(result),
+            conditions=matrix_names(result),
+            regret={who: regret_matrix(result, who).regret for who in result.planners},
+        ),
+        busiest_links=BusyLinksRecord(in_words=hottest_title(bars), links=bars),
+        changes=[
             {
                 "planner": change.planner,
                 "level": change.level,
-                **change.change.to_json(),
+                **BestPlanChange.dump(change.change),
                 "in_words": change_in_words(change),
             }
             for change in result.changes
         ],
-        "inverse": _inverse_json(result),
-        "robust": _robust_json(result),
-        "why_not": [
+        inverse=_inverse_json(result),
+        robust=_robust_json(result),
+        why_not=[
             {"planner": planner, "condition": name, "reason": reason}
             for (planner, name), reason in result.why_not.items()
         ],
-        **_costs_json(result),
-        "failed": dict(result.failed),
-        "stopped": [list(search) for search in sorted(result.stopped)],
-        "problems": problems_in_words(result),
-        "reproducible": result.is_reproducible,
-    }
+        cost=_costs_json(result),
+        stopped=sorted(result.stopped),
+        problems=problems_in_words(result),
+    )
 
 
 def _map_json(result: "StressResult") -> dict[str, object] | None:
@@ -108,49 +112,14 @@ def _map_json(result: "StressResult") -> dict[str, object] | None:
     if len(result.axes) < 2:
         return None
     rows, columns = list(result.axes)[-2:]
-    return {
-        "rows": rows,
-        "columns": columns,
-        "tokens_per_s": {
-            planner: _numbers(throughput_map(result, planner))
-            for planner in result.planners
-        },
-    }
+    speeds = {who: throughput_map(result, who) for who in result.planners}
+    return MapRecord.dump(rows=rows, columns=columns, tokens_per_s=speeds)
 
 
-def _crossed_json(result: "StressResult") -> dict[str, object]:
-    """Return what plans cost where they were not made for: rows made for, run at."""
-    return {
-        "in_words": matrix_title(result),
-        "conditions": list(matrix_names(result)),
-        "regret": {
-            planner: _numbers(regret_matrix(result, planner).regret)
-            for planner in result.planners
-        },
-    }
-
-
-def _links_json(result: "StressResult") -> dict[str, object]:
-    """Return the links that the first planner's healthy plan keeps busiest."""
-    bars = hottest_bars(result)
-    return {
-        "in_words": hottest_title(bars),
-        "links": [bar._asdict() for bar in bars],
-    }
-
-
-def _numbers(values: FloatArray) -> list[list[float | None]]:
-    """Return rows with None for what is no number."""
-    return [
-        [None if math.isnan(value) else value for value in row]
-        for row in values.tolist()
-    ]
-
-
-def _costs_json(result: "StressResult") -> dict[str, object]:
-    """Return what each condition's cluster costs; nothing without prices."""
+def _costs_json(result: "StressResult") -> object:
+    """Return what each condition's cluster costs; `ABSENT` without prices."""
     if not result.costs:
-        return {}
+        return ABSENT
     front = result.front()
     costs = {
         name: {
@@ -164,19 +133,17 @@ def _costs_json(result: "StressResult") -> dict[str, object]:
         }
         for name, cost in result.costs.items()
     }
-    return {
-        "cost": {
-            "currency": result.currency or None,
-            "conditions": costs,
-            "pareto": [
-                {"planner": planner, "condition": name}
-                for planner in result.planners
-                for name in result.names
-                if (planner, name) in front
-            ],
-            "assumptions": list(cost_sentences(result.costs[AS_BUILT])),
-        }
-    }
+    return StressCostRecord.dump(
+        result,
+        conditions=costs,
+        pareto=[
+            {"planner": planner, "condition": name}
+            for planner in result.planners
+            for name in result.names
+            if (planner, name) in front
+        ],
+        assumptions=cost_sentences(result.costs[AS_BUILT]),
+    )
 
 
 def _condition_json(condition: "ConditionSpec", num_devices: int) -> dict[str, object]:
@@ -211,62 +178,31 @@ def _inverse_json(result: "StressResult") -> dict[str, object] | None:
     if result.asked is None:
         return None
     to_keep = share_to_keep(result)
-    return {
-        **result.asked._asdict(),
-        "to_keep": None
-        if to_keep is None
-        else {"tokens_per_s": to_keep[0], "in_words": to_keep[1]},
-        "answers": [
-            {
-                "plan": answer.policy,
-                "kept": answer.kept,
-                "lost": answer.lost,
-                "kept_bytes_per_s": answer.bandwidths[0],
-                "lost_bytes_per_s": answer.bandwidths[1],
-                "is_monotone": answer.is_monotone,
-                "tried": [list(pair) for pair in answer.tried],
-                "in_words": answer_in_words(result, answer),
-                **_saved_json(answer),
-            }
+    return InverseRecord.dump(
+        result.asked,
+        to_keep=to_keep and ToKeepRecord(tokens_per_s=to_keep[0], in_words=to_keep[1]),
+        answers=[
+            AnswerRecord.dump(answer, in_words=answer_in_words(result, answer))
             for answer in result.answers
         ],
-    }
-
-
-def _saved_json(answer: "InverseAnswer") -> dict[str, object]:
-    """Return what the network costs at 1:1 and where the share is still kept."""
-    if answer.costs is None:
-        return {}
-    before, after = answer.costs
-    return {
-        "full_cost_per_s": before.rate,
-        "kept_cost_per_s": after.rate,
-        "full_network_cost_per_s": before.network_rate,
-        "kept_network_cost_per_s": after.network_rate,
-    }
+    )
 
 
 def _robust_json(result: "StressResult") -> dict[str, object] | None:
     choices = result.robust()
     if choices is None:
         return None
-
-    words = robust_in_words(result, plan_names(result))
-
-    def plain(choice: "RobustChoice", in_words: str) -> dict[str, object]:
-        return {
-            "plan": list(result.plans)[choice.plan],
-            "worst_regret": choice.worst,
-            "worst_condition": result.run_names[choice.worst_condition],
-            "mean_regret": choice.mean,
-            "in_words": in_words,
-        }
-
-    names = ("least_worst", "least_mean")
-    return {
-        name: plain(choice, sentence)
-        for name, choice, sentence in zip(names, choices, words, strict=True)
-    }
+    words, keys = robust_in_words(result, plan_names(result)), [*result.plans]
+    least = [
+        ChoiceRecord.dump(
+            choice,
+            plan=keys[choice.plan],
+            worst_condition=result.run_names[choice.worst_condition],
+            in_words=sentence,
+        )
+        for choice, sentence in zip(choices, words, strict=True)
+    ]
+    return RobustRecord.dump(least_worst=least[0], least_mean=least[1])
 
 
 def stress_rows(result: "StressResult") -> list[dict[str, object]]:
@@ -396,8 +332,6 @@ def headline(result: "StressResult") -> str:
 
 def change_in_words(plan_change: "PlanChange") -> str:
     """Say between which ratios a planner's plan changes, and to what."""
-    from planner.step.plan import Plan
-
     change = plan_change.change
     before, after = (Plan.from_json(data) for data in (change.before, change.after))
     labels = [f"{plan_label(plan)} ({plan.placement})" for plan in (before, after)]
@@ -415,7 +349,7 @@ def change_in_words(plan_change: "PlanChange") -> str:
     )
 
 
-def _differences(before: Any, after: Any) -> tuple[str, str]:
+def _differences(before: Plan, after: Plan) -> tuple[str, ...]:
     """Return how two plans of the same degrees differ."""
     for name in ("gradient_algorithm", "tensor_algorithm"):
         first, second = getattr(before, name), getattr(after, name)
@@ -430,7 +364,7 @@ def _differences(before: Any, after: Any) -> tuple[str, str]:
         f"shards of {plan.stages[stage].sharding_group_size} "
         f"{offload_label(plan.stages[stage].offload)}".rstrip()
         for plan in (before, after)
-    )  # type: ignore[return-value]
+    )
 
 
 def answer_in_words(result: "StressResult", answer: "InverseAnswer") -> str:

@@ -111,8 +111,31 @@ class InverseAnswer:
     __repr__ = short_repr
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StressResult:
+@dataclass(frozen=True, kw_only=True)
+class CrossedPlans:
+    """Plans made for conditions, and what becomes of them under all."""
+
+    plans: Mapping[str, Plan]
+    """The distinct plans, by key."""
+
+    made: Mapping[tuple[str, str], str]
+    """Planner and condition -> key of the plan made for it."""
+
+    why_not: Mapping[tuple[str, str], str]
+    """Planner and condition -> why there is none."""
+
+    stopped: frozenset[tuple[str, str]]
+    """Planners and conditions whose search a limit ended, with its best so far."""
+
+    cells: Mapping[str, Mapping[str, ConditionResult]]
+    """Condition -> plan -> what becomes of it."""
+
+    failed: Mapping[str, str]
+    """Condition -> why plans could not be run under it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StressResult(CrossedPlans):
     """Plans, conditions, and what becomes of every plan under every condition."""
 
     scenario_name: str
@@ -134,26 +157,8 @@ class StressResult:
     objective: str
     """What plans were chosen by, one of `planner.search.space.OBJECTIVES`."""
 
-    plans: Mapping[str, Plan]
-    """The distinct plans, by key."""
-
-    made: Mapping[tuple[str, str], str]
-    """Planner and condition -> key of the plan made for it."""
-
-    why_not: Mapping[tuple[str, str], str]
-    """Planner and condition -> why there is none."""
-
-    stopped: frozenset[tuple[str, str]]
-    """Planners and conditions whose search a limit ended, with its best so far."""
-
     is_reproducible: bool
     """Whether searches had no limit of wall time: the same is found in every run."""
-
-    cells: Mapping[str, Mapping[str, ConditionResult]]
-    """Condition -> plan -> what becomes of it."""
-
-    failed: Mapping[str, str]
-    """Condition -> why plans could not be run under it."""
 
     changes: tuple[PlanChange, ...]
     """By planner and level, ratios rising."""

@@ -9,9 +9,9 @@ by. Throughput is the replay's, and its share that of the throughput at worsenin
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
+from nestsim.document.dumps import Record
 from nestsim.features.stress.conditions import (
     built_ratios,
     canonical,
@@ -34,8 +34,7 @@ MOST_CHANGES = 8
 """Between two neighbouring ratios; more are not looked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestPlanChange:
+class BestPlanChange(Record):
     """Two neighbouring ratios with two best plans."""
 
     low: float
@@ -57,10 +56,6 @@ class BestPlanChange:
     simulated_gain: float
     """Part of the old plan's simulated time that the new one saves at `high`; negative
     where the replay disagrees."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def plan_changes(

@@ -30,11 +30,11 @@ class Axis:
     path: str
     """Dotted path of the setting."""
 
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
     """Plain JSON values, each once."""
 
 
-def axis(path: str, values: Sequence[Any]) -> Axis:
+def axis(path: str, values: Sequence[object]) -> Axis:
     """Return a setting with its values, checked.
 
     Raises
@@ -68,7 +68,7 @@ def axis(path: str, values: Sequence[Any]) -> Axis:
     return Axis(path=path, values=tuple(values))
 
 
-def _text(path: str, value: Any) -> str:
+def _text(path: str, value: object) -> str:
     try:
         return plain_json(value, sort_keys=True)
     except (TypeError, ValueError):  # a date, or a number such as nan
@@ -176,7 +176,7 @@ def axes_of_texts(texts: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def merged(
-    table: Mapping[str, Sequence[Any]], given: Sequence[Axis]
+    table: Mapping[str, Sequence[object]], given: Sequence[Axis]
 ) -> tuple[Axis, ...]:
     """Return the axes of a table [sweep.set], with given ones put over them.
 

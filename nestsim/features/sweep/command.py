@@ -15,6 +15,7 @@ from nestsim.commands.calls import (
     store_folder,
 )
 from nestsim.commands.report import Parts, ScenarioReport
+from nestsim.document.dumps import dump_json
 from nestsim.features.sweep.axes import Axis, axes_of_texts, axis
 from nestsim.features.sweep.document import sweep_document
 from nestsim.features.sweep.executors.protocol import Executor
@@ -24,8 +25,10 @@ from nestsim.features.sweep.job import (
     frame_of,
     run_scenario_sweep,
     scenario_sweep,
+    write_csv,
+    write_parquet,
 )
-from nestsim.features.sweep.record import sweep_facts, sweep_json, sweep_writers
+from nestsim.features.sweep.record import sweep_facts, sweep_json
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.stress import SWEPT
 from topologies.errors import InputError, check_choice, naming
@@ -64,10 +67,16 @@ class SweepReport(ScenarioReport):
     def parts(self) -> Parts:
         """Return record, points, figures and page."""
         record, text = sweep_json(self.result), self.scenario.text
+        outcomes = self.result.outcomes
         return Parts(
             record=record,
             document=partial(sweep_document, record),
-            files=sweep_writers(self.result, text),
+            files={
+                "scenario.toml": text,
+                "points.csv": partial(write_csv, outcomes),
+                "points.parquet": partial(write_parquet, outcomes),
+                "result.json": dump_json(record),
+            },
             pictures={"sweep": ["sweep"], "pareto": ["pareto"]},
             manifest={
                 **sweep_facts(self.result, text),
@@ -78,7 +87,7 @@ class SweepReport(ScenarioReport):
 
 def sweep(  # noqa: PLR0913 - one for each thing that can be asked
     scenario: ScenarioSource,
-    settings: Mapping[str, Sequence[Any]] | Sequence[Axis] = (),
+    settings: Mapping[str, Sequence[object]] | Sequence[Axis] = (),
     *,
     what: str | None = None,
     workers: int | None = None,
@@ -137,7 +146,7 @@ def sweep(  # noqa: PLR0913 - one for each thing that can be asked
     return SweepReport(scenario=loaded, result=result, notices=tuple(call.notices))
 
 
-def _axes(settings: Mapping[str, Sequence[Any]]) -> tuple[Axis, ...]:
+def _axes(settings: Mapping[str, Sequence[object]]) -> tuple[Axis, ...]:
     try:
         return tuple(axis(path, values) for path, values in settings.items())
     except InputError as error:
@@ -185,15 +194,7 @@ def chosen_executor(
     InputError
         If they do not go together, or the scheduler cannot be reached.
     """
-    from topologies.errors import InputError
-
-    if executor not in EXECUTORS:
-        raise InputError(
-            "unknown choice",
-            where="--executor",
-            got=executor,
-            expected=" or ".join(EXECUTORS),
-        )
+    check_choice("--executor", executor, EXECUTORS)
     if executor == "processes":
         if scheduler is not None:
             raise InputError(

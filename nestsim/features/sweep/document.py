@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nestsim.document.dumps import read_record
 from nestsim.document.figures import (
     BarGroups,
-    BarsOfGroup,
     CurvePoint,
     Curves,
     DrawnCurve,
@@ -29,7 +27,6 @@ from nestsim.document.parts import (
     KeyFigure,
     Section,
     cell,
-    filled,
 )
 from nestsim.document.wording import hourly, number, percent, plural
 from nestsim.features.sweep.record import (
@@ -66,13 +63,8 @@ def sweep_document(data: Mapping[str, object]) -> Document:
     data
         As ``result.json`` has it.
     """
-    record = read_record(SweepRecord, data)
-    return Document(
-        subject=record.scenario,
-        doing="sweep",
-        headline=_headline(record),
-        sections=filled(_sections(record)),
-    )
+    record = SweepRecord.read(data)
+    return Document.of(record.scenario, "sweep", _headline(record), _sections(record))
 
 
 def _sections(data: SweepRecord) -> Iterator[Section]:
@@ -198,10 +190,7 @@ def _bars(data: SweepRecord) -> _Figure:
     more = len(bars) - _MOST_BARS
     return (
         "Bars of the throughput, one for each value of the setting.",
-        BarGroups(
-            groups=(BarsOfGroup("", tuple(bars[:_MOST_BARS])),),
-            across="thousand tokens/s",
-        ),
+        BarGroups.of(bars[:_MOST_BARS], "thousand tokens/s"),
         f"The first {_MOST_BARS} of {len(bars)} values." if more > 0 else "",
     )
 

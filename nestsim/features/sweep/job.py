@@ -6,7 +6,7 @@ and its results. Lists and tables are written as JSON.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -161,12 +161,12 @@ def run_scenario_sweep(
     )
 
 
-def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
+def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[object]]:
     """Return the columns of the table, None where a point has no such value."""
     settings = _names(outcome.point for outcome in outcomes)
     results = _names(outcome.row or {} for outcome in outcomes)
     front = front_of(outcomes)
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, list[object]] = {
         "number": [outcome.number for outcome in outcomes],
         **{
             name: [_cell(outcome.point, name) for outcome in outcomes]
@@ -209,7 +209,7 @@ def frame_of(outcomes: Sequence[Outcome]) -> "pd.DataFrame":
     return pd.DataFrame(columns)
 
 
-def _typed(cells: Sequence[Any]) -> "pd.Series[Any]":
+def _typed(cells: Sequence[object]) -> "pd.Series[Any]":
     """Return a column of one type; text where the values have several."""
     import pandas as pd
 
@@ -223,16 +223,16 @@ def _typed(cells: Sequence[Any]) -> "pd.Series[Any]":
     return pd.Series(cells, dtype=dtype)
 
 
-def _names(rows: Any) -> list[str]:
+def _names(rows: Iterable[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _cell(row: Mapping[str, Any], name: str) -> Any:
+def _cell(row: Mapping[str, object], name: str) -> object:
     value = row.get(name)
     return plain_json(value) if isinstance(value, list | dict) else value
 
 
-def _text(cell: Any) -> str:
+def _text(cell: object) -> str:
     return cell if isinstance(cell, str) else plain_json(cell)
 
 

@@ -9,13 +9,11 @@ the number of workers, or on interruptions.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from nestsim.document.dumps import dump_json
-from nestsim.document.folder import PAGE, Writer
+from nestsim.document.dumps import ABSENT, Of, Record
 from nestsim.features.sweep.axes import Axis
 from nestsim.features.sweep.job import (
     STORE,
@@ -24,8 +22,6 @@ from nestsim.features.sweep.job import (
     currency_of,
     front_of,
     throughput_of,
-    write_csv,
-    write_parquet,
 )
 from nestsim.running.store import Outcome, plain_json
 from topologies.arrays import FloatArray
@@ -33,8 +29,7 @@ from topologies.errors import InputError
 from topologies.units import BASE_UNITS, parse_quantity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AxisRecord:
+class AxisRecord(Record):
     """A setting that has more than one value."""
 
     path: str
@@ -50,12 +45,14 @@ class AxisRecord:
     """Place of each value on an axis of numbers, in base units; None for words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweptPoint:
+class SweptPoint(Record):
     """What became of one point."""
 
     number: int
     """Number of the point."""
+
+    settings: Annotated[Mapping[str, object], Of("point")]
+    """Dotted path of a setting -> its value at the point."""
 
     label: str
     """What tells the point from others."""
@@ -66,18 +63,17 @@ class SweptPoint:
     state: str
     """``"done"`` or ``"failed"``."""
 
-    failure: str | None
+    failure: Annotated[str | None, Of("reason")]
     """Reason why the point failed; None if it did not."""
 
     pareto: bool = False
     """Whether no point is both cheaper and faster."""
 
-    result: Mapping[str, Any] | None
+    result: Annotated[Mapping[str, Any] | None, Of("row")]
     """Results of the point by column; None if it failed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRecord:
+class SweepRecord(Record):
     """What a document says of ``result.json`` of a sweep."""
 
     headline: str
@@ -86,23 +82,29 @@ class SweepRecord:
     done: str
     """What was done at each point."""
 
-    scenario: str
+    scenario: Annotated[str, Of("scenario_name")]
     """Name of the scenario."""
 
     what: str
     """``"simulate"``, ``"plan"`` or ``"run"``."""
 
-    settings: Mapping[str, tuple[Any, ...]]
+    settings: Mapping[str, tuple[object, ...]]
     """Dotted path of a setting -> its values."""
 
     varied: tuple[AxisRecord, ...]
     """Settings that have more than one value."""
+
+    num_points: int
+    """Number of the points."""
 
     num_failed: int
     """Points that failed."""
 
     best: int | None
     """Number of the fastest point; None without any."""
+
+    pareto: tuple[int, ...] = ()
+    """Numbers of the points that no other one dominates; empty without prices."""
 
     currency: str | None = None
     """Currency of all prices; None without."""
@@ -179,77 +181,39 @@ def positions(values: Sequence[object]) -> "FloatArray | None":
 
 def sweep_json(result: ScenarioSweepResult) -> dict[str, object]:
     """Return everything that a sweep found, for programs."""
-    best = best_first(result.outcomes)
-    front = front_of(result.outcomes)
-    return {
-        "headline": sweep_headline(result),
-        "done": _DONE[result.what],
-        "scenario": result.scenario_name,
-        "what": result.what,
-        "settings": {axis.path: list(axis.values) for axis in result.axes},
-        "varied": _varied_json(result),
-        "num_points": len(result.outcomes),
-        "num_failed": sum(outcome.row is None for outcome in result.outcomes),
-        "best": best[0].number if best else None,
-        **(
-            {"pareto": sorted(front), "currency": currency_of(result.outcomes)}
-            if front
-            else {}
-        ),
-        "points": [
-            {
-                "number": outcome.number,
-                "settings": dict(outcome.point),
-                "label": point_label(result, outcome),
-                "tokens_per_s": throughput_of(outcome),
-                "state": "failed" if outcome.row is None else "done",
-                "failure": outcome.reason or None,
-                **({"pareto": outcome.number in front} if front else {}),
-                "result": None if outcome.row is None else dict(outcome.row),
-            }
+    best, front = best_first(result.outcomes), front_of(result.outcomes)
+    axes = varied_axes(result)
+    names = short_names([axis.path for axis in axes]) if axes else []
+    return SweepRecord.dump(
+        result,
+        headline=sweep_headline(result),
+        done=_DONE[result.what],
+        settings={axis.path: axis.values for axis in result.axes},
+        varied=[
+            AxisRecord.dump(
+                axis,
+                name=name,
+                labels=[value_label(value) for value in axis.values],
+                positions=positions(axis.values),
+            )
+            for axis, name in zip(axes, names, strict=True)
+        ],
+        num_points=len(result.outcomes),
+        num_failed=sum(outcome.row is None for outcome in result.outcomes),
+        best=best[0].number if best else None,
+        pareto=sorted(front) if front else ABSENT,
+        currency=currency_of(result.outcomes) if front else ABSENT,
+        points=[
+            SweptPoint.dump(
+                outcome,
+                label=point_label(result, outcome),
+                tokens_per_s=throughput_of(outcome),
+                state="failed" if outcome.row is None else "done",
+                pareto=outcome.number in front if front else ABSENT,
+            )
             for outcome in result.outcomes
         ],
-    }
-
-
-def _varied_json(result: ScenarioSweepResult) -> list[dict[str, object]]:
-    """Return the settings that have more than one value, and how these are called."""
-    axes = varied_axes(result)
-    varied = []
-    for axis, name in zip(
-        axes, short_names([axis.path for axis in axes]) if axes else [], strict=True
-    ):
-        places = positions(axis.values)
-        varied.append(
-            {
-                "path": axis.path,
-                "name": name,
-                "labels": [value_label(value) for value in axis.values],
-                "positions": None if places is None else places.tolist(),
-            }
-        )
-    return varied
-
-
-FILES = (
-    *("scenario.toml", "points.csv", "points.parquet", "result.json"),
-    *("sweep.png", "pareto.png", PAGE),
-)
-"""Files of the folder, but the store and the manifest."""
-
-
-def sweep_writers(
-    result: ScenarioSweepResult, scenario_bytes: bytes
-) -> dict[str, Writer]:
-    """Return what writes each file that is made of the points, by name."""
-    return {
-        "scenario.toml": lambda path: path.write_bytes(scenario_bytes),
-        "points.csv": lambda path: write_csv(result.outcomes, path),
-        "points.parquet": lambda path: write_parquet(result.outcomes, path),
-        "result.json": lambda path: path.write_text(
-            dump_json(sweep_json(result)), encoding="utf-8"
-        ),
-    }
+    )
 
 
 def sweep_facts(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from estimators import user_files as tables
 from estimators.models.config_keys import MAX_FILE as MAX_CONFIG_FILE
@@ -16,6 +16,7 @@ from estimators.operators import profile
 from estimators.tracing import user_module
 from nestsim.evaluate.job import plan_job, run_job, simulate_job
 from nestsim.features.run.cost import cost_cells
+from nestsim.features.run.record import ThroughputRecord
 from nestsim.features.sweep.axes import OWN_TABLES, Axis
 from nestsim.running.store import Point, PointFailedError, Row, content_key
 from nestsim.scenario.editing import Path as SettingPath
@@ -181,7 +182,7 @@ def scenario_digest(scenario: "Scenario") -> str:
 
 
 def _files_digest(
-    folder: Path, document: Mapping[str, object], values: Mapping[str, Sequence[Any]]
+    folder: Path, document: Mapping[str, object], values: Mapping[str, Sequence[object]]
 ) -> str:
     """Return a hash of every file that a setting names, in the file or on an axis."""
     digests = {}
@@ -198,7 +199,7 @@ def _files_digest(
 
 
 def _named_files(
-    document: Mapping[str, object], values: Mapping[str, Sequence[Any]]
+    document: Mapping[str, object], values: Mapping[str, Sequence[object]]
 ) -> dict[str, dict[str, str]]:
     """Return each setting of `FILE_SETTINGS` with its values, and the files they name.
 
@@ -290,14 +291,16 @@ def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _throughput(whose: str, throughput: "Throughput") -> dict[str, float]:
-    return {
-        f"{whose}_iteration_time_s": throughput.iteration_time,
-        f"{whose}_tokens_per_s": throughput.tokens_per_second,
-        f"{whose}_tokens_per_s_per_device": throughput.tokens_per_second_per_device,
-        f"{whose}_mfu": throughput.mfu,
-        f"{whose}_peak_memory_bytes": throughput.peak_memory,
-    }
+_THROUGHPUT = (
+    *("iteration_time_s", "tokens_per_s", "tokens_per_s_per_device", "mfu"),
+    "peak_memory_bytes",
+)
+"""Keys of a throughput that tables have a column for."""
+
+
+def _throughput(whose: str, throughput: "Throughput") -> Row:
+    reached = ThroughputRecord.dump(throughput)
+    return {f"{whose}_{name}": reached[name] for name in _THROUGHPUT}
 
 
 def _settings(candidate: "Candidate | PlannedCandidate") -> dict[str, object]:

@@ -4,6 +4,7 @@ A row is read as the tables of a scenario, which `nestsim.scenario` reads as tho
 file; a case is that scenario, and what no scenario says.
 """
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,7 @@ from nestsim.features.validation.plan_table import (
     training_table,
 )
 from nestsim.features.validation.reading import JobReading, Table, Value
+from nestsim.features.validation.run_columns import read_run
 from nestsim.features.validation.stages import (
     SizedStage,
     is_staged,
@@ -168,6 +170,9 @@ def read_case(row: Row) -> Case:
         plans = [_first_sizes(stages)]
     else:
         plans = plan_tables(reading, tables, accelerator, num_devices)
+        run = read_run(reading, num_layers)
+        plans = [plan | run["plan"] for plan in plans]
+        tables["software"] |= run["software"]
     tables["plan"] = plans[0]
     _keep_16_bits(reading, tables)
     tables["cluster"] = cluster_table(reading, accelerator, num_devices)
@@ -302,10 +307,12 @@ def _software(
         software = replace(software, name=software.name.partition("-")[0])
     dispatcher = software.moe_token_dispatcher_type
     per_node = reading.row.whole("devices_per_node") or 8
+    joined = math.prod(level.fan_out for level in network.levels[: network.node_levels])
     return replace(
         software,
         num_ranks=num_devices,
+        node_step=2 * network.levels[0].latency,
         many_nodes=num_devices > per_node,
-        ranks_per_node=network.levels[0].fan_out,
+        ranks_per_node=joined,
         moe_token_dispatcher_type=dispatcher or reading.preset.dispatcher,
     )

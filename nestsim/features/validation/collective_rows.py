@@ -21,6 +21,7 @@ from typing import Literal
 from estimators.collectives.transports import (
     WIRE_FRACTIONS,
     Transport,
+    collective_time,
     find_transport,
     ramp_time,
     transfer_time,
@@ -106,24 +107,26 @@ def predicted_time(
     arrival_times: Mapping[str, float] = ARRIVAL_TIMES,
 ) -> float:
     """Return the time of a case as its method would have measured it [s]."""
-    outermost = case.across or case.inside
-    time = (
-        outermost.latency(case.operation, case.num_ranks, case.num_nodes)
-        + _bottleneck(case)
-        + host_times[case.method]
-    )
+    time = _time(case) + host_times[case.method]
     if case.method == "kernel" and case.operation != "send_recv":
         return max(time, arrival_times.get(case.device, _USUAL_ARRIVAL))
     return time
 
 
-def _bottleneck(case: CollectiveCase) -> float:
+def _time(case: CollectiveCase) -> float:
+    """Return the time on the device [s]."""
+    operation, ranks = case.operation, case.num_ranks
+    if case.across is None:
+        message = (operation, ranks, case.num_bytes, case.inside_bandwidth)
+        return collective_time(case.inside, *message)
+    latency = case.across.latency(operation, ranks, case.num_nodes)
+    return latency + _bottleneck(case, case.across)
+
+
+def _bottleneck(case: CollectiveCase, across: Transport) -> float:
     """Return the time of bytes and ramp where it is longest [s]."""
     operation, ranks, size = case.operation, case.num_ranks, case.num_bytes
-    if case.across is None:
-        tau = transfer_time(case.inside, operation, ranks, size, case.inside_bandwidth)
-        return tau + ramp_time(case.inside, operation, tau)
-    across, bandwidth = case.across, case.across_bandwidth
+    bandwidth = case.across_bandwidth
     local = ranks // case.num_nodes
     if operation == "all_to_all":
         # Each of a node's ranks has its share of the adapters, and sends by them what
@@ -134,8 +137,9 @@ def _bottleneck(case: CollectiveCase) -> float:
     if local < 2:
         return outer
     # Rings through several nodes: a switch inside one cannot add up all of them.
-    ring = replace(case.inside, multicast_efficiency=0.0)
+    ring = replace(case.inside, multicast_efficiency=0.0, curves=None)
     if operation == "all_to_all":
+        ring = case.inside
         size *= local / ranks
         ranks = local
     tau = transfer_time(ring, operation, ranks, size, case.inside_bandwidth)
@@ -281,7 +285,7 @@ class _Links:
             # Four devices with all their links among themselves are no cube mesh.
             transport = replace(transport, links_by_size=())
         if reading.says("notes", r"\bring\b"):
-            transport = replace(transport, multicast_efficiency=0.0)
+            transport = replace(transport, multicast_efficiency=0.0, curves=None)
         return transport, load_accelerator(self.device).interconnect_bandwidth
 
     def _across(self) -> tuple[Transport, float]:

@@ -19,8 +19,8 @@ from topologies.errors import InputError, Problems, readable
 from topologies.input_file import read_text
 from topologies.units import NUMBER_PATTERN
 
-_LONGEST = 1000
-"""Characters of a reason that are shown."""
+LONGEST = 1000
+"""Characters of a reason or an assumption that are shown."""
 
 REFUSALS: Mapping[str, str] = MappingProxyType(
     {
@@ -65,7 +65,7 @@ class RowRefusedError(Exception):
 
     def __init__(self, code: str, reason: str) -> None:
         assert code in REFUSALS
-        self.code, self.reason = code, readable(reason, _LONGEST)
+        self.code, self.reason = code, readable(reason, LONGEST)
         super().__init__(self.reason)
 
 
@@ -144,6 +144,18 @@ WHOLE_COLUMNS = frozenset(
     }
 )
 """Columns of whole numbers, of at least 1."""
+
+RUN_COLUMNS = (
+    "moe_overlap",
+    "moe_dispatcher",
+    "cuda_graphs",
+    "recompute_modules",
+    "overlaps",
+    "offload",
+    "lora",
+    "expandable_segments",
+)
+"""What ran beside sizes, in words; published recipes fill these in."""
 
 UNEVEN_COLUMNS = frozenset({"tp", "dp", "micro_batch"})
 """May hold ``a/b`` where the stages of a pipeline differ."""

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 
-from estimators.models.library import load_model, model_words
+from estimators.models.library import load_model, model_names, model_words
 from nestsim.features.validation.columns import RowRefusedError
 from nestsim.features.validation.reading import (
     Converter,
@@ -12,6 +13,7 @@ from nestsim.features.validation.reading import (
     Table,
     fill_table,
     meaning,
+    name_pattern,
     vocabulary,
 )
 
@@ -61,8 +63,20 @@ _TUNED = r"\bsft\b(?!\.py)"
 _LOCAL_TEST = r"mcore_(?!te_|moe)"
 _FUSED_TEST = r"_cp[0-9]|nondeterministic|memory_speed|resume"
 
-_COMPARED = ("num_layers", "hidden_size", "num_moe_experts", "moe_router_topk")
-"""Sizes that a row must share with the published model to be that model."""
+_COMPARED = ("hidden_size", "moe_router_topk")
+"""Sizes that a row must share with the published model to be that model, or the first
+layers of it."""
+
+_LOOKED_UP: Mapping[str, str] = MappingProxyType(
+    {
+        "layers": "num_layers",
+        "hidden": "hidden_size",
+        "heads": "num_attention_heads",
+        "moe_topk": "moe_router_topk",
+        "moe_ffn": "moe_ffn_hidden_size",
+    }
+)
+"""Column -> size of the model of the library that a row names, where it is empty."""
 
 _PUBLISHED = (
     "moe_layer_freq",
@@ -95,12 +109,15 @@ def model_table(reading: JobReading) -> Table:
     RowRefusedError
         If a size is missing or the model has parts that are not modelled.
     """
+    _check_tuning(reading)
+    if (hybrid := _hybrid(reading)) is not None:
+        return hybrid
     _check_known(reading)
     table = fill_table(reading, _COLUMNS)
     if (name := _published_name(reading, table)) is not None:
-        words = model_words(name)
+        words = _published_words(name, table)
         table = {key: value for key, value in table.items() if key not in _PUBLISHED}
-        table |= {key: words[key] for key in _PUBLISHED if words.get(key)}
+        table |= words
         if reading.says("model", "w/ mtp"):
             table["mtp_num_layers"] = load_model(name).mtp_num_layers
         reading.assume(f"blocks and routers of {name}")
@@ -109,18 +126,74 @@ def model_table(reading: JobReading) -> Table:
     return table
 
 
+@cache
+def _library_names() -> tuple[tuple[str, str], ...]:
+    """Return patterns of the library's models, long names first, and their names."""
+    names = sorted(model_names(), key=len, reverse=True)
+    return tuple((name_pattern(name), name) for name in names)
+
+
+def library_name(reading: JobReading) -> str | None:
+    """Return the model of the library that a row names, None if it has none."""
+    patterns = (*vocabulary().published, *_library_names())
+    return meaning(patterns, reading.words("model"))
+
+
+def _hybrid(reading: JobReading) -> Table | None:
+    """Return the hybrid of the library that a row names: no column says its blocks.
+
+    None for others, and for rows whose width or depth is not the model's.
+    """
+    name = library_name(reading)
+    if name is None or not load_model(name).has_mamba:
+        return None
+    model, row = load_model(name), reading.row
+    if row.whole("hidden") not in {None, model.hidden_size}:
+        return None
+    if row.whole("layers") not in {None, model.num_layers}:
+        return None
+    reading.assume(f"all sizes of {name}")
+    words = model_words(name)
+    return {key: words[key] for key in words if key not in {"source", "note"}} | {
+        "num_layers": model.num_layers,
+        "sequence_length": reading.needed("seq_len"),
+        "attention": _attention(reading, {}),
+    }
+
+
 def _published_name(reading: JobReading, table: Table) -> str | None:
     """Return the model of the library that a row with experts is about, if any.
 
-    Only where the sizes are those of the model: a row with fewer layers is a cut of its
-    author's. Layers of multi-token prediction are there if the row says so.
+    A row with fewer layers is about the first of that model, whatever experts it has.
+    Layers of multi-token prediction are there if the row says so.
     """
-    name = meaning(vocabulary().published, reading.words("model"))
+    name = library_name(reading)
     if name is None or not reading.row.whole("num_experts"):
         return None
-    published = load_model(name)
+    published, depth = load_model(name), table["num_layers"]
+    assert isinstance(depth, int)
     same = all(table[size] == getattr(published, size) for size in _COMPARED)
+    same &= depth < published.num_layers or (
+        depth == published.num_layers
+        and table["num_moe_experts"] == published.num_moe_experts
+    )
     return name if same else None
+
+
+def _published_words(name: str, table: Table) -> Table:
+    """Return what a row takes from a model, of the first layers that the row has."""
+    words, published = model_words(name), load_model(name)
+    taken: Table = {key: words[key] for key in _PUBLISHED if words.get(key)}
+    depth = table["num_layers"]
+    assert isinstance(depth, int)
+    if published.block_pattern and depth < published.num_layers:
+        kinds = published.block_pattern[:depth]
+        taken["moe_layer_freq"] = [int("experts" in kind) for kind in kinds]
+    if table["num_moe_experts"] != published.num_moe_experts:
+        # Groups of experts are of as many as the model has.
+        for key in ("moe_router_num_groups", "moe_router_group_topk"):
+            taken.pop(key, None)
+    return taken
 
 
 def _mean_length(reading: JobReading, table: Table) -> int | None:
@@ -140,7 +213,7 @@ def _mean_length(reading: JobReading, table: Table) -> int | None:
 
 
 def _check_known(reading: JobReading) -> None:
-    """Refuse models and jobs with parts that there are no modules for."""
+    """Refuse models with parts that there are no modules for."""
     is_latent = reading.says("model", _LATENT) and reading.row.whole("num_experts")
     if reading.says("model", _OTHER_PARTS) and not is_latent:
         raise RowRefusedError(
@@ -148,6 +221,12 @@ def _check_known(reading: JobReading) -> None:
             f"{reading.row.words('model')} has layers other than attention and "
             "feed-forward as they are modelled",
         )
+    if reading.says("model", "distill"):
+        raise RowRefusedError("unknown-model", "a teacher stands beside the model")
+
+
+def _check_tuning(reading: JobReading) -> None:
+    """Refuse jobs that train adapters, and note those that tune all weights."""
     described = f"{reading.words('model')} {reading.words('notes')}"
     adapted = re.search(_ADAPTED, described)
     if adapted is not None:
@@ -175,11 +254,15 @@ def _is_gated(table: Table) -> bool:
 
 
 def _size(reading: JobReading, column: str) -> int:
-    """Return a size; where it is not stated, that of the published model it names."""
-    if reading.row.whole(column) is None:
-        known = meaning(vocabulary().sizes, reading.words("model")) or {}
-        if column in known:
-            return reading.given(column, known[column])
+    """Return a size; where it is not stated, that of the published model it names.
+
+    Not if the row's width is another: then it is another model of that name.
+    """
+    if reading.row.whole(column) is None and (name := library_name(reading)):
+        model = load_model(name)
+        known = getattr(model, _LOOKED_UP[column])
+        if known and reading.row.whole("hidden") in {None, model.hidden_size}:
+            return reading.given(column, known)
     return reading.needed(column)
 
 
@@ -216,7 +299,7 @@ def _depth(reading: JobReading, _table: Table) -> int:
     stated = reading.row.whole("layers")
     count, words = reading.row.number("params_b"), reading.row.whole("vocab")
     if stated is not None or count is None or words is None:
-        return reading.needed("layers")
+        return _size(reading, "layers")
     hidden = _size(reading, "hidden")
     outside = (words + reading.needed("seq_len")) * hidden
     depth = (count * 1e9 - outside) / (12 * hidden**2 + 13 * hidden)
@@ -228,8 +311,7 @@ def _depth(reading: JobReading, _table: Table) -> int:
 
 def _inner_width(reading: JobReading, table: Table) -> int:
     if table["family"] == "mixtral":
-        if reading.row.whole("moe_ffn") is None and reading.row.whole("ffn"):
-            return reading.needed("ffn")
+        # Never `ffn`, the width of dense layers.
         return _size(reading, "moe_ffn")
     if _is_gated(table):
         return reading.needed("ffn")

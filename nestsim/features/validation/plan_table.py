@@ -18,6 +18,7 @@ from nestsim.features.validation.reading import (
     meaning,
     vocabulary,
 )
+from nestsim.features.validation.run_columns import run_again
 from planner.frameworks.framework import FRAMEWORKS
 
 
@@ -93,11 +94,10 @@ def _global_batch(reading: JobReading, _table: Table) -> int:
 def _gather(reading: JobReading, table: Table) -> str | None:
     """Return the format of weights on the wire.
 
-    LLM Foundry's mode DEFAULT gathers them in fp32, PURE in 16 bits; Megatron Core
-    gathers the weights of 8-bit products in 8 bits, torchtitan where the row says so.
+    Megatron Core gathers the weights of 8-bit products in 8 bits, torchtitan where the
+    row says so. LLM Foundry's modes PURE and DEFAULT gather 16 bits (Composer, pull
+    request 2047, March 2023).
     """
-    if reading.says("precision", "mp mode default"):
-        return "fp32"
     narrow = reading.preset.software.keeps_narrow_inputs and "matmul_precision" in table
     if narrow or reading.says("precision", "fp8 all-gather"):
         return "fp8"
@@ -129,12 +129,14 @@ _TRAINING: Mapping[str, Converter] = MappingProxyType(
 
 
 def software_table(reading: JobReading) -> Table:
-    """Return the table [software] of a row: the preset, and what its recipe says."""
+    """Return the table [software] of a row: the preset, and what runs again."""
     table: Table = {"preset": reading.preset.name, "frees_gradients": reading.is_fsdp}
-    if reading.recipe.dispatcher:
-        table["moe_token_dispatcher_type"] = reading.recipe.dispatcher
-    if reading.recomputed_by_recipe:
-        table["recompute_modules"] = list(reading.recomputed_by_recipe)
+    if reading.says("zero_or_fsdp", "fsdp") and not reading.preset.weights_in_fp32:
+        # Megatron FSDP's user guide: --no-gradient-accumulation-fusion.
+        table["gradient_accumulation_fusion"] = False
+    modules = run_again(reading)
+    if modules:
+        table["recompute_modules"] = list(modules)
     return table
 
 
@@ -268,16 +270,12 @@ def _shares(
         "zero_stage": zero_stage,
         "account_for_embedding_in_pipeline_split": counts_ends,
         "account_for_loss_in_pipeline_split": counts_ends,
-        "overlap_moe_expert_parallel_comm": reading.recipe.overlaps,
     }
     if group is not None and group < ranks:
         table["sharding_group_size"] = group
     if not counts_ends:
         table |= _layout(reading, num_layers, sizes.pp, vpp)
-    table |= _offload(reading, num_layers)
-    if reading.recipe.overlaps:
-        reading.assume("all-to-alls of experts beside another microbatch, by recipe")
-    return table
+    return table | _offload(reading)
 
 
 def _experts(reading: JobReading, model: Table, replicas: int, tp: int) -> int:
@@ -341,9 +339,9 @@ def _sequence_parallel(reading: JobReading) -> bool:
 
 def _recompute(reading: JobReading) -> str:
     written = reading.words("recompute")
-    if modules := reading.recomputed_by_recipe:
-        reading.assume(f"recompute selective ({', '.join(modules)}), by recipe")
-        return "selective"
+    modules = run_again(reading)
+    if modules is not None:
+        return "selective" if modules else "none"
     if reading.leaves_recompute_open:
         reading.assume(f"recompute {reading.preset.recompute}")
         return reading.preset.recompute
@@ -374,23 +372,27 @@ _BY_OPERATORS = (*_RECOMPUTE, ("^selective", "selective"))
 """The same where the framework repeats operators."""
 
 
-def _offload(reading: JobReading, num_layers: int) -> Table:
-    """Return what the host keeps: what is said to be offloaded is so as a whole."""
+_OFFLOADED = r"^activation (cpu )?offload|host offload decoder_layer_input"
+"""Pattern of recompute that keeps in the host's memory what it keeps: with MaxText's
+layers, their inputs."""
+
+
+def _offload(reading: JobReading) -> Table:
+    """Return what the host keeps: what is said to be offloaded is so as a whole.
+
+    By columns that are not about it; `offload` is (`run_columns`).
+    """
     kept: Table = {}
     if reading.says("zero_or_fsdp", "offload"):
         reading.assume("the host keeps and updates the optimizer states")
         kept["offload_optimizer"] = 1.0
         if reading.says("zero_or_fsdp", "param"):
             kept["offload_weights"] = 1.0
-    layers = reading.recipe.offloaded_layers
-    if reading.says("recompute", r"^activation (cpu )?offload") or reading.says(
+    if reading.says("recompute", _OFFLOADED) or reading.says(
         "notes", r"offload(ing)?:? true"
     ):
         reading.assume("the host keeps all activations between the passes")
         kept["offload_activations"] = 1.0
-    elif layers:
-        reading.assume(f"the host keeps the activations of {layers} blocks, by recipe")
-        kept["offload_activations"] = layers / num_layers
     return kept
 
 

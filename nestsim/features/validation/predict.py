@@ -224,8 +224,9 @@ class Predictor:
         software = case.software
         key = spec, case.accelerator.name, software.library, software.name, case.host
         if key not in self._networks:
-            fabric = find_transport(case.accelerator.constants_name, inside_node=False)
-            network = library_network(build_network(spec), fabric, software)
+            name = case.accelerator.constants_name
+            node, fabric = (find_transport(name, inside_node=x) for x in (True, False))
+            network = library_network(build_network(spec), node, fabric, software)
             self._networks[key] = network.with_host(case.host)
         return self._networks[key]
 

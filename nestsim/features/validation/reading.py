@@ -1,13 +1,13 @@
 """A row that is being turned into a scenario, and the words that rows are written in.
 
 ``words.toml`` has what descriptions mean: patterns of software, accelerators, models,
-sharding, and recipes. Nothing is filled in silently: what a row does not say is taken
+sharding, and flags. Nothing is filled in silently: what a row does not say is taken
 from the preset of its framework and noted, and what decides the result must be there.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
 from typing import TypeVar
@@ -15,8 +15,10 @@ from typing import TypeVar
 import tomli
 from pydantic import TypeAdapter
 
-from nestsim.features.validation.columns import Row, RowRefusedError
+from nestsim.features.validation.columns import LONGEST, Row, RowRefusedError
+from nestsim.features.validation.recipes import followed_recipe
 from planner.frameworks.framework import PRESETS, Preset
+from topologies.errors import readable
 from topologies.specs import Nic
 
 T = TypeVar("T")
@@ -70,23 +72,17 @@ class LinkFamily:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What a published recipe sets for the rows that follow it."""
+class Habit:
+    """What the source of some rows says of all of them, and no column."""
 
     where: Mapping[str, str | int]
     """Column -> pattern of its text, or its number, where 1 may be left out."""
 
-    overlaps: bool = False
-    """Whether all-to-alls between experts go on beside another microbatch."""
+    software: Mapping[str, str | int | bool] = field(default_factory=dict)
+    """Setting of [software] -> value."""
 
-    dispatcher: str = ""
-    """Dispatcher of tokens, as Megatron names it; empty for the preset's."""
-
-    recompute_modules: tuple[str, ...] = ()
-    """Parts that selective recompute runs again; empty where the row is to say it."""
-
-    offloaded_layers: int = 0
-    """Blocks whose activations the host keeps."""
+    plan: Mapping[str, str | int | bool | list[int]] = field(default_factory=dict)
+    """Setting of [plan] -> value."""
 
 
 Patterns = Sequence[tuple[str, T]]
@@ -103,8 +99,11 @@ class Vocabulary:
     of_megatron_core: Mapping[str, str]
     """Column -> pattern of what only Megatron Core has."""
 
-    accelerators: Patterns[str | dict[str, str]]
-    """Accelerator -> cluster.accelerator of a scenario."""
+    accelerators: Patterns[dict[str, str]]
+    """Accelerator that the catalogue lacks -> cluster.accelerator of a scenario."""
+
+    usual_links: Patterns[bool]
+    """Links inside a node that are an accelerator's by itself."""
 
     uplinks: Patterns[Uplink]
     """Accelerator of the catalogue -> links out of a node of its usual machine."""
@@ -113,10 +112,7 @@ class Vocabulary:
     """Accelerator of the catalogue -> devices that a torus joins at most."""
 
     published: Patterns[str]
-    """Model -> its name in the library."""
-
-    sizes: Patterns[dict[str, int]]
-    """Model -> column -> size that the name stands for."""
+    """Model -> its name in the library, where it is written otherwise."""
 
     shared_experts: Patterns[int]
     """Model -> experts of each layer that all tokens go to."""
@@ -136,8 +132,11 @@ class Vocabulary:
     latent_widths: Mapping[str, int]
     """Setting of [model] -> width of latent attention."""
 
-    recipes: tuple[Recipe, ...]
-    """What published recipes set."""
+    recipes: tuple[Habit, ...]
+    """What rows of some sources have, the first that fits."""
+
+    run: Mapping[str, Patterns[dict[str, str | float | bool]]]
+    """Column about what ran -> words in it -> ``table.setting`` -> value."""
 
 
 @cache
@@ -151,6 +150,16 @@ def vocabulary() -> Vocabulary:
 def meaning(patterns: Patterns[T], written: str) -> T | None:
     """Return what the first pattern means that is in a description; None for none."""
     return next((what for words, what in patterns if re.search(words, written)), None)
+
+
+def name_pattern(name: str) -> str:
+    """Return the pattern of a name as people write it, in small letters.
+
+    With or without separators between words, letters and digits; nothing may follow
+    that would make another name of it.
+    """
+    runs = re.findall(r"[a-z]+|[0-9]+(?:\.[0-9]+)*", name.lower())
+    return rf"(?<![a-z0-9]){'[ _-]*'.join(map(re.escape, runs))}(?![a-z0-9]|\.[0-9])"
 
 
 def find_preset(software: str) -> tuple[Preset, str]:
@@ -203,6 +212,7 @@ class Reading:
 
     def assume(self, sentence: str) -> None:
         """Note what the row does not say, once."""
+        sentence = readable(sentence, LONGEST)
         if sentence not in self.assumed:
             self.assumed.append(sentence)
 
@@ -238,30 +248,43 @@ class JobReading(Reading):
         return preset, sentence
 
     @cached_property
-    def recipe(self) -> Recipe:
-        """What the published recipe sets that the row follows; nothing for none."""
-        followed = (recipe for recipe in vocabulary().recipes if self._follows(recipe))
-        return next(followed, Recipe(where={}))
+    def recipe(self) -> Mapping[str, str]:
+        """Columns that the published recipe sets which the row follows, if any."""
+        return followed_recipe(self.row, self.preset.name)
 
-    def _follows(self, recipe: Recipe) -> bool:
+    def ran(self, column: str) -> str:
+        """Return what a column about the run says, or the recipe where it is silent."""
+        written = self.words(column)
+        if not is_unstated(written):
+            return written
+        by_recipe = self.recipe.get(column, "")
+        if by_recipe:
+            self.assume(f"{column} {by_recipe}, by recipe")
+        return by_recipe
+
+    @property
+    def habit(self) -> Habit:
+        """What the row's source says of it beside columns."""
+        fitting = (habit for habit in vocabulary().recipes if self._has(habit.where))
+        return next(fitting, Habit(where={}))
+
+    def _has(self, where: Mapping[str, str | int]) -> bool:
         return all(
             self.says(column, known)
             if isinstance(known, str)
             else (self.row.whole(column) or 1) == known
-            for column, known in recipe.where.items()
+            for column, known in where.items()
         )
+
+    def leave_out(self, column: str, word: str) -> None:
+        """Note something that ran and that is not modelled."""
+        self.assume(f"not modelled: {column} {word}")
 
     @property
     def leaves_recompute_open(self) -> bool:
         """Whether neither the row nor a recipe says what is recomputed."""
         is_open = is_unstated(self.words("recompute"))
-        return is_open and not self.recipe.recompute_modules
-
-    @property
-    def recomputed_by_recipe(self) -> tuple[str, ...]:
-        """What a row that leaves it open runs again by its recipe, if anything."""
-        is_open = is_unstated(self.words("recompute"))
-        return self.recipe.recompute_modules if is_open else ()
+        return is_open and not self.ran("recompute_modules")
 
     @property
     def is_fsdp(self) -> bool:

@@ -15,9 +15,11 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from nestsim.evaluate.uncertainty import Band, memory_band
+from estimators.constants import load_constants
+from nestsim.evaluate.uncertainty import Band, room_band
 from nestsim.features.validation.collective_rows import CollectiveCase
 from nestsim.features.validation.columns import Row
+from planner.frameworks.framework import PRESETS
 from planner.step.memory import judge_room
 from topologies.arrays import FloatArray
 from topologies.errors import short_repr
@@ -303,7 +305,8 @@ class RowResult:
     @property
     def is_infeasible(self) -> bool:
         """Whether the whole band of what it needs is above what there is."""
-        known = memory_band(self.preset)
+        software = PRESETS[self.preset].software
+        known = room_band(self.preset, software, load_constants())
         low = 1.0 if known is None else known.band.low
         share = self.memory_share
         return judge_room(share, low * share, 1.0) == "infeasible"

@@ -313,7 +313,11 @@ def _shown(predictor: Predictor, case: Case, what: Counted, tensors: float) -> f
         "reserved": allocator.reserved,
         "device": allocator.device,
     }
-    return shown[what.of](tensors)
+    size = shown[what.of](tensors)
+    if what.of == "device":
+        # A full device is full: the allocator gives back what it keeps before it fails.
+        size = min(size, case.accelerator.memory_bytes)
+    return size
 
 
 def _place(where: str, num_stages: int) -> int | None:
@@ -326,7 +330,7 @@ def _place(where: str, num_stages: int) -> int | None:
         raise RowRefusedError("contradiction", f"no {where} among {num_stages} stages")
     if written.startswith("last rank") or written == "last pipeline stage":
         return num_stages - 1
-    if written == "first pipeline stage":
+    if written == "first pipeline stage" or written.startswith("rank 0"):
         return 0
     if written.startswith(("max", "any", "first/last", "not stated")) or not written:
         return None

@@ -19,7 +19,7 @@ from topologies.specs import FatTreeSpec, LevelSpec, TorusSpec
 
 LIBRARY = Software(name="megatron-core")
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
-FABRIC = transports()["default-fabric"]
+NODE, FABRIC = transports()["default-node"], transports()["default-fabric"]
 HOP = FABRIC.per_hop
 
 
@@ -37,7 +37,7 @@ def cluster(local, nodes, *, leaves=1, wire=0.5e-6, sharp=False):
 
 
 def library(network):
-    return library_network(network, FABRIC, LIBRARY)
+    return library_network(network, NODE, FABRIC, LIBRARY)
 
 
 def rate(network, operation, members, algorithm="hierarchical"):
@@ -58,7 +58,7 @@ def test_a_step_between_nodes_takes_what_the_library_takes_at_least():
 
 def test_without_a_library_and_off_trees_nothing_changes():
     network = cluster(8, 4)
-    assert library_network(network, FABRIC, IDEAL) is network
+    assert library_network(network, NODE, FABRIC, IDEAL) is network
     torus = build_network(
         TorusSpec(dimensions=(4, 4), wrap=(True, True), bandwidth=1e9, latency=1e-6)
     )

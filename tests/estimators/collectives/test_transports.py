@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from estimators.collectives.transports import (
     WIRE_FRACTIONS,
     Transport,
+    collective_time,
     find_transport,
     overhead,
     transfer_time,
     transports,
 )
 from tests import failures
-from tests.estimators.oracles import collective_time
 from topologies.accelerators import accelerator_names
 
 ROUND = Transport(

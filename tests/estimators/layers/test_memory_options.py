@@ -89,6 +89,15 @@ def test_the_operator_policy_saves_every_second_product_and_attention():
     assert found.saved_bytes["selective"][-1] == found.saved_bytes["none"][-1]
 
 
+def test_a_compiler_drops_the_last_product_of_the_operator_policy():
+    """The residual sum reads it, and no derivative."""
+    eager, compiled = (
+        table(saves_products=True, repeats_elementwise=on).saved_bytes["selective"]
+        for on in (False, True)
+    )
+    assert eager[1] - compiled[1] == 2 * 128 * 64
+
+
 def test_what_is_saved_is_not_run_again():
     again, core = (
         table(saves_products=on).recompute_time["selective"][1] for on in (True, False)
@@ -103,6 +112,47 @@ def test_a_loss_of_pytorch_holds_gradients_in_fp32_too():
     # Beside the logits, which the caller holds.
     assert more[-1] == (4 + 2) * 128 * 512
     assert not more[:-1].any()
+
+
+def test_a_loss_of_shared_logits_holds_one_more_of_them():
+    """PyTorch's loss of tensor-parallel logits, each 2 x 128 x 512 / 2 in fp32."""
+    degrees = Degrees(tp=2)
+    plain, kept = (table(degrees, plain_loss=on) for on in (True, False))
+    more = plain.working_bytes["none"] - kept.working_bytes["none"]
+    assert more[-1] == (4 + 4 + 2) * 128 * 512 / 2
+    fused = table(degrees, plain_loss=True, fuses_loss=True)
+    assert fused.working_bytes["none"][-1] == kept.working_bytes["none"][-1]
+
+
+def test_an_empty_gradient_stays_for_every_shape_of_a_blocks_weights():
+    """Two bytes for each weight of a block's matrices, and the head's for its pass."""
+    for tp in (1, 2):
+        kept, none = (
+            table(Degrees(tp=tp), keeps_empty_gradients=on) for on in (True, False)
+        )
+        more = kept.working_bytes["none"] - none.working_bytes["none"]
+        h, kv, f, vocabulary = 64, 16, 160, 512
+        block = 2 * (h * (h + 2 * kv) + h * h + h * 2 * f + f * h) / tp
+        expected = [block] * 4 + [block + 2 * h * vocabulary / tp]
+        assert more.tolist() == expected
+
+
+def test_experts_of_a_layer_have_one_shape_of_empty_gradients():
+    platform = Platform(
+        accelerator=load_accelerator("h100-sxm"),
+        software=replace(IDEAL, keeps_empty_gradients=True),
+    )
+    few, many = (
+        build_layer_table(
+            trace_model(replace(LLAMA, num_moe_experts=count, moe_router_topk=2)),
+            degrees=ALONE,
+            training=JOB,
+            platform=platform,
+        ).working_bytes["none"][0]
+        for count in (4, 8)
+    )
+    # The router has a row more for each expert.
+    assert many - few == 2 * 64 * (8 - 4)
 
 
 def test_gathered_inputs_are_kept_with_sequence_parallelism_alone():

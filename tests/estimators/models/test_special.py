@@ -29,6 +29,7 @@ PUBLISHED = {
     "mamba2-2.7b": 2_702_599_680,
     "nemotron-h-8b": 8_100_852_736,
     "nemotron-nano-9b-v2": 8_888_227_328,
+    "nemotron-3-nano-30b-a3b": 31_577_937_344,
     "t5-small": 60_506_624,
     "t5-base": 222_903_552,
     "t5-large": 737_668_096,

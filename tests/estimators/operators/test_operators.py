@@ -1,5 +1,8 @@
 """The operator model against the rooflines that bound it."""
 
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,29 +48,43 @@ def model_with(**changes):
 
 
 @given(sizes, sizes, sizes, st.integers(1, 64))
-def test_no_product_beats_the_roofline(m, n, k, batch):
+def test_no_product_beats_the_datasheet(m, n, k, batch):
     time = MODEL.matmul_time(m, n, k, batch)
-    assert time >= 2 * m * n * k * batch / MODEL.matmul_rate
-    traffic = 2 * batch * (m * k + k * n + m * n)
-    assert time >= traffic / (A100.memory_bandwidth * KNOWN.accelerator("a100").memory)
+    assert time >= 2 * m * n * k * batch / A100.peak_flops["bf16"]
 
 
 @given(sizes, sizes, sizes)
-def test_a_longer_inner_dimension_is_never_faster(m, n, k):
-    assert MODEL.matmul_time(m, n, k + 1, 1) >= MODEL.matmul_time(m, n, k, 1)
+def test_twice_the_work_is_hardly_ever_faster(m, n, k):
+    once = 0.95 * MODEL.matmul_time(m, n, k, 1)  # tables hold measured noise
+    for larger in ((2 * m, n, k), (m, 2 * n, k), (m, n, 2 * k)):
+        assert MODEL.matmul_time(*larger, 1) >= once
 
 
-def test_large_products_reach_the_stated_fraction_of_the_peak():
-    """Tiles fill the device: 8192 cubed runs within 2 % of e times the peak."""
-    time = MODEL.matmul_time(8192, 8192, 8192, 1)
-    reached = 2 * 8192**3 / time / A100.peak_flops["bf16"]
-    assert reached == pytest.approx(KNOWN.accelerator("a100-80gb").matmul, rel=0.02)
+@given(sizes, sizes, sizes, st.floats(0.3, 1.0))
+def test_a_slower_clock_costs_what_computes_and_nothing_else(m, n, k, clock):
+    kernels = replace(MODEL.products, sustained=1.0)
+    slow = replace(kernels, sustained=clock)
+    flops = 2.0 * m * n * k / A100.peak_flops["bf16"]
+    lost = slow.time(m, n, k) - kernels.time(m, n, k)
+    slowdown = kernels.table.slowdown(m, n, k)
+    assert lost == pytest.approx(
+        slowdown * flops * (1 / clock - 1), rel=1e-6, abs=1e-12
+    )
 
 
-def test_one_tile_takes_one_unit_and_not_the_whole_device():
-    small = MODEL.matmul_time(64, 64, 4096, 1) - LAUNCH_TIME
-    one_unit = MODEL.matmul_rate * 0.5 / A100.num_compute_units
-    assert small == pytest.approx(2 * 64 * 64 * 4096 / one_unit)
+MEASURED = (
+    # A100 PCIe, fractions of 312 TF/s: SimuMax 1.2 (MooreThreads), its own kernels.
+    ((4096, 5120, 1536), 0.738),
+    ((4096, 24576, 1536), 0.697),
+)
+
+
+@failures.over(("shape", "share"), MEASURED)
+def test_products_take_what_another_source_measured(shape, share):
+    """The same chip at 300 W instead of 400, which costs up to a seventh."""
+    isolated = replace(MODEL.products, sustained=1.0)
+    reached = 2.0 * math.prod(shape) / isolated.time(*shape) / A100.peak_flops["bf16"]
+    assert reached == pytest.approx(share, rel=0.2)
 
 
 def test_backward_of_a_product_is_two_products():
@@ -110,11 +127,7 @@ def test_narrow_formats_make_products_with_weights_faster_and_no_others():
     ratio = plain.matmul_time(*large, weighted=True) / narrow.matmul_time(
         *large, weighted=True
     )
-    reached = KNOWN.accelerator("h100-sxm")
-    rates = H100.peak_flops["fp8"] / H100.peak_flops["bf16"]
-    assert ratio == pytest.approx(
-        rates * reached.matmul_8bit / reached.matmul, rel=0.02
-    )
+    assert 1.3 < ratio < H100.peak_flops["fp8"] / H100.peak_flops["bf16"]
     assert plain.matmul_time(*large) == narrow.matmul_time(*large)
     assert plain.attention_rate == narrow.attention_rate
 
@@ -122,18 +135,18 @@ def test_narrow_formats_make_products_with_weights_faster_and_no_others():
 @failures.over("name", accelerator_names())
 def test_four_bits_are_no_slower_than_eight_and_eight_no_slower_than_sixteen(name):
     accelerator = load_accelerator(name)
-    rates = [
-        OperatorModel.of(
-            accelerator, TrainingSpec(global_batch_size=8, matmul_precision=narrow)
-        ).weight_matmul_rate
-        for narrow in ("fp8", "fp4")
-        if narrow in accelerator.peak_flops
-    ]
     format_of = "bf16" if "bf16" in accelerator.peak_flops else "fp16"
-    plain = OperatorModel.of(
-        accelerator, TrainingSpec(global_batch_size=8, precision=format_of)
-    ).matmul_rate
-    assert [plain, *rates] == sorted([plain, *rates])
+    times = [
+        OperatorModel.of(
+            accelerator,
+            TrainingSpec(
+                global_batch_size=8, precision=format_of, matmul_precision=narrow
+            ),
+        ).matmul_time(8192, 8192, 8192, 1, weighted=True)
+        for narrow in ("", "fp8", "fp4")
+        if not narrow or narrow in accelerator.peak_flops
+    ]
+    assert times == sorted(times, reverse=True)
 
 
 @given(sizes, sizes, sizes, st.integers(1, 64))
@@ -195,15 +208,14 @@ def test_fusion_takes_its_part_of_the_traffic_of_its_own_operators(
 
 def test_the_attention_kernel_is_that_of_the_software():
     reached = KNOWN.accelerator("h100-sxm")
-    peak = H100.peak_flops["bf16"]
     flash = OperatorModel.of(
         H100, JOB, Software(name="ideal", attention_kernel="flash")
     )
     fused = OperatorModel.of(
         H100, JOB, Software(name="ideal", attention_kernel="fused")
     )
-    assert flash.attention_rate == peak * reached.flash_attention
-    assert fused.attention_rate == peak * reached.fused_attention
+    assert flash.attention_rate == reached.flash_attention
+    assert fused.attention_rate == reached.fused_attention
 
 
 def test_only_a_weights_gradient_can_be_put_off():
@@ -216,19 +228,36 @@ def test_only_a_weights_gradient_can_be_put_off():
     assert time.backward == whole.backward
 
 
-def test_attention_gets_faster_with_keys_and_reaches_half_at_its_half_length():
-    half = KNOWN.accelerator("a100").attention_half_length
-    flops = 1e14
+def attention(length, heads=32, batch=1, groups=8):
+    flops = 2.0 * length**2 * 128 * heads * batch
+    sides = (float(length), float(length), 128.0, float(heads * batch))
+    moved = 2.0 * length * batch * 128 * 2 * (heads + groups)
+    return OperatorWork(
+        *("x", "attention", *sides, flops, 2.5 * flops, moved, 2 * moved),
+        heads_per_group=heads / groups,
+    )
 
-    def time(keys):
-        work = OperatorWork("x", "attention", 0, 0, 0, 0, flops, 0, 1.0, 1.0, keys=keys)
-        return MODEL.operator_time(work).forward - LAUNCH_TIME
 
-    longest = flops / MODEL.attention_rate
-    assert time(half) == pytest.approx(2 * longest)
-    assert time(1e9) == pytest.approx(longest, rel=1e-5)
-    times = [time(keys) for keys in (256, 512, 1024, 2048, 8192)]
-    assert times == sorted(times, reverse=True)
+def attention_rate(model, work):
+    return work.forward_flops / (model.operator_time(work).forward - LAUNCH_TIME)
+
+
+def test_attention_gets_faster_with_keys_and_with_heads():
+    rates = [attention_rate(MODEL, attention(s)) for s in (256, 512, 1024, 4096, 16384)]
+    assert rates == sorted(rates)
+    rates = [attention_rate(MODEL, attention(1024, heads)) for heads in (8, 16, 32, 64)]
+    assert rates == sorted(rates)
+
+
+@failures.over(
+    ("heads", "groups", "share"),
+    # Full-square fractions of 312 TF/s, forward, 4,096 tokens: SimuMax 1.2, A100 PCIe.
+    [(8, 2, 0.777), (16, 4, 0.991), (32, 8, 1.132), (64, 8, 1.187)],
+)
+def test_attention_takes_what_another_source_measured(heads, groups, share):
+    isolated = replace(MODEL, attention_rate=1.0)
+    rate = attention_rate(isolated, attention(4096, heads, groups=groups))
+    assert 2 * rate / A100.peak_flops["bf16"] == pytest.approx(share, rel=0.15)
 
 
 def test_few_tokens_for_each_of_many_experts_waste_grouped_products():

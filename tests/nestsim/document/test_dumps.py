@@ -1,10 +1,18 @@
-"""Tables of results by pandas, against Python's own writer of CSV."""
+"""Tables against Python's own writer of CSV, and records that are read back."""
 
 import csv
 import io
 import math
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Annotated, Any, NamedTuple
 
-from nestsim.document.dumps import csv_of, frame_of
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nestsim.document.dumps import ABSENT, Of, Record, csv_of, frame_of
 
 ROWS = [
     {"name": 'a "b", c', "whole": 2**53 + 1, "part": 0.1 + 0.2, "flag": True},
@@ -28,3 +36,124 @@ def test_numbers_are_exact_and_whole_ones_stay_whole() -> None:
 def test_nothing_has_a_heading_if_it_is_given() -> None:
     assert (csv_of([]), csv_of([], ["a", "b"])) == ("", "a,b\n")
     assert frame_of(ROWS)["flag"].tolist() == [True, False, None]
+
+
+class Band(NamedTuple):
+    """Ends of a band."""
+
+    low: float
+    high: float
+
+
+class CableRecord(Record):
+    """A cable."""
+
+    name: str
+    bandwidth_bytes_per_s: float | None
+
+
+class NetworkRecord(Record):
+    """A network."""
+
+    label: Annotated[str, Of("title.upper")]
+    ports: int
+    slow: bool
+    reason: str | None
+    first_s: Annotated[float | None, Of("times.0")]
+    times_s: tuple[float | None, ...]
+    band: Band | None
+    cables: tuple[CableRecord, ...]
+    by_name: Annotated[Mapping[str, CableRecord], Of("cable_of")]
+    price: Annotated[float | None, Of("cost.price", ABSENT)] = None
+    power_w: Annotated[float | None, Of("cost.power")] = None
+
+
+CABLE = SimpleNamespace(name="a", bandwidth=np.float64(2.0))
+NETWORK = SimpleNamespace(
+    title="tree",
+    num_ports=3,
+    is_slow=np.bool_(True),
+    reason="",
+    times=np.array([1.0, np.nan]),
+    band=Band(1.0, 2.0),
+    cables=[CABLE],
+    cable_of=lambda: {"a": CABLE},
+    cost=None,
+)
+CABLE_JSON = {"name": "a", "bandwidth_bytes_per_s": 2.0}
+JSON = {
+    "label": "TREE",
+    "ports": 3,
+    "slow": True,
+    "reason": None,
+    "first_s": 1.0,
+    "times_s": [1.0, None],
+    "band": {"low": 1.0, "high": 2.0},
+    "cables": [CABLE_JSON],
+    "by_name": {"a": CABLE_JSON},
+    "power_w": None,
+}
+
+
+def test_keys_are_the_fields_and_values_those_of_the_source() -> None:
+    assert list(NetworkRecord.dump(NETWORK).items()) == list(JSON.items())
+
+
+def test_what_was_written_is_read_back_and_written_alike() -> None:
+    record = NetworkRecord.read(JSON)
+    assert record.cables == (CableRecord(name="a", bandwidth_bytes_per_s=2.0),)
+    assert record.band == Band(1.0, 2.0)
+    assert record.price is None
+    assert NetworkRecord.dump(record) == {**JSON, "price": None}
+
+
+@pytest.mark.parametrize(
+    ("given_values", "changed"),
+    [
+        ({"cables": [CABLE_JSON]}, {}),
+        ({"band": None}, {"band": None}),
+        ({"price": 4.0}, {"price": 4.0}),
+        ({"ports": 0, "reason": "none"}, {"ports": 0, "reason": "none"}),
+    ],
+)
+def test_values_that_are_given_come_first(
+    given_values: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    assert NetworkRecord.dump(NETWORK, **given_values) == JSON | changed
+
+
+def test_a_path_that_ends_at_none_leaves_out_what_may_be_absent() -> None:
+    cost = SimpleNamespace(price=None, power=1.0)
+    priced = SimpleNamespace(**{**vars(NETWORK), "cost": cost})
+    assert NetworkRecord.dump(priced) == {**JSON, "price": None, "power_w": 1.0}
+
+
+class SlowCableRecord(CableRecord):
+    """A cable whose delay comes first."""
+
+    keys = ("latency_s", "name", "bandwidth_bytes_per_s")
+    latency_s: float
+
+
+def test_keys_have_an_order_of_their_own_where_it_is_given() -> None:
+    dumped = SlowCableRecord.dump(CABLE, latency_s=1.0)
+    assert list(dumped.items()) == [("latency_s", 1.0), *CABLE_JSON.items()]
+
+
+def test_what_nothing_holds_or_nobody_knows_is_refused() -> None:
+    with pytest.raises(AttributeError, match="nothing for the key bandwidth_bytes"):
+        CableRecord.dump(SimpleNamespace(name="a"))
+    with pytest.raises(AssertionError, match="speed"):
+        CableRecord.dump(CABLE, speed=1.0)
+    with pytest.raises(ValueError, match="bandwidth_bytes_per_s"):
+        CableRecord.read({"name": "a"})
+
+
+@given(st.builds(CableRecord, name=st.text(), bandwidth_bytes_per_s=st.floats()))
+def test_any_record_survives_but_for_numbers_that_do_not_exist(
+    record: CableRecord,
+) -> None:
+    again = CableRecord.read(CableRecord.dump(record))
+    bandwidth = record.bandwidth_bytes_per_s or 0.0
+    kept = record.bandwidth_bytes_per_s if np.isfinite(bandwidth) else None
+    assert again == CableRecord(name=record.name, bandwidth_bytes_per_s=kept)

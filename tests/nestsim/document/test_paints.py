@@ -9,7 +9,6 @@ from nestsim.document.paints import (
     PLANNERS,
     ink_on,
     level_colour,
-    part_colour,
     planner_colours,
 )
 from nestsim.features.memory.job import LOGITS
@@ -26,7 +25,6 @@ def test_every_part_of_memory_has_a_colour_of_its_own() -> None:
     parts = {*held, *account._STATIC, "working", STEP_END, LOGITS, "buffers"}
     assert parts == set(MEMORY_PARTS)
     assert len(set(MEMORY_PARTS.values())) == len(MEMORY_PARTS)
-    assert part_colour("another") not in MEMORY_PARTS.values()
 
 
 def test_a_planner_keeps_its_colour_whoever_stands_beside_it() -> None:

@@ -175,6 +175,23 @@ def test_a_habit_gives_way_to_an_optimizer_that_it_does_not_go_with(load: Any) -
     assert caught.value.where.endswith("training.optimizer")
 
 
+@failures.over(
+    ("preset", "written", "expected"),
+    [
+        ("torchtitan", {"torch_compile": True}, (True, True)),
+        ("torchtitan", {"torch_compile": True, "fuses_loss": False}, (True, False)),
+        ("torchtitan", {}, (False, False)),
+        ("fsdp", {"torch_compile": True}, (True, False)),
+        ("fsdp", {"fuses_loss": True}, (False, True)),
+    ],
+)
+def test_torch_compile_makes_blocks_and_torchtitans_loss(
+    preset: str, written: dict[str, bool], expected: tuple[bool, bool]
+) -> None:
+    software = SoftwareTable(preset=preset, **written).build()  # type: ignore[arg-type]
+    assert (software.repeats_elementwise, software.fuses_loss) == expected
+
+
 def test_everything_of_an_execution_can_be_written() -> None:
     names = {field.name for field in fields(Execution)}
     assert set(EXECUTED) == names

@@ -316,6 +316,25 @@ def test_compute_beside_buckets_is_slowed_down():
     result = replay_all(full_mesh(2, bandwidth=1.0), work)
     assert chosen(result.spans, kind=0, replica=0) == [(1.0, 7.0)]
     assert chosen(result.spans, kind=1, replica=0) == [(7.0, 12.0)]
+    # Nothing is gathered beside a pass that has no buckets.
+    apart = replay_all(
+        full_mesh(2, bandwidth=1.0), dataclasses.replace(work, gather_buckets=((),))
+    )
+    assert chosen(apart.spans, kind=0, replica=0) == [(0.0, 4.0)]
+
+
+def test_later_stages_gather_before_their_first_pass_and_are_not_slowed_down():
+    rings = [RingPhase(np.array([[s, s + 1]]), 1.0, 1) for s in (0, 2)]
+    work = pipeline(
+        [[[0], [1]], [[2], [3]]],
+        1,
+        forward_time=[4.0, 4.0],
+        backward_time=[4.0, 4.0],
+        gather_buckets=tuple((Bucket(0, 0.0, (ring,)),) for ring in rings),
+        interference=1.5,
+    )
+    result = replay_all(full_mesh(4, bandwidth=1.0), work)
+    assert chosen(result.spans, kind=0, replica=0) == [(1.0, 7.0), (7.0, 11.0)]
 
 
 def test_a_bucket_leaves_when_its_slowest_replica_has_filled_it():

@@ -4,6 +4,7 @@ import pickle
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from planner.frameworks.rules import (
     RULES,
     SPLIT_CHECKS,
 )
+from planner.search.device_kinds import DeviceOrder
 from planner.search.launchable import block_counts, broken_rules, rank_order
 from planner.search.launchable_sizes import LaunchFacts
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
@@ -129,10 +131,13 @@ def made(
                 zero_stage=zero_stage,
                 sharding_group_size=ranks if zero_stage else 1,
                 offload=kept,
-                recompute_num_layers=count,
+                recompute_num_layers=counted,
             )
-            for stage, (mode, zero_stage, ranks, kept) in enumerate(
-                zip(each(recompute), zeros, groups, each(offload), strict=True)
+            for stage, (mode, zero_stage, ranks, kept, counted) in enumerate(
+                zip(
+                    *(each(recompute), zeros, groups, each(offload), each(count)),
+                    strict=True,
+                )
             )
         ),
     )
@@ -503,6 +508,19 @@ def test_a_placement_is_told_by_its_name_and_an_order_by_its_dimensions():
         made(**TWO, order="tp-pp-cp-ep-dp"), FRAMEWORKS["deepspeed"].rules, FACTS
     )
     assert one.expected == "tp-dp-pp"
+
+
+def test_nodes_may_be_listed_in_any_order_that_is_tried():
+    numbers = np.array(numbered({"cp": 1, "ep": 1, **TWO}, DEFAULT))
+    listed = DeviceOrder(name="slow first", devices=np.roll(np.arange(8), 4))
+    for devices, order, other in (
+        (numbers, None, listed),
+        (listed.devices[numbers], listed, None),
+    ):
+        plan = made(**TWO, devices=devices.tolist())
+        for orders in ((order, other), (other, order)):
+            assert broken(plan, "megatron-core", orders=orders) == set()
+        assert broken(plan, "megatron-core", orders=(other,)) == {"rank_order"}
 
 
 def test_idle_devices_may_be_asked_for():

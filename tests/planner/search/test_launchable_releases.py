@@ -18,6 +18,7 @@ from topologies.errors import InputError
 INSIDE = {"order": "tp-cp-ep-pp-dp"}
 PAIRS = {"ep": 2, "dp": 4, "pp": 2, "v": 2, "schedule": "combined-interleaved-1f1b"}
 DUAL = {"dp": 4, "pp": 2, "zero": 3}
+EVERY = {**DUAL, "recompute": "full"}
 
 CASES = {
     # initialize_model_parallel: pp last, or 1, or etp ep = tp cp; dense models, too.
@@ -156,6 +157,25 @@ CASES = {
             {"dp": 8, "zero": 3, "recompute": "full", "count": 4},
             {},
             "recompute",
+        ),
+        # Blocks are counted over all that a stage holds: every second one is 2 of 4
+        # and 2 of 4, or 2 of 5 and 1 of 3, but 2 and then 3 of two chunks of 5.
+        *(
+            (
+                "torchtitan",
+                "0.2",
+                {**EVERY, "v": len(counts) // 2, "counts": counts, "count": count},
+                {"is_block": chain(sum(counts))},
+                rule,
+            )
+            for counts, count, rule in (
+                ([4, 4], 2, None),
+                ([5, 3], (2, 1), None),
+                ([5, 3], (2, 2), "recompute"),
+                ([2, 2, 2, 2], 1, None),
+                ([4, 4, 4, 4], 2, None),
+                ([5, 5, 5, 5], 2, "recompute"),
+            )
         ),
     ],
     "what is left over": [

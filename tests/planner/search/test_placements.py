@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.kernels.nestings import _even_extents
-from planner.search.placements import Extents, placements
+from planner.search.placements import Extents, placements, whole_dimensions
 
 
 @st.composite
@@ -81,6 +81,24 @@ def test_padding_aligns_replicas_to_nodes():
         )
     }
     assert found["tp1 pp3/4 dp2"][:, :, 0].tolist() == [[0, 4], [1, 5], [2, 6]]
+
+
+@given(st.tuples(*[st.integers(1, 3)] * 5), st.permutations(Extents._fields[1:]))
+@settings(max_examples=25)
+def test_whole_dimensions_number_devices_by_their_digits(sizes, outer):
+    """And are the placement of that name in the space."""
+    extents = Extents(*sizes)
+    order = ("tp", *outer)
+    axes = [order.index(name) for name in Extents._fields]
+    digits = np.arange(np.prod(sizes)).reshape(
+        np.take(sizes, np.argsort(axes)), order="F"
+    )
+    whole = whole_dimensions(order, extents)
+    assert (whole.grid == digits.transpose(axes).T).all()
+    short = [name for name in outer if getattr(extents, name) > 1]
+    assert whole_dimensions(("tp", *short), extents).place == whole.place
+    space = placements(extents, digits.size, (digits.size,))
+    assert [one.place for one in space if one.name == whole.name] == [whole.place]
 
 
 @given(st.integers(1, 24), st.lists(st.integers(1, 48), min_size=1, max_size=3))

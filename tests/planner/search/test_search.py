@@ -29,6 +29,14 @@ SMALL = SearchSpec(
 )
 """A space small enough for many searches."""
 
+RULED_OUT = (
+    "out of memory",
+    "pruned by the closed-form bound",
+    "pruned by the memory bound",
+    "pruned by the relaxed split",
+)
+"""What becomes of configurations whose placements are not looked at."""
+
 
 @given(instances(most_devices=8, blocks=range(1, 5)))
 @settings(relaxed, max_examples=30)
@@ -115,7 +123,10 @@ def test_a_plan_priced_again_from_its_json_costs_the_same(network, workload):
 @given(networks(), workloads())
 @relaxed
 def test_a_search_out_of_work_or_time_still_bounds_the_optimum(network, workload):
-    optimum = search(network, workload, SMALL).lower_bound
+    whole = search(network, workload, SMALL)
+    ends = sum(whole.statistics.get(name, 0) for name in (*RULED_OUT, "placed"))
+    assert ends == whole.statistics["configurations"]
+    optimum = whole.lower_bound
     for limit in ({"time_limit": 0.0}, {"work_limit": 1}):
         stopped = search(network, workload, replace(SMALL, **limit))
         assert stopped.lower_bound <= optimum * (1 + 1e-9)

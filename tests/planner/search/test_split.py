@@ -222,6 +222,9 @@ def test_ties_go_to_the_earliest_cut_and_the_first_choice():
     _, _, bounds, choices, _ = kernel.split_chain(kernel.Chain(**case), np.inf)
     assert bounds.tolist() == [0, 1, 3]
     assert choices.tolist() == [0, 0]
+    # On one stage there is one cut, which is tried for the maximum and for the sum.
+    alone = {**case, "in_flight": np.array([0, 1])}
+    assert kernel.split_chain(kernel.Chain(**alone), np.inf)[-1] == 2
 
 
 def test_one_microbatch_has_no_slowest_stage():

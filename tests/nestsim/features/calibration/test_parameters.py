@@ -2,19 +2,23 @@
 
 import math
 from dataclasses import replace
+from importlib.resources import files
 
 import pytest
 import tomli
 
+from estimators.constants import load_constants
 from nestsim.evaluate.uncertainty import (
     Setting,
     Uncertainty,
     band,
     load_uncertainty,
     memory_band,
+    room_band,
 )
 from nestsim.features.calibration.bands import uncertainty_toml
 from nestsim.features.calibration.parameters import load_fit_spec, parse_fit_spec
+from planner.frameworks.framework import PRESETS
 from tests import failures
 from topologies.errors import InputError
 
@@ -89,6 +93,32 @@ def test_what_fits_is_counted_in_deciles():
     counts = [band_of_memory.need(100.0, room) for room in (70.0, 99.0, 101.0, 120.0)]
     assert [one.fits_in_ten for one in counts] == [0, 6, 7, 10]
     assert counts[0].low == pytest.approx(100 * math.exp(-0.3))
+
+
+def test_how_likely_a_plan_fits_counts_each_loss_to_fragments_beside_each_decile():
+    """Thirteen runs that ran out of memory, and nine deciles: 117 cases alike."""
+    text = files("nestsim.evaluate").joinpath("fragments.toml").read_text("utf-8")
+    runs = tomli.loads(text)["fixed"]
+    software, constants = PRESETS["fsdp"].software, load_constants()
+    counted = constants.allocator(software.name).full_fragmentation
+    plain = memory_band("fsdp")
+    needs = [
+        decile * (1 + run["unallocated"] / run["allocated"]) / (1 + counted)
+        for decile in plain.deciles
+        for run in runs
+    ]
+    band_of_room = room_band("fsdp", software, constants)
+    for room in (0.9, 1.0, 1.1, 1.4, 2.0):
+        part = sum(need <= room for need in needs) / len(needs)
+        assert abs(band_of_room.need(1.0, room).fits_in_ten / 10 - part) <= 0.1
+    grown = replace(software, expandable_segments=True)
+    # What grows loses so little that the deciles are almost those of sizes.
+    assert room_band("fsdp", grown, constants).deciles == pytest.approx(
+        plain.deciles, rel=0.01
+    )
+    assert room_band("maxtext", PRESETS["maxtext"].software, constants) == memory_band(
+        "maxtext"
+    )
 
 
 def test_ideal_software_has_no_band():

@@ -14,6 +14,7 @@ from nestsim.evaluate.job import simulate_job
 from nestsim.features.compare import job as task
 from nestsim.features.compare.job import (
     CompareSettings,
+    ReplayedEntry,
     checked_settings,
     compare_job,
     default_planners,
@@ -230,7 +231,7 @@ def count_measurements(
     measured: list[str] = []
     times = 0
 
-    def counted(scenario: Any, planner: str, *rest: Any, **named: Any) -> PlannerEntry:
+    def counted(scenario: Any, planner: str, *rest: Any, **named: Any) -> ReplayedEntry:
         nonlocal times
         times += 1
         measured.append(planner)

@@ -12,7 +12,7 @@ import pytest
 from nestsim.cli import main
 from nestsim.cli.app import repeated
 from nestsim.document.sheet import draw_document
-from nestsim.features.compare import networks_job as task
+from nestsim.features.compare import job as task
 from nestsim.features.compare.networks_document import networks_document
 from nestsim.features.compare.networks_job import (
     networks_facts,
@@ -473,7 +473,7 @@ def test_finished_points_are_taken_from_the_store(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("is searched again")
 
-    monkeypatch.setattr(task, "measured", never)
+    monkeypatch.setattr(task, "measure", never)
     with Store(tmp_path / "points.sqlite", facts) as store:
         again = networks_job(job, files, store=store)
     assert [said(one.best) for one in again.networks] == [

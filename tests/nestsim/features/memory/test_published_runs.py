@@ -7,7 +7,7 @@ import pytest
 import tomli
 
 from nestsim.evaluate.evaluator import build_workload
-from nestsim.evaluate.uncertainty import memory_band
+from nestsim.evaluate.uncertainty import room_band
 from nestsim.scenario import Scenario
 from planner.memory.account import PlanMemory, plan_memory
 from planner.plans.build import outline_plan
@@ -49,7 +49,7 @@ def held(name: str, changes: Changes) -> tuple[PlanMemory, RoomKind]:
     assert job.plan is not None
     plan = outline_plan(workload, job.plan, job.network_spec.num_devices)
     memory = plan_memory(workload, plan)
-    band = memory_band(job.software_preset)
+    band = room_band(job.software_preset, workload.software, workload.constants)
     assert band is not None
     need = band.need(memory.needed, workload.tensor_memory())
     return memory, judge_room(need.estimate, need.low, need.room)

@@ -193,7 +193,8 @@ def test_bands_are_written_beside_predictions_and_counted():
 
 
 def test_a_rows_band_is_that_of_its_kind_of_job():
-    rows = (gpt(row_id="a"), gpt(row_id="b", num_experts="8", moe_topk="2", ep="2"))
+    experts = {"num_experts": "8", "moe_topk": "2", "moe_ffn": "4096", "ep": "2"}
+    rows = (gpt(row_id="a"), gpt(row_id="b", **experts))
     result = validate(Measurements(name="own.csv", kind="throughput", rows=rows))
     shipped = load_uncertainty()
     for row, has_experts in zip(result.rows, (False, True), strict=True):

@@ -6,13 +6,16 @@ import pytest
 
 from estimators.models.library import load_model
 from nestsim.features.validation.case import read_case
+from nestsim.features.validation.cluster_table import accelerator_setting, device_of
 from nestsim.features.validation.columns import REFUSALS, RowRefusedError
+from nestsim.features.validation.device_names import find_device
 from nestsim.features.validation.predict import Predictor
-from nestsim.features.validation.reading import find_preset
+from nestsim.features.validation.reading import Reading, find_preset
 from planner.frameworks.framework import PRESETS
 from planner.plans.spec import PlanSpec
 from tests import failures
 from tests.nestsim.features.validation.validation_rows import GPT, gpt
+from topologies.accelerators import accelerator_names
 
 GBIT = 1e9 / 8
 
@@ -53,6 +56,18 @@ def test_a_full_row_is_read_as_it_is_written():
         ({"flash_attention": "not stated (TE/cuDNN auto)"}, "flash attention"),
         ({"inter_node_net": "not stated"}, "200 Gbit/s per device between nodes"),
         ({"intra_node_link": ""}, "300 GB/s inside the node, as a100-80gb has"),
+        (
+            {"intra_node_link": "String"},
+            "intra_node_link string: 300 GB/s inside the node, as a100-80gb has",
+        ),
+        (
+            {"inter_node_net": "two cans"},
+            "inter_node_net two cans: 200 Gbit/s per device between nodes",
+        ),
+        ({"cuda_graphs": "attn, mamba"}, "not modelled: cuda_graphs mamba"),
+        ({"expandable_segments": "yes"}, "not modelled: expandable_segments yes"),
+        ({"moe_dispatcher": "allgather"}, "not modelled: moe_dispatcher allgather"),
+        ({"recompute": "selective: mlp"}, "not modelled: recompute_modules mlp"),
         ({"devices_per_node": ""}, "devices_per_node = 8"),
         ({"accelerator": "A100"}, "A100 with 80 GB"),
         ({"dp": ""}, "dp = 4, as the devices make"),
@@ -96,10 +111,11 @@ def test_what_a_row_does_not_say_is_assumed_and_noted(changed, said):
         ({"recompute": "selective (op-level SAC)"}, "unknown-recompute"),
         ({"recompute": "not all of it"}, "unknown-recompute"),
         ({"recompute": "full for 5 of 12 layers"}, "unknown-recompute"),
-        ({"accelerator": "H100-80GB-PCIe"}, "unknown-accelerator"),
-        ({"accelerator": "H100 NVL 94GB"}, "unknown-accelerator"),
+        ({"accelerator": "V100-PCIE-16GB"}, "unknown-accelerator"),
+        ({"accelerator": "H100 94GB"}, "unknown-accelerator"),
         ({"zero_or_fsdp": "magic"}, "unknown-sharding"),
-        ({"intra_node_link": "string"}, "unknown-network"),
+        ({"num_experts": "8", "moe_topk": "2"}, "missing-column"),
+        ({"lora": "yes"}, "fine-tuning"),
         ({"model": "DeepSeekV3"}, "unknown-model"),
         ({"model": "DeepSeekV4 Flash", "num_experts": "64"}, "unknown-model"),
         ({"model": "Qwen3_Next_80B", "num_experts": "64"}, "unknown-model"),
@@ -373,7 +389,8 @@ def test_models_with_latent_attention_have_the_published_widths():
     model = case.model
     assert (model.hidden_size, model.num_attention_heads) == (5120, 128)
     assert (model.kv_lora_rank, model.q_lora_rank) == (512, 1536)
-    assert (model.ffn_hidden_size, model.moe_router_topk) == (1536, 6)
+    assert (model.ffn_hidden_size, model.moe_router_topk) == (12288, 6)
+    assert model.moe_ffn_hidden_size == 1536
     assert model.moe_shared_expert_intermediate_size == 2 * 1536
     assert "hidden = 5120" in case.assumed
     assert "no multi-token prediction" in case.assumed
@@ -449,13 +466,35 @@ def test_int8_is_a_format_where_the_device_has_a_rate_for_it():
         ("A800-80GB", "a800", 200e9),
         ("H800", "h800", 200e9),
         ("NVIDIA H100 80GB HBM3", "h100-sxm", 450e9),
+        ("H100-80GB-PCIe", "h100-pcie", 63e9),
+        ("H100 NVL 94GB", "h100-nvl", 63e9),
+        ("A100-80GB-PCIe", "a100-80gb-pcie", 31.5e9),
+        ("GB200 NVL72", "gb200", 900e9),
+        ("TPU v7 (Ironwood)", "tpu-v7", 600e9),
+        ("Ascend 910B", "ascend-910b", 196e9),
+        ("AMD Instinct MI350X", "mi350x", 537.6e9),
+        ("Gaudi 2", "gaudi2", 262.5e9),
+        ("B200-180GB (row labelled H200 in table)", "b200", 900e9),
         ("A100-SXM4-40GB", "a100-40gb", 300e9),
     ],
 )
 def test_newer_and_cut_down_devices_are_known(written, name, each):
-    accelerator = read_case(gpt(accelerator=written)).accelerator
+    accelerator = device_of(accelerator_setting(Reading(gpt(accelerator=written))))
     assert accelerator.name == name
     assert accelerator.interconnect_bandwidth == each
+
+
+def test_every_accelerator_of_the_catalogue_is_known_by_its_name_with_blanks():
+    for name in accelerator_names():
+        written = name.replace("-", " ").upper()
+        assert find_device(written.lower(), None)[0] == name
+
+
+def test_boards_and_memory_that_the_catalogue_lacks_are_other_devices():
+    for written in ("v100 pcie", "a100 64gb", "h100-96gb-hbm2e", "hopper"):
+        assert find_device(written, None) == (None, False)
+    assert find_device("a100", None) == ("a100-80gb", True)
+    assert find_device("a100", 40.0) == ("a100-40gb", False)
 
 
 def test_a_torus_without_stated_slices_has_as_many_pods_as_it_needs():
@@ -584,10 +623,86 @@ def test_published_models_have_their_blocks(name, depths):
     assert replace(published, mtp_num_layers=depths) == model
 
 
-def test_cut_models_keep_the_blocks_of_the_row():
-    model = read_case(gpt(**DEEPSEEK_V3 | {"layers": "4"})).model
-    assert model.block_pattern == ()
-    assert model.ffn_hidden_size == 2048
+def test_cut_models_keep_their_dense_first_layers():
+    model = read_case(gpt(**DEEPSEEK_V3 | {"layers": "5"})).model
+    published = load_model("deepseek-v3")
+    assert model.block_pattern == published.block_pattern[:5]
+    assert model.ffn_hidden_size == published.ffn_hidden_size
+    assert model.moe_ffn_hidden_size == published.moe_ffn_hidden_size
+    assert read_case(gpt(**DEEPSEEK_V3 | {"layers": "62"})).model.block_pattern == ()
+
+
+def test_experts_have_the_width_of_the_model_that_a_row_names():
+    stated = read_case(gpt(**DEEPSEEK_V3)).model
+    empty = {"moe_ffn": "", "moe_topk": ""}
+    assert read_case(gpt(**DEEPSEEK_V3 | empty)).model == stated
+    with pytest.raises(RowRefusedError, match="moe_ffn"):
+        read_case(gpt(**DEEPSEEK_V3 | {"moe_ffn": "", "hidden": "4096"}))
+
+
+def test_a_hybrid_of_the_library_is_taken_as_a_whole():
+    sizes = dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab"), "")
+    case = read_case(gpt(model="Nemotron_3_Nano", tp="1", pp="1", dp="16", **sizes))
+    published = load_model("nemotron-3-nano-30b-a3b")
+    assert case.model.block_pattern == published.block_pattern
+    assert case.model.num_moe_experts == 128
+
+
+@failures.over(
+    ("changed", "found", "value"),
+    [
+        ({"moe_overlap": "yes"}, "plan.overlap_moe_expert_parallel_comm", True),
+        ({"cuda_graphs": "full"}, "software.cuda_graphs", True),
+        ({"cuda_graphs": "none"}, "software.cuda_graphs", False),
+        ({"moe_dispatcher": "hybridep"}, "software.moe_token_dispatcher_type", "flex"),
+        ({"overlaps": "none"}, "execution.overlap_grad_reduce", False),
+        ({"overlaps": "no tp_comm, p2p"}, "execution.tp_comm_overlap", False),
+        ({"overlaps": "tp_comm"}, "execution.tp_comm_overlap", True),
+        ({"offload": "activations of 15 layers"}, "plan.offload_activations", 0.25),
+        ({"offload": "optimizer"}, "plan.offload_optimizer", 1.0),
+        (
+            {"recompute": "selective: layernorm, moe_act"},
+            "software.recompute_modules",
+            ("layernorm", "moe_act"),
+        ),
+        (
+            {"recompute": "not stated", "recompute_modules": "mla_up_proj"},
+            "software.recompute_modules",
+            ("mla_up_proj",),
+        ),
+    ],
+)
+def test_columns_about_what_ran_are_settings(changed, found, value):
+    cells = {"layers": "60", "pp": "1", "dp": "8", "ep": "8", "software": "NeMo"}
+    case = read_case(gpt(**DEEPSEEK_V3 | cells | {"recompute": "none"} | changed))
+    table, setting = found.split(".")
+    assert getattr(getattr(case, table), setting) == value
+    assert not any("not modelled" in sentence for sentence in case.assumed)
+
+
+def test_a_recipe_holds_for_what_a_row_leaves_empty():
+    """Megatron-Bridge v0.5.0: DEEPSEEK_V3_PRETRAIN_CONFIG_GB200_FP8_MX_V2."""
+    cells = {
+        "software": "Megatron-Bridge, 26.06 NeMo Container",
+        "model": "DeepSeekV3",
+        "accelerator": "GB200",
+        "num_devices": "256",
+        "precision": "MXFP8",
+        "recompute": "not in table",
+        "tp": "1",
+        "pp": "4",
+        "vpp": "4",
+        "dp": "64",
+        "ep": "64",
+    }
+    case = read_case(gpt(**DEEPSEEK | cells))
+    assert case.software.cuda_graphs
+    assert case.software.moe_token_dispatcher_type == "flex"
+    assert case.plan.overlap_moe_expert_parallel_comm
+    assert "cuda_graphs full, by recipe" in case.assumed
+    stated = read_case(gpt(**DEEPSEEK | cells | {"cuda_graphs": "none"}))
+    assert not stated.software.cuda_graphs
+    assert stated.plan.overlap_moe_expert_parallel_comm
 
 
 @pytest.mark.parametrize(("accelerator", "layers"), [("GB200", 40), ("GB300", 20)])
@@ -600,7 +715,19 @@ def test_llama_70b_under_megatron_fsdp_keeps_blocks_on_the_host(accelerator, lay
         "accelerator": accelerator,
         "zero_or_fsdp": "Megatron-FSDP 64",
         "precision": "FP8",
+        "tp": "1",
+        "pp": "1",
+        "dp": "16",
     }
     plan = read_case(gpt(**cells, micro_batch="2")).plan
     assert plan.offload_activations == layers / 80
     assert read_case(gpt(**cells, micro_batch="1")).plan.offload_activations == 0.0
+
+
+def test_what_a_source_says_of_its_rows_holds_for_them():
+    cells = {"software": "MindSpeed-LLM (Megatron Core)", "notes": "measured with mc2"}
+    case = read_case(gpt(**cells))
+    assert case.execution.tp_comm_overlap
+    assert "tp_comm_overlap = True, by the source" in case.assumed
+    assert not read_case(gpt(**cells | {"notes": ""})).execution.tp_comm_overlap
+    assert not read_case(gpt(**cells, overlaps="none")).execution.tp_comm_overlap

@@ -175,7 +175,11 @@ def test_a_relaxed_placement_sends_something():
     (one,) = relaxed_exits(bounds, Configuration(1, 1, 1, 1, 1, 1, 8), 1)
     # Half of each of the eight ranks' gradients ends outside of its block.
     assert one.shares[:, 2, 0].tolist() == [0.5]
+    assert not one.shares[:, 3].any()
     assert one.is_choice
+    # Blocks of two of the four replicas of an expert, and of the eight of the rest.
+    (one,) = relaxed_exits(tiers(8, [2]), Configuration(1, 1, 2, 1, 1, 1, 8), 1)
+    assert one.shares[:, 2:4, 0].tolist() == [[0.75, 0.5]]
 
 
 def test_nothing_is_known_of_idle_devices_and_of_groups_that_straddle():

@@ -421,11 +421,16 @@ def differences(document: Mapping[str, Any], expected: Mapping[str, Any]) -> lis
 
 
 def test_what_people_start_is_read(tmp_path: Path) -> None:
-    failures = []
+    failures, assumed = [], set()
     for kind, launch in LAUNCHES.items():
-        document = imported(tmp_path / launch.name, launch).scenario.document()
-        failures += [f"{kind}: {one}" for one in differences(document, launch.expected)]
+        report = imported(tmp_path / launch.name, launch)
+        wrong = differences(report.scenario.document(), launch.expected)
+        failures += [f"{kind}: {text}" for text in wrong]
+        assumed |= {*report.imported.options.assumed}
     assert not failures
+    # All other settings that change nothing are known to change nothing.
+    turbo, dynamic = "enable_primus_turbo", "use_dynamic_batch_size"
+    assert assumed == {turbo, dynamic, "a_fork.of_its_own"}
 
 
 def test_devices_are_those_that_a_file_says(tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""Tables of measured kernels against the definition of multilinear interpolation."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimators.operators.shape_tables import (
+    GRIDS,
+    ShapeTable,
+    attention_table,
+    measured_relative,
+    product_roofline,
+    product_table,
+)
+from tests import failures
+from topologies.accelerators import accelerator_names
+
+GRID = ((0.0, 1.0, 3.0), (2.0, 4.0))
+NODES = (0.0, 0.5, -0.25, 1.0, 0.75, 0.1)
+TABLE = ShapeTable(GRID, NODES)
+
+
+def interpolated(places):
+    """Return the mean of a cell's corners, each weighed by the opposite volume."""
+    total = volume = 0.0
+    cell = []
+    for axis, place in zip(GRID, places, strict=True):
+        left = max(i for i in range(len(axis) - 1) if axis[i] <= place or i == 0)
+        cell.append((axis[left], axis[left + 1], left))
+    for corner in itertools.product((0, 1), repeat=len(GRID)):
+        weight = math.prod(
+            (place - low) if side else (high - place)
+            for side, place, (low, high, _) in zip(corner, places, cell, strict=True)
+        )
+        index = [left + side for side, (*_, left) in zip(corner, cell, strict=True)]
+        node = np.ravel_multi_index(index, [len(axis) for axis in GRID])
+        total += weight * NODES[node]
+        volume += weight
+    return total / volume
+
+
+@given(st.floats(0.0, 3.0), st.floats(2.0, 4.0))
+def test_between_nodes_a_table_is_multilinear(first, second):
+    reached = math.log(TABLE.slowdown(2.0**first, 2.0**second))
+    assert reached == pytest.approx(interpolated((first, second)), abs=1e-9)
+
+
+@given(st.floats(-9.0, 9.0), st.floats(-9.0, 9.0))
+def test_beyond_the_grid_the_nearest_node_counts(first, second):
+    inside = (min(max(first, 0.0), 3.0), min(max(second, 2.0), 4.0))
+    outside = TABLE.slowdown(2.0**first, 2.0**second)
+    assert outside == pytest.approx(TABLE.slowdown(*(2.0**place for place in inside)))
+
+
+@failures.over("name", accelerator_names())
+def test_every_accelerator_has_tables_of_a_measured_chip(name):
+    chip = measured_relative(name)
+    assert measured_relative(chip) == chip
+    for number_format in ("bf16", "fp32", "fp8", "mxfp8", "nvfp4"):
+        table = product_table(name, number_format)
+        assert table.chip == chip
+        assert len(table.table.nodes) == math.prod(
+            len(axis) for axis in GRIDS["product"]
+        )
+        assert table.table.slowdown(8192, 8192, 8192) > 1.0
+    for size, windowed in itertools.product((64, 80, 128, 576), (False, True)):
+        assert attention_table(name, size, windowed).table.slowdown(8, 4096, 4) > 0.9
+
+
+def test_an_unmeasured_format_has_the_shape_of_16_bits():
+    assert product_table("a100-80gb", "fp8").table is (
+        product_table("a100-80gb", "bf16").table
+    )
+    assert product_table("h100-sxm", "fp8").table is not (
+        product_table("h100-sxm", "bf16").table
+    )
+
+
+def test_the_roofline_is_the_longer_of_compute_and_traffic():
+    compute, both = product_roofline((4, 8, 16, 2), 1e12, 1e9, (1.0, 2.0))
+    assert compute == pytest.approx(2 * 4 * 8 * 16 * 2 / 1e12)
+    moved = 2 * (4 * 16 + 16 * 8 + 2 * 4 * 8) / 1e9
+    assert both == pytest.approx(moved + 3e-6)
+    arrays = product_roofline((np.array([4.0]), 8, 16, 2), 1e12, 1e9, (1.0, 2.0))
+    assert arrays[1] == pytest.approx([both])
