@@ -386,7 +386,7 @@ class OperatorModel:
         """
         if min(work.m, work.n, work.k) <= 0:
             return [0.0] * len(passes)
-        shape = (work.m, *sorted((work.n, work.k)))
+        shape = work.m, min(work.n, work.k), max(work.n, work.k)
         return [
             min(
                 kernel.grouped_time(sizes, work.batch, shape, result)

@@ -26,6 +26,7 @@ Letters: ``h`` hidden size, ``f`` an expert's local width, ``R`` rows on the ran
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 
@@ -159,9 +160,8 @@ class ExpertShapes:
         return [term / total for term in terms], np.log(total) - self.logs
 
 
-def fitted_experts(kind: str, shapes: ExpertShapes) -> tuple[FloatArray, float]:
+def fitted_experts(shapes: ExpertShapes) -> tuple[FloatArray, float]:
     """Return the nodes of a table of all shapes, and the error of held-out ones."""
-    assert kind == "experts", "tables of experts"
     held = np.random.default_rng(0).random(len(shapes.logs)) < HELD_OUT
     error = float(np.mean(np.abs(shapes.fitted(~held)[1][held])))
     return shapes.fitted(held | True)[0], error
@@ -170,18 +170,18 @@ def fitted_experts(kind: str, shapes: ExpertShapes) -> tuple[FloatArray, float]:
 def expert_shapes(data: Path) -> Iterator[tuple[str, ExpertShapes]]:
     """Yield name and shapes of each table of grouped products."""
     rows = pd.read_parquet(data / "experts_forward.parquet")
-    rows = rows[rows.system.isin(list(CHIPS)) & rows.moe_dtype.isin(list(KERNELS))]
-    rows = rows[rows.distribution == "balanced"]
-    for (system, measured), group in rows.groupby(["system", "moe_dtype"]):
+    rows = rows[rows.distribution == "balanced"].sort_values("latency_ms")
+    for (system, device), (measured, kernels) in product(
+        CHIPS.items(), KERNELS.items()
+    ):
         name, rate, width = FORMATS[measured]
-        chip = load_accelerator(CHIPS[system])
-        counts = group.kernel_source.value_counts()
-        kernels = [k for k in KERNELS[measured] if counts.get(k, 0) >= FEWEST_SHAPES]
-        if rate in chip.peak_flops and kernels:
-            measured_rows = group[group.kernel_source == kernels[0]]
-            measured_rows = measured_rows.sort_values("latency_ms")
-            measured_rows = measured_rows.drop_duplicates(list(_SHAPE))
-            shapes = _shapes(measured_rows, chip, chip.peak_flops[rate], width)
+        chip = load_accelerator(device)
+        group = rows[(rows.system == system) & (rows.moe_dtype == measured)]
+        known = group.kernel_source.value_counts()
+        kernel = next((k for k in kernels if known.get(k, 0) >= FEWEST_SHAPES), None)
+        if rate in chip.peak_flops and kernel:
+            best = group[group.kernel_source == kernel].drop_duplicates(list(_SHAPE))
+            shapes = _shapes(best, chip, chip.peak_flops[rate], width)
             yield f"experts/{chip.name}/{name}", shapes
 
 
