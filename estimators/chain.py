@@ -25,12 +25,12 @@ References
    ``_nll_loss_and_log_softmax_backward``.
 """
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from estimators.dispatch import copies_sent, kernel_efficiency, spans_a_node
 from estimators.layers.saved_activations import keeping_of
 from estimators.layers.sharding import layer_work, tied_parameters
 from estimators.layers.work import Degrees, InLayerTraffic, LayerTable, LayerWork
@@ -38,7 +38,6 @@ from estimators.models.spec import TransformerSpec
 from estimators.operators.layer_time import layer_time
 from estimators.operators.roofline import OperatorTime
 from estimators.platform import HostTimes, Platform, host_times
-from estimators.software import Software
 from estimators.tracing.graph import LayerGraph
 from estimators.training import TrainingSpec
 from topologies.arrays import FloatArray, IntArray
@@ -270,17 +269,24 @@ def _empty_gradients(
 
 
 def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> float:
-    """Return what an all-to-all sends over what its copies take up.
+    """Return what an all-to-all sends over what a token's copies take up.
 
     Messages between pairs reach another part of a link than rings do
-    (`estimators.collectives.transports`); links are as fast as rings on them.
+    (`estimators.collectives.transports`), and kernels of a dispatcher yet another;
+    links are as fast as rings on them.
     """
     software = platform.software
     if degrees.ep == 1 or not software.library:
         return 1.0
-    ranks = degrees.grouping.expert_span(degrees[:3])
-    slower = _slower_messages(degrees.ep, ranks, platform)
-    return slower * _share_between_nodes(spec, ranks, software)
+    span = degrees.grouping.expert_span(degrees[:3])
+    slower = _slower_messages(degrees.ep, span, platform)
+    if software.moe_token_dispatcher_type == "flex" and spans_a_node(span, software):
+        name = platform.accelerator.constants_name
+        reached = kernel_efficiency(name, span)
+        if reached is not None:
+            slower = platform.transport(inside_node=True).efficiency / reached
+    copies = copies_sent(spec, degrees.ep, span, software)
+    return slower * copies / spec.moe_router_topk
 
 
 def _exchanged(degrees: Degrees, platform: Platform) -> float:
@@ -299,58 +305,8 @@ def _slower_messages(size: int, span: int, platform: Platform) -> float:
 
     Of ``size`` members that are spread over ``span`` devices.
     """
-    software = platform.software
-    inside = span <= software.ranks_per_node or software.ranks_per_node == 0
-    transport = platform.transport(inside_node=inside)
+    transport = platform.transport(inside_node=spans_a_node(span, platform.software))
     return transport.efficiency / transport.reached("all_to_all", size)
-
-
-def _share_between_nodes(
-    spec: TransformerSpec, ranks: int, software: Software
-) -> float:
-    """Return the part of dispatched copies that is sent between nodes.
-
-    Of ``k`` experts that a token goes to, spread over ``N`` nodes that the expert group
-    fills side by side, ``N (1 - (1 - 1 / N)^k)`` nodes are different ones on average.
-    Where they are of ``M`` out of ``G`` groups of experts, which are spread over the
-    nodes as experts are, a node has them only if some of its groups are chosen
-    (`_missing_share`): with a group on each node, at most ``M`` nodes are different
-    (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.1.2).
-    """
-    if not 0 < software.ranks_per_node < ranks:
-        return 1.0
-    nodes, copies = ranks / software.ranks_per_node, spec.moe_router_topk
-    groups = spec.moe_router_num_groups
-    if not groups:
-        return float(nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies) / copies)
-    missing = _missing_share(nodes, copies, groups, spec.moe_router_group_topk)
-    return float(nodes * (1.0 - missing) / copies)
-
-
-def _missing_share(nodes: float, copies: int, groups: int, chosen: int) -> float:
-    """Return how likely none of a token's experts is on one of the nodes.
-
-    The node holds ``g = G / N`` groups, or ``g`` of one; ``j`` of its groups are among
-    the ``M`` chosen, and each expert is of any of these alike. With less than a group,
-    its group is chosen or is not. What lies between whole numbers of groups is between
-    their results.
-    """
-    held = groups / nodes
-    if held <= 1.0:
-        taken = chosen / groups
-        return 1.0 - taken + taken * (1.0 - held / chosen) ** copies
-    low = math.floor(held)
-    lower, upper = (
-        sum(
-            math.comb(whole, j)
-            * math.comb(groups - whole, chosen - j)
-            * (1.0 - j / chosen) ** copies
-            for j in range(min(whole, chosen) + 1)
-        )
-        / math.comb(groups, chosen)
-        for whole in (low, min(low + 1, groups))
-    )
-    return lower + (held - low) * (upper - lower)
 
 
 def _traffic(

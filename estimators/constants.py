@@ -100,13 +100,6 @@ class SoftwareConstants:
     """Memory traffic of elementwise operators of the loss as a part of what they read
     and write one by one."""
 
-    grouped_rate: float
-    """Rate of grouped products of experts with many tokens each, as a part of that of
-    dense products."""
-
-    grouped_half_rows: float
-    """Tokens of an expert with which grouped products reach half of that rate."""
-
     unaligned_slowdown: float
     """Factor on the time of products of activations with a size that is no multiple of
     8 and that therefore do not run on matrix units."""

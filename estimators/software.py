@@ -74,12 +74,11 @@ class Software:
     Engine's do; else they keep what they cast."""
 
     ranks_per_node: int = 0
-    """Devices of a node, if tokens that several experts of a node want are sent there
-    once (DeepEP and its kind); 0 if every copy is sent."""
+    """Devices of a node; 0 if that is not known, as if all were in one."""
 
     moe_token_dispatcher_type: str = ""
-    """``"flex"`` if a token is sent once to each node, ``"alltoall"`` if every copy is
-    sent, ``""`` for what the preset does; `ranks_per_node` follows from it."""
+    """How tokens travel to experts, one of `estimators.dispatch.DISPATCHERS`; ``""`` as
+    the preset has it, for which ``"alltoall"`` stands here."""
 
     keeps_gathered: bool = False
     """Whether with sequence parallelism, what products gather is kept for the backward

@@ -233,7 +233,7 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 FRACTIONS = frozenset(
     {
         *("memory", "fragmentation", "full_fragmentation"),
-        *("grouped_rate", "efficiency"),
+        "efficiency",
     }
 )
 """Constants that are parts of a whole: at most 1."""
@@ -246,9 +246,6 @@ _LEAST: Mapping[str, float] = MappingProxyType(
     {"accelerator": 1e-6, "links": MIN_EFFICIENCY}
 )
 """Group -> its smallest value; rates are divided by."""
-
-_RATES = frozenset({"grouped_rate"})
-"""Constants of other groups that are divided by."""
 
 _LARGEST = 1e12
 
@@ -339,8 +336,7 @@ def _value(group: str, constant: str, entry: Value) -> float:
     value = entry["value"] if isinstance(entry.raw, dict) else entry
     most = _MOST_SUSTAINED if group == "accelerator" else _LARGEST
     most = 1.0 if constant in FRACTIONS else most
-    whose = "accelerator" if constant in _RATES else group
-    return number_in(value, _LEAST.get(whose, 0.0), most)
+    return number_in(value, _LEAST.get(group, 0.0), most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,11 +40,19 @@ GRIDS: Mapping[str, tuple[tuple[float, ...], ...]] = MappingProxyType(
             (8, 9, 10, 11, 12, 13, 14),
             (0, 2, 5),
         ),
+        "experts": (
+            (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12),
+            (0, 2, 4, 6, 7, 9),
+            (5, 7, 8, 9, 10, 11, 12, 13),
+            (10, 11, 12, 13, 15),
+        ),
     }
 )
 """Kind of kernel -> binary logarithms of the grid's sizes, for each size of a shape: a
 product's rows, columns and inner dimension; for attention blocks of `QUERY_BLOCK`
-queries for each compute unit, keys, and query heads for each head of keys."""
+queries for each compute unit, keys, and query heads for each head of keys; for grouped
+products the rows of an expert, the experts, and the two sizes of their weights, the
+smaller one first."""
 
 QUERY_BLOCK = 128
 """Queries that a compute unit works on at a time: FlashAttention's blocks on most chips
@@ -140,6 +148,22 @@ def product_table(accelerator: str, number_format: str) -> Borrowed:
     stored = _index()["formats"].get(number_format, "bf16")
     found = tables.get(("product", chip, stored)) or tables["product", chip, "bf16"]
     return Borrowed(found, chip)
+
+
+@cache
+def experts_table(accelerator: str, number_format: str) -> Borrowed | None:
+    """Return the table of grouped products; None where none was measured.
+
+    Parameters
+    ----------
+    accelerator
+        Name in the catalogue.
+    number_format
+        Of the operands, as settings have it.
+    """
+    chip, stored = measured_relative(accelerator), _index()["formats"]
+    found = _tables().get(("experts", chip, stored.get(number_format, "bf16")))
+    return None if found is None else Borrowed(found, chip)
 
 
 @cache

@@ -131,7 +131,6 @@ def cluster_software(scenario: "Scenario", network: "Network") -> "Software":
     """
     preset = PRESETS[scenario.software_preset]
     dispatcher = scenario.software.moe_token_dispatcher_type
-    sends_once = dispatcher == "flex" if dispatcher else preset.sends_tokens_once
     node, rules = node_size(network), network.rules
     return replace(
         scenario.software,
@@ -139,7 +138,8 @@ def cluster_software(scenario: "Scenario", network: "Network") -> "Software":
         node_step=network.levels[0].latency,
         num_ranks=network.num_devices,
         many_nodes=network.num_devices > node,
-        ranks_per_node=node if sends_once else 0,
+        ranks_per_node=node,
+        moe_token_dispatcher_type=dispatcher or preset.dispatcher,
     )
 
 

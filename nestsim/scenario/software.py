@@ -108,11 +108,12 @@ class SoftwareTable(Execution):
     "nemo"."""
 
     moe_token_dispatcher_type: Annotated[
-        Literal["alltoall", "flex"] | None, Examples("alltoall")
+        Literal["alltoall", "allgather", "flex"] | None, Examples("alltoall")
     ] = None
-    """Megatron's option: "flex" (DeepEP, HybridEP) sends a token once to each node that
-    has experts for it, "alltoall" once to each of its experts. Left out, the preset's:
-    "flex" with "megatron-core" and "nemo", "alltoall" with all others."""
+    """Megatron's option: "alltoall" sends a token to each of its experts, "flex"
+    (DeepEP, HybridEP) once to each rank that has some, and once to each such node,
+    "allgather" to all ranks. Left out, the preset's: "flex" with "megatron-core" and
+    "nemo", "alltoall" with all others."""
 
     constants: Annotated[Text | None, Examples("my_constants.toml")] = None
     """File of constants that `nestsim calibrate` fitted to your own runs, relative to

@@ -75,6 +75,11 @@ class Preset:
     execution: Execution
     """Overlaps of communication and compute."""
 
+    @property
+    def dispatcher(self) -> str:
+        """Dispatcher of tokens (`estimators.dispatch`)."""
+        return "flex" if self.sends_tokens_once else "alltoall"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputePolicy:

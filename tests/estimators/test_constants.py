@@ -113,7 +113,7 @@ def test_an_ideal_host_takes_no_time_and_fuses_nothing():
     ideal = KNOWN.software("ideal")
     kept = {"elementwise_traffic", "score_traffic", "loss_traffic"}
     kept |= {"unaligned_slowdown", "unaligned_weight_slowdown"}
-    kept |= {"grouped_rate", "kernels_per_expert"}
+    kept |= {"kernels_per_expert"}
     for field in fields(ideal):
         assert getattr(ideal, field.name) == (1.0 if field.name in kept else 0.0)
 

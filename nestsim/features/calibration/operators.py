@@ -266,6 +266,37 @@ def attention_shapes(data: Path) -> Iterator[tuple[str, Shapes]]:
         yield name, Shapes(sizes, logs, None)
 
 
+class FittedTable(NamedTuple):
+    """A table, and how far off it is."""
+
+    kind: str
+    """Kind of kernel."""
+
+    name: str
+    """Its name in the index."""
+
+    num_shapes: int
+    """Shapes that were measured."""
+
+    nodes: FloatArray
+    """Nodes of a table of all shapes."""
+
+    error: float
+    """Mean error of held-out shapes, as a part of their times."""
+
+
+def fitted_tables(data: Path) -> Iterator[FittedTable]:
+    """Yield the tables of every kind, fitted."""
+    from nestsim.features.calibration.experts import expert_shapes, fitted_experts
+
+    for kind, read in (("product", product_shapes), ("attention", attention_shapes)):
+        for name, shapes in read(data):
+            count = len(shapes.logs)
+            yield FittedTable(kind, name, count, *fitted_table(kind, shapes))
+    for name, layers in expert_shapes(data):
+        yield FittedTable("experts", name, len(layers.logs), *fitted_experts(layers))
+
+
 def main() -> int:
     """Fit, print the errors, and write the tables."""
     parser = argparse.ArgumentParser(
@@ -276,18 +307,17 @@ def main() -> int:
     options = parser.parse_args()
     nodes: dict[str, list[FloatArray]] = {kind: [] for kind in GRIDS}
     lines = [f'fitted = "{dt.datetime.now(dt.UTC).date().isoformat()}"\n\n[held_out]\n']
-    for kind, read in (("product", product_shapes), ("attention", attention_shapes)):
-        errors = []
-        for name, shapes in read(options.data):
-            table, error = fitted_table(kind, shapes)
-            kept = error <= LARGEST_ERROR
-            count = f"{len(shapes.logs):,}{'' if kept else ', not kept'}"
-            sys.stdout.write(f"{name}: {100 * error:.1f} % of {count}\n")
-            if kept:
-                errors.append(error)
-                nodes[kind].append(table)
-                lines.append(f'"{name}" = {error:.4f}\n')
-        median = 100 * float(np.median(errors))
+    errors: dict[str, list[float]] = {kind: [] for kind in GRIDS}
+    for table in fitted_tables(options.data):
+        kept = table.error <= LARGEST_ERROR
+        count = f"{table.num_shapes:,}{'' if kept else ', not kept'}"
+        sys.stdout.write(f"{table.name}: {100 * table.error:.1f} % of {count}\n")
+        if kept:
+            errors[table.kind].append(table.error)
+            nodes[table.kind].append(table.nodes)
+            lines.append(f'"{table.name}" = {table.error:.4f}\n')
+    for kind, known in errors.items():
+        median = 100 * float(np.median(known))
         sys.stdout.write(f"{kind}: median {median:.1f} % of held-out shapes\n")
     if options.write:
         stored = io.BytesIO()

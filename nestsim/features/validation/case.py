@@ -306,9 +306,6 @@ def _software(
         # As LLM Foundry, whose blocks run eagerly.
         software = replace(software, name=software.name.partition("-")[0])
     dispatcher = software.moe_token_dispatcher_type
-    sends_once = (
-        dispatcher == "flex" if dispatcher else reading.preset.sends_tokens_once
-    )
     per_node = reading.row.whole("devices_per_node") or 8
     joined = math.prod(level.fan_out for level in network.levels[: network.node_levels])
     return replace(
@@ -316,5 +313,6 @@ def _software(
         num_ranks=num_devices,
         node_step=2 * network.levels[0].latency,
         many_nodes=num_devices > per_node,
-        ranks_per_node=joined if sends_once else 0,
+        ranks_per_node=joined,
+        moe_token_dispatcher_type=dispatcher or reading.preset.dispatcher,
     )

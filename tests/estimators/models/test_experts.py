@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from estimators.chain import _share_between_nodes
+from estimators.dispatch import DISPATCHERS, copies_sent, kernel_efficiency
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.families import build_layers, example_inputs
@@ -304,6 +304,11 @@ def test_models_without_a_next_token_have_no_depths() -> None:
         replace(load_model("bert-large"), mtp_num_layers=1)
 
 
+FLEX = Software(
+    name="ideal", ranks_per_node=8, moe_token_dispatcher_type=DISPATCHERS[-1]
+)
+
+
 # What the planner asks.
 
 
@@ -337,17 +342,36 @@ def test_tokens_reach_as_many_nodes_as_chosen_groups_have(
     group = np.take_along_axis(kept, random.integers(0, chosen, (draws, copies)), 1)
     place = (group + random.random((draws, copies))) * nodes / groups
     reached = [len(set(row)) for row in place.astype(int).tolist()]
-    found = _share_between_nodes(
-        spec, 8 * nodes, Software(name="ideal", ranks_per_node=8)
-    )
-    assert found == pytest.approx(np.mean(reached) / copies, rel=0.01)
+    between = copies_sent(spec, 8 * nodes, 8 * nodes, FLEX)
+    assert between == pytest.approx(np.mean(reached), rel=0.01)
+    # Inside a node ranks are the places.
+    inside = copies_sent(spec, nodes, nodes, FLEX)
+    assert inside == pytest.approx(np.mean(reached), rel=0.01)
 
 
 def test_all_groups_are_as_good_as_none() -> None:
     spec = replace(load_model("deepseek-v3"), moe_router_group_topk=8)
     free = replace(spec, moe_router_num_groups=0, moe_router_group_topk=0)
-    software = Software(name="ideal", ranks_per_node=8)
-    grouped, plain = (_share_between_nodes(s, 64, software) for s in (spec, free))
+    grouped, plain = (copies_sent(s, 64, 64, FLEX) for s in (spec, free))
     assert grouped == pytest.approx(plain, rel=1e-12)
-    limited = _share_between_nodes(load_model("deepseek-v3"), 64, software)
-    assert limited * 8 < 4 < plain * 8
+    limited = copies_sent(load_model("deepseek-v3"), 64, 64, FLEX)
+    assert limited < 4 < plain
+
+
+def test_a_dispatcher_sends_a_copy_to_each_expert_rank_or_node() -> None:
+    spec = replace(SMALL, num_moe_experts=64, moe_router_topk=6)
+    software = {
+        kind: replace(FLEX, moe_token_dispatcher_type=kind) for kind in DISPATCHERS
+    }
+    for ranks, places in ((4, 4), (8, 8), (32, 4)):
+        sent = {k: copies_sent(spec, ranks, ranks, s) for k, s in software.items()}
+        assert sent["alltoall"] == 6
+        assert sent["allgather"] == places
+        assert 1 < sent["flex"] < min(6, places)
+
+
+def test_few_multiprocessors_do_not_fill_the_links_of_a_b200() -> None:
+    assert kernel_efficiency("h100-sxm", 8) > 1.5 * kernel_efficiency("b200", 8)
+    assert kernel_efficiency("gb200", 64) == kernel_efficiency("gb200", 8)
+    assert kernel_efficiency("b200", 16) is None
+    assert kernel_efficiency("a100-80gb", 8) is None

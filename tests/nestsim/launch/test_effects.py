@@ -85,8 +85,8 @@ def test_an_option_that_nobody_looks_at_is_not_read() -> None:
 
 
 DISPATCHERS = (
-    ("", "alltoall", True),
-    ("--moe-token-dispatcher-type allgather", "alltoall", True),
+    ("", "allgather", False),
+    ("--moe-token-dispatcher-type allgather", "allgather", False),
     ("--moe-token-dispatcher-type alltoall", "alltoall", False),
     ("--moe-token-dispatcher-type flex", None, False),
     (

@@ -278,8 +278,10 @@ def test_software_is_told_how_large_the_nodes_are(load: Any) -> None:
     assert found.many_nodes
     assert found.num_ranks == 8
     assert found.ranks_per_node == 4
+    assert found.moe_token_dispatcher_type == "flex"
     plain = load(preset("fsdp"))
-    assert cluster_software(plain, cluster_network(plain)).ranks_per_node == 0
+    found = cluster_software(plain, cluster_network(plain))
+    assert found.moe_token_dispatcher_type == "alltoall"
     text = JOB.format(training="", tables="").replace("fan_out = 2", "fan_out = 1")
     scenario.path.write_text(text, encoding="utf-8")
     one = load_scenario(scenario.path)

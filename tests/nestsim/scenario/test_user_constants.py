@@ -161,18 +161,6 @@ def test_nothing_is_kept_that_was_made_with_other_constants(write: Any) -> None:
         ("layer_gap", "matmul", ".megatron-lm.matmul: no such", "layer_gap"),
         ("0.002", "-1", "software.megatron-lm.layer_gap: is out of range", ""),
         ("0.002", "nan", "software.megatron-lm.layer_gap: is out of range", ""),
-        (
-            "layer_gap = 0.002",
-            "grouped_rate = 0",
-            ".grouped_rate: is out of range",
-            "from",
-        ),
-        (
-            "layer_gap = 0.002",
-            "grouped_rate = 2",
-            ".grouped_rate: is out of range",
-            "1",
-        ),
         ("[accelerator.", "[accelerators.", "accelerators: unknown table", "NAME"),
         (
             "[accelerator.",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from estimators.dispatch import DISPATCHERS
 from estimators.layers.saved_activations import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.models.limits import MAX_LAYERS
 from estimators.training import TrainingSpec
@@ -417,19 +418,13 @@ def _dispatcher(given: GivenOptions, preset: str) -> dict[str, str]:
         given.assume("Products of experts are grouped.")
     if (given.whole("expert-model-parallel-size") or 1) == 1:
         return {}
-    if kind == "allgather":
-        begin = f"--{_NAME}: " if _NAME in given else ""
-        given.assume(
-            f"{begin}A token is sent to each of its experts; Megatron-LM's allgather, "
-            "its default, hands all tokens to all ranks of an expert group."
-        )
     backend = given.word("moe-flex-dispatcher-backend", "deepep")
     if kind == "flex" and backend not in _ONCE:
         given.assume(f"--moe-flex-dispatcher-backend: {backend} sends as DeepEP does.")
     if given.flag("moe-enable-deepep") and kind != "flex":
         given.assume("--moe-enable-deepep: Of the dispatchers flex alone has DeepEP.")
-    taken = "flex" if kind == "flex" else "alltoall"
-    if (taken == "flex") == PRESETS[preset].sends_tokens_once:
+    taken = kind if kind in DISPATCHERS else "alltoall"
+    if taken == PRESETS[preset].dispatcher:
         return {}
     return {"moe_token_dispatcher_type": taken}
 

@@ -188,13 +188,11 @@ def _dispatch(job: LaunchJob) -> Raw:
     """Return how tokens travel to experts, and what balances them."""
     if not job.model.num_moe_experts:
         return {}
-    sent: Raw = {"moe-token-dispatcher-type": "alltoall"}
-    if job.workload.software.ranks_per_node:
+    kind = job.workload.software.moe_token_dispatcher_type or "alltoall"
+    sent: Raw = {"moe-token-dispatcher-type": kind}
+    if kind == "flex":
         # DeepEP sends a token once to each node that has experts for it.
-        sent = {
-            "moe-token-dispatcher-type": "flex",
-            "moe-flex-dispatcher-backend": "deepep",
-        }
+        sent["moe-flex-dispatcher-backend"] = "deepep"
     launch = job.scenario.launch
     if launch is not None and launch.format == known.FORMAT:
         # The rest is what scripts say for themselves, or leave to Megatron-LM.

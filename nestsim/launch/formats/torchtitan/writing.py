@@ -152,7 +152,7 @@ def _group_cases(job: LaunchJob) -> dict[str, bool]:
         and tp > 1
         and etp not in (0, 1, tp),
         "software.moe_token_dispatcher_type": ep > 1
-        and bool(job.workload.software.ranks_per_node),
+        and job.workload.software.moe_token_dispatcher_type == "flex",
     }
 
 
@@ -302,7 +302,7 @@ def _parallelism(job: LaunchJob) -> Settings:
         named[method] = option.word(parallel.cp_comm_type)
     if ep > 1:
         named["expert_tensor_parallel_degree"] = parallel.grouping.etp or tp
-        if job.workload.software.ranks_per_node:
+        if job.workload.software.moe_token_dispatcher_type == "flex":
             named["expert_parallel_comm_backend"] = "deepep"
     return {f"parallelism.{name}": value for name, value in named.items()}
 

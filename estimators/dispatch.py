@@ -1,0 +1,125 @@
+"""How tokens travel to experts and back: what a dispatcher sends, and how fast.
+
+A device has ``b`` bytes of tokens, each of which goes to ``k`` experts on ``R`` ranks
+of ``N`` nodes. What an all-to-all sends is counted in copies of ``b`` [1]_:
+
+* ``alltoall``: one for each expert, ``k``, by NCCL's sends;
+* ``allgather``: one for each rank, ``R``; between nodes one for each node, ``N``, which
+  NVLink hands on;
+* ``flex`` (DeepEP [2]_, HybridEP): one for each rank that has an expert for the token,
+  ``R (1 - (1 - 1 / R)^k)`` on average; between nodes one for each such node.
+
+Kernels of ``flex`` copy inside a node with some of the device's multiprocessors, which
+is slower than NCCL's sends where the link has more bandwidth than these few can move.
+
+References
+----------
+.. [1] Megatron-LM, ``megatron/core/transformer/moe/token_dispatcher.py``.
+.. [2] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, sections 2.1.2 and 3.2.2.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+import tomli
+
+from estimators.models.spec import TransformerSpec
+from estimators.software import Software
+
+DISPATCHERS = ("alltoall", "allgather", "flex")
+"""Dispatchers of tokens, as Megatron Core names them."""
+
+
+def copies_sent(
+    spec: TransformerSpec, ranks: int, span: int, software: Software
+) -> float:
+    """Return how often a token is sent.
+
+    Parameters
+    ----------
+    spec
+        The model.
+    ranks
+        Ranks that share its experts.
+    span
+        Devices that they are spread over, side by side.
+    software
+        Its dispatcher, and how many devices a node has.
+    """
+    kind = software.moe_token_dispatcher_type or DISPATCHERS[0]
+    if kind == "alltoall":
+        return float(spec.moe_router_topk)
+    inside = spans_a_node(span, software)
+    places = float(ranks) if inside else span / software.ranks_per_node
+    return places if kind == "allgather" else _different(spec, places)
+
+
+def spans_a_node(span: int, software: Software) -> bool:
+    """Return whether so many devices side by side are in one node, or none is known."""
+    return software.ranks_per_node == 0 or span <= software.ranks_per_node
+
+
+def kernel_efficiency(accelerator: str, span: int) -> float | None:
+    """Return the part of a node's links that kernels of ``flex`` reach.
+
+    None where none was measured: they send as NCCL does. ``span`` as in `copies_sent`.
+    """
+    return next(
+        (
+            float(kernel["efficiency"])
+            for kernel in _kernels()
+            if span <= kernel["most_ranks"]
+            and any(accelerator.startswith(name) for name in kernel["accelerators"])
+        ),
+        None,
+    )
+
+
+@cache
+def _kernels() -> tuple[Mapping[str, Any], ...]:
+    text = files("estimators").joinpath("dispatch.toml").read_text("utf-8")
+    return tuple(MappingProxyType(kernel) for kernel in tomli.loads(text)["kernel"])
+
+
+def _different(spec: TransformerSpec, places: float) -> float:
+    """Return how many places have an expert for a token, on average.
+
+    Where its experts are of ``M`` out of ``G`` groups, which are spread over the places
+    as experts are, a place has them only if some of its groups are chosen
+    (`_missing_share`): with a group on each, at most ``M`` are different [2]_.
+    """
+    copies, groups = spec.moe_router_topk, spec.moe_router_num_groups
+    if not groups:
+        return float(places * (1.0 - (1.0 - 1.0 / places) ** copies))
+    missing = _missing_share(places, copies, groups, spec.moe_router_group_topk)
+    return float(places * (1.0 - missing))
+
+
+def _missing_share(places: float, copies: int, groups: int, chosen: int) -> float:
+    """Return how likely none of a token's experts is in one of the places.
+
+    It holds ``g = G / P`` groups, or ``g`` of one; ``j`` of its groups are among
+    the ``M`` chosen, and each expert is of any of these alike. With less than a group,
+    its group is chosen or is not. What lies between whole numbers of groups is between
+    their results.
+    """
+    held = groups / places
+    if held <= 1.0:
+        taken = chosen / groups
+        return 1.0 - taken + taken * (1.0 - held / chosen) ** copies
+    low = math.floor(held)
+    lower, upper = (
+        sum(
+            math.comb(whole, j)
+            * math.comb(groups - whole, chosen - j)
+            * (1.0 - j / chosen) ** copies
+            for j in range(min(whole, chosen) + 1)
+        )
+        / math.comb(groups, chosen)
+        for whole in (low, min(low + 1, groups))
+    )
+    return lower + (held - low) * (upper - lower)
