@@ -39,6 +39,7 @@ from estimators.collectives.messages import (
     flat_shapes,
     ordered_groups,
     plain,
+    ring_weights,
     ruled_shapes,
     run_kernel,
 )
@@ -126,27 +127,10 @@ def algorithm_phases(
     rules = algorithm_rules(algorithm, network.rules)
     build = RING_ALGORITHMS[algorithm]
     phases = build(operation, groups, network.block_sizes, rules)
-    (weight,) = _ring_weights(network, operation, algorithm, np.sort(groups[None]))
+    (weight,) = ring_weights(network, operation, algorithm, np.sort(groups[None]))
     return tuple(
         phase._replace(fraction=phase.fraction * float(weight)) for phase in phases
     )
-
-
-def _ring_weights(
-    network: Network, operation: str, algorithm: str, ordered: IntArray
-) -> FloatArray:
-    """Return the load of a byte of each stage's rings over that of the quickest's.
-
-    By the network's rules for groups ``(S, G, n)`` whose members are all in one node,
-    and 1 for others: what goes between nodes is slower. Sums in switches have a weight
-    of their own.
-    """
-    rules = network.rules
-    if rules is None or not rules.ring_weights or algorithm in IN_NETWORK:
-        return np.ones(len(ordered))
-    nodes = ordered[:, :, [0, -1]] // rules.node_size
-    inside = (nodes[:, :, 0] == nodes[:, :, 1]).all(axis=1)
-    return np.where(inside, rules.ring_weight(operation, ordered.shape[2]), 1.0)
 
 
 def _phases(
@@ -299,7 +283,7 @@ def _rates(
     run_kernel(network, kernel, ordered, form_of, tables, together, rates)
     if weighted:
         for index, (name, operation) in enumerate(product(algorithms, operations)):
-            rates[index, :, 1] *= _ring_weights(network, operation, name, ordered)
+            rates[index, :, 1] *= ring_weights(network, operation, name, ordered)
     return rates
 
 

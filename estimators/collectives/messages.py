@@ -317,6 +317,27 @@ def node_shapes(ordered: IntArray, blocks: IntArray, node_size: int) -> IntArray
     return rows
 
 
+_RINGS = frozenset({"ring", "hierarchical"})
+"""Algorithms of rings, as libraries do them."""
+
+
+def ring_weights(
+    network: Network, operation: str, algorithm: str, ordered: IntArray
+) -> FloatArray:
+    """Return the load of a byte of each stage's rings over that of the quickest's.
+
+    By the network's rules for groups ``(S, G, n)`` whose members are all in one node,
+    and 1 for others: what goes between nodes is slower. Sums in switches have a weight
+    of their own, and what libraries do not do has none.
+    """
+    rules = network.rules
+    if rules is None or not rules.ring_weights or algorithm not in _RINGS:
+        return np.ones(len(ordered))
+    nodes = ordered[:, :, [0, -1]] // rules.node_size
+    inside = (nodes[:, :, 0] == nodes[:, :, 1]).all(axis=1)
+    return np.where(inside, rules.ring_weight(operation, ordered.shape[2]), 1.0)
+
+
 class PlacedExchange(NamedTuple):
     """Messages between devices that leave at the same time and move in lock-step."""
 
@@ -346,7 +367,9 @@ def placed_exchanges(
     """
     ordered = ordered_groups(network, groups[None])
     (phases,) = _phases(network, operation, ordered, algorithm)
-    return tuple(_place_exchanges(ordered[0], phase) for phase in phases)
+    (weight,) = ring_weights(network, operation, algorithm, ordered).tolist()
+    placed = (_place_exchanges(ordered[0], phase) for phase in phases)
+    return tuple(phase._replace(fraction=phase.fraction * weight) for phase in placed)
 
 
 def exchange_rates(
@@ -404,6 +427,7 @@ def exchange_rates(
         )
         for column, (cost, factor) in enumerate(zip(costs, factors, strict=True)):
             rates[present, column] += np.maximum.reduceat(cost, starts) * factor
+    rates[:, 1] *= ring_weights(network, operation, algorithm, ordered)
     return rates
 
 

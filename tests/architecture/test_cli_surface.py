@@ -74,7 +74,7 @@ SURFACE = {
         *("--set", "FILE"),
     ],
     "validate": [*WRITES, "--markdown", "FILE"],
-    "calibrate": [*FILES, "MEASUREMENTS"],
+    "calibrate": [*FILES, "--peak", "--stage", "MEASUREMENTS"],
     "collectives": [
         *(*WRITES, "--max-bytes", "--min-bytes", "--step-factor", "-b", "-e", "-f"),
         "SCENARIO",

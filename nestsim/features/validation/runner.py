@@ -141,7 +141,8 @@ class Counted(NamedTuple):
 
     of: str
     """``"tensors"``, ``"allocated"``, ``"reserved"`` or ``"device"``, as
-    `estimators.platform.Allocator` has them."""
+    `estimators.platform.Allocator` has them; ``"reading"`` for what a device that runs
+    shows of the last."""
 
 
 _COUNTED = (
@@ -150,7 +151,7 @@ _COUNTED = (
     ("max allocated", Counted((), "allocated")),
     # What torch.cuda.max_memory_allocated is called in logs.
     ("peak memory", Counted((), "allocated")),
-    ("gpu memory", Counted((), "device")),
+    ("gpu memory", Counted((), "reading")),
     ("end of step", Counted(STEP_END, "allocated")),
     ("params+grads+optimizer", Counted(STATIC, "tensors")),
 )
@@ -313,11 +314,10 @@ def _shown(predictor: Predictor, case: Case, what: Counted, tensors: float) -> f
         "reserved": allocator.reserved,
         "device": allocator.device,
     }
-    size = shown[what.of](tensors)
-    if what.of == "device":
+    if what.of == "reading":
         # A full device is full: the allocator gives back what it keeps before it fails.
-        size = min(size, case.accelerator.memory_bytes)
-    return size
+        return min(allocator.device(tensors), case.accelerator.memory_bytes)
+    return shown[what.of](tensors)
 
 
 def _place(where: str, num_stages: int) -> int | None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from estimators.collectives.cost import algorithm_phases, collective_rates
 from estimators.collectives.curves import Curve, MeasuredCurves, measured_curves
+from estimators.collectives.messages import exchange_rates
 from estimators.collectives.transports import (
     collective_time,
     library_network,
@@ -129,6 +130,8 @@ def test_links_charge_what_rings_of_an_operation_reach():
         (rate,) = collective_rates(network, operation, groups, "ring")
         reached = node.reached(operation, 4) * 450e9
         assert rate.inverse_bandwidth == pytest.approx(0.75 / reached)
+        exchanged = exchange_rates(network, operation, groups, "ring")
+        assert exchanged[0, 1] == pytest.approx(rate.inverse_bandwidth)
         # What is replayed is what is priced.
         (phase,) = algorithm_phases(network, operation, groups[0], "ring")
         sent = phase.fraction / (450e9 * node.efficiency)

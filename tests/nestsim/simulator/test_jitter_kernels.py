@@ -21,7 +21,7 @@ def test_the_later_of_two_moments_is_the_larger_of_two_normal_variates() -> None
     )
     for ahead in (-4.0, -1.5, -0.3, 0.0, 0.8, 1.2, 2.0, 5.0):
         mean = first[0] - ahead
-        found = latest_cumulants(
+        cumulants = latest_cumulants(
             operations,
             np.array([shared[0], first[0], mean]),
             np.array([shared[1], first[1], second]),
@@ -33,9 +33,9 @@ def test_the_later_of_two_moments_is_the_larger_of_two_normal_variates() -> None
         expected = WEIGHTS @ latest @ WEIGHTS
         variance = WEIGHTS @ (latest - expected) ** 2 @ WEIGHTS
         is_first = WEIGHTS @ (np.sign(a - b) / 2 + 0.5) @ WEIGHTS
-        assert found[0] == pytest.approx(shared[0] + expected, abs=1e-4)
-        assert found[1] == pytest.approx(shared[1] + variance, abs=1e-4)
-        assert found[2] == pytest.approx(0.5 - 0.2 * is_first, abs=1e-3)
+        assert cumulants[0] == pytest.approx(shared[0] + expected, abs=1e-4)
+        assert cumulants[1] == pytest.approx(shared[1] + variance, abs=1e-4)
+        assert cumulants[2] == pytest.approx(0.5 - 0.2 * is_first, abs=1e-3)
 
 
 def test_moments_that_do_not_scatter_are_the_later_ones() -> None:
@@ -46,5 +46,5 @@ def test_moments_that_do_not_scatter_are_the_later_ones() -> None:
     )
     for durations in ([1.0, 2.0, 4.0], [2.0, 1.0, 4.0], [2.0, 2.0, 4.0]):
         scatter = np.zeros(3)
-        found = latest_cumulants(operations, np.array(durations), scatter, scatter)
-        assert found.tolist() == [6.0, 0.0, 0.0]
+        cumulants = latest_cumulants(operations, np.array(durations), scatter, scatter)
+        assert cumulants.tolist() == [6.0, 0.0, 0.0]

@@ -105,10 +105,10 @@ def test_as_many_passes_as_fit_on_the_device_and_the_host_are_in_flight():
     for seed in range(25):
         case = random_case(np.random.default_rng(seed))
         most = most_in_flight(*case, KERNEL_LEDGER)
-        for (c, k), found in np.ndenumerate(most):
+        for (c, k), passes in np.ndenumerate(most):
             exact = 0
             while exact < MOST and fits(case, c, k, exact + 1):
                 exact += 1
-            assert min(found, MOST) == exact, (seed, c, k)
+            assert min(passes, MOST) == exact, (seed, c, k)
             counts.add(exact)
     assert len(counts) > 10

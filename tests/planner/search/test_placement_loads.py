@@ -150,8 +150,8 @@ def test_loads_are_those_of_the_definition():
             sizes,
             *times,
         )
-        for found, exact in zip(loads, expected, strict=True):
-            np.testing.assert_allclose(found, exact, rtol=1e-12, err_msg=str(seed))
+        for load, exact in zip(loads, expected, strict=True):
+            np.testing.assert_allclose(load, exact, rtol=1e-12, err_msg=str(seed))
 
 
 def test_shares_that_leave_are_those_of_the_groups_that_a_block_holds_in_part():

@@ -98,7 +98,9 @@ def test_whole_dimensions_number_devices_by_their_digits(sizes, outer):
     short = [name for name in outer if getattr(extents, name) > 1]
     assert whole_dimensions(("tp", *short), extents).place == whole.place
     space = placements(extents, digits.size, (digits.size,))
-    assert [one.place for one in space if one.name == whole.name] == [whole.place]
+    assert [nested.place for nested in space if nested.name == whole.name] == [
+        whole.place
+    ]
 
 
 @given(st.integers(1, 24), st.lists(st.integers(1, 48), min_size=1, max_size=3))

@@ -132,7 +132,7 @@ def test_a_stage_of_whole_layers_is_what_the_planner_prices():
     [
         ("torch max allocated", "allocated"),
         ("peak memory as logged (max reserved)", "reserved"),
-        ("GPU memory used (nvidia-smi style, rounded)", "device"),
+        ("GPU memory used (nvidia-smi style, rounded)", "reading"),
         ("OOM", "device"),
         ("params+grads+optimizer", "tensors"),
     ],

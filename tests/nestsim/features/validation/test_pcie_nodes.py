@@ -21,7 +21,7 @@ def node(num_devices):
         "latency": "0.5 us",
         "efficiency": USUAL.efficiency,
     }
-    return node_levels(inside, USUAL)
+    return node_levels(num_devices, inside, USUAL)
 
 
 def reached(network, groups):
