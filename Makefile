@@ -91,7 +91,7 @@ refit: $(STAMP)  ## fit the constants to MEASUREMENTS=FILE.csv and hold rows out
 # Needs pyarrow, and the parquet files of AIConfigurator's systems/data.
 refit-operators: $(STAMP)  ## fit the tables of kernels' times to DATA=FOLDER of parquet files
 	$(BIN)/pip install -q "pyarrow>=18"
-	$(BIN)/python -m nestsim.features.calibration.operators $(DATA) --write estimators/operators
+	$(BIN)/python -m nestsim.features.calibration.tables $(DATA) --write estimators/operators
 
 # The comparisons of the NEST paper, one folder each. Interrupted, they go on from the
 # point they had reached; docs/paper.md explains them.

@@ -190,13 +190,7 @@ class ProductKernels:
         if self.experts is None:
             return float(apart)
         _, roofline = product_roofline((*sizes, experts), *limits)
-        m, n, k = sizes
-        # As many rows of one weight are no slower: some of H100's were measured at 0.83
-        # of its peak, its dense products at 0.71.
-        slower = max(
-            self.experts.slowdown(shape[0], experts, *shape[1:]),
-            self.table.slowdown(m * experts, n, k),
-        )
+        slower = self.experts.slowdown(shape[0], experts, *shape[1:])
         return float(min(apart, slower * (roofline + experts * lost)))
 
     @property

@@ -371,7 +371,8 @@ def test_a_dispatcher_sends_a_copy_to_each_expert_rank_or_node() -> None:
 
 
 def test_few_multiprocessors_do_not_fill_the_links_of_a_b200() -> None:
-    assert kernel_efficiency("h100-sxm", 8) > 1.5 * kernel_efficiency("b200", 8)
+    h100, b200 = (kernel_efficiency(chip, 8) or 0.0 for chip in ("h100-sxm", "b200"))
+    assert h100 > 1.5 * b200 > 0.0
     assert kernel_efficiency("gb200", 64) == kernel_efficiency("gb200", 8)
     assert kernel_efficiency("b200", 16) is None
     assert kernel_efficiency("a100-80gb", 8) is None

@@ -267,7 +267,7 @@ def test_few_tokens_for_each_of_many_experts_waste_grouped_products():
 
     for model in (MODEL, OperatorModel.of(H100, JOB)):
         dense = rate(model, 1 << 16, 1)
-        assert 0.8 * dense < rate(model, 1 << 13, 8) < 1.1 * dense
+        assert 0.8 * dense < rate(model, 1 << 13, 8) < 1.25 * dense
         assert rate(model, 1 << 6, 128) < 0.55 * rate(model, 1 << 13, 8)
     assert matmul(8, 8, 8, 2).is_grouped is False
 
