@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from estimators.collectives.transports import Transport, find_transport
 from nestsim.features.validation.columns import RowRefusedError
+from nestsim.features.validation.device_names import find_device
 from nestsim.features.validation.reading import (
     COUNT,
     PCIE_4,
@@ -97,22 +98,22 @@ def accelerator_setting(reading: Reading) -> Value:
     RowRefusedError
         If the catalogue does not have it.
     """
-    written = reading.words("accelerator")
+    written, memory = reading.words("accelerator"), reading.row.number("accel_mem_gb")
     if written in accelerator_names():
         return written
-    if written == "a100":
-        if not reading.row.words("accel_mem_gb"):
-            reading.assume("A100 with 80 GB")
-        is_small = reading.row.number("accel_mem_gb") == 40
-        return "a100-40gb" if is_small else "a100-80gb"
-    plain = re.sub(r"^(nvidia|google( cloud)?) ", "", written).replace("tpu-", "tpu ")
-    known = meaning(vocabulary().accelerators, plain)
-    if known is None:
+    known = meaning(vocabulary().accelerators, written)
+    if known is not None:
+        return known
+    entry, is_open = find_device(written, memory)
+    if entry is None:
         raise RowRefusedError(
             "unknown-accelerator",
             f"no {reading.row.words('accelerator') or 'name'} in the catalogue",
         )
-    return known
+    if is_open:
+        held = load_accelerator(entry).memory_bytes / 2**30
+        reading.assume(f"{reading.row.words('accelerator')} with {held:.0f} GB")
+    return entry
 
 
 def device_of(setting: Value) -> Accelerator:
@@ -207,20 +208,18 @@ def slice_size(reading: JobReading, device: Accelerator, num_devices: int) -> in
 def _node_bandwidth(reading: JobReading, device: Accelerator) -> float:
     """Return the bandwidth of a device's link inside the node [byte/s]."""
     link, inside = reading.words("intra_node_link"), device.interconnect_bandwidth
-    if is_unstated(link):
-        reading.assume(f"{inside / 1e9:g} GB/s inside the node, as {device.name} has")
-        return inside
     pairs = re.search(rf"{COUNT} per pair", link)
     if pairs is not None:
         # Without switches, a ring has the links between two neighbours.
         return int(pairs[1]) * _NVLINK_3
     if "pcie" in link:
         return min(inside, PCIE_4)
-    if re.search("nvlink|nvl|ici", link):
-        return inside
-    raise RowRefusedError(
-        "unknown-network", f"intra_node_link: {reading.row.words('intra_node_link')}"
-    )
+    if is_unstated(link) or meaning(vocabulary().usual_links, link) is None:
+        written = "" if is_unstated(link) else f"intra_node_link {link}: "
+        reading.assume(
+            f"{written}{inside / 1e9:g} GB/s inside the node, as {device.name} has"
+        )
+    return inside
 
 
 _UNIT = r"(G(?:B/s|[Bb](?:it)?(?:/s|ps)|bE|b|E)?)(?![A-Za-z])"
@@ -250,11 +249,9 @@ def _uplink(reading: JobReading, device: Accelerator, tray: int) -> Uplink:
         nic: Nic = "device" if _PER_DEVICE.search(stated[4]) else "node"
         return Uplink(nic, rate)
     usual = meaning(vocabulary().uplinks, device.constants_name)
-    if usual is None:
-        raise RowRefusedError(
-            "unknown-network",
-            f"inter_node_net says {written or 'nothing'}, and there is no usual "
-            f"machine with {device.name}",
-        )
-    reading.assume(f"{usual.bandwidth / _GBIT:g} Gbit/s per {usual.nic} between nodes")
+    assert usual is not None, "the last of the usual uplinks is any device's"
+    named = "" if is_unstated(written.lower()) else f"inter_node_net {written}: "
+    reading.assume(
+        f"{named}{usual.bandwidth / _GBIT:g} Gbit/s per {usual.nic} between nodes"
+    )
     return usual
