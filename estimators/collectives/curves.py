@@ -12,7 +12,7 @@ measured with. A port of bandwidth ``B`` needs for ``S`` bytes what that one nee
 ``S B0 / B``: time depends on bytes through the time of the bytes alone, as in
 `estimators.collectives.transports`. Curves never fall, so neither larger messages nor
 less bandwidth are ever faster. Below the first knot the time is that of the first;
-beyond the last, bytes take what `Curve.slope` says.
+beyond the last, bytes take what `TimeCurve.slope` says.
 
 Between two numbers of ranks the logarithm of time is a line over that of the number.
 Beyond the largest, latency and bytes of the law are added
@@ -40,7 +40,7 @@ import tomli
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class TimeCurve:
     """Time of one collective among so many ranks over the size of its tensor."""
 
     sizes: tuple[float, ...]
@@ -90,16 +90,16 @@ class MeasuredCurves:
     bandwidth: float
     """Bandwidth of a rank's port by its datasheet, one direction [byte/s]."""
 
-    curves: tuple[tuple[str, int, Curve], ...]
+    curves: tuple[tuple[str, int, TimeCurve], ...]
     """Operation, number of ranks, and curve, by rising number of ranks."""
 
-    def of(self, operation: str) -> dict[int, Curve]:
+    def of(self, operation: str) -> dict[int, TimeCurve]:
         """Return an operation's curves by the number of ranks; none if not measured."""
         return {ranks: curve for name, ranks, curve in self.curves if name == operation}
 
     def neighbours(
         self, operation: str, num_ranks: int
-    ) -> tuple[tuple[int, Curve], tuple[int, Curve], float] | None:
+    ) -> tuple[tuple[int, TimeCurve], tuple[int, TimeCurve], float] | None:
         """Return the curves next to a number of ranks, and the place between them.
 
         The place is in the logarithm of the number, 0 at the first and 1 at the second;
@@ -164,7 +164,7 @@ def read_curves(table: Mapping[str, Any]) -> MeasuredCurves:
             (
                 operation,
                 ranks,
-                Curve(
+                TimeCurve(
                     tuple(float(size) for size, _ in knots),
                     tuple(float(time) * 1e-6 for _, time in knots),
                 ),

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.collectives.curves import Curve
+from estimators.collectives.curves import TimeCurve
 from estimators.collectives.transports import (
     WIRE_FRACTIONS,
     find_transport,
@@ -399,11 +399,11 @@ def _without(points: Points, part: Points) -> Points:
     return {key: curve for key, curve in left.items() if curve}
 
 
-def _curves(table: CurveTable) -> dict[MeasuredKey, Curve]:
+def _curves(table: CurveTable) -> dict[MeasuredKey, TimeCurve]:
     found = {}
     for key, (sizes, times) in table.curves.items():
         chosen = knots(sizes, times)
-        found[key] = Curve(
+        found[key] = TimeCurve(
             tuple(sizes[chosen].astype(float).tolist()),
             tuple(times[chosen].tolist()),
         )
@@ -460,6 +460,6 @@ _SOURCE = (
 """What the file's head says of the measurements."""
 
 
-def _knots_text(curve: Curve) -> str:
+def _knots_text(curve: TimeCurve) -> str:
     pairs = zip(curve.sizes, curve.times, strict=True)
     return ", ".join(f"[{size:.0f}, {time * 1e6:.4g}]" for size, time in pairs)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.collectives.cost import algorithm_phases, collective_rates
-from estimators.collectives.curves import Curve, MeasuredCurves, measured_curves
+from estimators.collectives.curves import MeasuredCurves, TimeCurve, measured_curves
 from estimators.collectives.messages import exchange_rates
 from estimators.collectives.transports import (
     collective_time,
@@ -23,8 +23,8 @@ from tests import failures
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec
 
-FEW = Curve((1e3, 1e6, 2e6), (10e-6, 30e-6, 50e-6))
-MANY = Curve((1e3, 1e6, 2e6), (40e-6, 120e-6, 200e-6))
+FEW = TimeCurve((1e3, 1e6, 2e6), (10e-6, 30e-6, 50e-6))
+MANY = TimeCurve((1e3, 1e6, 2e6), (40e-6, 120e-6, 200e-6))
 TWO = MeasuredCurves(
     bandwidth=100e9, curves=(("all_gather", 2, FEW), ("all_gather", 8, MANY))
 )
@@ -44,7 +44,7 @@ def test_a_curve_is_flat_below_its_knots_and_a_line_beyond_them():
 
 
 def test_bytes_never_take_longer_than_a_curve():
-    steep = Curve((1e3, 1e6, 2e6), (10e-6, 30e-6, 90e-6))
+    steep = TimeCurve((1e3, 1e6, 2e6), (10e-6, 30e-6, 90e-6))
     assert steep.slope == pytest.approx(30e-12)
 
 
