@@ -44,19 +44,24 @@ if TYPE_CHECKING:
     from nestsim.features.validation.results import Errors
 
 
+_CARDS = frozenset({"pcie", "nvl"})
+"""Words of cards, whose clocks and links are others than a module's."""
+
+
 def catalogue_entry(device: str) -> Accelerator | None:
     """Return the catalogue's accelerator that a driver's name means, None if unsure.
 
     The chip must be a word of the driver's name, and the entry with most of its other
     words there is meant: ``NVIDIA A100-SXM4-80GB`` is ``a100-80gb``.
-    Where several fit equally well, or the driver's device is a PCIe card and the entry
-    is not, none is chosen: their peaks differ.
+    Where several fit equally well, or one is a card and the other a module, none is
+    chosen: their peaks differ.
     """
     words = set(re.split(r"[^a-z0-9]+", device.lower()))
     fits: dict[str, tuple[int, int]] = {}
     for name in accelerator_names():
         chip, *form = name.split("-")
-        if chip in words and not ("sxm" in form and "pcie" in words):
+        card = _CARDS.intersection(form)
+        if chip in words and card <= words and not ("sxm" in form and words & _CARDS):
             fits[name] = (len(words.intersection(form)), -len(form))
     best = [name for name, rank in fits.items() if rank == max(fits.values())]
     return load_accelerator(best[0]) if len(best) == 1 else None

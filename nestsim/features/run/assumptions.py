@@ -275,12 +275,7 @@ def _operator_times(assumed: "Assumptions") -> str:
         used = (group.accelerator.name for group in assumed.groups)
         names = list(dict.fromkeys(used)) or [device.name]
         words = [f"from the rates of {' and '.join(names)}"]
-        measured = measured_relative(device.constants_name)
-        words.append(
-            "kernels as measured on it"
-            if measured == device.name
-            else f"shapes of kernels as measured on {measured}"
-        )
+        words += _borrowed(assumed)
         if device.like:
             words.append(_likeness(device))
         if device.measured_as not in {"", device.like}:
@@ -295,6 +290,17 @@ def _operator_times(assumed: "Assumptions") -> str:
             )
         return "; ".join(words)
     return f"measured on {profile.device}, {profile.date} ({profile.driver})"
+
+
+def _borrowed(assumed: "Assumptions") -> list[str]:
+    """Say whose kernels stand for those of devices that were not measured."""
+    devices = [group.accelerator for group in assumed.groups] or [assumed.accelerator]
+    names = dict.fromkeys(device.constants_name for device in devices)
+    return [
+        f"shapes of kernels on {name} as on {measured_relative(name)}"
+        for name in names
+        if measured_relative(name) != name
+    ]
 
 
 def _likeness(device: "Accelerator") -> str:

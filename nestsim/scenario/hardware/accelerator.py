@@ -87,13 +87,18 @@ AnyAccelerator = Annotated[Accelerator, _NamedOrWritten()]
 
 
 def _from_catalogue(name: object, where: str) -> Accelerator:
-    known = accelerator_names()
+    # Modules before cards of the same chip.
+    known = sorted(
+        accelerator_names(), key=lambda known: "pcie" in known or "nvl" in known
+    )
     if not isinstance(name, str) or name not in known:
         raise InputError(
             "no such accelerator in the catalogue",
             where=where,
             got=name,
-            expected="one of " + ", ".join(known) + ", or a table that describes it",
+            expected="one of "
+            + ", ".join(sorted(known))
+            + ", or a table that describes it",
             hint=nearest(name, known),
         )
     return load_accelerator(name)

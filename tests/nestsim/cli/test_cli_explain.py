@@ -33,7 +33,7 @@ def test_what_lost_is_shown_beside_the_winner(
     out = explained(capsys, "tp=4,pp=2")
     assert out.startswith("SLOWER tp=4, pp=2 GPT-3 1.3B on 8 A100: 8 devices. It takes")
     assert "longer than the winner (x 1." in out
-    assert "the largest term of the difference is host, +" in out
+    assert "the largest term of the difference is tensor collectives, +" in out
     for heading in ("Named Winner", "Cause Named Winner Difference", "ratio x 1."):
         assert heading in out
     assert "placement tp4 pp2" in out

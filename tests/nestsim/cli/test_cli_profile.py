@@ -151,7 +151,7 @@ def test_what_was_left_out_and_what_was_disturbed_is_said():
     ("device", "name"),
     [
         ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
-        ("NVIDIA A100-PCIE-40GB", "a100-40gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb-pcie"),
         ("NVIDIA H100 80GB HBM3", "h100-sxm"),
         ("NVIDIA H200", "h200"),
         ("NVIDIA L4", "l4"),
@@ -159,7 +159,7 @@ def test_what_was_left_out_and_what_was_disturbed_is_said():
         ("Tesla V100-SXM2-32GB", "v100"),
         ("Tesla V100-SXM2-16GB", "v100-16gb"),
         ("NVIDIA GB200", "gb200"),
-        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
         ("NVIDIA L40S", "l40s"),
         ("NVIDIA L40", None),
         ("AMD EPYC", None),

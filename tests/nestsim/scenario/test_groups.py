@@ -116,7 +116,7 @@ def test_stages_by_pace_are_faster_than_equal_ones(scenario, result):
     equal = scenario.replace({"plan.num_layers_per_pipeline_stage": [16, 16]})
     (slower,) = simulate_job(equal).candidates
     (candidate,) = result.candidates
-    assert slower.simulated.iteration_time > 1.5 * candidate.simulated.iteration_time
+    assert slower.simulated.iteration_time > 1.4 * candidate.simulated.iteration_time
 
 
 def test_mfu_is_of_the_peak_of_all_devices(result):

@@ -213,8 +213,10 @@ def test_single_messages_reach_what_was_measured_of_them(write: Any) -> None:
         LINKS.replace("send_efficiency = 0.4", "send_efficiency = 0.2"),
     ):
         path = write(text, model="mixtral-8x7b")
-        plan = "tensor_model_parallel_size = 4\n"
-        path.write_text(path.read_text().replace(plan, ""), encoding="utf-8")
+        plan, preset = "tensor_model_parallel_size = 4\n", 'preset = "megatron-core"\n'
+        sends = preset + 'moe_token_dispatcher_type = "alltoall"\n'
+        job = path.read_text("utf-8").replace(plan, "").replace(preset, sends)
+        path.write_text(job, encoding="utf-8")
         _, workload = build_job(load_scenario(path), None)
         traffic = workload.table(degrees).traffic
         (one,) = [row for row in traffic if row.operation == "all_to_all"]
