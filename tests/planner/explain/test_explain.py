@@ -277,8 +277,8 @@ def test_naming_the_winner_explains_that_it_won(network, workload):
 
 
 def test_the_winner_has_the_best_of_all_replays_where_chunks_hold_unequal_blocks():
-    # 7 and 3 blocks in four and three chunks or more: none divides them.
-    for seed in (19, 232):
+    # 7 blocks in two chunks or more: none divides them.
+    for seed in (19, 33):
         world = random_world(seed, preset="megatron-core", most_devices=8).spec_with(
             micro_batch_sizes=(1,),
             tensor_model_parallel_sizes=(1,),

@@ -55,8 +55,8 @@ def test_what_fits_on_one_device_is_not_split():
         (5e5, 1, 1, "none"),
         # A deeper pipeline rather than recomputing everything on one device, which
         # fits, too.
-        (3.7e5, 1, 2, "none"),
-        (2.86e5, 2, 1, "selective"),
+        (3.6e5, 1, 2, "none"),
+        (2.84e5, 2, 1, "selective"),
         (2.5e5, 1, 2, "full"),
         (2e5, 2, 2, "full"),
     ],
