@@ -360,7 +360,7 @@ def offloading(seed: int) -> Whole | None:
     return whole_of(world.with_memory(memory))
 
 
-OFFLOADING = (8, 9, 17, 18, 23, 54, 64, 67, 92, 116, 128, 130)
+OFFLOADING = (8, 9, 17, 18, 23, 54, 64, 67, 92, 116, 128, 228, 302)
 """Of jobs that are small enough, most of them with plans that fit."""
 
 
