@@ -169,8 +169,9 @@ class ProductKernels:
         """Return the time of the products of experts, unlaunched [s].
 
         One kernel for all of them, or one for each, whichever takes less. The latter is
-        what Transformer Engine's ``GroupedLinear`` launches: 94 grouped products that
-        SimuMax 1.2 has measured on A100 and B200 miss it by as much as dense ones.
+        what Transformer Engine's ``GroupedLinear`` launches, on several streams (its
+        ``nvte_multi_stream_cublas_gemm``): 94 grouped products that SimuMax 1.2 has
+        measured on A100 and B200 miss it by as much as dense ones.
 
         Parameters
         ----------
