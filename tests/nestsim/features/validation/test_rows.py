@@ -65,8 +65,6 @@ def test_a_full_row_is_read_as_it_is_written():
             "inter_node_net two cans: 200 Gbit/s per device between nodes",
         ),
         ({"cuda_graphs": "attn, mamba"}, "not modelled: cuda_graphs mamba"),
-        ({"expandable_segments": "yes"}, "not modelled: expandable_segments yes"),
-        ({"moe_dispatcher": "allgather"}, "not modelled: moe_dispatcher allgather"),
         ({"recompute": "selective: mlp"}, "not modelled: recompute_modules mlp"),
         ({"devices_per_node": ""}, "devices_per_node = 8"),
         ({"accelerator": "A100"}, "A100 with 80 GB"),
@@ -593,7 +591,7 @@ def test_recipes_with_the_dispatcher_of_nccl_send_each_token_to_every_expert():
     }
     case = read_case(gpt(**{**DEEPSEEK, **qwen}))
     assert case.plan.overlap_moe_expert_parallel_comm
-    assert case.software.ranks_per_node == 0
+    assert case.software.moe_token_dispatcher_type == "alltoall"
 
 
 DEEPSEEK_V3 = {
@@ -655,6 +653,12 @@ def test_a_hybrid_of_the_library_is_taken_as_a_whole():
         ({"cuda_graphs": "full"}, "software.cuda_graphs", True),
         ({"cuda_graphs": "none"}, "software.cuda_graphs", False),
         ({"moe_dispatcher": "hybridep"}, "software.moe_token_dispatcher_type", "flex"),
+        (
+            {"moe_dispatcher": "allgather"},
+            "software.moe_token_dispatcher_type",
+            "allgather",
+        ),
+        ({"expandable_segments": "yes"}, "software.expandable_segments", True),
         ({"overlaps": "none"}, "execution.overlap_grad_reduce", False),
         ({"overlaps": "no tp_comm, p2p"}, "execution.tp_comm_overlap", False),
         ({"overlaps": "tp_comm"}, "execution.tp_comm_overlap", True),
