@@ -15,7 +15,6 @@ hundreds of thousands of characters. Records that people look at in a console se
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import fields, is_dataclass
 from datetime import date, time
 from pathlib import Path
@@ -116,10 +115,15 @@ class InputError(ValueError):
         self, where: str, others: "Sequence[InputError] | None" = None
     ) -> "InputError":
         """Return a copy at another location, with as many others if they are given."""
-        moved = copy(self)
-        moved.where, moved.is_final = where, False
-        moved.others = self.others if others is None else tuple(others)
-        return moved
+        return InputError(
+            self.problem,
+            where=where,
+            got=self.got,
+            expected=self.expected,
+            hint=self.hint,
+            others=self.others if others is None else tuple(others),
+            num_unlisted=self.num_unlisted,
+        )
 
     def inside(self, where: str, separator: str) -> "InputError":
         """Return a copy located inside its file; naming the file makes it final."""
@@ -127,7 +131,7 @@ class InputError(ValueError):
             return self
         if separator == ".":
             return self.at(where, separator)
-        final = copy(self)
+        final = self.moved(self.where)
         final.is_final = True
         return final
 
