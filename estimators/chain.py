@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.dispatch import copies_sent, kernel_efficiency, spans_a_node
+from estimators.dispatch import copies_sent, kernel_efficiency, within_node
 from estimators.layers.saved_activations import keeping_of
 from estimators.layers.sharding import layer_work, tied_parameters
 from estimators.layers.work import Degrees, InLayerTraffic, LayerTable, LayerWork
@@ -280,7 +280,7 @@ def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> 
         return 1.0
     span = degrees.grouping.expert_span(degrees[:3])
     slower = _slower_messages(degrees.ep, span, platform)
-    if software.moe_token_dispatcher_type == "flex" and spans_a_node(span, software):
+    if software.moe_token_dispatcher_type == "flex" and within_node(span, software):
         name = platform.accelerator.constants_name
         reached = kernel_efficiency(name, span)
         if reached is not None:
@@ -305,7 +305,7 @@ def _slower_messages(size: int, span: int, platform: Platform) -> float:
 
     Of ``size`` members that are spread over ``span`` devices.
     """
-    transport = platform.transport(inside_node=spans_a_node(span, platform.software))
+    transport = platform.transport(inside_node=within_node(span, platform.software))
     return transport.efficiency / transport.reached("all_to_all", size)
 
 

@@ -53,12 +53,12 @@ def copies_sent(
     kind = software.moe_token_dispatcher_type or DISPATCHERS[0]
     if kind == "alltoall":
         return float(spec.moe_router_topk)
-    inside = spans_a_node(span, software)
+    inside = within_node(span, software)
     places = float(ranks) if inside else span / software.ranks_per_node
     return places if kind == "allgather" else _different(spec, places)
 
 
-def spans_a_node(span: int, software: Software) -> bool:
+def within_node(span: int, software: Software) -> bool:
     """Return whether so many devices side by side are in one node, or none is known."""
     return software.ranks_per_node == 0 or span <= software.ranks_per_node
 

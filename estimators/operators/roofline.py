@@ -129,7 +129,6 @@ class ProductKernels:
         """Build those of a format that `training` names."""
         narrow = NARROW_FORMATS.get(number_format)
         sustained = reached.matmul
-        grouped = experts_table(accelerator.constants_name, number_format)
         if narrow is not None:
             sustained = reached.matmul_4bit if narrow.bits == 4 else reached.matmul_8bit
         return cls(
@@ -141,8 +140,8 @@ class ProductKernels:
             sustained=sustained,
             bandwidth=accelerator.memory_bandwidth,
             widths=widths,
-            table=product_table(accelerator.constants_name, number_format).table,
-            experts=None if grouped is None else grouped.table,
+            table=product_table(accelerator.constants_name, number_format),
+            experts=experts_table(accelerator.constants_name, number_format),
         )
 
     def time(self, m: float, n: float, k: float, batch: float = 1.0) -> float:
@@ -305,7 +304,7 @@ class OperatorModel:
         """
         table = attention_table(
             self.accelerator.constants_name, round(work.k), work.is_windowed
-        ).table
+        )
         compute = flops / self.products.peak
         slower = table.slowdown(
             blocks

@@ -89,17 +89,6 @@ class ShapeTable:
         return math.exp(sum(self.nodes[node] * weight for node, weight in corners))
 
 
-@dataclass(frozen=True, slots=True)
-class Borrowed:
-    """A table, and the chip that it was measured on."""
-
-    table: ShapeTable
-    """Slowdown of the shapes."""
-
-    chip: str
-    """Name of the measured accelerator in the catalogue."""
-
-
 @cache
 def _index() -> Mapping[str, Any]:
     text = files("estimators.operators").joinpath("shape_tables.toml").read_text()
@@ -133,7 +122,7 @@ def measured_relative(name: str) -> str:
 
 
 @cache
-def product_table(accelerator: str, number_format: str) -> Borrowed:
+def product_table(accelerator: str, number_format: str) -> ShapeTable:
     """Return the table of products on an accelerator.
 
     Parameters
@@ -146,12 +135,12 @@ def product_table(accelerator: str, number_format: str) -> Borrowed:
     """
     chip, tables = measured_relative(accelerator), _tables()
     stored = _index()["formats"].get(number_format, "bf16")
-    found = tables.get(("product", chip, stored)) or tables["product", chip, "bf16"]
-    return Borrowed(found, chip)
+    plain = tables["product", chip, "bf16"]
+    return tables.get(("product", chip, stored), plain)
 
 
 @cache
-def experts_table(accelerator: str, number_format: str) -> Borrowed | None:
+def experts_table(accelerator: str, number_format: str) -> ShapeTable | None:
     """Return the table of grouped products; None where none was measured.
 
     Parameters
@@ -162,12 +151,11 @@ def experts_table(accelerator: str, number_format: str) -> Borrowed | None:
         Of the operands, as settings have it.
     """
     chip, stored = measured_relative(accelerator), _index()["formats"]
-    found = _tables().get(("experts", chip, stored.get(number_format, "bf16")))
-    return None if found is None else Borrowed(found, chip)
+    return _tables().get(("experts", chip, stored.get(number_format, "bf16")))
 
 
 @cache
-def attention_table(accelerator: str, head_size: int, window: bool) -> Borrowed:
+def attention_table(accelerator: str, head_size: int, window: bool) -> ShapeTable:
     """Return the table of causal attention that is nearest to a head size.
 
     Parameters
@@ -190,7 +178,7 @@ def attention_table(accelerator: str, head_size: int, window: bool) -> Borrowed:
         sizes,
         key=lambda key: (key[0] != window, abs(math.log2(key[1] / head_size))),
     )
-    return Borrowed(sizes[nearest], chip)
+    return sizes[nearest]
 
 
 def product_roofline(
