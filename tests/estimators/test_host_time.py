@@ -198,7 +198,7 @@ def test_a_graph_waits_neither_for_launches_nor_for_more_than_its_gap():
     """A layer that takes the device no time at all."""
     compute, constants = (0.0, 0.0), {"kernel_time": 1e-3, "layer_gap": 1e-2}
     eager = passes(10, compute, **constants)
-    graph = replace(EAGER, cuda_graphs=True)
+    graph = replace(EAGER, cuda_graphs="full_iteration")
     assert passes(10, compute, software=graph, **constants) == (0.0, 0.0)
     gap = {"graph_gap": 4e-4}
     found = passes(10, compute, software=graph, **constants, **gap)
@@ -208,7 +208,7 @@ def test_a_graph_waits_neither_for_launches_nor_for_more_than_its_gap():
 
 def test_collectives_of_a_graph_leave_without_the_host():
     work = layer(1, (CollectiveWork("all_reduce", "tensor", 2, 2e6, 2, 2e6),))
-    graph = replace(LIBRARY, cuda_graphs=True)
+    graph = replace(LIBRARY, cuda_graphs="full_iteration")
     eager, captured = (
         passes(work, (1e-3, 1e-3), tp=8, software=software)
         for software in (LIBRARY, graph)

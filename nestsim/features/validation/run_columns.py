@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from estimators.layers.saved_activations import RECOMPUTE_MODULES
+from estimators.software import GRAPH_MODULES
 from nestsim.features.validation.columns import RowRefusedError
 from nestsim.features.validation.reading import (
     JobReading,
@@ -42,8 +43,13 @@ def read_run(reading: JobReading, num_layers: int) -> Mapping[str, Table]:
     }
     for setting, value in (tables["software"] | tables["plan"]).items():
         reading.assume(f"{setting} = {value}, by the source")
+    captured = [w for w in _words(reading.ran("cuda_graphs")) if w in GRAPH_MODULES]
+    if captured:
+        tables["software"] |= {"cuda_graphs": "layers", "cuda_graph_modules": captured}
     for column, words in vocabulary().run.items():
         for word in _words(reading.ran(column)):
+            if column == "cuda_graphs" and word in captured:
+                continue
             settings = _settings(words, word)
             if settings is None:
                 reading.leave_out(column, word)
