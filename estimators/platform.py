@@ -328,7 +328,7 @@ def _graph_parts(work: LayerWork) -> Iterator[str]:
         starts = name.endswith("pre_mlp_norm")
         if not routed:
             part = "mlp" if is_inside or starts else part
-        elif starts or within.startswith(_ROUTING) and is_inside:
+        elif starts or (within.startswith(_ROUTING) and is_inside):
             part = "moe_router"
         elif is_inside:
             part = "moe_preprocess" if within == "dispatch" else ""

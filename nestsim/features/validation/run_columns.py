@@ -43,13 +43,10 @@ def read_run(reading: JobReading, num_layers: int) -> Mapping[str, Table]:
     }
     for setting, value in (tables["software"] | tables["plan"]).items():
         reading.assume(f"{setting} = {value}, by the source")
-    captured = [w for w in _words(reading.ran("cuda_graphs")) if w in GRAPH_MODULES]
-    if captured:
-        tables["software"] |= {"cuda_graphs": "layers", "cuda_graph_modules": captured}
+    captured = {*_words(reading.ran("cuda_graphs"))} & {*GRAPH_MODULES}
+    tables["software"]["cuda_graph_modules"] = sorted(captured) or GRAPH_MODULES
     for column, words in vocabulary().run.items():
         for word in _words(reading.ran(column)):
-            if column == "cuda_graphs" and word in captured:
-                continue
             settings = _settings(words, word)
             if settings is None:
                 reading.leave_out(column, word)
