@@ -413,18 +413,14 @@ def _graphs(job: LaunchJob) -> Raw:
             "no-check-for-nan-in-loss-and-grad": True,
             "te-rng-tracker": True,
         }
-    kinds = "/".join(model.block_kinds.values())
-    absent = {
-        name
-        for name, is_there in {
-            "mamba": model.has_mamba,
-            "mlp": "mlp" in kinds.split("/"),
-            "moe_router": bool(model.num_moe_experts),
-            "moe_preprocess": bool(model.num_moe_experts),
-        }.items()
-        if not is_there
+    present = {
+        "attn": True,
+        "mlp": any("dense" in kind for kind in model.block_kinds.values()),
+        "mamba": model.has_mamba,
+        "moe_router": bool(model.num_moe_experts),
+        "moe_preprocess": bool(model.num_moe_experts),
     }
-    scope = tuple(x for x in software.cuda_graph_modules if x not in absent)
+    scope = tuple(name for name in software.cuda_graph_modules if present[name])
     if software.cuda_graphs != "layers" or not scope:
         return {}
     return {
