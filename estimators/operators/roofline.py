@@ -275,7 +275,7 @@ class OperatorModel:
             * (4.0 if training.gradient_precision == "fp32" else width),
             attention_rate=_attention(reached, software),
             memory_rate=accelerator.memory_bandwidth * reached.memory,
-            launch_time=GRAPH_LAUNCH_TIME if software.cuda_graphs else LAUNCH_TIME,
+            launch_time=GRAPH_LAUNCH_TIME if software.captures_step else LAUNCH_TIME,
             software=known.software(software.name),
         )
 

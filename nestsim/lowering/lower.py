@@ -287,7 +287,8 @@ def _host_time(priced: PricedPlan, kinds: ActorKinds) -> FloatArray:
     for stage, which in enumerate(kinds.kind):
         waits = np.array([cost.host_waits for cost in priced.costs_of(stage)])
         times.append(waits[np.minimum(which, len(waits) - 1)].mean(axis=0))
-    return np.asarray(priced.plan.num_microbatches * np.array(times))
+    number = priced.plan.num_microbatches
+    return np.asarray(np.array(times) * (number, number, 1))
 
 
 def _order(plan: Plan) -> list[tuple[int, int]]:

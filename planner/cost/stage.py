@@ -140,7 +140,7 @@ def stage_price(
         _chunk_time(table, rates, stage, chunk, index, parts).behind(lead)
         for chunk in stage.chunks
     ]
-    waits = _host_waits(table, stage, lead, parts)
+    waits = _host_waits(workload, table, plan, stage, parts)
     compute = parts["compute"] + parts["recompute"]
     if is_beside_passes(stage):
         parts[HOST_TRANSFERS] = _exposed_time(workload, table, rates, plan, index)
@@ -242,12 +242,14 @@ def passes_differ(plan: Plan, execution: Execution) -> bool:
 
 
 def _host_waits(
-    table: LayerTable, stage: Stage, lead: float, parts: dict[str, float]
+    workload: Workload,
+    table: LayerTable,
+    plan: Plan,
+    stage: Stage,
+    parts: dict[str, float],
 ) -> HostWaits:
-    """Return what devices wait for their hosts, and take it out of other causes [s].
-
-    ``lead`` is what the host takes for the messages of a pass [s].
-    """
+    """Return what devices wait for their hosts, and take it out of other causes [s]."""
+    once, lead = workload.iteration_time, workload.messages_time(len(plan.stages))
     forward = backward = repeated = 0.0
     for first, last in stage.chunks:
         span = slice(first, last + 1)
@@ -257,8 +259,8 @@ def _host_waits(
     parts["compute"] -= forward + backward
     parts["recompute"] -= repeated
     messages = lead * len(stage.chunks)
-    waits = HostWaits(forward + messages, backward + repeated + messages)
-    parts[HOST] = sum(waits)
+    waits = HostWaits(forward + messages, backward + repeated + messages, once)
+    parts[HOST] = waits.forward + waits.backward
     return waits
 
 

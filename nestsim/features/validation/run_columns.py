@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from estimators.layers.saved_activations import RECOMPUTE_MODULES
+from estimators.software import GRAPH_MODULES
 from nestsim.features.validation.columns import RowRefusedError
 from nestsim.features.validation.reading import (
     JobReading,
@@ -42,6 +43,8 @@ def read_run(reading: JobReading, num_layers: int) -> Mapping[str, Table]:
     }
     for setting, value in (tables["software"] | tables["plan"]).items():
         reading.assume(f"{setting} = {value}, by the source")
+    captured = {*_words(reading.ran("cuda_graphs"))} & {*GRAPH_MODULES}
+    tables["software"]["cuda_graph_modules"] = sorted(captured) or GRAPH_MODULES
     for column, words in vocabulary().run.items():
         for word in _words(reading.ran(column)):
             settings = _settings(words, word)

@@ -299,7 +299,7 @@ def test_passes_of_experts_take_what_was_measured() -> None:
     for name, experts, rows, columns, inner, number, part in SIMUMAX_GROUPED:
         chip = name[:4]
         known = KNOWN.replaced({f"accelerator.{chip}.matmul": sustained[chip]})
-        software = Software(name="ideal", cuda_graphs=True)
+        software = Software(name="ideal", cuda_graphs="full_iteration")
         model = OperatorModel.of(load_accelerator(name), SUMMED, software, known)
         work = matmul(rows, columns, inner, experts, weighted=True)
         time = model.operator_time(work)
@@ -312,6 +312,8 @@ def test_passes_of_experts_take_what_was_measured() -> None:
 
 
 def test_kernels_of_a_graph_follow_each_other_faster():
-    graph = OperatorModel.of(A100, JOB, Software(name="ideal", cuda_graphs=True))
+    graph = OperatorModel.of(
+        A100, JOB, Software(name="ideal", cuda_graphs="full_iteration")
+    )
     saved = LAUNCH_TIME - GRAPH_LAUNCH_TIME
     assert MODEL.memory_time(1e6) - graph.memory_time(1e6) == pytest.approx(saved)

@@ -306,7 +306,8 @@ keep_best = 1
         (candidate,) = result.candidates
         times[name] = candidate.planned.iteration_time
         said = assumptions_json(result.assumptions)
-        assert said["cuda_graphs"] is (name == "captured")
+        graphs = "full_iteration" if name == "captured" else "none"
+        assert said["cuda_graphs"] == graphs
         assert said["software"] == result.assumptions.preset
         assert (
             name in tables

@@ -11,6 +11,7 @@ from typing import Any
 from estimators.dispatch import DISPATCHERS
 from estimators.layers.saved_activations import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.models.limits import MAX_LAYERS
+from estimators.software import GRAPH_MODULES
 from estimators.training import TrainingSpec
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.options import (
@@ -392,12 +393,30 @@ def _software(given: GivenOptions, preset: str) -> Settings:
     elif given.any_of(*known.FLASH):
         software["attention_kernel"] = "flash"
     software |= _recomputed_modules(given) | _dispatcher(given, preset)
-    graphs = given.word("cuda-graph-impl", "none") != "none"
-    if graphs and given.word("cuda-graph-scope", "full") == "full_iteration":
-        software["cuda_graphs"] = True
-    elif graphs:
-        given.assume("Kernels are launched one by one; graphs of layers are left out.")
-    return software
+    return software | _graphs(given)
+
+
+def _graphs(given: GivenOptions) -> Settings:
+    """Return what CUDA graphs capture, by options of all releases.
+
+    ``full``, or nothing, is whole layers; with experts of unknown sizes what can be
+    captured of them.
+    """
+    asked = given.any_of("enable-cuda-graph", "external-cuda-graph")
+    kind = given.word("cuda-graph-impl", "local" if asked else "none")
+    if kind == "none":
+        return {}
+    scope = given.words("cuda-graph-modules") or given.words("cuda-graph-scope")
+    names = [name for words in scope for name in words.split(",")]
+    if "full_iteration" in (kind, *names):
+        return {"cuda_graphs": "full_iteration"}
+    others = [name for name in names if name not in (*GRAPH_MODULES, "full")]
+    if others:
+        given.assume(f"Graphs of {', '.join(others)} are left out.")
+    parts = [name for name in GRAPH_MODULES if name in names]
+    if others and not parts:
+        return {}
+    return {"cuda_graphs": "layers"} | ({"cuda_graph_modules": parts} if parts else {})
 
 
 _ONCE = ("deepep", "hybridep")

@@ -400,11 +400,31 @@ def _overlaps(job: LaunchJob) -> Raw:
         options.pop("tp-comm-overlap", None)
     if not _sharding(job) or "overlap-grad-reduce" not in options:
         options.pop("overlap-param-gather", None)
-    if job.workload.software.cuda_graphs:
-        options |= {
+    return options | _graphs(job)
+
+
+def _graphs(job: LaunchJob) -> Raw:
+    """Return what captures CUDA graphs: of layers the parts that the model has."""
+    software, model = job.workload.software, job.model
+    if software.captures_step:
+        return {
             "cuda-graph-impl": "local",
             "cuda-graph-scope": "full_iteration",
             "no-check-for-nan-in-loss-and-grad": True,
             "te-rng-tracker": True,
         }
-    return options
+    present = {
+        "attn": True,
+        "mlp": any("dense" in kind for kind in model.block_kinds.values()),
+        "mamba": model.has_mamba,
+        "moe_router": bool(model.num_moe_experts),
+        "moe_preprocess": bool(model.num_moe_experts),
+    }
+    scope = tuple(name for name in software.cuda_graph_modules if present[name])
+    if software.cuda_graphs != "layers" or not scope:
+        return {}
+    return {
+        "cuda-graph-impl": "transformer_engine",
+        "cuda-graph-scope": scope,
+        "te-rng-tracker": True,
+    }
