@@ -108,23 +108,19 @@ def layer_work(
     flops = sum(operator.model_flops for operator in layer.operators)
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
     needed = _read_again(layer, kept) if keeping.repeats_elementwise else kept
+    again = runs_again(layer, keeping.recompute_modules)
     return LayerWork(
         operators=tuple(
             _operator(device, op, causal=graph.spec.causal)._replace(
                 core=op.core,
-                again=again,
+                again=repeats,
                 operation=op.operation,
                 repeated=1.0 - sum(parts) / max(len(parts), 1),
             )
-            for op, parts, again in zip(
-                layer.operators,
-                kept,
-                runs_again(layer, keeping.recompute_modules),
-                strict=True,
-            )
+            for op, parts, repeats in zip(layer.operators, kept, again, strict=True)
         ),
         collectives=layer_collectives(
-            layer, shares, degrees, element_bytes, device.copies
+            layer, shares, degrees, element_bytes, device.copies, again
         ),
         parameters=sum(count for _, count in parameters),
         expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
@@ -382,12 +378,32 @@ def _saved_tensors(device: _Device, keeping: Keeping, mode: str) -> dict[int, fl
     outside = [op for op, inside in zip(operators, again, strict=True) if not inside]
     inside = [op for op, inside in zip(operators, again, strict=True) if inside]
     read_inside = {n for op in inside for n in op.inputs}
-    made_inside = {n for op in inside for n in _written_tensors(op)}
+    makers = _makers(layer)
+    made_inside = {number for number, maker in makers.items() if again[maker]}
     return kept.tensors(
         outside,
         frozenset(read_inside - made_inside),
         discarded_tensors(layer, modules),
     )
+
+
+def _makers(layer: TracedLayer) -> dict[int, int]:
+    """Return which operator makes each tensor that a layer is not given.
+
+    Parts of a result, as of a gate and what it gates, are tensors that none writes: the
+    operator in front of their first reader made them.
+    """
+    makers = {
+        number: place
+        for place, operator in reversed(list(enumerate(layer.operators)))
+        for number in operator.inputs
+        if number not in layer.entering
+    }
+    makers = {number: max(place - 1, 0) for number, place in makers.items()}
+    for place, operator in enumerate(layer.operators):
+        written = (n for n in _written_tensors(operator) if n not in operator.inputs)
+        makers.update(dict.fromkeys(written, place))
+    return makers
 
 
 class KeptTensor(NamedTuple):
