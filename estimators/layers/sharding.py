@@ -390,19 +390,21 @@ def _saved_tensors(device: _Device, keeping: Keeping, mode: str) -> dict[int, fl
 def _makers(layer: TracedLayer) -> dict[int, int]:
     """Return which operator makes each tensor that a layer is not given.
 
-    Parts of a result, as of a gate and what it gates, are tensors that none writes: the
-    operator in front of their first reader made them.
+    Parts of a result, as a gate and what it gates, are tensors that none writes: they
+    have the numbers behind it.
     """
-    makers = {
+    written = {
         number: place
-        for place, operator in reversed(list(enumerate(layer.operators)))
-        for number in operator.inputs
-        if number not in layer.entering
+        for place, operator in enumerate(layer.operators)
+        for number in _written_tensors(operator)
+        if number not in operator.inputs
     }
-    makers = {number: max(place - 1, 0) for number, place in makers.items()}
-    for place, operator in enumerate(layer.operators):
-        written = (n for n in _written_tensors(operator) if n not in operator.inputs)
-        makers.update(dict.fromkeys(written, place))
+    makers: dict[int, int] = {}
+    latest = None
+    for number in range(len(layer.tensors)):
+        latest = written.get(number, latest)
+        if latest is not None and number not in layer.entering:
+            makers[number] = latest
     return makers
 
 

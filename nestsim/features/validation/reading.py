@@ -275,7 +275,7 @@ class JobReading(Reading):
         return next(fitting, Habit(where={}))
 
     def by_source(self, table: str) -> Table:
-        """Return the settings of a table that the row's source says, which are noted."""
+        """Return the settings of a table that the source says, which are noted."""
         settings: Table = {**getattr(self.habit, table)}
         for name, value in settings.items():
             self.assume(f"{name} = {value}, by the source")
