@@ -252,6 +252,10 @@ class BlockStage:
     selective: float = 0.0
     """Blocks of the stage that repeat their attention core."""
 
+    half_selective: float = 0.0
+    """Blocks of the stage that repeat half of their attention core, and keep what they
+    would without."""
+
     recomputed: float
     """Blocks of the stage that keep their input only."""
 
