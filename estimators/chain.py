@@ -340,7 +340,7 @@ def _traffic(
     )
     rows: list[InLayerTraffic] = []
     for operation, group in present:
-        columns = np.zeros((4, len(works)))
+        columns = np.zeros((6, len(works)))
         part = exchanged[group] if operation == "all_to_all" else 1.0
         for kind, work in enumerate(works):
             for item in work.collectives:
@@ -350,6 +350,8 @@ def _traffic(
                         part * item.forward_bytes,
                         item.backward_count,
                         part * item.backward_bytes,
+                        item.repeated_count,
+                        part * item.repeated_bytes,
                     )
         rows.append(
             InLayerTraffic(
@@ -359,6 +361,8 @@ def _traffic(
                 forward_bytes=columns[1, kinds],
                 backward_count=columns[2, kinds],
                 backward_bytes=columns[3, kinds],
+                repeated_count=columns[4, kinds],
+                repeated_bytes=columns[5, kinds],
             )
         )
     return tuple(rows)

@@ -109,26 +109,22 @@ def layer_work(
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
     needed = _read_again(layer, kept) if keeping.repeats_elementwise else kept
     num_read = _num_read(layer)
+    again = runs_again(layer, keeping.recompute_modules)
     return LayerWork(
         operators=tuple(
             _operator(device, op, causal=graph.spec.causal)._replace(
                 core=op.core,
-                again=again,
+                again=repeats,
                 operation=op.operation,
                 repeated=1.0 - sum(parts) / max(len(parts), 1),
                 is_unread=place >= num_read,
             )
-            for place, (op, parts, again) in enumerate(
-                zip(
-                    layer.operators,
-                    kept,
-                    runs_again(layer, keeping.recompute_modules),
-                    strict=True,
-                )
+            for place, (op, parts, repeats) in enumerate(
+                zip(layer.operators, kept, again, strict=True)
             )
         ),
         collectives=layer_collectives(
-            layer, shares, degrees, element_bytes, device.copies
+            layer, shares, degrees, element_bytes, device.copies, again
         ),
         parameters=sum(count for _, count in parameters),
         expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
@@ -395,12 +391,34 @@ def _saved_tensors(device: _Device, keeping: Keeping, mode: str) -> dict[int, fl
     outside = [op for op, inside in zip(operators, again, strict=True) if not inside]
     inside = [op for op, inside in zip(operators, again, strict=True) if inside]
     read_inside = {n for op in inside for n in op.inputs}
-    made_inside = {n for op in inside for n in _written_tensors(op)}
+    makers = _makers(layer)
+    made_inside = {number for number, maker in makers.items() if again[maker]}
     return kept.tensors(
         outside,
         frozenset(read_inside - made_inside),
         discarded_tensors(layer, modules),
     )
+
+
+def _makers(layer: TracedLayer) -> dict[int, int]:
+    """Return which operator makes each tensor that a layer is not given.
+
+    Parts of a result, as a gate and what it gates, are tensors that none writes: they
+    have the numbers behind it.
+    """
+    written = {
+        number: place
+        for place, operator in enumerate(layer.operators)
+        for number in _written_tensors(operator)
+        if number not in operator.inputs
+    }
+    makers: dict[int, int] = {}
+    latest = None
+    for number in range(len(layer.tensors)):
+        latest = written.get(number, latest)
+        if latest is not None and number not in layer.entering:
+            makers[number] = latest
+    return makers
 
 
 class KeptTensor(NamedTuple):

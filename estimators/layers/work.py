@@ -181,6 +181,12 @@ class CollectiveWork(NamedTuple):
     """Size of the full tensors of all collectives of a backward pass without recompute
     together [byte]."""
 
+    repeated_count: int = 0
+    """Collectives of a forward pass that selective recompute repeats."""
+    repeated_bytes: float = 0.0
+    """Size of the full tensors of all collectives that selective recompute repeats
+    together [byte]."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWork:
@@ -255,6 +261,13 @@ class InLayerTraffic:
 
     backward_bytes: FloatArray
     """Size of the full tensors of all collectives of a backward pass without recompute
+    together, shape ``(L,)`` [byte]."""
+
+    repeated_count: FloatArray
+    """Collectives of a forward pass that selective recompute repeats, ``(L,)``."""
+
+    repeated_bytes: FloatArray
+    """Size of the full tensors of all collectives that selective recompute repeats
     together, shape ``(L,)`` [byte]."""
 
     def __post_init__(self) -> None:

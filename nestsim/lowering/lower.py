@@ -493,19 +493,23 @@ def held_memory(
 ) -> StageMemory:
     """Return the memory of a stage's devices by what it is for."""
     stage = plan.stages[index]
-    splits = SCHEDULES[plan.schedule].splits_backward
+    schedule = SCHEDULES[plan.schedule]
+    splits = schedule.splits_backward
+    sizes = len(plan.stages), plan.num_microbatches, len(stage.chunks)
     held: list[Held] = []
     for chunk, layers in enumerate(stage.chunks):
         alone = replace(stage, chunks=(layers,))
         held += _kept(table, alone, chunk, splits=splits)
-        held += _working(table, alone, chunk, splits=splits)
+        held += _working(
+            table, alone, chunk, splits=splits, pairs=schedule.pairs_layers
+        )
         held += _parameters(
             stage, chunk, cost.memory["buffers"], parameter_bytes, splits=splits
         )
     copies = cost.memory["optimizer"] * parameter_bytes.copies
     copies /= parameter_bytes.optimizer
     static = {name: cost.memory[name] for name in _STATIC if name in cost.memory}
-    bubbles = SCHEDULES[plan.schedule].bubbles_kept(len(plan.stages))
+    bubbles = schedule.bubbles_kept(len(plan.stages))
     in_loops = {}
     if bubbles:
         saved = stage_activations(table, stage).saved
@@ -516,6 +520,7 @@ def held_memory(
         held=tuple(part for part in held if part.num_bytes > 0.0),
         until_step_end=in_loops,
         step_end={STEP_END: copies} if copies else {},
+        warmup=schedule.in_flight(index, *sizes) if schedule.pairs_layers else None,
     )
 
 
@@ -545,10 +550,12 @@ def _kept(
 
 
 def _working(
-    table: LayerTable, stage: Stage, chunk: int, *, splits: bool
+    table: LayerTable, stage: Stage, chunk: int, *, splits: bool, pairs: bool
 ) -> Iterator[Held]:
     """Return what is alive inside of a pass only: of its largest layer."""
-    activations = stage_activations(table, stage, splits_backward=splits)
+    activations = stage_activations(
+        table, stage, splits_backward=splits, pairs_layers=pairs
+    )
     if stage.recompute == "stage":
         works, saves = table.working_bytes["none"], table.saved_bytes["none"]
     else:

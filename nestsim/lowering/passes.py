@@ -183,7 +183,9 @@ class StagePasses:
         self.lead = workload.messages_time(len(plan.stages))
         self.factor = execution.communication_slowdown
         self.beside_experts = execution.expert_communication_slowdown
-        self.times = _compute(self.table, self.stage, experts, traffic.skew)
+        sending = recompute.sending_again(workload.software)
+        again = experts.forward * (self.stage.recompute in sending)
+        self.times = _compute(self.table, self.stage, experts, again, traffic.skew)
         self.hosts = _host_traffic(workload, self.table, plan, traffic.index)
         self.messages = layer_messages(self.table, self.stage, traffic)
 
@@ -401,14 +403,15 @@ def _host_traffic(
 
 
 def _compute(
-    table: LayerTable, stage: Stage, experts: Experts, skew: float
+    table: LayerTable, stage: Stage, experts: Experts, again: FloatArray, skew: float
 ) -> _Compute:
-    """Return the compute of the busiest expert-parallel rank."""
+    """Return the compute of the busiest expert-parallel rank.
+
+    ``again`` is what experts compute when their layers are run again, ``(L,)`` [s].
+    """
     more = skew - 1.0
     repeated = recompute.repeated_time(table, stage)
-    if stage.recompute in {"full", "stage"}:
-        again = recompute.repeated_layers(table, stage)
-        repeated = repeated + more * again * experts.forward
+    repeated = repeated + more * recompute.repeated_layers(table, stage) * again
     return _Compute(
         table.forward_time + more * experts.forward,
         table.backward_time + more * experts.backward,

@@ -52,7 +52,7 @@ from planner.step.ledger import (
 from planner.step.memory import ParameterShare, stage_share
 from planner.step.offload import TO_DEVICE, TO_HOST
 from planner.step.plan import Plan, Stage
-from planner.step.recompute import repeated_share
+from planner.step.recompute import repeated_traffic
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
@@ -253,7 +253,7 @@ def layer_messages(
         for item in table.traffic
         if traffic.degrees.group_size(item.group, item.operation) > 1
     ]
-    shares = [repeated_share(item, table, stage) for item in items]
+    repeats = [repeated_traffic(item, table, stage) for item in items]
     # Most layers of a model are alike.
     known: dict[tuple[tuple[float, ...], ...], LayerMessages] = {}
     for layer in (n for first, last in stage.chunks for n in range(first, last + 1)):
@@ -263,9 +263,10 @@ def layer_messages(
                 float(item.forward_bytes[layer]),
                 float(item.backward_count[layer]),
                 float(item.backward_bytes[layer]),
-                float(share[layer]),
+                float(again.calls[layer]),
+                float(again.num_bytes[layer]),
             )
-            for item, share in zip(items, shares, strict=True)
+            for item, again in zip(items, repeats, strict=True)
         )
         if amounts not in known:
             known[amounts] = _messages(traffic, items, amounts)
@@ -279,16 +280,16 @@ def _messages(
     amounts: tuple[tuple[float, ...], ...],
 ) -> LayerMessages:
     """Return what a layer sends, from counts and bytes of each item in either pass."""
-    forward, backward, repeated = [], [], []
-    for item, (count, size, count_back, size_back, share) in zip(
-        items, amounts, strict=True
-    ):
-        sent = _collectives(traffic, item.group, item.operation, count, size)
-        forward.append(sent)
-        backward.append(
-            _collectives(traffic, item.group, item.operation, count_back, size_back)
-        )
-        repeated.append(sent if share else [])
+    forward: list[list[Message]] = []
+    backward: list[list[Message]] = []
+    repeated: list[list[Message]] = []
+    for item, amount in zip(items, amounts, strict=True):
+        for messages, count, size in zip(
+            (forward, backward, repeated), amount[::2], amount[1::2], strict=True
+        ):
+            messages.append(
+                _collectives(traffic, item.group, item.operation, count, size)
+            )
     return LayerMessages(*map(_in_turns, (forward, backward, repeated)))
 
 
@@ -464,11 +465,11 @@ def _per_microbatch(
     count = num_bytes = 0.0
     for first, last in stage.chunks:
         span = slice(first, last + 1)
-        forward = 1.0 + repeated_share(item, table, stage)[span]
-        count += float(forward @ item.forward_count[span])
-        count += float(item.backward_count[span].sum())
-        num_bytes += float(forward @ item.forward_bytes[span])
-        num_bytes += float(item.backward_bytes[span].sum())
+        again = repeated_traffic(item, table, stage)
+        for counts in (item.forward_count, item.backward_count, again.calls):
+            count += float(counts[span].sum())
+        for sizes in (item.forward_bytes, item.backward_bytes, again.num_bytes):
+            num_bytes += float(sizes[span].sum())
     return count, num_bytes
 
 

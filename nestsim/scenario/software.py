@@ -111,7 +111,9 @@ class SoftwareTable(Execution):
     """Megatron's option: what selective recompute runs again where it does not save
     products. "core_attn" is the core of attention, "layernorm" the norms in front of a
     block's branches, "mla_up_proj" the up-projections of latent attention with their
-    norms and rotary channels, "moe_act" the activation of routed experts."""
+    norms and rotary channels, "moe_act" the activation of routed experts, "mlp" dense
+    feed-forward layers, "shared_experts" what all tokens go to beside routed experts,
+    and "moe" layers of experts as a whole, which sends their tokens again."""
 
     activation_func_fp8_input_store: Annotated[bool, Examples(True)] = False
     """Megatron's option: what gated activations (SwiGLU) read is kept in fp8 for the

@@ -233,6 +233,10 @@ class StageMemory:
     """Memory that the optimizer takes for its step, behind all passes, by part
     [byte]."""
 
+    warmup: int | None = None
+    """Forward passes of the stage that nobody goes on beside: later ones keep what the
+    backward pass behind them has let go of; None if passes share no memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActorTimes:

@@ -338,17 +338,17 @@ class PassPrices:
         for item in table.traffic:
             if not self._is_sent(item):
                 continue
-            share = self._repeated_share(item)
+            count, sent_again = recompute.repeated_traffic(item, table, self.stage)
             rate = group_rate(self.rates, item, self.index)
             there = self._in_layers(item, item.forward_count, item.forward_bytes, rate)
             forth.append(there)
             back.append(
                 self._in_layers(item, item.backward_count, item.backward_bytes, rate)
             )
-            again.append(there._replace(number=there.number * (share > 0.0)))
+            again.append(self._in_layers(item, count, sent_again, rate))
             if item.group == "expert":
                 beside += [sent.number * sent.price for sent in (forth[-1], back[-1])]
-                num_bytes = (1.0 + share) * item.forward_bytes + item.backward_bytes
+                num_bytes = item.forward_bytes + sent_again + item.backward_bytes
                 skewed += (self.skew - 1.0) * num_bytes * rate[1]
         forward, backward, repeated, weight = self._compute()
         by_kind = {
@@ -386,7 +386,7 @@ class PassPrices:
         if more > 0.0:
             experts = more * self.workload.expert_times(self.plan.degrees, self.working)
         repeated = recompute.repeated_time(table, self.stage)
-        if self.stage.recompute in {"full", "stage"}:
+        if self.stage.recompute in recompute.sending_again(self.workload.software):
             again = recompute.repeated_layers(table, self.stage)
             repeated = repeated + again * experts[0]
         weight = table.weight_gradient_time + experts[2]
@@ -394,10 +394,6 @@ class PassPrices:
         if self.splits:
             backward = backward - weight
         return table.forward_time + experts[0], backward, repeated, weight
-
-    def _repeated_share(self, item: InLayerTraffic) -> FloatArray:
-        """Return which of a layer's forward collectives the backward pass repeats."""
-        return recompute.repeated_share(item, self.table, self.stage)
 
     def _is_sent(self, item: InLayerTraffic) -> bool:
         """Return whether groups of a kind have more than one member."""

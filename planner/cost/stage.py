@@ -347,9 +347,8 @@ def _chunk_time(
         forward, backward = forward + there, backward + back
         parts[PART_OF_GROUP[item.group]] += there + back
         if stage.recompute != "none":
-            share = recompute.repeated_share(item, table, stage)[span]
-            count = float(share @ item.forward_count[span])
-            again += _line(rate, count, float(share @ item.forward_bytes[span]))
+            count, num_bytes = recompute.repeated_traffic(item, table, stage)
+            again += _line(rate, count[span].sum(), num_bytes[span].sum())
     parts["recompute"] += again
     weight = float(table.weight_gradient_time[span].sum())
     return _Passes(forward, backward + again, weight)

@@ -39,6 +39,7 @@ from planner.search.placements import (
 from planner.step.execution import Workload
 from planner.step.instructions import VirtualStages
 from planner.step.plan import Plan, Stage
+from planner.step.recompute import sending_again
 from planner.step.schedules import SCHEDULES, find_schedule, schedule_name
 from planner.step.virtual import block_span
 from topologies import InputError, Network
@@ -114,6 +115,7 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
         grouping=parallel.grouping,
     )
     check_model(workload.graph.spec, degrees)
+    spec.refuse_sending_again(sending_again(workload.software))
     num_microbatches = _num_microbatches(workload, spec, sizes.dp)
     stages = zip(
         _chunks(workload, degrees, spec),

@@ -36,13 +36,7 @@ def read_run(reading: JobReading, num_layers: int) -> Mapping[str, Table]:
     """
     if reading.ran("lora") and not _NONE.match(reading.ran("lora")):
         raise RowRefusedError("fine-tuning", "lora is not modelled")
-    habit = reading.habit
-    tables: dict[str, Table] = {
-        "software": {**habit.software},
-        "plan": {**habit.plan},
-    }
-    for setting, value in (tables["software"] | tables["plan"]).items():
-        reading.assume(f"{setting} = {value}, by the source")
+    tables = {name: reading.by_source(name) for name in ("software", "plan")}
     captured = {*_words(reading.ran("cuda_graphs"))} & {*GRAPH_MODULES}
     tables["software"]["cuda_graph_modules"] = sorted(captured) or GRAPH_MODULES
     for column, words in vocabulary().run.items():

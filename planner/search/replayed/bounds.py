@@ -34,7 +34,7 @@ from planner.search.replayed.orders import (
 from planner.step.execution import Workload
 from planner.step.instructions import round_length
 from planner.step.ledger import KERNEL_LEDGER
-from planner.step.recompute import recompute_shares
+from planner.step.recompute import paired_bytes, repeats_by_mode
 from planner.step.schedules import SCHEDULES, schedule_name
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -142,7 +142,7 @@ class ReplayBounds:
     widest_overlap: int
     """Most tensor-parallel ranks whose collectives products can hide."""
 
-    _columns: dict[Degrees, _Columns] = field(default_factory=dict)
+    _columns: dict[tuple[Degrees, bool], _Columns] = field(default_factory=dict)
     _passes: dict[object, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
     @classmethod
@@ -173,7 +173,7 @@ class ReplayBounds:
         """
         wires = np.zeros((1, shape.p, 2))
         if shape.p > 1:
-            num_bytes = self.columns(shape.degrees).boundary_bytes
+            num_bytes = self.columns(shape.degrees, shape.schedule_name).boundary_bytes
             wires[:] = rates.boundary[0, 0, 0] + rates.boundary[0, 0, 1] * num_bytes
         ends = np.repeat(rates.rows, shape.p, axis=0)
         every = exits or (no_exits(len(rates.group_sizes), shape.p),)
@@ -195,7 +195,7 @@ class ReplayBounds:
         cutoff: float,
     ) -> kernel.PlanBounds:
         """Bound plans on one placement, as `relaxed` does."""
-        num_bytes = self.columns(shape.degrees).boundary_bytes
+        num_bytes = self.columns(shape.degrees, shape.schedule_name).boundary_bytes
         alone, inside = placed.alone, placed.rates
         wires = tuple(
             boundary[..., 0] + boundary[..., 1] * num_bytes
@@ -264,7 +264,7 @@ class ReplayBounds:
         own = [self._table(shape.degrees, kinds) for kinds in rows.kinds]
         if len(own) == 1:
             own *= len(rows.rates.rows)
-        known = self.columns(shape.degrees)
+        known = self.columns(shape.degrees, shape.schedule_name)
         tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
         degrees = shape.degrees
         sizes = Sizes(degrees.tp, degrees.cp, degrees.ep, shape.dp, shape.p)
@@ -383,11 +383,13 @@ class ReplayBounds:
             most = np.maximum(most, worked.max(axis=1))
         return np.asarray(shape.m * most * (1.0 - 1e-12))
 
-    def columns(self, degrees: Degrees) -> _Columns:
+    def columns(self, degrees: Degrees, schedule: str) -> _Columns:
         """Return what the kernel reads of a layer table, made once."""
-        if degrees not in self._columns:
-            self._columns[degrees] = _columns_of(self.workload.table(degrees))
-        return self._columns[degrees]
+        pairs = SCHEDULES[schedule].pairs_layers
+        if (degrees, pairs) not in self._columns:
+            table = self.workload.table(degrees)
+            self._columns[degrees, pairs] = _columns_of(table, pairs_layers=pairs)
+        return self._columns[degrees, pairs]
 
     def _times(
         self, rows: _Rows, shape: Shape
@@ -430,8 +432,7 @@ class ReplayBounds:
                 sums = experts if shape.pairs else other
             sums[0] += item.forward_count * latency + item.forward_bytes * inverse
             sums[1] += item.backward_count * latency + item.backward_bytes * inverse
-            for mode, share in recompute_shares(item, table).items():
-                count, sent = item.forward_count * share, item.forward_bytes * share
+            for mode, (count, sent) in repeats_by_mode(item, table).items():
                 sums[2 + modes[mode]] += count * latency + sent * inverse
         compute = np.zeros((2 + tables.NUM_MODES, len(each), num_layers))
         for row, own in enumerate(each):
@@ -461,7 +462,7 @@ class ReplayBounds:
         parameter_bytes = self.workload.parameter_bytes
         rows = rates.rows
         options = len(rates.group_sizes)
-        known = self.columns(shape.degrees)
+        known = self.columns(shape.degrees, shape.schedule_name)
         dense, expert = known.layers.dense, known.layers.expert
         schedule = SCHEDULES[shape.schedule_name]
         if schedule.virtual_stages(shape.p, shape.v).stage[-1] == 0:
@@ -520,13 +521,15 @@ def _unhindered(rows: FloatArray, relaxed: FloatArray) -> FloatArray:
     return found
 
 
-def _columns_of(table: LayerTable) -> _Columns:
+def _columns_of(table: LayerTable, *, pairs_layers: bool) -> _Columns:
     saved, working = np.zeros((2, tables.NUM_MODES, table.num_layers))
     for mode, number in RECOMPUTE_MODES.items():
         # Recompute of a whole stage brings everything back.
         kept = "none" if mode == "stage" else mode
         saved[number] = table.saved_bytes[kept]
         working[number] = table.working_bytes[kept]
+        if pairs_layers and mode != "stage":
+            working[number] = paired_bytes(table, working[number], saved[number])
     layers = terms.LayerColumns(
         dense=np.array(table.parameters - table.expert_parameters, dtype=np.float64),
         expert=np.array(table.expert_parameters, dtype=np.float64),

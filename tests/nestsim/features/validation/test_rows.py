@@ -65,7 +65,10 @@ def test_a_full_row_is_read_as_it_is_written():
             "inter_node_net two cans: 200 Gbit/s per device between nodes",
         ),
         ({"cuda_graphs": "attn, moe"}, "not modelled: cuda_graphs moe"),
-        ({"recompute": "selective: mlp"}, "not modelled: recompute_modules mlp"),
+        (
+            {"recompute": "selective: gdn_qkv"},
+            "not modelled: recompute_modules gdn_qkv",
+        ),
         ({"devices_per_node": ""}, "devices_per_node = 8"),
         ({"accelerator": "A100"}, "A100 with 80 GB"),
         ({"dp": ""}, "dp = 4, as the devices make"),
