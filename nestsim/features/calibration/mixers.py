@@ -47,8 +47,9 @@ values, and their copies, as vLLM 0.14's ``MLACommonImpl.forward`` does. SGLang'
 Hopper and Ada attends to the latents themselves, which no training does; vLLM's on
 Ampere and Ada is slower, and was measured for shapes that others were not."""
 
-SHORTEST_PROMPT = 256
-"""Tokens of the shortest prompts of which tables are made."""
+PROMPTS = 256, 16384
+"""Tokens of the shortest and of the longest prompts that tables are made of: those that
+are on the grid."""
 
 SHORTEST_SEQUENCE = 1024
 """Tokens of the shortest sequences that a table of convolutions is made of."""
@@ -67,7 +68,7 @@ def latent_shapes(
         Name of a table of products -> its nodes.
     """
     rows = pd.read_parquet(data / "latent_attention_forward.parquet")
-    rows = rows[(rows.kv_cache_dtype == "bfloat16") & (rows.isl >= SHORTEST_PROMPT)]
+    rows = rows[(rows.kv_cache_dtype == "bfloat16") & rows.isl.between(*PROMPTS)]
     keys = ["batch_size", "isl", "num_heads"]
     for system, device in CHIPS.items():
         chip = load_accelerator(device)
