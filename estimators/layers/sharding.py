@@ -5,7 +5,8 @@ Letters: ``s`` sequence length, ``b`` micro-batch size, ``h`` hidden size, ``a``
 degrees, ``e`` bytes of an element, ``sp`` sequence parallelism on or off.
 
 Backward passes. A product costs two of its size, one for each gradient. Fused
-attention costs 2.5 times its forward pass, since it computes the scores again [2]_.
+attention costs 2.5 times its forward pass, since it computes the scores again [2]_,
+and 2.6 times with queries of 192 and values of 128 channels.
 Any other operator reads what was saved and the gradients of its results, and writes
 the gradients of its inputs; residual sums pass their gradient on, and add up where it
 comes back from the branch.
@@ -66,7 +67,6 @@ from estimators.layers.shares import (
 from estimators.layers.work import Degrees, LayerWork, OperatorWork
 from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
 
-_FLASH_BACKWARD = 2.5
 _EXTRA_BYTES = {"mask": 1, "fp32": 4}
 
 
@@ -229,7 +229,9 @@ def _attention(
 ) -> OperatorWork:
     """Two products over the pairs of tokens that see each other, half if causal.
 
-    Kernels leave out what lies outside of a sliding window [2]_.
+    Kernels leave out what lies outside of a sliding window [2]_. Backward there are
+    five [2]_: scores again, and gradients of queries and keys, as wide as a query's
+    head; gradients of probabilities and values, as wide as a value's.
     """
     degrees, grouping = device.degrees, device.degrees.grouping
     whole = operator.model_flops * degrees.micro_batch_size
@@ -253,6 +255,8 @@ def _attention(
         tensors[number].elements / length
         for number, length in zip(operator.inputs, (queries, keys), strict=False)
     )
+    query_width = query_size / heads
+    value_width = 2 * head_size - query_width
     share = degrees.micro_batch_size / (degrees.tp * grouping.exchanging(degrees.cp))
     return OperatorWork(
         operator.name,
@@ -264,12 +268,19 @@ def _attention(
         head_size,
         heads * share,
         flops,
-        _FLASH_BACKWARD * flops,
+        flops * (3.0 * query_width + 2.0 * value_width) / (2.0 * head_size),
         forward,
         backward,
         heads_per_group=max(1.0, query_size / key_size),
-        is_windowed=operator.window > 0,
+        variant=_variant(operator, value_width < query_width),
     )
+
+
+def _variant(operator: TracedOperator, has_narrow_values: bool) -> str:
+    """Return which fused attention it is."""
+    if operator.window:
+        return "window"
+    return "latent" if has_narrow_values else "all"
 
 
 def _copied_groups(device: _Device, operator: TracedOperator) -> float:

@@ -140,8 +140,10 @@ class OperatorWork(NamedTuple):
     heads_per_group: float = 1.0
     """Query heads for each head of keys and values of fused attention."""
 
-    is_windowed: bool = False
-    """Whether a query of fused attention sees a window of the keys only."""
+    variant: str = "all"
+    """Which fused attention it is: a query sees ``"all"`` keys up to its own, or a
+    ``"window"`` of them, or heads of values are narrower than those of queries, as in
+    ``"latent"`` attention."""
 
     is_unread: bool = False
     """Whether it is one of the last operators, which make the layer's result and

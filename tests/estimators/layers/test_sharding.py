@@ -709,3 +709,18 @@ def test_what_can_be_split_is_what_divides(
         assert (problem is None) == divides, (tp, cp, problem)
         if divides:
             assert group_copies(spec, degrees) == max(ranks // groups, 1)
+
+
+def test_latent_attention_has_five_products_backward_by_their_widths() -> None:
+    """Three as wide as queries, two as wide as values: 2.6 times with 192 and 128."""
+    latent = trace_model(load_model("deepseek-v2-lite"))
+    for graph, variant, factor in (
+        (latent, "latent", 2.6),
+        (GRAPHS["llama3-8b"], "all", 2.5),
+        (GRAPHS["mixtral-8x7b"], "all", 2.5),
+    ):
+        for tp, cp in ((1, 1), (4, 2)):
+            layer = work(graph, BLOCK, tp=tp, cp=cp)
+            (core,) = (item for item in layer.operators if item.kind == "attention")
+            assert core.variant == variant
+            assert core.backward_flops == pytest.approx(factor * core.forward_flops)

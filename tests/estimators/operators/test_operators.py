@@ -260,6 +260,41 @@ def test_attention_takes_what_another_source_measured(heads, groups, share):
     assert 2 * rate / A100.peak_flops["bf16"] == pytest.approx(share, rel=0.15)
 
 
+@failures.over(
+    ("chip", "heads", "forward", "backward"),
+    # Microseconds of queries of 192 and values of 128 channels, 4,096 tokens: SimuMax
+    # 1.2, A100 PCIe and B200.
+    [("a100-80gb", 16, 601, 1830), ("b200", 32, 194, 626), ("b200", 128, 735, 2377)],
+)
+def test_latent_attention_takes_what_another_source_measured(
+    chip: str, heads: int, forward: float, backward: float
+) -> None:
+    model = OperatorModel.of(load_accelerator(chip), JOB)
+    isolated = replace(model, attention_rate=1.0, launch_time=0.0)
+    flops, moved = 4096.0**2 * heads * 320, 2.0 * 4096 * heads * 640
+    sides = (4096.0, 4096.0, 160.0, float(heads))
+    work = OperatorWork(
+        *("x", "attention", *sides, flops, 2.6 * flops, moved, 2 * moved),
+        variant="latent",
+    )
+    time = isolated.operator_time(work)
+    assert time.forward * 1e6 == pytest.approx(forward, rel=0.2)
+    assert time.backward * 1e6 == pytest.approx(backward, rel=0.05)
+
+
+def test_a_convolution_is_slower_than_its_traffic() -> None:
+    model = OperatorModel.of(load_accelerator("b200"), JOB)
+    time, streamed = (
+        model.operator_time(stream(name)) for name in ("convolution", "multiply")
+    )
+    assert time.forward > 1.4 * streamed.forward
+    assert time.backward == pytest.approx(2 * time.forward, rel=0.1)
+    # None was measured on A100: it moves bytes like any other.
+    assert MODEL.operator_time(stream("convolution")) == MODEL.operator_time(
+        stream("multiply")
+    )
+
+
 def test_few_tokens_for_each_of_many_experts_waste_grouped_products():
     def rate(model, tokens, experts):
         work = matmul(tokens, 4096, 4096, experts, weighted=True)
