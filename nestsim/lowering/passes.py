@@ -19,18 +19,21 @@ Passes are written down in a small language: an operation is work of some second
 the number of one of the stage's collectives, to send it or to wait for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
 
 from estimators.layers.work import LayerTable
 from nestsim.lowering.traffic import Message, StageTraffic, layer_messages
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move, Moves
-from planner.cost.passes import sent_in_pass, stage_transfers
+from planner.cost.passes import expert_windows, sent_in_pass, stage_transfers
 from planner.cost.rates import PlacementRates, can_overlap
 from planner.step import recompute
 from planner.step.execution import Workload
+from planner.step.exposure import paired_compute, sending_delay, slowed
 from planner.step.instructions import BACKWARD, FORWARD, PAIRED, USUAL_KIND, WEIGHT
 from planner.step.ledger import GRADIENTS, NEARBY, WEIGHTS, Sent, wire_bytes
 from planner.step.offload import TO_DEVICE, TO_HOST, PassTraffic, is_beside_passes
@@ -182,10 +185,10 @@ class StagePasses:
         self.reduces_behind = execution.overlap_grad_reduce
         self.lead = workload.messages_time(len(plan.stages))
         self.factor = execution.communication_slowdown
-        self.beside_experts = execution.expert_communication_slowdown
         self.times = _compute(self.table, self.stage, experts, traffic.skew)
         self.hosts = _host_traffic(workload, self.table, plan, traffic.index)
         self.messages = layer_messages(self.table, self.stage, traffic)
+        self.windows = self._windows(expert_windows(workload, plan, kinds))
 
     def write(self) -> tuple[dict[int, Pass], ...]:
         """Return the passes of each chunk by kind."""
@@ -237,15 +240,12 @@ class StagePasses:
             else:
                 written.exchange(gathered)
             begin = written.worked
-            hidden = self._hidden(kind, layer) if is_paired else []
-            exchanged = [*self._exchanged(kind, layer), *hidden]
+            exchanged = self._exchanged(kind, layer)
             written.send_all(exchanged)
             self._layer(written, kind, layer, again=again, is_paired=is_paired)
-            worked = written.worked - begin
-            written.work(self._stretch_beside_experts(worked, hidden))
             written.wait_all(exchanged)
             beside = [*(following if ahead else []), *before]
-            written.work(self._stretch(written.worked - begin, beside, self.factor))
+            written.work(self._stretch(written.worked - begin, beside))
             written.layers[layer] = begin, written.worked
             written.wait_all(before)
             if self.reduces_behind:
@@ -272,37 +272,103 @@ class StagePasses:
                 written, self.times.repeated[layer], self.messages[layer].repeated
             )
 
-    def _hidden(self, kind: int, layer: int) -> list[int]:
-        """Return the numbers of what a layer sends between experts, as one exchange."""
+    def _windows(self, experts: FloatArray) -> Mapping[int, FloatArray]:
+        """Return what paired passes compute in each window, shape ``(2, L)`` [s].
+
+        ``experts`` as `expert_windows` has it. Empty for a schedule without pairs.
+        """
+        if PAIRED.isdisjoint(self.kinds):
+            return {}
+        assert self.rates is not None
+        beside = np.zeros(self.table.num_layers)
+        for layer in self.messages:
+            half = self._half(FORWARD, layer)
+            beside[layer] = self.traffic.time(half, self.rates) if half else 0.0
+        times = self.times
+        weight, backward = times.weight_gradient, times.backward
+        compute = (
+            times.forward,
+            backward - weight if self.splits else backward,
+            weight,
+        )
+        delays = self.workload.execution.delay_wgrad_compute and not self.splits
+        pair = paired_compute(
+            np.stack(compute),
+            experts,
+            beside,
+            self.workload.beside_experts,
+            delays=delays,
+        )
+        return {FORWARD: pair.forward, BACKWARD: pair.backward}
+
+    def _half(self, kind: int, layer: int) -> Message | None:
+        """Return half of what a layer sends between experts, as one exchange."""
         messages = self.messages[layer]
         sent = messages.forward if kind == FORWARD else messages.backward
         between = [message for message in sent if message.kind == "expert"]
         if not between:
-            return []
-        whole = between[0]._replace(
-            num_bytes=sum(message.num_bytes for message in between),
-            num_hops=sum(message.num_hops for message in between),
+            return None
+        return between[0]._replace(
+            num_bytes=0.5 * sum(message.num_bytes for message in between),
+            num_hops=sum(message.num_hops for message in between) // 2,
         )
-        return [self.traffic.number(whole)]
 
     def _layer(
         self, written: Pass, kind: int, layer: int, *, again: bool, is_paired: bool
     ) -> None:
         """Write one layer's part of a pass."""
         sent = self.messages[layer]
+        if kind == WEIGHT:
+            written.work(float(self.times.weight_gradient[layer]))
+            return
         if is_paired:
             sent = sent.without_experts()
-        if kind == FORWARD:
-            self._work(written, self.times.forward[layer], sent.forward)
-        elif kind == WEIGHT:
-            written.work(float(self.times.weight_gradient[layer]))
+        messages = sent.forward if kind == FORWARD else sent.backward
+        place, begin = len(written.operations), written.worked
+        if kind == BACKWARD and not again:
+            self._work(written, self.times.repeated[layer], sent.repeated)
+        if is_paired:
+            outside, inside = self.windows[kind][:, layer].tolist()
+            self._work(written, outside, messages)
+            self._send_beside(written, kind, layer, place, begin)
+            place, begin = len(written.operations), written.worked
+            written.work(inside)
+            self._send_beside(written, kind, layer, place, begin)
         else:
-            if not again:
-                self._work(written, self.times.repeated[layer], sent.repeated)
-            duration = self.times.backward[layer]
-            if self.splits:
-                duration -= self.times.weight_gradient[layer]
-            self._work(written, duration, sent.backward)
+            duration = self.times.forward[layer]
+            if kind == BACKWARD:
+                duration = self.times.backward[layer]
+                if self.splits:
+                    duration -= self.times.weight_gradient[layer]
+            self._work(written, duration, messages)
+
+    def _send_beside(
+        self, written: Pass, kind: int, layer: int, place: int, begin: float
+    ) -> None:
+        """Send half of what a layer does between experts beside what it has done.
+
+        Parameters
+        ----------
+        written
+            The pass.
+        kind, layer
+            Whose all-to-alls they are.
+        place, begin
+            Operations, and work, of the pass before the window.
+        """
+        half, contention = self._half(kind, layer), self.workload.beside_experts
+        if half is None:
+            return
+        assert self.rates is not None
+        worked, beside = written.worked - begin, self.traffic.time(half, self.rates)
+        delay = float(sending_delay(worked, beside, contention))
+        number = self.traffic.number(self.traffic.delayed(half, delay, self.rates))
+        written.operations.insert(place, ("send", 0.0, number))
+        more = float(slowed(worked, contention.sending * beside, contention.compute))
+        if self.reserves:
+            more = worked * (contention.compute - 1.0)
+        written.work(more)
+        written.wait(number)
 
     def _work(self, written: Pass, duration: float, messages: list[Message]) -> None:
         """Divide compute evenly between messages."""
@@ -313,25 +379,19 @@ class StagePasses:
             number = self.traffic.number(message)
             if self.hides_tensor and message.kind == "tensor":
                 written.send(number)
-                written.work(part + self._stretch(part, [number], self.factor))
+                written.work(part + self._stretch(part, [number]))
                 written.wait(number)
             else:
                 written.work(part)
                 written.exchange([number])
 
-    def _stretch(self, duration: float, beside: list[int], factor: float) -> float:
+    def _stretch(self, duration: float, beside: list[int]) -> float:
         """Return how much longer compute takes beside some collectives [s]."""
-        if factor == 1.0 or not beside:
+        if self.factor == 1.0 or not beside:
             return 0.0
         assert self.rates is not None
         longest = sum(self.traffic.price(number, self.rates) for number in beside)
-        return min(duration * (factor - 1.0), longest * (1.0 - 1.0 / factor))
-
-    def _stretch_beside_experts(self, duration: float, hidden: list[int]) -> float:
-        """Return how much longer compute takes beside what goes between experts [s]."""
-        if hidden and self.reserves:
-            return duration * (self.beside_experts - 1.0)
-        return self._stretch(duration, hidden, self.beside_experts)
+        return float(slowed(duration, longest, self.factor))
 
     def _exchanged(self, kind: int, layer: int) -> list[int]:
         """Return the numbers of what goes to or from the host beside a layer."""
