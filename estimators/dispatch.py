@@ -30,6 +30,7 @@ import tomli
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from topologies.accelerators import Accelerator
+from topologies.errors import InputError
 
 DISPATCHERS = ("alltoall", "allgather", "flex")
 """Dispatchers of tokens, as Megatron Core names them."""
@@ -108,9 +109,21 @@ def contention(
         Whose multiprocessors send, and for which dispatcher.
     compute
         Factor on compute, if it is known.
+
+    Raises
+    ------
+    InputError
+        If no multiprocessor is left to compute.
     """
     taken, beside = _senders(accelerator.constants_name, software)
     units = accelerator.num_compute_units
+    if taken >= units:
+        raise InputError(
+            "sending leaves no multiprocessor to compute",
+            where="software.moe_flex_dispatcher_num_sms",
+            got=taken,
+            expected=f"fewer than the {units} of {accelerator.name}",
+        )
     if compute is None:
         compute = units / (units - taken)
     return Contention(compute, beside)

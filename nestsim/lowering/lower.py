@@ -151,10 +151,12 @@ def lower_plan(
     # What goes to hosts and back is always simulated.
     beside = any(map(is_beside_passes, plan.stages))
     by_layer = settings.granularity == "layer" or beside
-    is_default = not by_layer and not passes_differ(plan, execution)
+    is_default = not by_layer and not passes_differ(workload, plan)
     rates = None
     slows = (
-        execution.communication_slowdown > 1.0 or SCHEDULES[plan.schedule].pairs_passes
+        execution.communication_slowdown > 1.0
+        or SCHEDULES[plan.schedule].pairs_passes
+        or workload.overlaps_shared_experts
     )
     if slows or not (by_layer or is_default):
         rates = rates_of(network, workload, plan)

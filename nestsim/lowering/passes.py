@@ -29,10 +29,10 @@ from estimators.layers.work import LayerTable
 from nestsim.lowering.traffic import Message, StageTraffic, layer_messages
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move, Moves
-from planner.cost.passes import expert_windows, sent_in_pass, stage_transfers
+from planner.cost.passes import part_windows, sent_in_pass, stage_transfers
 from planner.cost.rates import PlacementRates, can_overlap
 from planner.step import recompute
-from planner.step.execution import Workload
+from planner.step.execution import DISPATCHED, SHARED, Workload
 from planner.step.exposure import paired_compute, sending_delay, slowed
 from planner.step.instructions import BACKWARD, FORWARD, PAIRED, USUAL_KIND, WEIGHT
 from planner.step.ledger import GRADIENTS, NEARBY, WEIGHTS, Sent, wire_bytes
@@ -65,6 +65,10 @@ class Pass:
             self.operations.append(("work", duration, NONE))
             self.worked += duration
             self.segments += 1
+
+    def window(self) -> tuple[int, float]:
+        """Return how many operations, and how much work, the pass has so far."""
+        return len(self.operations), self.worked
 
     def send(self, number: int) -> None:
         """Start a collective."""
@@ -188,7 +192,11 @@ class StagePasses:
         self.times = _compute(self.table, self.stage, experts, traffic.skew)
         self.hosts = _host_traffic(workload, self.table, plan, traffic.index)
         self.messages = layer_messages(self.table, self.stage, traffic)
-        self.windows = self._windows(expert_windows(workload, plan, kinds))
+        self.windows = self._windows(part_windows(workload, plan, DISPATCHED, kinds))
+        self.shared: Mapping[int, FloatArray] = {}
+        if workload.overlaps_shared_experts and not self.windows:
+            shared = part_windows(workload, plan, SHARED, kinds)
+            self.shared = {FORWARD: shared[0], BACKWARD: shared[1]}
 
     def write(self) -> tuple[dict[int, Pass], ...]:
         """Return the passes of each chunk by kind."""
@@ -275,14 +283,14 @@ class StagePasses:
     def _windows(self, experts: FloatArray) -> Mapping[int, FloatArray]:
         """Return what paired passes compute in each window, shape ``(2, L)`` [s].
 
-        ``experts`` as `expert_windows` has it. Empty for a schedule without pairs.
+        ``experts`` as `part_windows` has it. Empty for a schedule without pairs.
         """
         if PAIRED.isdisjoint(self.kinds):
             return {}
         assert self.rates is not None
         beside = np.zeros(self.table.num_layers)
         for layer in self.messages:
-            half = self._half(FORWARD, layer)
+            half = self._between(FORWARD, layer, parts=2)
             beside[layer] = self.traffic.time(half, self.rates) if half else 0.0
         times = self.times
         weight, backward = times.weight_gradient, times.backward
@@ -301,16 +309,16 @@ class StagePasses:
         )
         return {FORWARD: pair.forward, BACKWARD: pair.backward}
 
-    def _half(self, kind: int, layer: int) -> Message | None:
-        """Return half of what a layer sends between experts, as one exchange."""
+    def _between(self, kind: int, layer: int, *, parts: int) -> Message | None:
+        """Return a part of what a layer sends between experts, as one exchange."""
         messages = self.messages[layer]
         sent = messages.forward if kind == FORWARD else messages.backward
         between = [message for message in sent if message.kind == "expert"]
         if not between:
             return None
         return between[0]._replace(
-            num_bytes=0.5 * sum(message.num_bytes for message in between),
-            num_hops=sum(message.num_hops for message in between) // 2,
+            num_bytes=sum(message.num_bytes for message in between) / parts,
+            num_hops=sum(message.num_hops for message in between) // parts,
         )
 
     def _layer(
@@ -321,48 +329,45 @@ class StagePasses:
         if kind == WEIGHT:
             written.work(float(self.times.weight_gradient[layer]))
             return
-        if is_paired:
+        if is_paired or self.shared:
             sent = sent.without_experts()
         messages = sent.forward if kind == FORWARD else sent.backward
-        place, begin = len(written.operations), written.worked
+        window = written.window()
         if kind == BACKWARD and not again:
             self._work(written, self.times.repeated[layer], sent.repeated)
         if is_paired:
             outside, inside = self.windows[kind][:, layer].tolist()
             self._work(written, outside, messages)
-            self._send_beside(written, kind, layer, place, begin)
-            place, begin = len(written.operations), written.worked
+            self._send_beside(written, window, self._between(kind, layer, parts=2))
+            window = written.window()
             written.work(inside)
-            self._send_beside(written, kind, layer, place, begin)
+            self._send_beside(written, window, self._between(kind, layer, parts=2))
+            return
+        duration = self.times.forward[layer]
+        if kind == BACKWARD:
+            duration = self.times.backward[layer]
+            if self.splits:
+                duration -= self.times.weight_gradient[layer]
+        if self.shared:
+            shared = min(float(self.shared[kind][layer]), float(duration))
+            self._work(written, duration - shared, messages)
+            window = written.window()
+            written.work(shared)
+            self._send_beside(written, window, self._between(kind, layer, parts=1))
         else:
-            duration = self.times.forward[layer]
-            if kind == BACKWARD:
-                duration = self.times.backward[layer]
-                if self.splits:
-                    duration -= self.times.weight_gradient[layer]
             self._work(written, duration, messages)
 
     def _send_beside(
-        self, written: Pass, kind: int, layer: int, place: int, begin: float
+        self, written: Pass, window: tuple[int, float], message: Message | None
     ) -> None:
-        """Send half of what a layer does between experts beside what it has done.
-
-        Parameters
-        ----------
-        written
-            The pass.
-        kind, layer
-            Whose all-to-alls they are.
-        place, begin
-            Operations, and work, of the pass before the window.
-        """
-        half, contention = self._half(kind, layer), self.workload.beside_experts
-        if half is None:
+        """Send something beside all that a pass has done since its window began."""
+        if message is None:
             return
         assert self.rates is not None
-        worked, beside = written.worked - begin, self.traffic.time(half, self.rates)
+        (place, begin), contention = window, self.workload.beside_experts
+        worked, beside = written.worked - begin, self.traffic.time(message, self.rates)
         delay = float(sending_delay(worked, beside, contention))
-        number = self.traffic.number(self.traffic.delayed(half, delay, self.rates))
+        number = self.traffic.number(self.traffic.delayed(message, delay, self.rates))
         written.operations.insert(place, ("send", 0.0, number))
         more = float(slowed(worked, contention.sending * beside, contention.compute))
         if self.reserves:

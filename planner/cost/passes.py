@@ -17,7 +17,7 @@ import numpy as np
 from estimators.layers.work import InLayerTraffic, LayerTable
 from planner.cost.rates import PlacementRates, ShardingRates
 from planner.step import ledger, recompute
-from planner.step.execution import DISPATCHED, Workload
+from planner.step.execution import DISPATCHED, SHARED, Workload
 from planner.step.exposure import (
     Behind,
     InLayers,
@@ -200,19 +200,26 @@ class _Layers(NamedTuple):
     """What a skewed routing adds to the all-to-alls of a microbatch [s]."""
 
 
-def expert_windows(
-    workload: Workload,
-    plan: Plan,
-    kinds: tuple[int, ...] = (),
+def part_windows(
+    workload: Workload, plan: Plan, part: str, kinds: tuple[int, ...] = ()
 ) -> FloatArray:
-    """Return what passes compute between dispatch and combine, ``(3, L)`` [s].
+    """Return what passes compute of a part of each layer, ``(3, L)`` [s].
 
     Forward, backward, and of weight gradients, on the busiest rank. Where weight
     gradients are passes of their own, the backward pass is without them.
+
+    Parameters
+    ----------
+    workload, plan
+        What is trained, and how it is split.
+    part
+        Key of `LAYER_PARTS`.
+    kinds
+        Kinds of the devices, as of `Workload.table`.
     """
-    times = workload.part_times(DISPATCHED, plan.degrees, kinds)
+    times = workload.part_times(part, plan.degrees, kinds)
     skew = min(workload.execution.expert_skew, float(plan.parallel.sizes().ep))
-    if skew > 1.0:
+    if part == DISPATCHED and skew > 1.0:
         times = times + (skew - 1.0) * workload.expert_times(plan.degrees, kinds)
     forward, backward, weight = times
     if SCHEDULES[plan.schedule].splits_backward:
@@ -389,12 +396,34 @@ class PassPrices:
             BACKWARD: layer_times(backward, back, slowdown),
             WEIGHT: layer_times(weight, (), slowdown),
         }
+        if self.workload.overlaps_shared_experts and PAIRED_FORWARD not in self.kinds:
+            shared = part_windows(self.workload, self.plan, SHARED, self.working)
+            for kind, compute, part, sent, longest in zip(
+                (FORWARD, BACKWARD),
+                (forward, backward),
+                shared[:2],
+                (forth, back),
+                beside,
+                strict=True,
+            ):
+                others = self._without_experts(sent)
+                window = np.minimum(part, compute)
+                by_kind[kind] = join_times(
+                    (
+                        layer_times(compute - window, others, slowdown),
+                        beside_each_other(
+                            LayerPassTimes(window, window),
+                            longest,
+                            self.workload.beside_experts,
+                        ),
+                    )
+                )
         experts: dict[int, LayerPassTimes] = {}
         if PAIRED_FORWARD in self.kinds:
             compute = np.stack((forward, backward, weight))
             pair = paired_compute(
                 compute,
-                expert_windows(self.workload, self.plan, self.working),
+                part_windows(self.workload, self.plan, DISPATCHED, self.working),
                 0.5 * beside[0],
                 self.workload.beside_experts,
                 delays=self.delays,

@@ -362,6 +362,12 @@ class Workload:
         share = block_matrices(self.graph).share
         return self.training.mean_parameter_bytes(share)
 
+    @property
+    def overlaps_shared_experts(self) -> bool:
+        """Whether experts of all tokens work beside all-to-alls, if no pass does."""
+        sends = self.software.moe_token_dispatcher_type != "allgather"
+        return self.execution.moe_shared_expert_overlap and sends
+
     @cached_property
     def beside_experts(self) -> Contention:
         """How compute and all-to-alls between experts slow each other down."""

@@ -15,7 +15,8 @@ References
    src/megatron/bridge/perf_recipes of v0.6.0 (26.08). DeepSeek-V3 of 25.09 on H100:
    commit 0132842, of 26.04 on B200: commit 0426418. A configuration without
    ``moe_flex_dispatcher_backend`` uses the dispatcher "alltoall"; ``cuda_graph_impl``
-   "full_iteration", or "local" with that scope, is a graph of the whole step.
+   "full_iteration", or "local" with that scope, is a graph of the whole step;
+   ``moe_a2a_overlap`` sets ``delay_wgrad_compute``, too (utils/overrides.py).
 """
 
 import csv
