@@ -11,6 +11,8 @@ of ``N`` nodes. What an all-to-all sends is counted in copies of ``b`` [1]_:
 
 Kernels of ``flex`` copy inside a node with some of the device's multiprocessors, which
 is slower than NCCL's sends where the link has more bandwidth than these few can move.
+Whatever sends leaves fewer of them to compute beside it, and is slower beside compute
+(`contention`).
 
 References
 ----------

@@ -10,7 +10,11 @@ Overlap, if asked for: a tensor-parallel collective goes on beside the part of t
 compute that comes with it, so that both take as long as the longer one; the weights of
 ZeRO-3's next layer are gathered while a layer works, and the gradients of ZeRO-2 and 3
 reduced while the next one does. Compute beside communication is then longer by the
-interference factor for as long as the communication takes alone, by its price.
+interference factor for as long as the communication takes alone, by its price. Passes
+beside each other hide all-to-alls between experts in two windows of a layer, outside of
+its experts and of them; experts of all tokens hide those of their own pass. Compute and
+all-to-alls then slow each other down (`planner.step.exposure`): the one as more work,
+the other as more bytes.
 
 The busiest expert-parallel rank has more tokens: its products of experts take as many
 times longer, and since all ranks wait for it, so do everyone's.
@@ -192,7 +196,7 @@ class StagePasses:
         self.times = _compute(self.table, self.stage, experts, traffic.skew)
         self.hosts = _host_traffic(workload, self.table, plan, traffic.index)
         self.messages = layer_messages(self.table, self.stage, traffic)
-        self.windows = self._windows(part_windows(workload, plan, DISPATCHED, kinds))
+        self.windows = self._windows(kinds)
         self.shared: Mapping[int, FloatArray] = {}
         if workload.overlaps_shared_experts and not self.windows:
             shared = part_windows(workload, plan, SHARED, kinds)
@@ -280,14 +284,15 @@ class StagePasses:
                 written, self.times.repeated[layer], self.messages[layer].repeated
             )
 
-    def _windows(self, experts: FloatArray) -> Mapping[int, FloatArray]:
+    def _windows(self, kinds: tuple[int, ...]) -> Mapping[int, FloatArray]:
         """Return what paired passes compute in each window, shape ``(2, L)`` [s].
 
-        ``experts`` as `part_windows` has it. Empty for a schedule without pairs.
+        Empty for a schedule without pairs.
         """
         if PAIRED.isdisjoint(self.kinds):
             return {}
         assert self.rates is not None
+        experts = part_windows(self.workload, self.plan, DISPATCHED, kinds)
         beside = np.zeros(self.table.num_layers)
         for layer in self.messages:
             half = self._between(FORWARD, layer, parts=2)
