@@ -321,10 +321,14 @@ class StagePasses:
         between = [message for message in sent if message.kind == "expert"]
         if not between:
             return None
-        return between[0]._replace(
-            num_bytes=sum(message.num_bytes for message in between) / parts,
-            num_hops=sum(message.num_hops for message in between) // parts,
-        )
+        num_bytes = sum(message.num_bytes for message in between)
+        hops, left = divmod(sum(message.num_hops for message in between), parts)
+        part = between[0]._replace(num_bytes=num_bytes / parts, num_hops=hops)
+        if not left:
+            return part
+        assert self.rates is not None
+        hop = self.traffic.time(part._replace(num_bytes=0.0, num_hops=1), self.rates)
+        return self.traffic.delayed(part, left * hop / parts, self.rates)
 
     def _layer(
         self, written: Pass, kind: int, layer: int, *, again: bool, is_paired: bool
