@@ -105,6 +105,10 @@ class Software:
     """How tokens travel to experts, one of `estimators.dispatch.DISPATCHERS`; ``""`` as
     the preset has it, for which ``"alltoall"`` stands here."""
 
+    moe_flex_dispatcher_num_sms: int = 0
+    """Multiprocessors that the dispatcher ``"flex"`` sends with; 0 as `estimators.
+    dispatch` has it."""
+
     keeps_gathered: bool = False
     """Whether with sequence parallelism, what products gather is kept for the backward
     pass, as PyTorch's tensor parallelism does; Megatron-LM gathers it again."""

@@ -151,11 +151,12 @@ def lower_plan(
     # What goes to hosts and back is always simulated.
     beside = any(map(is_beside_passes, plan.stages))
     by_layer = settings.granularity == "layer" or beside
-    is_default = not by_layer and not passes_differ(plan, execution)
+    is_default = not by_layer and not passes_differ(workload, plan)
     rates = None
-    slows = execution.communication_slowdown > 1.0 or (
-        plan.overlap_moe_expert_parallel_comm
-        and execution.expert_communication_slowdown > 1.0
+    slows = (
+        execution.communication_slowdown > 1.0
+        or SCHEDULES[plan.schedule].pairs_passes
+        or workload.overlaps_shared_experts
     )
     if slows or not (by_layer or is_default):
         rates = rates_of(network, workload, plan)
@@ -207,7 +208,7 @@ def lower_plan(
             if memory
         ),
         notes=(
-            *execution_notes(priced, settings, execution),
+            *execution_notes(priced, settings, workload),
             *left_out_level_notes(network, plan),
             *mixed_device_notes(priced, workload.fleet),
         ),

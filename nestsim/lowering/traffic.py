@@ -149,11 +149,18 @@ class StageTraffic:
 
     def times(self, rates: PlacementRates) -> list[float]:
         """Return the price of every message [s]."""
-        return [self._time(message, rates) for message in self.numbers]
+        return [self.time(message, rates) for message in self.numbers]
 
     def price(self, number: int, rates: PlacementRates) -> float:
         """Return the price of one message [s]."""
-        return self._time(list(self.numbers)[number], rates)
+        return self.time(list(self.numbers)[number], rates)
+
+    def delayed(self, message: Message, delay: float, rates: PlacementRates) -> Message:
+        """Return a message between experts that is longer on its way by a time [s]."""
+        if delay <= 0.0:
+            return message
+        inverse = self.time(message._replace(num_bytes=1.0, num_hops=0), rates)
+        return message._replace(num_bytes=message.num_bytes + delay / inverse)
 
     def _groups(self, message: Message) -> LockstepGroups:
         # All kinds of context-parallel groups are of ranks of the same replicas.
@@ -205,7 +212,8 @@ class StageTraffic:
             phase._replace(num_steps=phase.num_steps * num_hops) for phase in phases
         )
 
-    def _time(self, message: Message, rates: PlacementRates) -> float:
+    def time(self, message: Message, rates: PlacementRates) -> float:
+        """Return the price of a message [s]."""
         kind, operation, num_bytes, num_hops, *_ = message
         stage = self.plan.stages[self.index]
         if kind in _HOST_DIRECTIONS:

@@ -18,7 +18,7 @@ from nestsim.scenario.errors import checked
 from planner.frameworks.framework import PRESETS, Preset
 from planner.step.execution import Execution
 from topologies.errors import located
-from topologies.settings import Examples, Listed, NameChoice, Text
+from topologies.settings import Count, Examples, Listed, NameChoice, Text
 
 _T = TypeVar("_T")
 
@@ -139,6 +139,11 @@ class SoftwareTable(Execution):
     "allgather" to all ranks. Left out, the preset's: "flex" with "megatron-core" and
     "nemo", "alltoall" with all others."""
 
+    moe_flex_dispatcher_num_sms: Annotated[Count | None, Examples(24)] = None
+    """Megatron's option: multiprocessors that "flex" sends tokens with, on which
+    nothing computes meanwhile. Left out, 20 with DeepEP, and 32 where a rack has NVLink
+    (HybridEP, as NVIDIA's recipes have it)."""
+
     constants: Annotated[Text | None, Examples("my_constants.toml")] = None
     """File of constants that `nestsim calibrate` fitted to your own runs, relative to
     the scenario's folder; they hold in place of those that nestsim comes with."""
@@ -166,6 +171,7 @@ class SoftwareTable(Execution):
             "fuses_loss": self.fuses_loss,
             "library": self.collective_library,
             "moe_token_dispatcher_type": self.moe_token_dispatcher_type,
+            "moe_flex_dispatcher_num_sms": self.moe_flex_dispatcher_num_sms,
             "recompute_modules": self.recompute_modules,
             "activation_func_fp8_input_store": self.activation_func_fp8_input_store,
         }

@@ -154,7 +154,7 @@ def stage_price(
     passes: Passes = ()
     gathers: tuple[TimedBucket, ...] = ()
     reduces: tuple[TimedBucket, ...] = ()
-    by_layer = passes_differ(plan, execution)
+    by_layer = passes_differ(workload, plan)
     if by_layer or execution.overlap_grad_reduce or execution.overlap_param_gather:
         prices = PassPrices(workload, rates, plan, index, kinds)
         passes = prices.passes()
@@ -220,7 +220,7 @@ def _buckets(
     return gathers, reduces
 
 
-def passes_differ(plan: Plan, execution: Execution) -> bool:
+def passes_differ(workload: Workload, plan: Plan) -> bool:
     """Return whether passes last other than what they send and compute adds up to.
 
     Then they are written layer by layer; else what ZeRO sends in them is that of a
@@ -231,8 +231,10 @@ def passes_differ(plan: Plan, execution: Execution) -> bool:
         for stage in plan.stages
         for collective in ledger_of(stage).sent_at(*PASSES)
     }
+    execution = workload.execution
     overlaps = (
         execution.tp_comm_overlap,
+        workload.overlaps_shared_experts and plan.parallel.sizes().ep > 1,
         execution.overlap_param_gather and WEIGHTS in sent,
         execution.overlap_grad_reduce and GRADIENTS in sent,
         *map(is_beside_passes, plan.stages),

@@ -141,7 +141,7 @@ class Vocabulary:
     recipes: tuple[Habit, ...]
     """What rows of some sources have, the first that fits."""
 
-    run: Mapping[str, Patterns[dict[str, str | float | bool]]]
+    run: Mapping[str, Patterns[dict[str, str | int | float | bool]]]
     """Column about what ran -> words in it -> ``table.setting`` -> value."""
 
 

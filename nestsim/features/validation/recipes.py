@@ -14,8 +14,11 @@ References
    (26.02.01), v0.4.0 (26.04), v0.4.1 (26.04.01), v0.5.0 (26.06), v0.5.1 (26.06.01);
    src/megatron/bridge/perf_recipes of v0.6.0 (26.08). DeepSeek-V3 of 25.09 on H100:
    commit 0132842, of 26.04 on B200: commit 0426418. A configuration without
-   ``moe_flex_dispatcher_backend`` uses the dispatcher "alltoall"; ``cuda_graph_impl``
-   "full_iteration", or "local" with that scope, is a graph of the whole step.
+   ``moe_flex_dispatcher_backend`` uses the dispatcher "alltoall", as do Qwen3 235B on
+   H100, B200 and B300 in v0.3.1, where ``configs/qwen/qwen3_llm_pretrain.py`` sets
+   ``moe_token_dispatcher_type`` beside a backend; ``cuda_graph_impl``
+   "full_iteration", or "local" with that scope, is a graph of the whole step;
+   ``moe_a2a_overlap`` sets ``delay_wgrad_compute``, too (utils/overrides.py).
 """
 
 import csv

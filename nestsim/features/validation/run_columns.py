@@ -18,7 +18,7 @@ from nestsim.features.validation.reading import (
     vocabulary,
 )
 
-Settings = Mapping[str, str | float | bool]
+Settings = Mapping[str, str | int | float | bool]
 """Setting as ``table.name`` -> value."""
 
 _NONE = re.compile(r"(no|none|off|false)$")
@@ -56,7 +56,7 @@ def read_run(reading: JobReading, num_layers: int) -> Mapping[str, Table]:
 
 
 def _settings(
-    words: Patterns[dict[str, str | float | bool]], word: str
+    words: Patterns[dict[str, str | int | float | bool]], word: str
 ) -> Settings | None:
     """Return the settings that a word stands for; ``no X`` turns off what X is."""
     bare = word.removeprefix("no ")

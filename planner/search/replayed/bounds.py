@@ -291,6 +291,7 @@ class ReplayBounds:
                 or execution.tp_comm_overlap
                 or execution.expert_skew > 1.0
                 or shape.pairs
+                or self.workload.overlaps_shared_experts
             ),
         )
         schedule = shape.schedule_name
@@ -411,10 +412,14 @@ class ReplayBounds:
     ) -> tuple[FloatArray, FloatArray]:
         """Return the times of passes without what ZeRO sends in them [s].
 
-        Those that another pass may be beside take no less than what goes between
-        experts, and no less than all else: alone they take both. ``each`` is the table
-        of each row, or one for all.
+        Those that another pass may be beside, or experts of all tokens, take no less
+        than what goes between experts, and no less than all else: alone they take both.
+        Weight gradients may wait for the other pass of a pair. ``each`` is the table of
+        each row, or one for all.
         """
+        execution = self.workload.execution
+        hides_experts = shape.pairs or self.workload.overlaps_shared_experts
+        waits = float(shape.pairs and execution.delay_wgrad_compute)
         table = each[0]
         rows = rates.rows[:, None, :]
         num_rows, num_layers = len(rates.rows), table.num_layers
@@ -422,25 +427,25 @@ class ReplayBounds:
         tensor = np.zeros((2 + tables.NUM_MODES, num_rows, num_layers))
         other = np.zeros_like(tensor)
         experts = np.zeros_like(tensor)
-        skew = min(self.workload.execution.expert_skew, float(shape.degrees.ep))
+        skew = min(execution.expert_skew, float(shape.degrees.ep))
         for item in table.traffic:
             column = RATE_COLUMNS[item.group, item.operation]
             latency, inverse = rows[..., column], rows[..., column + 1]
             sums = tensor if item.group == "tensor" else other
             if item.group == "expert":
                 inverse = inverse * skew
-                sums = experts if shape.pairs else other
+                sums = experts if hides_experts else other
             sums[0] += item.forward_count * latency + item.forward_bytes * inverse
             sums[1] += item.backward_count * latency + item.backward_bytes * inverse
             for mode, (count, sent) in repeats_by_mode(item, table).items():
                 sums[2 + modes[mode]] += count * latency + sent * inverse
         compute = np.zeros((2 + tables.NUM_MODES, len(each), num_layers))
         for row, own in enumerate(each):
-            compute[0, row], compute[1, row] = own.forward_time, own.backward_time
+            compute[0, row] = own.forward_time
+            compute[1, row] = own.backward_time - waits * own.weight_gradient_time
             for mode, number in modes.items():
                 compute[2 + number, row] = own.recompute_time[mode]
-        hides = self.workload.execution.tp_comm_overlap
-        if hides and shape.degrees.tp <= self.widest_overlap:
+        if execution.tp_comm_overlap and shape.degrees.tp <= self.widest_overlap:
             both = np.maximum(compute, tensor) + other
         else:
             both = compute + tensor + other

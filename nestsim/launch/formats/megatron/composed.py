@@ -423,7 +423,7 @@ _ONCE = ("deepep", "hybridep")
 _NAME = "moe-token-dispatcher-type"
 
 
-def _dispatcher(given: GivenOptions, preset: str) -> dict[str, str]:
+def _dispatcher(given: GivenOptions, preset: str) -> dict[str, str | int]:
     """Return how tokens travel to experts, where that is not as the preset has it.
 
     ``allgather``, the default, hands all tokens to all ranks of an expert group;
@@ -443,9 +443,15 @@ def _dispatcher(given: GivenOptions, preset: str) -> dict[str, str]:
     if given.flag("moe-enable-deepep") and kind != "flex":
         given.assume("--moe-enable-deepep: Of the dispatchers flex alone has DeepEP.")
     taken = kind if kind in DISPATCHERS else "alltoall"
-    if taken == PRESETS[preset].dispatcher:
-        return {}
-    return {"moe_token_dispatcher_type": taken}
+    found: dict[str, str | int] = {}
+    names = ("moe-flex-dispatcher-num-sms", f"moe-{backend}-num-sms")
+    if kind == "flex" and (
+        processors := next(filter(None, map(given.whole, names)), 0)
+    ):
+        found["moe_flex_dispatcher_num_sms"] = processors
+    if taken != PRESETS[preset].dispatcher:
+        found["moe_token_dispatcher_type"] = taken
+    return found
 
 
 def _recomputed_modules(given: GivenOptions) -> Settings:

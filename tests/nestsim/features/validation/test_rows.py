@@ -658,6 +658,10 @@ def test_a_hybrid_of_the_library_is_taken_as_a_whole():
         ({"cuda_graphs": "attn + moe_router"}, "software.cuda_graphs", "layers"),
         ({"cuda_graphs": "moe_router"}, "software.cuda_graph_modules", ("moe_router",)),
         ({"moe_dispatcher": "hybridep"}, "software.moe_token_dispatcher_type", "flex"),
+        ({"moe_dispatcher": "hybridep"}, "software.moe_flex_dispatcher_num_sms", 32),
+        ({"moe_dispatcher": "deepep"}, "software.moe_flex_dispatcher_num_sms", 0),
+        ({"overlaps": "delay_wgrad"}, "execution.delay_wgrad_compute", True),
+        ({"overlaps": "shared_expert"}, "execution.moe_shared_expert_overlap", True),
         (
             {"moe_dispatcher": "allgather"},
             "software.moe_token_dispatcher_type",
@@ -708,6 +712,7 @@ def test_a_recipe_holds_for_what_a_row_leaves_empty():
     assert case.software.captures_step
     assert case.software.moe_token_dispatcher_type == "flex"
     assert case.plan.overlap_moe_expert_parallel_comm
+    assert case.execution.delay_wgrad_compute
     assert "cuda_graphs full, by recipe" in case.assumed
     stated = read_case(gpt(**DEEPSEEK | cells | {"cuda_graphs": "none"}))
     assert stated.software.cuda_graphs == "none"
