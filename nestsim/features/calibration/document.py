@@ -17,6 +17,7 @@ from nestsim.document.parts import (
     table_section,
 )
 from nestsim.document.wording import number, percent, signed_percent
+from nestsim.evaluate.uncertainty import Setting
 from nestsim.features.calibration.bands import (
     COUNTED,
     Coverage,
@@ -226,6 +227,14 @@ def _classes_table(calibration: Calibration) -> DataTable:
     def chosen(name: str) -> list[int]:
         return [index for index in groups[name] if not observations[index].excluded]
 
+    def shipped(name: str) -> str | Cell:
+        sizes = {index: abs(calibration.fitted[index]) for index in groups[name]}
+        inside = [
+            size <= calibration.uncertainty.half_width(_setting(observations[index]))
+            for index, size in sizes.items()
+        ]
+        return cell(float(np.mean(inside)), percent)
+
     def inside(coverages: Mapping[str, Coverage], name: str) -> str | Cell:
         return cell(coverages[name].share if name in coverages else None, percent)
 
@@ -239,14 +248,19 @@ def _classes_table(calibration: Calibration) -> DataTable:
         {
             "Name": lambda name: name,
             "All rows": lambda name: cell(len(groups[name]), number),
-            "Constants, all rows": lambda name: three(calibration.fitted, groups[name]),
+            "Constants": lambda name: three(calibration.fitted, groups[name]),
+            "In the band": shipped,
             "Fitted rows": lambda name: cell(len(chosen(name)), number),
             "Folds": lambda name: three(calibration.held_out, chosen(name)),
-            "In the band": lambda name: inside(folds, name),
+            "Folds in the band": lambda name: inside(folds, name),
             "Width": width,
-            "In the band, source left out": lambda name: inside(new, name),
+            "Source left out, in the band": lambda name: inside(new, name),
         },
     )
+
+
+def _setting(observation: Observation) -> Setting:
+    return observation.case.setting(observation.row.source)
 
 
 def _groups_of(observation: Observation) -> tuple[str, ...]:
