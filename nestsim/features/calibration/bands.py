@@ -39,7 +39,7 @@ from nestsim.features.validation.columns import Row, RowRefusedError
 from nestsim.features.validation.predict import Predictor
 from nestsim.features.validation.results import grouped
 from nestsim.features.validation.runner import score_memory
-from topologies.arrays import FloatArray
+from topologies.arrays import FloatArray, IntArray
 
 LEANING = 8.0
 """Rows, or sources left out, that the next wider class counts as."""
@@ -107,14 +107,24 @@ def fitted_facts(
 
 
 def errors_of_folds(
-    observations: Sequence[Observation], folds: Sequence[HeldOut]
+    observations: Sequence[Observation], rows: IntArray, folds: Sequence[HeldOut]
 ) -> tuple[Error, ...]:
-    """Return the errors of held-out rows that constants are fitted to."""
+    """Return the errors of held-out rows that constants may be fitted to.
+
+    Parameters
+    ----------
+    observations
+        All rows.
+    rows
+        Indexes of those that constants are fitted to.
+    folds
+        What was held out.
+    """
     weights = row_weights(observations, np.arange(len(observations)))
     errors = []
     for fold in folds:
         gone = set(fold.left_out.tolist())
-        rest = [row for index, row in enumerate(observations) if index not in gone]
+        rest = [observations[index] for index in rows.tolist() if index not in gone]
         facts = fitted_facts(rest, {})
         for index, residual in zip(fold.left_out, fold.residuals, strict=True):
             observation = observations[index]
@@ -280,8 +290,10 @@ def _needed(
     error: Error, measured: Mapping[str, float], new: Mapping[str, float]
 ) -> float:
     setting = error.setting
-    if {"chip", "kernels"} & set(error.causes):
-        # An unknown chip has no class.
+    # What is not known has no class.
+    if "software" in error.causes:
+        setting = replace(setting, software="")
+    elif {"chip", "kernels"} & set(error.causes):
         setting = replace(setting, accelerator="")
     width = narrowest(measured if setting.source else new, setting)
     return math.sqrt(max(error.size**2 - width**2, 0.0))

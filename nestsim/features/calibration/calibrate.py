@@ -231,9 +231,9 @@ def calibrate(
     report("chips and kinds of models left out")
     kinds = hold_out(evaluate, spec, full, kind_folds(observations, full.rows))
     errors = HeldOutErrors(
-        folds=errors_of_folds(observations, folds),
-        sources=errors_of_folds(observations, sources),
-        kinds=errors_of_folds(observations, kinds),
+        folds=errors_of_folds(observations, full.rows, folds),
+        sources=errors_of_folds(observations, full.rows, sources),
+        kinds=errors_of_folds(observations, full.rows, kinds),
     )
     changes = constants_of(full.parameters, full.logarithms)
     fitted = evaluate.residuals(changes, everything)

@@ -128,8 +128,9 @@ def test_bands_cover_what_they_state_on_noise_that_they_did_not_see(calibration)
 
 
 def held_out(calibration, change=lambda error: error):
-    folds = errors_of_folds(calibration.observations, calibration.folds)
-    sources = errors_of_folds(calibration.observations, calibration.sources)
+    rows = calibration.fit.rows
+    folds = errors_of_folds(calibration.observations, rows, calibration.folds)
+    sources = errors_of_folds(calibration.observations, rows, calibration.sources)
     return HeldOutErrors(
         folds=tuple(map(change, folds)), sources=tuple(map(change, sources)), kinds=()
     )
@@ -168,7 +169,7 @@ def test_no_band_is_narrower_on_a_cluster_that_was_not_measured(calibration):
 
 
 def test_small_classes_lean_on_wider_ones(calibration):
-    errors = list(errors_of_folds(calibration.observations, calibration.folds))
+    errors = list(held_out(calibration).folds)
     widths = half_widths(errors)
     framework = "cluster megatron-lm"
     assert set(widths) == {"all", "cluster", framework, f"{framework} a100"}
