@@ -33,6 +33,12 @@ from nestsim.features.validation.columns import RUN_COLUMNS, Row
 _RELEASE = re.compile(r"\b([0-9]{2}\.[0-9]{2}(?:\.[0-9]{2})?)\b")
 
 
+def release_of(row: Row) -> str:
+    """Return the release of NVIDIA's container that a row names; empty for none."""
+    release = _RELEASE.search(row.words("software"))
+    return release[1] if release else ""
+
+
 @cache
 def recipes() -> tuple[Mapping[str, str], ...]:
     """Return what releases' published recipes set: columns of rows, as they stand."""
@@ -60,8 +66,7 @@ def _agrees(row: Row, column: str, text: str) -> bool:
     if column == "preset":
         return True
     if column == "releases":
-        release = _RELEASE.search(row.words("software"))
-        return release is not None and release[1] in text.split()
+        return release_of(row) in text.split()
     if text.isdigit():
         return (row.words(column) or "1") == text
     return re.match(text, re.sub(r"[ _]+", "-", row.words(column).lower())) is not None

@@ -207,5 +207,6 @@ def test_a_rows_band_is_that_of_its_kind_of_job():
             accelerator="a100-80gb",
             num_devices=16,
             has_experts=has_experts,
+            traits=frozenset({"experts reached by alltoall"} if has_experts else ()),
         )
         assert row.band == shipped.band(job)
