@@ -65,9 +65,9 @@ class SoftwareTable(Execution):
     """What CUDA graphs capture once and replay: "none"; "layers", what each layer does
     with sizes that the host knows (`cuda_graph_modules`), a graph a layer and pass;
     "full_iteration", forward and backward passes of a whole step. Kernels and
-    collectives of a graph do not wait for the host, those outside of it do. true and
-    false stand for "full_iteration" and "none". Left out, the preset's; all presets
-    launch kernels one by one."""
+    collectives of a graph do not wait for the host, all others do. true and false stand
+    for "full_iteration" and "none". Left out, the preset's; all presets launch kernels
+    one by one."""
 
     cuda_graph_modules: Annotated[
         tuple[Annotated[str, NameChoice(GRAPH_MODULES)], ...],

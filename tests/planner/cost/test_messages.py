@@ -62,13 +62,13 @@ def test_what_hosts_take_once_in_a_step_is_theirs_and_not_the_optimizers():
     net, free, _, plan = pipelines(1)
     named = {"software.ideal.iteration_time": 0.25}
     job = replace(executed(free), constants=free.constants.replaced(named))
-    before, after = (price_plan(net, each, plan) for each in (executed(free), job))
+    before, after = (price_plan(net, work, plan) for work in (executed(free), job))
     assert after.terms[HOST] == 0.25
     assert after.terms["tail"] == pytest.approx(before.terms["tail"])
     assert sum(after.terms.values()) == pytest.approx(after.iteration_time)
     replays = [
-        replay(net, lower_plan(net, each, price_plan(net, each, plan)))
-        for each in (executed(free), job)
+        replay(net, lower_plan(net, work, price_plan(net, work, plan)))
+        for work in (executed(free), job)
     ]
     plain, causes = (
         iteration_causes(done, plan.schedule, plan.num_microbatches) for done in replays

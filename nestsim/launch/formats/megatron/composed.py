@@ -397,26 +397,20 @@ def _software(given: GivenOptions, preset: str) -> Settings:
 
 
 def _graphs(given: GivenOptions) -> Settings:
-    """Return what CUDA graphs capture, by options of all releases.
-
-    ``full``, or nothing, is whole layers; with experts of unknown sizes what can be
-    captured of them.
-    """
+    """Return what CUDA graphs capture; whole layers, of known sizes, by default."""
     asked = given.any_of("enable-cuda-graph", "external-cuda-graph")
     kind = given.word("cuda-graph-impl", "local" if asked else "none")
+    scope = given.words("cuda-graph-modules") or given.words("cuda-graph-scope")
+    names = {name for words in scope for name in words.split(",")} - {"full"}
     if kind == "none":
         return {}
-    scope = given.words("cuda-graph-modules") or given.words("cuda-graph-scope")
-    names = [name for words in scope for name in words.split(",")]
     if "full_iteration" in (kind, *names):
         return {"cuda_graphs": "full_iteration"}
-    others = [name for name in names if name not in (*GRAPH_MODULES, "full")]
-    if others:
+    if others := sorted(names.difference(GRAPH_MODULES)):
         given.assume(f"Graphs of {', '.join(others)} are left out.")
     parts = [name for name in GRAPH_MODULES if name in names]
-    if others and not parts:
-        return {}
-    return {"cuda_graphs": "layers"} | ({"cuda_graph_modules": parts} if parts else {})
+    modules: Settings = {"cuda_graph_modules": parts} if names else {}
+    return {"cuda_graphs": "layers", **modules} if parts or not names else {}
 
 
 _ONCE = ("deepep", "hybridep")

@@ -80,6 +80,9 @@ def find_gaps(job: LaunchJob, values: Mapping[str, Values]) -> tuple[LaunchGap, 
     gaps += _refusals(job)
     gaps += _padded(job, values)
     gaps += _biased_experts(job)
+    graphs = job.workload.software.cuda_graphs
+    if tables["software"].get("cuda_graphs", "none") != graphs:
+        gaps.append(_gap("software.cuda_graphs", graphs))
     return tuple(gaps)
 
 

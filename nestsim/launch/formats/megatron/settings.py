@@ -439,7 +439,9 @@ def _graphs(job: LaunchJob) -> Raw:
         "moe_preprocess": bool(model.num_moe_experts),
     }
     scope = tuple(name for name in software.cuda_graph_modules if present[name])
-    if software.cuda_graphs != "layers" or not scope:
+    # transformer_config.py (core_v0.16.1): layers that run again are in no graph.
+    again = strongest(job.settings.recompute_by_stage()) in {"full", "stage"}
+    if software.cuda_graphs != "layers" or again or not scope:
         return {}
     return {
         "cuda-graph-impl": "transformer_engine",

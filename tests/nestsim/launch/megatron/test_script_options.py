@@ -193,6 +193,12 @@ def test_graphs_of_layers_are_of_what_the_model_has() -> None:
     assert values["cuda-graph-impl"] == ("transformer_engine",)
     assert values["cuda-graph-scope"] == parts
     assert tables["software"]["cuda_graph_modules"] == list(parts)
+    assert not [gap for gap in files.gaps if "graphs" in gap.setting]
+    # What runs again as a whole is in no graph: transformer_config.py (core_v0.16.1).
+    again = small_scenario({"recompute": "full"}, software=graphs)
+    files = write_megatron(LaunchJob.of(again))
+    assert "cuda-graph" not in str(files.files[SCRIPT])
+    assert "software.cuda_graphs" in {gap.setting for gap in files.gaps}
 
 
 def test_a_vocabulary_is_trained_as_it_was_priced_or_is_named() -> None:
