@@ -108,8 +108,8 @@ def layer_work(
     flops = sum(operator.model_flops for operator in layer.operators)
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
     needed = _read_again(layer, kept) if keeping.repeats_elementwise else kept
-    num_read = _num_read(layer)
     again = runs_again(layer, keeping.recompute_modules)
+    num_read = _num_read(layer)
     return LayerWork(
         operators=tuple(
             _operator(device, op, causal=graph.spec.causal)._replace(

@@ -397,10 +397,10 @@ class PlanSpec(ParallelDegrees):
         Raises
         ------
         InputError
-            If a stage has one of these modes, and all-to-alls are to be hidden.
+            If a stage has one of these modes.
         """
         again = sorted(modes & {*self.recompute_by_stage()})
-        if again and self.overlap_moe_expert_parallel_comm:
+        if again:
             raise InputError(
                 "does not go with passes that send their tokens again",
                 where="overlap_moe_expert_parallel_comm",
