@@ -62,6 +62,10 @@ def calibration_document(calibration: Calibration) -> Document:
         f"A source left out is {percent(float(np.median(mapes)))} off in the median "
         f"source, {percent(max(mapes))} in the worst of {len(mapes)}."
     )
+    wider = ", ".join(
+        f"{cause} {percent(added)}"
+        for cause, added in calibration.uncertainty.wider.items()
+    )
     untold = [
         f"Without {fold.name}, no other row tells {', '.join(fold.untold)}."
         for fold in calibration.sources
@@ -73,7 +77,11 @@ def calibration_document(calibration: Calibration) -> Document:
         _constants_table(calibration),
         _coverage_table("Rows left out", _parts(calibration)),
         _classes_table(calibration),
-        ends=(*untold, left_out),
+        ends=(
+            *untold,
+            left_out,
+            f"Bands widen, by the squares: {wider or 'by nothing'}.",
+        ),
     )
 
 
