@@ -28,7 +28,7 @@ def sending_again(software: Software) -> frozenset[str]:
     return SENDING_AGAIN
 
 
-class Repeated(NamedTuple):
+class RepeatedCollectives(NamedTuple):
     """Forward collectives that backward passes repeat, by layer."""
 
     calls: FloatArray
@@ -122,23 +122,29 @@ def repeated_wait(table: LayerTable, stage: Stage) -> FloatArray:
     return repeated_layers(table, stage) * table.waited(stage.recompute)
 
 
-def repeats_by_mode(item: InLayerTraffic, table: LayerTable) -> dict[str, Repeated]:
+def repeats_by_mode(
+    item: InLayerTraffic, table: LayerTable
+) -> dict[str, RepeatedCollectives]:
     """Return the forward collectives that each recompute mode repeats."""
     count, num_bytes = item.forward_count, item.forward_bytes
     return {
-        "selective": Repeated(item.repeated_count, item.repeated_bytes),
-        "full": Repeated(count * table.is_block, num_bytes * table.is_block),
-        "stage": Repeated(count, num_bytes),
+        "selective": RepeatedCollectives(item.repeated_count, item.repeated_bytes),
+        "full": RepeatedCollectives(count * table.is_block, num_bytes * table.is_block),
+        "stage": RepeatedCollectives(count, num_bytes),
     }
 
 
-def repeated_traffic(item: InLayerTraffic, table: LayerTable, stage: Stage) -> Repeated:
+def repeated_traffic(
+    item: InLayerTraffic, table: LayerTable, stage: Stage
+) -> RepeatedCollectives:
     """Return the forward collectives that a stage's backward pass repeats."""
     if stage.recompute == "none":
-        return Repeated(np.zeros(table.num_layers), np.zeros(table.num_layers))
+        return RepeatedCollectives(
+            np.zeros(table.num_layers), np.zeros(table.num_layers)
+        )
     layers = repeated_layers(table, stage)
     count, num_bytes = repeats_by_mode(item, table)[stage.recompute]
-    return Repeated(layers * count, layers * num_bytes)
+    return RepeatedCollectives(layers * count, layers * num_bytes)
 
 
 def _mixed(
