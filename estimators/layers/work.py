@@ -145,6 +145,10 @@ class OperatorWork(NamedTuple):
     ``"window"`` of them, or heads of values are narrower than those of queries, as in
     ``"latent"`` attention."""
 
+    is_unread: bool = False
+    """Whether it is one of the last operators, which make the layer's result and
+    nothing that a derivative reads."""
+
     @property
     def is_scan(self) -> bool:
         """Whether the backward pass makes the result again, as that of a scan does."""
