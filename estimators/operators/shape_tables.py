@@ -21,7 +21,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
@@ -88,25 +88,33 @@ class ShapeTable:
 
     def slowdown(self, *sizes: float) -> float:
         """Return the measured time of a shape over its roofline time."""
-        first, parts = 0, []
-        for axis, size in zip(self.axes, sizes, strict=True):
-            place = math.log2(size)
-            left, part = 0, 0.0
-            if place >= axis[-1]:
-                left, part = len(axis) - 2, 1.0
-            elif place > axis[0]:
-                left = bisect_right(axis, place) - 1
-                part = (place - axis[left]) / (axis[left + 1] - axis[left])
-            first = first * len(axis) + left
-            parts.append(part)
-        values = [self.nodes[first + corner] for corner in self.corners]
-        while parts:
-            part = parts.pop()
-            values = [
-                low + part * (high - low)
-                for low, high in zip(values[::2], values[1::2], strict=True)
-            ]
-        return math.exp(values[0])
+        return _slowdown(self, sizes)
+
+
+@lru_cache(maxsize=1 << 14)
+def _slowdown(table: ShapeTable, sizes: tuple[float, ...]) -> float:
+    """Interpolate between the corners of a cell, the last axis first.
+
+    Kept, as the same shapes come again with other links, plans and constants.
+    """
+    first, parts = 0, []
+    for axis, size in zip(table.axes, sizes, strict=True):
+        place = math.log2(size)
+        left, part = 0, 0.0
+        if place >= axis[-1]:
+            left, part = len(axis) - 2, 1.0
+        elif place > axis[0]:
+            left = bisect_right(axis, place) - 1
+            part = (place - axis[left]) / (axis[left + 1] - axis[left])
+        first = first * len(axis) + left
+        parts.append(part)
+    values = [table.nodes[first + corner] for corner in table.corners]
+    for part in reversed(parts):
+        values = [
+            values[i] + part * (values[i + 1] - values[i])
+            for i in range(0, len(values), 2)
+        ]
+    return math.exp(values[0])
 
 
 @cache
