@@ -211,7 +211,7 @@ def test_software_and_formats_are_those_of_the_scripts() -> None:
     }
     deep = read("deepseek_v3.sh").tables
     assert deep["training"]["matmul_precision"] == "fp8-blockwise"
-    assert deep["software"]["recompute_modules"] == ["mla_up_proj"]
+    assert deep["software"]["recompute_modules"] == ["mla_up_proj", "mlp"]
 
 
 def test_what_is_assumed_is_told() -> None:
@@ -221,7 +221,6 @@ def test_what_is_assumed_is_told() -> None:
         in told
     )
     assert "The batch is that after its ramp." in told
-    assert "Recompute of mlp is left out." in read("deepseek_v3.sh").assumptions
 
 
 def test_variables_can_be_given_beside_a_script() -> None:
