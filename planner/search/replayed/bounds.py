@@ -33,14 +33,18 @@ from planner.search.replayed.orders import (
 )
 from planner.step.execution import Workload
 from planner.step.instructions import round_length
-from planner.step.ledger import KERNEL_LEDGER
+from planner.step.ledger import KERNEL_LEDGER, SENDS_IN_PASSES
 from planner.step.recompute import recompute_shares
 from planner.step.schedules import SCHEDULES, schedule_name
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
-MOST_PASSES = 256
+MOST_PASSES = 2048
 """Most times of passes that are kept at a time."""
+
+
+_NOTHING_SHARED = np.zeros((0, 0, 0, 0)), np.zeros((0, 0, 0, 0))
+"""What ZeRO sends in passes where it sends nothing."""
 
 
 class Shape(NamedTuple):
@@ -240,7 +244,9 @@ class ReplayBounds:
         """
         found: kernel.PlanBounds | None = None
         for stages, wires in zip(kinds.replicas, sent.wires, strict=True):
-            family = self._family(shape, sent, stages, wires, kinds.scarcity)
+            family = self._family(
+                shape, sent, (stages, wires, kinds.scarcity), variants.choices
+            )
             one: kernel.PlanBounds = kernel.replay_bounds(family, variants, cutoff)
             if found is None:
                 found = one
@@ -253,17 +259,24 @@ class ReplayBounds:
         self,
         shape: Shape,
         sent: _Sent,
-        stages: tuple[Kinds, ...],
-        wires: FloatArray,
-        scarcity: FloatArray,
+        replica: tuple[tuple[Kinds, ...], FloatArray, FloatArray],
+        choices: tables.Choices,
     ) -> terms.PlanFamily:
-        """Return all that does not change from plan to plan, of some replicas."""
+        """Return all that does not change from plan to plan, of some replicas.
+
+        A replica is the kinds of its stages, their transfers and their scarcity.
+        """
+        stages, wires, scarcity = replica
         table = self.workload.table(shape.degrees)
         rates, exits = sent.rates, sent.exits
         rows = _rows_by_kind(rates, stages)
         own = [self._table(shape.degrees, kinds) for kinds in rows.kinds]
         if len(own) == 1:
             own *= len(rows.rates.rows)
+        shared = _NOTHING_SHARED
+        if SENDS_IN_PASSES[choices.zero_stage].any():
+            # Else the kernel does not look.
+            shared = self._shared(table, rows.rates, shape)
         known = self.columns(shape.degrees)
         tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
         degrees = shape.degrees
@@ -306,7 +319,11 @@ class ReplayBounds:
                 if SCHEDULES[schedule].forward_first
                 else round_length(shape.p, shape.m),
             ),
-            passes=terms.PassDurations(*self._times(rows, shape), rows.rates.signature),
+            passes=terms.PassDurations(
+                *self._times(rows, shape),
+                *shared,
+                rows.rates.signature,
+            ),
             layers=known.layers,
             sent=terms.SentTerms(
                 np.ascontiguousarray(wires),
@@ -354,8 +371,19 @@ class ReplayBounds:
         On devices of some kinds, or on any device if there are none.
         """
         shape = Shape(degrees, 1, 1, 1, 1, pairs)
-        forward, backward, *_ = self._times(_Rows(rates, (kinds,)), shape)
+        forward, backward = self._times(_Rows(rates, (kinds,)), shape)
         return np.diff(forward[0]), np.diff(backward[0].min(axis=0))
+
+    def least_wire(self, degrees: Degrees, rates: tuple[StageRates, ...]) -> float:
+        """Return the least that transfers over a boundary take, forth and back [s].
+
+        Of configurations of several stages; 0 under rates of a single one.
+        """
+        num_bytes = self.columns(degrees).boundary_bytes
+        return 2.0 * min(
+            float(row.boundary[0, 0, 0] + row.boundary[0, 0, 1] * num_bytes)
+            for row in rates
+        )
 
     def stage_times(
         self,
@@ -373,7 +401,7 @@ class ReplayBounds:
         most = np.zeros(len(cuts))
         for stages in kinds.replicas:
             rows = _rows_by_kind(rates, stages)
-            forward, backward, *_ = self._times(rows, shape)
+            forward, backward = self._times(rows, shape)
             both = forward + backward[:, tables.NONE]
             row = rows.rates.signature[stage]
             held = both[row, cuts[:, 1:]] - both[row, cuts[:, :-1]]
@@ -389,10 +417,8 @@ class ReplayBounds:
             self._columns[degrees] = _columns_of(self.workload.table(degrees))
         return self._columns[degrees]
 
-    def _times(
-        self, rows: _Rows, shape: Shape
-    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return `forward`, `backward`, `sharded` and `hidden` of the kernel."""
+    def _times(self, rows: _Rows, shape: Shape) -> tuple[FloatArray, FloatArray]:
+        """Return `forward` and `backward` of the kernel."""
         rates = rows.rates
         own = rates.rows[:, : tables.DENSE_REDUCE].tobytes()
         key = shape.degrees, shape.pairs, own, rows.kinds
@@ -401,8 +427,7 @@ class ReplayBounds:
                 self._passes.clear()
             each = [self._table(shape.degrees, kinds) for kinds in rows.kinds]
             self._passes[key] = self._in_layers(each, rates, shape)
-        table = self.workload.table(shape.degrees)
-        return (*self._passes[key], *self._shared(table, rates, shape))
+        return self._passes[key]
 
     def _in_layers(
         self, each: list[LayerTable], rates: StageRates, shape: Shape

@@ -52,6 +52,7 @@ from planner.step.instructions import round_length
 from planner.step.plan import COUNTED_MODES, Offload
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import SCHEDULES, schedule_name
+from planner.step.virtual import block_span
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4
@@ -254,6 +255,9 @@ class LaunchableSpace:
     )
     """Stages and chunks -> blocks of each virtual stage, for each layout."""
 
+    _cuts: dict[tuple[int, int], IntArray] = field(default_factory=dict)
+    """Stages and chunks -> first layer of each virtual stage, for each layout."""
+
     def families(self) -> tuple[tuple[ConfigurationFamily, ...], Counter[str]]:
         """Return the configurations, and how many sizes were left out, and why.
 
@@ -288,6 +292,21 @@ class LaunchableSpace:
                 trailing=self._trailing,
             )
         return self._layouts[p, v]
+
+    def cuts(self, p: int, v: int) -> IntArray:
+        """Return the first layer of each virtual stage, for each layout."""
+        if (p, v) not in self._cuts:
+            self._cuts[p, v] = layouts(self.layouts(p, v), *self.ends)
+        return self._cuts[p, v]
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """Layers in front of the first block, and behind the last one."""
+        names = self.workload.graph.names
+        first, last = block_span(
+            np.array([float(name.startswith("block")) for name in names])
+        )
+        return first, len(names) - last
 
     def unequal_layouts(
         self, paces: tuple[float, ...], schedule: str, v: int
