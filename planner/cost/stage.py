@@ -9,6 +9,7 @@ classes, interleaved chains and kernels: tests hold one against the other.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -527,10 +528,10 @@ class _ParameterTraffic:
     ) -> tuple[TimedBucket, ...]:
         """Return what chunks have it send in buckets at a moment, in their order."""
         size = bucket_parameters(plan.parallel.sizes().dp * plan.parallel.sizes().cp)
+        # Most buckets have as many parameters as others.
+        once = cache(partial(self.once, moment))
         timed = (
-            TimedBucket(
-                bucket.chunk, bucket.at, self.once(moment, bucket.dense, bucket.expert)
-            )
+            TimedBucket(bucket.chunk, bucket.at, once(bucket.dense, bucket.expert))
             for progress in chunks
             for bucket in parameter_buckets(
                 progress, size, first=moment == AFTER_OPTIMIZER

@@ -225,15 +225,13 @@ def search_replayed(
     if work is None:
         work = Work(limit=spec.work_limit, time_limit=spec.time_limit)
     first = _ordinary_answers(network, workload, spec, replays, work)
-    if progress is not None and first:
-        progress(f"search: best {min(plan.time for plan in first):.4g} s", None)
     candidates = LaunchableCandidates.enumerate(
         network,
         workload,
         spec,
         by_layer=replays.by_layer,
         work=work,
-        progress=progress,
+        progress=_with_best(progress, first),
     )
     frontier = _ReplayFrontier(candidates, replays.judge, spec.proven_gap, progress)
     frontier.begin_with(first)
@@ -263,6 +261,16 @@ def search_replayed(
         infeasibility="" if plans else _why_not(frontier, spent),
         proposed_time=frontier.proposed_time,
     )
+
+
+def _with_best(
+    progress: Progress | None, plans: Sequence[ReplayedPlan]
+) -> Progress | None:
+    """Say beside what is done how fast the best plan is that was replayed before."""
+    least = min((plan.time for plan in plans), default=np.inf)
+    if progress is None or not np.isfinite(least):
+        return progress
+    return lambda text, share: progress(f"{text}, best {least:.4g} s", share)
 
 
 def _ordinary_answers(
