@@ -47,7 +47,8 @@ from planner.search.placements import (
 from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
 from planner.search.replayed.floors import (
     SpaceLayouts,
-    first_bounds,
+    are_too_full,
+    family_bounds,
     relaxed_rates,
     shared_inside,
 )
@@ -235,15 +236,13 @@ class LaunchableCandidates:
             sizes = family.configuration(int(family.pp.argmax()))
             rates = relaxed_rates(relaxation, tensor[tp], sizes)
             pairs = (family.pairs > 0) | space.pairs_chunks
-            found = np.zeros(len(pairs))
-            for mode in {*pairs.tolist()}:
-                least = first_bounds(
-                    bounds, family, rates, pairs=mode, fills=fills, cuts=cuts
-                )
-                found[pairs == mode] = least[pairs == mode]
+            found = family_bounds(bounds, family, rates, pairs, fills=fills, cuts=cuts)
+            found[are_too_full(bounds, family, spec)] = np.inf
             first.append(found)
         counts = [0, *(len(family.pp) for family in families)]
+        values = np.concatenate(first)
         dropped["configurations"] = sum(counts)
+        dropped["out of memory"] = int(np.count_nonzero(np.isinf(values)))
         return cls(
             network=network,
             workload=workload,
@@ -255,7 +254,7 @@ class LaunchableCandidates:
             bounds=bounds,
             statistics=dropped,
             work=work,
-            first_bounds=np.concatenate(first),
+            first_bounds=values,
             starts=np.cumsum(counts),
             tiers=PlacementBounds.of(network),
             places=DevicePlaces(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from estimators.training import Sizes, expert_data_size
 from planner.cost.rates import StageRates
 from planner.kernels import family_bounds as kernel
 from planner.kernels import tables
@@ -26,9 +27,11 @@ from planner.search.space import (
     inner_configurations,
 )
 from planner.step.execution import Workload
+from planner.step.ledger import KERNEL_TERMS
+from planner.step.plan import NO_OFFLOAD
 from planner.step.schedules import SCHEDULES
 from topologies import Network
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, IntArray
 
 
 def relaxed_rates(
@@ -241,6 +244,55 @@ def least_work(network: Network, workload: Workload, spec: SearchSpec) -> float:
         floors = first_bounds(bounds, item, rates, pairs=may_pair, fills=fills)
         least = min(least, float(floors.min()))
     return least
+
+
+def family_bounds(
+    bounds: ReplayBounds,
+    family: ConfigurationFamily,
+    rates: tuple[StageRates, ...],
+    pairs: BoolArray,
+    *,
+    fills: bool,
+    cuts: SpaceLayouts | None,
+) -> FloatArray:
+    """Return `first_bounds`, whether or not passes may be beside each other [s]."""
+    found = np.zeros(len(pairs))
+    for mode in {*pairs.tolist()}:
+        least = first_bounds(bounds, family, rates, pairs=mode, fills=fills, cuts=cuts)
+        found[pairs == mode] = least[pairs == mode]
+    return found
+
+
+def are_too_full(
+    bounds: ReplayBounds, family: ConfigurationFamily, spec: SearchSpec
+) -> BoolArray:
+    """Tell which configurations fit in no way: parameters alone fill the mean stage.
+
+    Under any ZeRO stage, all devices sharing shards. None where hosts may keep some.
+    """
+    if any(offload != NO_OFFLOAD for offload in spec.offload):
+        return np.zeros(len(family.pp), dtype=np.bool_)
+    degrees, each = family.degrees, bounds.workload.parameter_bytes
+    table, layers = bounds.workload.table(degrees), bounds.columns(degrees).layers
+    dense = float(layers.dense.sum()) - table.tied_parameters
+    expert = float(layers.expert.sum())
+    tp, cp, ep = degrees[:3]
+    members = np.array(
+        [
+            expert_data_size(Sizes(tp, cp, ep, dp, pp), degrees.grouping)
+            for dp, pp in zip(family.dp.tolist(), family.pp.tolist(), strict=True)
+        ]
+    )
+    whole = np.full(len(members), dense + expert)
+    shard = dense / (family.dp * cp) + expert / members
+    least = np.full(len(members), np.inf)
+    for zero in spec.zero_stages:
+        terms = KERNEL_TERMS[zero]
+        held = each.optimizer * np.where(terms.shards_optimizer, shard, whole)
+        held += each.gradients * np.where(terms.shards_gradients, shard, whole)
+        held += each.weights * np.where(terms.shards_weights, shard, whole)
+        least = np.minimum(least, held)
+    return np.asarray(least / family.pp * (1.0 - 1e-9) > bounds.memory)
 
 
 def mean_stage_bounds(

@@ -320,7 +320,9 @@ class _ReplayFrontier:
         self.ordinary = _BestReplayed(keep=candidates.spec.keep_best)
         """What a competent user would try, replayed before all else."""
         self._times: dict[Plan, float] = {}
-        self._order = np.argsort(candidates.first_bounds, kind="stable")
+        order = np.argsort(candidates.first_bounds, kind="stable")
+        # Without those that are known to fit nowhere, whose bound is infinite.
+        self._order = order[np.isfinite(candidates.first_bounds[order])]
         self._next = 0
         self._waiting: list[_WaitingPlan] = []
         self._number = 0
