@@ -59,6 +59,9 @@ class LayerTimes(NamedTuple):
     repeated: float
     """Compute that selective recompute adds to the backward pass [s]."""
 
+    unread: float = 0.0
+    """Part of `forward` after all that a derivative reads [s]."""
+
     host: HostTimes = HostTimes(0.0, 0.0)
     """Part of `forward` and `backward` that software adds to the device's own time."""
 
@@ -107,6 +110,7 @@ def layer_times(
                 slowest * (device.backward + added.backward),
                 slowest * device.weight_gradient,
                 slowest * device.repeated,
+                slowest * device.unread,
                 HostTimes(slowest * added.forward, slowest * added.backward),
             )
         )
@@ -126,12 +130,18 @@ def _device_times(
         time.forward * (op.repeated if products else float(op.again))
         for time, op in zip(times, work.operators, strict=True)
     )
+    unread = sum(
+        time.forward
+        for time, op in zip(times, work.operators, strict=True)
+        if op.is_unread
+    )
     if not platform.accelerator.vector_engine:
         return LayerTimes(
             sum(time.forward for time in times),
             sum(time.backward for time in times),
             sum(time.weight_gradient for time in times),
             repeated,
+            unread,
         )
     both = layer_time(graph.layers[kind], work.operators, times)
     return LayerTimes(
@@ -139,6 +149,7 @@ def _device_times(
         both.backward,
         max(0.0, both.backward - both.input_gradient),
         repeated if products else both.repeated,
+        unread,
     )
 
 
@@ -192,6 +203,8 @@ def build_layer_table(
         working += column(_empty_gradients(works, blocks, training.element_bytes))
     forward = column([time.forward for time in times])
     again = column([time.repeated for time in times])
+    omits = float(platform.software.omits_unread)
+    unread = omits * column([time.unread for time in times])
     host = column([time.host.forward for time in times])
     boundary = np.append(column([work.input_bytes for work in works]), 0.0)
     boundary[0] = 0.0
@@ -206,7 +219,7 @@ def build_layer_table(
         weight_gradient_time=column([time.weight_gradient for time in times]),
         recompute_time={
             "selective": again * is_block,
-            "full": forward * is_block,
+            "full": (forward - unread) * is_block,
             "stage": forward,
         },
         host_time={

@@ -59,6 +59,10 @@ class Software:
     """Whether what norms and activations make for products is made again where the
     backward pass reads it: a compiler fuses it into the product."""
 
+    omits_unread: bool = False
+    """Whether full recompute leaves out the end of a block, which makes its result and
+    nothing that a derivative reads; what is sent there is sent all the same."""
+
     gathers_by_weight: bool = False
     """Whether weights that are sharded are gathered one by one as they are used; else
     layer by layer."""

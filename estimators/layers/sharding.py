@@ -108,6 +108,7 @@ def layer_work(
     flops = sum(operator.model_flops for operator in layer.operators)
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
     needed = _read_again(layer, kept) if keeping.repeats_elementwise else kept
+    num_read = _num_read(layer)
     return LayerWork(
         operators=tuple(
             _operator(device, op, causal=graph.spec.causal)._replace(
@@ -115,12 +116,15 @@ def layer_work(
                 again=again,
                 operation=op.operation,
                 repeated=1.0 - sum(parts) / max(len(parts), 1),
+                is_unread=place >= num_read,
             )
-            for op, parts, again in zip(
-                layer.operators,
-                kept,
-                runs_again(layer, keeping.recompute_modules),
-                strict=True,
+            for place, (op, parts, again) in enumerate(
+                zip(
+                    layer.operators,
+                    kept,
+                    runs_again(layer, keeping.recompute_modules),
+                    strict=True,
+                )
             )
         ),
         collectives=layer_collectives(
@@ -328,17 +332,26 @@ def kept_parts(layer: TracedLayer, *, gated: bool) -> list[tuple[bool, ...]]:
     return parts
 
 
+def _num_read(layer: TracedLayer) -> int:
+    """Return how many operators there are up to the last that a derivative reads."""
+    read = {number for op in layer.operators for number in op.saved}
+    return max(
+        (
+            place + 1
+            for place, operator in enumerate(layer.operators)
+            if read.intersection(operator.outputs)
+        ),
+        default=0,
+    )
+
+
 def _read_again(
     layer: TracedLayer, kept: list[tuple[bool, ...]]
 ) -> list[tuple[bool, ...]]:
-    """Return `kept_parts` without the last product, where no derivative reads it."""
-    products = [op.operation == "linear" for op in layer.operators]
-    last = max((place for place, holds in enumerate(products) if holds), default=0)
-    read = {number for op in layer.operators for number in op.saved}
-    if read.intersection(layer.operators[last].outputs):
-        return kept
+    """Return `kept_parts` without products at the end that no derivative reads."""
+    count = _num_read(layer)
     return [
-        (False,) * len(parts) if place == last else parts
+        parts if place < count else (False,) * len(parts)
         for place, parts in enumerate(kept)
     ]
 

@@ -143,6 +143,10 @@ class OperatorWork(NamedTuple):
     is_windowed: bool = False
     """Whether a query of fused attention sees a window of the keys only."""
 
+    is_unread: bool = False
+    """Whether it is one of the last operators, which make the layer's result and
+    nothing that a derivative reads."""
+
     @property
     def is_scan(self) -> bool:
         """Whether the backward pass makes the result again, as that of a scan does."""

@@ -79,7 +79,7 @@ class Execution(Spec):
     """Megatron's option: tensor-parallel collectives run behind the products next to
     them, where all ranks of a group are in one node: its user buffers are memory that
     they share. Both together take as long as the longer one. Left out, the preset's:
-    "nemo" does, all others do not."""
+    "nemo" and "maxtext" do, all others do not."""
 
     communication_slowdown: Annotated[Factor, Examples(1.1, default=None)] = 1.0
     """Factor on the duration of compute while one of the framework's overlaps has the

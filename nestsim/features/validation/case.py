@@ -302,9 +302,6 @@ def _software(
     reading: JobReading, software: Software, network: FatTreeSpec, num_devices: int
 ) -> Software:
     """Return the software, with the sizes of the part of the network that ran."""
-    if reading.says("software", "compile=no"):
-        # As LLM Foundry, whose blocks run eagerly.
-        software = replace(software, name=software.name.partition("-")[0])
     dispatcher = software.moe_token_dispatcher_type
     per_node = reading.row.whole("devices_per_node") or 8
     joined = math.prod(level.fan_out for level in network.levels[: network.node_levels])
