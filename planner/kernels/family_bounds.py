@@ -78,7 +78,7 @@ def family_bounds(
 
     In O(layouts of all rows times virtual stages).
     """
-    found = np.empty(rows.pp.size)
+    bounds = np.empty(rows.pp.size)
     for n in range(rows.pp.size):
         p, v, m = rows.pp[n], rows.v[n], rows.m[n]
         messages = times.messages if p > 1 else 0.0
@@ -105,5 +105,5 @@ def family_bounds(
                 way = whole + (p - 1) * times.wire
                 value = max(value, (1.0 + turns) * way + rest * most)
             least = min(least, value)
-        found[n] = (least + times.end) * _SAFE
-    return found
+        bounds[n] = (least + times.end) * _SAFE
+    return bounds

@@ -236,9 +236,9 @@ class LaunchableCandidates:
             sizes = family.configuration(int(family.pp.argmax()))
             rates = relaxed_rates(relaxation, tensor[tp], sizes)
             pairs = (family.pairs > 0) | space.pairs_chunks
-            found = family_bounds(bounds, family, rates, pairs, fills=fills, cuts=cuts)
-            found[are_too_full(bounds, family, spec)] = np.inf
-            first.append(found)
+            floors = family_bounds(bounds, family, rates, pairs, fills=fills, cuts=cuts)
+            floors[are_too_full(bounds, family, spec)] = np.inf
+            first.append(floors)
         counts = [0, *(len(family.pp) for family in families)]
         values = np.concatenate(first)
         dropped["configurations"] = sum(counts)
@@ -480,8 +480,8 @@ class LaunchableCandidates:
         sizes = configuration._replace(b=1, dp=1)
         key = sizes, alone, tuple(options), schedule
         if key not in self._choices:
-            found = self._listed_choices(configuration, options, schedule)
-            self._choices[key] = found, choice_columns(found, self.bounds.hosts)
+            listed = self._listed_choices(configuration, options, schedule)
+            self._choices[key] = listed, choice_columns(listed, self.bounds.hosts)
         return self._choices[key]
 
     def _listed_choices(

@@ -256,11 +256,11 @@ def family_bounds(
     cuts: SpaceLayouts | None,
 ) -> FloatArray:
     """Return `first_bounds`, whether or not passes may be beside each other [s]."""
-    found = np.zeros(len(pairs))
+    bound = np.zeros(len(pairs))
     for mode in {*pairs.tolist()}:
         least = first_bounds(bounds, family, rates, pairs=mode, fills=fills, cuts=cuts)
-        found[pairs == mode] = least[pairs == mode]
-    return found
+        bound[pairs == mode] = least[pairs == mode]
+    return bound
 
 
 def are_too_full(
@@ -272,7 +272,7 @@ def are_too_full(
     """
     if any(offload != NO_OFFLOAD for offload in spec.offload):
         return np.zeros(len(family.pp), dtype=np.bool_)
-    degrees, each = family.degrees, bounds.workload.parameter_bytes
+    degrees, widths = family.degrees, bounds.workload.parameter_bytes
     table, layers = bounds.workload.table(degrees), bounds.columns(degrees).layers
     dense = float(layers.dense.sum()) - table.tied_parameters
     expert = float(layers.expert.sum())
@@ -288,9 +288,9 @@ def are_too_full(
     least = np.full(len(members), np.inf)
     for zero in spec.zero_stages:
         terms = KERNEL_TERMS[zero]
-        held = each.optimizer * np.where(terms.shards_optimizer, shard, whole)
-        held += each.gradients * np.where(terms.shards_gradients, shard, whole)
-        held += each.weights * np.where(terms.shards_weights, shard, whole)
+        held = widths.optimizer * np.where(terms.shards_optimizer, shard, whole)
+        held += widths.gradients * np.where(terms.shards_gradients, shard, whole)
+        held += widths.weights * np.where(terms.shards_weights, shard, whole)
         least = np.minimum(least, held)
     return np.asarray(least / family.pp * (1.0 - 1e-9) > bounds.memory)
 

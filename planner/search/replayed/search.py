@@ -281,15 +281,15 @@ def _ordinary_answers(
     work: Work,
 ) -> list[ReplayedPlan]:
     """Replay what a competent user would try, those plans that can be launched."""
-    found: list[ReplayedPlan] = []
+    answers: list[ReplayedPlan] = []
     for plan in replays.ordinary():
         if is_launchable(network, workload, spec, plan):
             work.count(_replay_work(plan))
-            least = min((done.time for done in found), default=np.inf)
+            least = min((done.time for done in answers), default=np.inf)
             priced = price_plan(network, workload, plan)
             time = replays.judge(priced, least * SLACK)
-            found.append(ReplayedPlan(time=time, priced=priced))
-    return found
+            answers.append(ReplayedPlan(time=time, priced=priced))
+    return answers
 
 
 def _replay_work(plan: Plan) -> int:

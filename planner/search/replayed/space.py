@@ -276,9 +276,10 @@ class LaunchableSpace:
         # Most sizes leave devices idle: those are listed only where they are searched.
         for idle in (True,) if self.spec.idle_devices else (False, True):
             families = (self._family(degrees, facts, idle=idle) for degrees in allowed)
-            if found := tuple(family for family in families if family is not None):
+            known = tuple(family for family in families if family is not None)
+            if known:
                 break
-        return found, dropped
+        return known, dropped
 
     def layouts(self, p: int, v: int) -> tuple[tuple[int, ...], ...]:
         """Return the blocks of each virtual stage, for each way to share them out."""

@@ -61,11 +61,11 @@ def test_a_family_is_bounded_by_the_paths_of_its_layouts(family):
         kernel.FamilyLayouts(starts, np.concatenate(layouts).astype(np.int64)),
         kernel.FamilyTimes(np.cumsum([0.0, *times]), wire, messages, end),
     )
-    found = kernel.family_bounds(*arguments)
+    compiled = kernel.family_bounds(*arguments)
     expected = [naive(times, row, layouts, wire, messages, end) for row in rows]
-    assert found == pytest.approx(expected, rel=1e-11)
+    assert compiled == pytest.approx(expected, rel=1e-11)
     plain = getattr(kernel.family_bounds, "py_func", kernel.family_bounds)
-    assert (plain(*arguments) == found).all()
+    assert (plain(*arguments) == compiled).all()
 
 
 @given(st.lists(WHOLE, min_size=1, max_size=8), st.integers(1, 40))
