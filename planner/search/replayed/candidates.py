@@ -283,17 +283,18 @@ class LaunchableCandidates:
         With the kinds of devices that its placements have. Infinite if none fits in
         memory.
         """
-        least = np.inf
-        for shape, kinds, rates in product(
-            self._shapes(configuration),
-            self._distinct_kinds(configuration),
-            self._relaxed(configuration),
+        least, relaxed = np.inf, self._relaxed(configuration)
+        options = range(len(relaxed[0].group_sizes))
+        exits = relaxed_exits(self.tiers, configuration, len(options))
+        for (shape, kinds), rates in product(
+            product(self._shapes(configuration), self._distinct_kinds(configuration)),
+            relaxed,
         ):
-            options = range(len(rates.group_sizes))
             choices, columns = self.choices(configuration, options, shape.schedule)
-            if not choices:
+            # Memory is the same under all rates.
+            is_full = rates is not relaxed[0] and np.isinf(least)
+            if is_full or not choices:
                 continue
-            exits = relaxed_exits(self.tiers, configuration, len(options))
             for cuts, floor in self._sheaves(configuration, shape, kinds):
                 if floor >= min(least, cutoff):
                     least = min(least, floor)
