@@ -26,6 +26,7 @@ References
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,8 @@ from estimators.layers.work import Degrees, InLayerTraffic, LayerTable, LayerWor
 from estimators.models.spec import TransformerSpec
 from estimators.operators.layer_time import layer_time
 from estimators.operators.roofline import OperatorTime
-from estimators.platform import HostTimes, Platform, host_times
+from estimators.platform import HostTimes, Platform, host_times, is_captured
+from estimators.software import IDEAL
 from estimators.tracing.graph import LayerGraph
 from estimators.training import TrainingSpec
 from topologies.arrays import FloatArray, IntArray
@@ -90,6 +92,10 @@ def layer_times(
         If the platform has no rate for the job's precision.
     """
     model = platform.operator_times(training, graph.spec)
+    software = platform.software
+    graphs = replace(
+        platform, software=replace(software, cuda_graphs="full_iteration")
+    ).operator_times(training, graph.spec)
     blocks = {
         kind
         for name, kind in zip(graph.names, graph.kinds, strict=True)
@@ -97,7 +103,11 @@ def layer_times(
     }
     found = []
     for kind, work in enumerate(works):
-        times = [model.operator_time(operator) for operator in work.operators]
+        held = is_captured(work, software if kind in blocks else IDEAL)
+        times = [
+            (graphs if is_held else model).operator_time(operator)
+            for operator, is_held in zip(work.operators, held, strict=True)
+        ]
         device = _device_times(graph, kind, work, times, platform)
         added = HostTimes(0.0, 0.0)
         if kind in blocks:
@@ -330,7 +340,7 @@ def _traffic(
     )
     rows: list[InLayerTraffic] = []
     for operation, group in present:
-        columns = np.zeros((4, len(works)))
+        columns = np.zeros((6, len(works)))
         part = exchanged[group] if operation == "all_to_all" else 1.0
         for kind, work in enumerate(works):
             for item in work.collectives:
@@ -340,6 +350,8 @@ def _traffic(
                         part * item.forward_bytes,
                         item.backward_count,
                         part * item.backward_bytes,
+                        item.repeated_count,
+                        part * item.repeated_bytes,
                     )
         rows.append(
             InLayerTraffic(
@@ -349,6 +361,8 @@ def _traffic(
                 forward_bytes=columns[1, kinds],
                 backward_count=columns[2, kinds],
                 backward_bytes=columns[3, kinds],
+                repeated_count=columns[4, kinds],
+                repeated_bytes=columns[5, kinds],
             )
         )
     return tuple(rows)

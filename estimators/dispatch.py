@@ -11,6 +11,8 @@ of ``N`` nodes. What an all-to-all sends is counted in copies of ``b`` [1]_:
 
 Kernels of ``flex`` copy inside a node with some of the device's multiprocessors, which
 is slower than NCCL's sends where the link has more bandwidth than these few can move.
+Whatever sends leaves fewer of them to compute beside it, and is slower beside compute
+(`contention`).
 
 References
 ----------
@@ -19,16 +21,18 @@ References
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli
 
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
+from topologies.accelerators import Accelerator
+from topologies.errors import InputError
 
 DISPATCHERS = ("alltoall", "allgather", "flex")
 """Dispatchers of tokens, as Megatron Core names them."""
@@ -71,7 +75,7 @@ def kernel_efficiency(accelerator: str, span: int) -> float | None:
     return next(
         (
             float(kernel["efficiency"])
-            for kernel in _kernels()
+            for kernel in _tables()["kernel"]
             if span <= kernel["most_ranks"]
             and any(accelerator.startswith(name) for name in kernel["accelerators"])
         ),
@@ -79,10 +83,72 @@ def kernel_efficiency(accelerator: str, span: int) -> float | None:
     )
 
 
+class Contention(NamedTuple):
+    """How compute and an all-to-all between experts beside it slow each other down."""
+
+    compute: float
+    """Factor on the duration of compute while something is sent beside it."""
+
+    sending: float
+    """Factor on the duration of what is sent while compute goes on beside it."""
+
+
+ALONE = Contention(1.0, 1.0)
+"""Neither takes longer beside the other."""
+
+
+def contention(
+    accelerator: Accelerator, software: Software, compute: float | None
+) -> Contention:
+    """Return how compute and all-to-alls between experts slow each other down.
+
+    A device computes with the multiprocessors that do not send. Devices whose senders
+    are unknown, and links without a library, are not slowed down.
+
+    Parameters
+    ----------
+    accelerator, software
+        Whose multiprocessors send, and for which dispatcher.
+    compute
+        Factor on compute, if it is known.
+
+    Raises
+    ------
+    InputError
+        If no multiprocessor is left to compute.
+    """
+    taken, beside = _senders(accelerator.constants_name, software)
+    units = accelerator.num_compute_units
+    if taken >= units:
+        raise InputError(
+            "sending leaves no multiprocessor to compute",
+            where="software.moe_flex_dispatcher_num_sms",
+            got=taken,
+            expected=f"fewer than the {units} of {accelerator.name}",
+        )
+    if compute is None:
+        compute = units / (units - taken)
+    return Contention(compute, beside)
+
+
+def _senders(accelerator: str, software: Software) -> tuple[int, float]:
+    """Return how many multiprocessors send, and how compute slows sending down."""
+    kind = software.moe_token_dispatcher_type or DISPATCHERS[0]
+    if not software.library:
+        return 0, 1.0
+    for sender in _tables()["sender"]:
+        if kind in sender["dispatchers"] and any(
+            accelerator.startswith(name) for name in sender["accelerators"]
+        ):
+            taken = software.moe_flex_dispatcher_num_sms if kind == "flex" else 0
+            return taken or sender["multiprocessors"], sender["slowed"]
+    return 0, 1.0
+
+
 @cache
-def _kernels() -> tuple[Mapping[str, Any], ...]:
+def _tables() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     text = files("estimators").joinpath("dispatch.toml").read_text("utf-8")
-    return tuple(MappingProxyType(kernel) for kernel in tomli.loads(text)["kernel"])
+    return MappingProxyType(tomli.loads(text))
 
 
 def _different(spec: TransformerSpec, places: float) -> float:

@@ -21,8 +21,11 @@ A block takes at least as long as the host needs to launch its kernels. With com
 
     t = (  (g + c)^q + h^q  )^(1/q) + gap,   h = operators tau (1 + beta log2 tp)
 
-With CUDA graphs [2]_ the host launches a step and no kernel: ``h`` is 0, the gap that
-of compiled programs, and collectives follow kernels as kernels follow each other.
+With a CUDA graph of the step [2]_ the host launches no kernel: ``h`` is 0, the gap that
+of compiled programs, and collectives follow kernels as kernels follow each other. With
+graphs of layers [3]_ that holds for what they capture, and the host launches each
+layer's graph as it launches a kernel; what stays outside, such as experts whose tokens
+are counted on the device, is launched kernel by kernel, with its part of the gap.
 
 Messages between pipeline stages are the host's, too: it launches a send and a receive
 for each pass of each chunk, waits for what came, and goes through its schedule.
@@ -38,9 +41,13 @@ References
 ----------
 .. [1] PyTorch, "CUDA semantics", sections Memory management and cuBLAS workspaces.
 .. [2] A. Gray, "Getting Started with CUDA Graphs", NVIDIA, 2019.
+.. [3] Megatron Core, ``core/transformer/transformer_layer.py``,
+   ``_te_cuda_graph_capture``: attention, router and what prepares the dispatch are one
+   graph of a layer's forward pass; docs/user-guide/features/cuda_graph.md (d98e8a6).
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -59,7 +66,7 @@ from estimators.constants import (
     SoftwareConstants,
     load_constants,
 )
-from estimators.layers.work import CollectiveWork, Degrees, LayerWork, OperatorWork
+from estimators.layers.work import CollectiveWork, Degrees, LayerWork
 from estimators.models.spec import TransformerSpec
 from estimators.operators.profile import OperatorTimes, Profile, ProfiledTimes
 from estimators.operators.roofline import GRAPH_LAUNCH_TIME, LAUNCH_TIME, OperatorModel
@@ -272,19 +279,17 @@ def host_times(
     """
     constants = platform.software_constants
     software = platform.software
-    launch, gap = 0.0, constants.layer_gap
-    if software.cuda_graphs:
-        gap = min(gap, constants.graph_gap)
-    elif not software.compiled:
+    launch = 0.0
+    if not software.compiled and not software.captures_step:
         slope = constants.kernel_time_per_tp_doubling
         launch = constants.kernel_time * (1.0 + slope * math.log2(degrees.tp))
+    launches = _Launches.of(work, software, constants.kernels_per_expert)
+    inside = min(constants.layer_gap, constants.graph_gap)
+    gap = constants.layer_gap + launches.captured * (inside - constants.layer_gap)
     if launch <= 0.0 and gap <= 0.0 and not software.library:
         return HostTimes(0.0, 0.0)
     forward, backward = _collectives(work, degrees, platform)
-    kernels_per_expert = constants.kernels_per_expert
-    host = launch * sum(
-        _launches(operator, kernels_per_expert) for operator in work.operators
-    )
+    host = launch * launches.number
     return HostTimes(
         _combined_time(compute[0], forward, host) + FORWARD_GAP * gap,
         _combined_time(compute[1], backward, BACKWARD_LAUNCHES * host)
@@ -294,17 +299,72 @@ def host_times(
 
 def message_time(platform: Platform) -> float:
     """Return what a device waits for its host at each message between stages [s]."""
-    if platform.software.compiled or platform.software.cuda_graphs:
+    if platform.software.compiled or platform.software.captures_step:
         return 0.0
     return platform.software_constants.message_time
 
 
-def _launches(operator: OperatorWork, per_expert: float) -> float:
-    """Return the kernels of an operator's forward pass.
+def is_captured(work: LayerWork, software: Software) -> list[bool]:
+    """Return which of a block's operators CUDA graphs hold."""
+    if software.cuda_graphs != "layers":
+        return [software.captures_step] * len(work.operators)
+    modules = software.cuda_graph_modules
+    return [part in modules for part in _graph_parts(work)]
 
-    One, but for products of experts: these are launched expert by expert.
+
+_ROUTING = ("router", "topk", "shared_experts")
+
+
+def _graph_parts(work: LayerWork) -> Iterator[str]:
+    """Yield the part of `GRAPH_MODULES` that each operator is of, ``""`` for none.
+
+    Norms and sums are of the branch that they are in front of or behind.
     """
-    return per_expert * operator.batch if operator.is_grouped else 1.0
+    names = [operator.name for operator in work.operators]
+    routed = any(name.endswith("mlp.dispatch") for name in names)
+    part = "mamba" if any(".scan." in name for name in names) else "attn"
+    for name in names:
+        _, is_inside, within = name.rpartition("mlp.")
+        starts = name.endswith("pre_mlp_norm")
+        if not routed:
+            part = "mlp" if is_inside or starts else part
+        elif starts or (within.startswith(_ROUTING) and is_inside):
+            part = "moe_router"
+        elif is_inside:
+            part = "moe_preprocess" if within == "dispatch" else ""
+        elif part == "moe_router":
+            part = ""
+        yield part
+
+
+class _Launches(NamedTuple):
+    """What the host launches of a forward pass."""
+
+    number: float
+    """Kernels, and graphs of layers."""
+    captured: float
+    """Part of the pass's kernels that graphs hold."""
+
+    @classmethod
+    def of(
+        cls, work: LayerWork, software: Software, kernels_per_expert: float
+    ) -> "_Launches":
+        """Count them: a kernel an operator, and some for each expert of a product."""
+        kernels = [
+            kernels_per_expert * operator.batch if operator.is_grouped else 1.0
+            for operator in work.operators
+        ]
+        if software.cuda_graphs == "none":
+            return cls(sum(kernels), 0.0)
+        if software.captures_step:
+            return cls(0.0, 1.0)
+        inside = sum(
+            number
+            for number, held in zip(kernels, is_captured(work, software), strict=True)
+            if held
+        )
+        every = sum(kernels)
+        return cls(every - inside + (inside > 0.0), inside / every if every else 0.0)
 
 
 def _combined_time(compute: float, collectives: _Collectives, host: float) -> float:
@@ -360,6 +420,10 @@ def _price_collective(
     steps = turn(ranks).num_steps if turn else 1
     time = collective_time(transport, item.operation, ranks, size, bandwidth)
     library = max(0.0, time - wire - steps * software.node_step)
-    if platform.software.cuda_graphs:
+    if software.captures_step or (
+        software.cuda_graphs == "layers"
+        and item.group in {"tensor", "context"}
+        and "attn" in software.cuda_graph_modules
+    ):
         library = max(0.0, library - LAUNCH_TIME + GRAPH_LAUNCH_TIME)
     return _Collectives(count * wire, count * library)

@@ -1,6 +1,24 @@
-"""How a framework runs a model: which kernels, and what the host costs."""
+"""How a framework runs a model: which kernels, and what the host costs.
+
+References
+----------
+.. [1] Megatron Core, ``core/transformer/transformer_config.py``, ``cuda_graph_impl``
+   and ``cuda_graph_modules`` (``cuda_graph_scope`` before);
+   docs/user-guide/features/cuda_graph.md (d98e8a6).
+"""
 
 from dataclasses import dataclass
+
+GRAPHS = ("none", "layers", "full_iteration")
+"""What CUDA graphs hold of a step: nothing, parts of each layer, or the whole step but
+for the optimizer."""
+
+GRAPH_MODULES = ("attn", "mlp", "mamba", "moe_router", "moe_preprocess")
+"""Parts of layers that graphs can hold, by Megatron's names [1]_: what mixes tokens;
+the feed-forward part of a dense block; a Mamba block; of a block with experts norm,
+router and shared experts, and what prepares the dispatch. How many tokens come to an
+expert is known on the device alone, so that dispatch, experts and combination stay
+outside. Megatron's ``moe``, which pads every expert, is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +40,12 @@ class Software:
     compiled: bool = False
     """Whether layers are one program (XLA): the host launches no kernels of theirs."""
 
-    cuda_graphs: bool = False
-    """Whether the step is captured once and launched as one graph: kernels and
-    collectives follow each other without the host."""
+    cuda_graphs: str = "none"
+    """What is captured once and replayed, one of `GRAPHS`: inside of a graph kernels
+    and collectives follow each other without the host."""
+
+    cuda_graph_modules: tuple[str, ...] = GRAPH_MODULES
+    """Parts of each layer that ``"layers"`` captures, of `GRAPH_MODULES`."""
 
     saves_products: bool = False
     """Whether ``"selective"`` recompute saves every second product with a weight and
@@ -84,6 +105,10 @@ class Software:
     """How tokens travel to experts, one of `estimators.dispatch.DISPATCHERS`; ``""`` as
     the preset has it, for which ``"alltoall"`` stands here."""
 
+    moe_flex_dispatcher_num_sms: int = 0
+    """Multiprocessors that the dispatcher ``"flex"`` sends with; 0 as `estimators.
+    dispatch` has it."""
+
     keeps_gathered: bool = False
     """Whether with sequence parallelism, what products gather is kept for the backward
     pass, as PyTorch's tensor parallelism does; Megatron-LM gathers it again."""
@@ -123,6 +148,11 @@ class Software:
     library: bool = True
     """Whether collectives of layers are a library's, with its launches and its ramp
     (`estimators.collectives.transports`), rather than the time on the wire alone."""
+
+    @property
+    def captures_step(self) -> bool:
+        """Whether the host launches a step as one graph."""
+        return self.cuda_graphs == "full_iteration"
 
 
 IDEAL = Software(name="ideal", library=False)

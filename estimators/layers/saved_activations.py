@@ -1,9 +1,10 @@
 """What a layer keeps for its backward pass, and what it computes again.
 
-The attention core is checkpointed as a whole: what it reads is kept, and its result,
-which the product behind it reads. The others discard their results once those have been
-read, and make them again when the backward pass asks for them: what such a module reads
-is kept, what it makes is not, whoever reads it.
+The attention core, a dense feed-forward layer, a layer of experts and what its shared
+experts do are checkpointed as a whole: what they read is kept, and their results where
+somebody reads them; a layer of experts sends its tokens again. The others discard their
+results once those have been read, and make them again when the backward pass asks for
+them: what such a module reads is kept, what it makes is not, whoever reads it.
 
 Which activations a layer keeps for its backward pass, and in how many bytes.
 
@@ -44,7 +45,9 @@ References
 ----------
 .. [1] Megatron Core, ``core/transformer/transformer_config.py``:
    ``recompute_modules``; ``core/tensor_parallel/random.py``:
-   ``CheckpointWithoutOutput``.
+   ``CheckpointWithoutOutput``; ``core/transformer/transformer_layer.py``:
+   ``recompute_mlp`` where there are no experts; ``core/transformer/moe/moe_layer.py``:
+   ``moe_layer_recompute`` is of routing, dispatch, experts and combine.
 .. [2] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.3: RMSNorm and
    up-projections of latent attention are run again.
 .. [3] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
@@ -82,6 +85,9 @@ class RecomputeModule(NamedTuple):
     discards: bool
     """Whether its results are not kept either."""
 
+    with_experts: bool | None = None
+    """Whether only layers with experts have it, or only those without; None: all."""
+
 
 _BLOCK_NORMS = frozenset({"input_norm", "pre_mlp_norm"})
 _MLA_UP = frozenset(
@@ -98,6 +104,11 @@ _MLA_UP = frozenset(
 )
 _ACTIVATIONS = frozenset({"activation", "multiply"})
 
+
+def _in_mlp(operator: TracedOperator) -> bool:
+    return operator.name.startswith("mlp.")
+
+
 RECOMPUTE_MODULES: Mapping[str, RecomputeModule] = MappingProxyType(
     {
         "core_attn": RecomputeModule(lambda op: op.core, discards=False),
@@ -110,12 +121,21 @@ RECOMPUTE_MODULES: Mapping[str, RecomputeModule] = MappingProxyType(
                 and "shared_experts" not in op.name
             ),
             discards=True,
+            with_experts=True,
         ),
+        "mlp": RecomputeModule(_in_mlp, discards=False, with_experts=False),
+        "shared_experts": RecomputeModule(
+            lambda op: op.name.startswith("mlp.shared_experts."),
+            discards=False,
+            with_experts=True,
+        ),
+        "moe": RecomputeModule(_in_mlp, discards=False, with_experts=True),
     }
 )
 """Megatron's name -> module: the core of attention, the norms in front of a block's
-branches, the norms, up-projections and rotary heads of multi-head latent attention, and
-the activation of routed experts [1]_."""
+branches, the norms, up-projections and rotary heads of multi-head latent attention, the
+activation of routed experts, dense feed-forward layers, what all tokens go to of a
+layer of experts, and that layer from its router to its sum [1]_."""
 
 ATTENTION_CORE = ("core_attn",)
 """What Megatron runs again unless it is told otherwise."""
@@ -141,9 +161,8 @@ def discarded_tensors(layer: TracedLayer, modules: tuple[str, ...]) -> frozenset
 def _present(layer: TracedLayer, modules: tuple[str, ...]) -> list[RecomputeModule]:
     """Return the modules that a layer has."""
     has_experts = any(op.operation == "dispatch" for op in layer.operators)
-    return [
-        RECOMPUTE_MODULES[name] for name in modules if has_experts or name != "moe_act"
-    ]
+    known = [RECOMPUTE_MODULES[name] for name in modules]
+    return [module for module in known if module.with_experts in {None, has_experts}]
 
 
 _NARROW: Mapping[str, float] = MappingProxyType(

@@ -5,7 +5,8 @@ Letters: ``s`` sequence length, ``b`` micro-batch size, ``h`` hidden size, ``a``
 degrees, ``e`` bytes of an element, ``sp`` sequence parallelism on or off.
 
 Backward passes. A product costs two of its size, one for each gradient. Fused
-attention costs 2.5 times its forward pass, since it computes the scores again [2]_.
+attention costs 2.5 times its forward pass, since it computes the scores again [2]_,
+and 2.6 times with queries of 192 and values of 128 channels.
 Any other operator reads what was saved and the gradients of its results, and writes
 the gradients of its inputs; residual sums pass their gradient on, and add up where it
 comes back from the branch.
@@ -66,7 +67,6 @@ from estimators.layers.shares import (
 from estimators.layers.work import Degrees, LayerWork, OperatorWork
 from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
 
-_FLASH_BACKWARD = 2.5
 _EXTRA_BYTES = {"mask": 1, "fp32": 4}
 
 
@@ -108,27 +108,23 @@ def layer_work(
     flops = sum(operator.model_flops for operator in layer.operators)
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
     needed = _read_again(layer, kept) if keeping.repeats_elementwise else kept
+    again = runs_again(layer, keeping.recompute_modules)
     num_read = _num_read(layer)
     return LayerWork(
         operators=tuple(
             _operator(device, op, causal=graph.spec.causal)._replace(
                 core=op.core,
-                again=again,
+                again=repeats,
                 operation=op.operation,
                 repeated=1.0 - sum(parts) / max(len(parts), 1),
                 is_unread=place >= num_read,
             )
-            for place, (op, parts, again) in enumerate(
-                zip(
-                    layer.operators,
-                    kept,
-                    runs_again(layer, keeping.recompute_modules),
-                    strict=True,
-                )
+            for place, (op, parts, repeats) in enumerate(
+                zip(layer.operators, kept, again, strict=True)
             )
         ),
         collectives=layer_collectives(
-            layer, shares, degrees, element_bytes, device.copies
+            layer, shares, degrees, element_bytes, device.copies, again
         ),
         parameters=sum(count for _, count in parameters),
         expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
@@ -233,7 +229,9 @@ def _attention(
 ) -> OperatorWork:
     """Two products over the pairs of tokens that see each other, half if causal.
 
-    Kernels leave out what lies outside of a sliding window [2]_.
+    Kernels leave out what lies outside of a sliding window [2]_. Backward there are
+    five [2]_: scores again, and gradients of queries and keys, as wide as a query's
+    head; gradients of probabilities and values, as wide as a value's.
     """
     degrees, grouping = device.degrees, device.degrees.grouping
     whole = operator.model_flops * degrees.micro_batch_size
@@ -257,6 +255,8 @@ def _attention(
         tensors[number].elements / length
         for number, length in zip(operator.inputs, (queries, keys), strict=False)
     )
+    query_width = query_size / heads
+    value_width = 2 * head_size - query_width
     share = degrees.micro_batch_size / (degrees.tp * grouping.exchanging(degrees.cp))
     return OperatorWork(
         operator.name,
@@ -268,12 +268,19 @@ def _attention(
         head_size,
         heads * share,
         flops,
-        _FLASH_BACKWARD * flops,
+        flops * (3.0 * query_width + 2.0 * value_width) / (2.0 * head_size),
         forward,
         backward,
         heads_per_group=max(1.0, query_size / key_size),
-        is_windowed=operator.window > 0,
+        variant=_variant(operator, value_width < query_width),
     )
+
+
+def _variant(operator: TracedOperator, has_narrow_values: bool) -> str:
+    """Return which fused attention it is."""
+    if operator.window:
+        return "window"
+    return "latent" if has_narrow_values else "all"
 
 
 def _copied_groups(device: _Device, operator: TracedOperator) -> float:
@@ -395,12 +402,34 @@ def _saved_tensors(device: _Device, keeping: Keeping, mode: str) -> dict[int, fl
     outside = [op for op, inside in zip(operators, again, strict=True) if not inside]
     inside = [op for op, inside in zip(operators, again, strict=True) if inside]
     read_inside = {n for op in inside for n in op.inputs}
-    made_inside = {n for op in inside for n in _written_tensors(op)}
+    makers = _makers(layer)
+    made_inside = {number for number, maker in makers.items() if again[maker]}
     return kept.tensors(
         outside,
         frozenset(read_inside - made_inside),
         discarded_tensors(layer, modules),
     )
+
+
+def _makers(layer: TracedLayer) -> dict[int, int]:
+    """Return which operator makes each tensor that a layer is not given.
+
+    Parts of a result, as a gate and what it gates, are tensors that none writes: they
+    have the numbers behind it.
+    """
+    written = {
+        number: place
+        for place, operator in enumerate(layer.operators)
+        for number in _written_tensors(operator)
+        if number not in operator.inputs
+    }
+    makers: dict[int, int] = {}
+    latest = None
+    for number in range(len(layer.tensors)):
+        latest = written.get(number, latest)
+        if latest is not None and number not in layer.entering:
+            makers[number] = latest
+    return makers
 
 
 class KeptTensor(NamedTuple):

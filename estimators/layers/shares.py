@@ -49,7 +49,7 @@ References
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -337,18 +337,29 @@ def layer_collectives(
     degrees: Degrees,
     element_bytes: int,
     copies: int = 1,
+    again: Sequence[bool] = (),
 ) -> tuple[CollectiveWork, ...]:
     """Return the collectives of one layer, those of one kind and group together.
 
-    ``copies`` from `group_copies`.
+    ``copies`` from `group_copies`; ``again`` says of each operator whether selective
+    recompute runs it again, none if it is empty.
     """
     case = _ShareCase(layer, shares, degrees, element_bytes, copies)
     total: dict[tuple[str, str], CollectiveWork] = {}
-    for operator in layer.operators:
-        for work in _of_operator(case, operator):
+    repeats = again or (False,) * len(layer.operators)
+    for operator, runs_again in zip(layer.operators, repeats, strict=True):
+        sent = _of_operator(case, operator)
+        for work in map(_repeated, sent) if runs_again else sent:
             key = work.operation, work.group
             total[key] = _sum(total[key], work) if key in total else work
     return tuple(total.values())
+
+
+def _repeated(work: CollectiveWork) -> CollectiveWork:
+    """Return the collectives of an operator that is run again."""
+    return work._replace(
+        repeated_count=work.forward_count, repeated_bytes=work.forward_bytes
+    )
 
 
 def _sum(first: CollectiveWork, second: CollectiveWork) -> CollectiveWork:
@@ -359,6 +370,8 @@ def _sum(first: CollectiveWork, second: CollectiveWork) -> CollectiveWork:
         first.forward_bytes + second.forward_bytes,
         first.backward_count + second.backward_count,
         first.backward_bytes + second.backward_bytes,
+        first.repeated_count + second.repeated_count,
+        first.repeated_bytes + second.repeated_bytes,
     )
 
 

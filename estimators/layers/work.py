@@ -140,8 +140,10 @@ class OperatorWork(NamedTuple):
     heads_per_group: float = 1.0
     """Query heads for each head of keys and values of fused attention."""
 
-    is_windowed: bool = False
-    """Whether a query of fused attention sees a window of the keys only."""
+    variant: str = "all"
+    """Which fused attention it is: a query sees ``"all"`` keys up to its own, or a
+    ``"window"`` of them, or heads of values are narrower than those of queries, as in
+    ``"latent"`` attention."""
 
     is_unread: bool = False
     """Whether it is one of the last operators, which make the layer's result and
@@ -179,6 +181,12 @@ class CollectiveWork(NamedTuple):
     """Collectives in a backward pass without recompute."""
     backward_bytes: float
     """Size of the full tensors of all collectives of a backward pass without recompute
+    together [byte]."""
+
+    repeated_count: int = 0
+    """Collectives of a forward pass that selective recompute repeats."""
+    repeated_bytes: float = 0.0
+    """Size of the full tensors of all collectives that selective recompute repeats
     together [byte]."""
 
 
@@ -255,6 +263,13 @@ class InLayerTraffic:
 
     backward_bytes: FloatArray
     """Size of the full tensors of all collectives of a backward pass without recompute
+    together, shape ``(L,)`` [byte]."""
+
+    repeated_count: FloatArray
+    """Collectives of a forward pass that selective recompute repeats, ``(L,)``."""
+
+    repeated_bytes: FloatArray
+    """Size of the full tensors of all collectives that selective recompute repeats
     together, shape ``(L,)`` [byte]."""
 
     def __post_init__(self) -> None:

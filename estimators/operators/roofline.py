@@ -29,6 +29,8 @@ from estimators.operators.shape_tables import (
     QUERY_BLOCK,
     ShapeTable,
     attention_table,
+    backward_slowdown,
+    convolution_table,
     experts_table,
     product_roofline,
     product_table,
@@ -47,15 +49,9 @@ GRAPH_LAUNCH_TIME = 0.5e-6
 of 2.9 us follow each other every 3.4 us (A. Gray, "Getting Started with CUDA Graphs",
 NVIDIA, 2019)."""
 
-ATTENTION_BACKWARD_SLOWDOWN = 1.15
-"""Factor of a fused attention's forward rate over its backward rate with as many blocks
-to work on: 1.02 to 1.22 on A100, 1.17 on B200 where blocks are many (27 pairs of
-SimuMax 1.2's measured kernels); FlashAttention-2's own figures are alike (Dao, 2023,
-figures 4 to 6)."""
-
 ATTENTION_BACKWARD_BLOCKS = 2.0
 """Blocks of a backward pass for each block of queries of the forward pass: it works on
-blocks of keys as well. 1 fits the same A100 pairs best, 2.5 those of B200."""
+blocks of keys as well. 1 fits pairs of SimuMax 1.2 on A100 best, 2.5 those on B200."""
 
 _ALIGNMENT = 8
 """Multiple of elements that matrix units need, 16 bytes of 16-bit numbers [2]_, section
@@ -224,6 +220,10 @@ class OperatorModel:
     memory_rate: float
     """Memory traffic of streaming kernels [byte/s]."""
 
+    convolutions: ShapeTable | None
+    """Time of the convolution before a scan beside that of its traffic, None if it was
+    not measured."""
+
     launch_time: float
     """Time from one kernel's end to the next one's start [s]."""
 
@@ -275,7 +275,8 @@ class OperatorModel:
             * (4.0 if training.gradient_precision == "fp32" else width),
             attention_rate=_attention(reached, software),
             memory_rate=accelerator.memory_bandwidth * reached.memory,
-            launch_time=GRAPH_LAUNCH_TIME if software.cuda_graphs else LAUNCH_TIME,
+            convolutions=convolution_table(accelerator.constants_name),
+            launch_time=GRAPH_LAUNCH_TIME if software.captures_step else LAUNCH_TIME,
             software=known.software(software.name),
         )
 
@@ -303,7 +304,7 @@ class OperatorModel:
             Blocks of the pass for each block of queries.
         """
         table = attention_table(
-            self.accelerator.constants_name, round(work.k), work.is_windowed
+            self.accelerator.constants_name, round(work.k), work.variant
         )
         compute = flops / self.products.peak
         slower = table.slowdown(
@@ -332,19 +333,35 @@ class OperatorModel:
             forward = self.attention_time(
                 work, work.forward_flops, work.forward_bytes, 1.0
             )
+            slower = backward_slowdown(self.accelerator.constants_name, work.variant)
             backward = self.attention_time(
                 work,
-                work.backward_flops * ATTENTION_BACKWARD_SLOWDOWN,
+                work.backward_flops * slower,
                 work.backward_bytes,
                 ATTENTION_BACKWARD_BLOCKS,
             )
             return OperatorTime(forward + self.launch_time, backward + self.launch_time)
         assert work.kind == "memory", f"unknown operator kind {work.kind!r}"
+        if work.operation == "convolution" and self.convolutions is not None:
+            return OperatorTime(
+                self._convolution_time(self.convolutions, work.forward_bytes),
+                self._convolution_time(self.convolutions, work.backward_bytes),
+            )
         part = self._traffic(work)
         return OperatorTime(
             self.memory_time(part * work.forward_bytes),
             self.memory_time(part * work.backward_bytes),
         )
+
+    def _convolution_time(self, table: ShapeTable, num_bytes: float) -> float:
+        """Return the time of a pass of a convolution, which no other kernel does [s].
+
+        Only its forward pass was measured.
+        """
+        if num_bytes <= 0:
+            return 0.0
+        streamed = num_bytes / self.accelerator.memory_bandwidth + KERNEL_TIME
+        return table.slowdown(num_bytes) * streamed + self.launch_time
 
     def _product(self, work: OperatorWork) -> OperatorTime:
         """Price a product, and its backward pass as the two products that it is.

@@ -18,10 +18,11 @@ from nestsim.evaluate.results import (
     ReplayedResult,
 )
 from nestsim.evaluate.uncertainty import (
-    Band,
     MemoryNeed,
     Setting,
     band,
+    load_uncertainty,
+    traits_of,
 )
 from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.scenario.load import Scenario
@@ -202,6 +203,7 @@ def job_result(
     if candidates:
         priced = candidates[_reported(candidates)].priced
         fullest = priced.plan.stages[fullest_stage(priced)].devices
+    setting = _setting(scenario, network, workload)
     return JobResult(
         kind=kind,
         scenario_name=scenario.name,
@@ -222,37 +224,38 @@ def job_result(
         layer_names=tuple(workload.graph.names),
         device_memory=workload.smallest_of(fullest).memory_bytes,
         usable_memory=workload.memory_on(fullest, scenario.search.memory_reserve),
-        band=None if scenario.constants else _band(network, workload),
+        band=None if setting is None else band(setting),
+        band_reasons=() if setting is None else load_uncertainty().reasons(setting),
         cost=evaluator.cost,
         candidates=candidates,
         max_trace_events=scenario.simulation.trace_events,
     )
 
 
-def _band(network: Network, workload: Workload) -> Band | None:
-    """Return the band of a simulated time by shipped constants, the widest of devices.
+def _setting(
+    scenario: Scenario, network: Network, workload: Workload
+) -> Setting | None:
+    """Return what the band of simulated times depends on, for the worst known device.
 
-    Measured operators are another matter.
+    None with ideal software, the user's constants and measured operators.
     """
-    if workload.profile is not None:
+    software = workload.software
+    if scenario.constants or workload.profile is not None or software.name == "ideal":
         return None
     fleet = workload.fleet
     used = (workload.accelerator,) if fleet is None else fleet.accelerators
-    bands = [
-        band(
-            Setting(
-                software=workload.software.name,
-                accelerator=accelerator.name,
-                num_devices=network.num_devices,
-                has_experts=bool(workload.graph.spec.num_moe_experts),
-            )
+    settings = [
+        Setting(
+            software=software.name,
+            release=scenario.release,
+            accelerator=accelerator.name,
+            num_devices=network.num_devices,
+            has_experts=bool(workload.graph.spec.num_moe_experts),
+            traits=traits_of(workload.graph.spec, software),
         )
         for accelerator in used
     ]
-    known = [band for band in bands if band is not None]
-    if len(known) < len(bands):
-        return None
-    return Band(min(band.low for band in known), max(band.high for band in known))
+    return max(settings, key=load_uncertainty().half_width)
 
 
 def _find(

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from estimators.training import ParameterBytes
 from nestsim.evaluate.cost import ClusterCost, RunCost
-from nestsim.evaluate.uncertainty import Band, MemoryNeed
+from nestsim.evaluate.uncertainty import Band, MemoryNeed, Reason
 from nestsim.evaluate.verdict import Verdict
 from nestsim.scenario.assertions import Assertion
 from nestsim.scenario.load import JobBasis
@@ -150,6 +150,9 @@ class JobResult(Generic[C]):
     band: Band | None = None
     """Factors on a simulated time, the ends of its 80 % band; None where times are
     not those of software that was measured."""
+
+    band_reasons: tuple[Reason, ...] = ()
+    """Reasons why the band is wider than those of jobs that were measured."""
 
     cost: ClusterCost | None = None
     """What the cluster costs and draws; None if the scenario does not say."""

@@ -5,8 +5,12 @@ when constants were fitted (split conformal prediction [1]_): ``k``-th smallest 
 absolute logarithmic errors, ``k = ceil(0.8 (n + 1))``; those of small classes lean on
 wider ones. Classes are what is known before a job runs: whether its cluster is one
 that constants were fitted to, its software, whether it stays in a few nodes' reach, and
-the generation of its devices. `nestsim.calibration` measures them; ``uncertainty.toml``
-holds them.
+the generation of its devices.
+
+A job unlike all that were measured, by its chip, its release or its model, has a wider
+band: as much wider as errors grew where rows of the like were left out of the fit.
+Widths add as independent errors do, by their squares. `nestsim.features.calibration`
+measures classes and distances; ``uncertainty.toml`` holds them.
 
 The memory of a device errs by framework, and more to one side: there the deciles of
 what was measured over what was predicted are held. The outer two are the band, and how
@@ -34,6 +38,8 @@ from typing import NamedTuple
 import tomli
 
 from estimators.constants import Constants
+from estimators.models.spec import TransformerSpec
+from estimators.operators.shape_tables import measured_relative
 from estimators.software import Software
 
 SHARE = 0.8
@@ -133,7 +139,11 @@ class Setting:
     that none are known of."""
 
     software: str
-    """Name of the software's preset."""
+    """Name of the software whose constants hold."""
+
+    release: str = ""
+    """Release of the software, or of the container that it comes in; empty if that is
+    not known."""
 
     accelerator: str
     """Name of the device."""
@@ -143,6 +153,9 @@ class Setting:
 
     has_experts: bool
     """Whether the model is a mixture of experts."""
+
+    traits: frozenset[str] = frozenset()
+    """What `traits_of` the model and its software are."""
 
     assumes_layout: bool = False
     """Whether a size that decides the time, such as the micro-batch, is an
@@ -158,16 +171,126 @@ class Setting:
     @property
     def chip(self) -> str:
         """The accelerator's generation: its name without memory and board."""
-        return "-".join(self.accelerator.split("-")[: 1 + self._is_tpu])
-
-    @property
-    def _is_tpu(self) -> bool:
-        return self.accelerator.startswith("tpu-")
+        return chip_of(self.accelerator)
 
     def classes(self) -> tuple[str, ...]:
         """Return the names of its classes, the widest first."""
         framework = f"{self.scale} {self.software}"
         return ("all", self.scale, framework, f"{framework} {self.chip}")
+
+
+def chip_of(accelerator: str) -> str:
+    """Return an accelerator's generation: its name without memory and board."""
+    return "-".join(accelerator.split("-")[: 1 + accelerator.startswith("tpu-")])
+
+
+_MIXERS = {"mamba": "Mamba-2 layers", "window": "attention within a window"}
+"""Mixer of a block -> what it is called; others are called by their names, but for
+plain attention."""
+
+
+def traits_of(spec: TransformerSpec, software: Software) -> frozenset[str]:
+    """Return what of a model and its software has kernels or messages of its kind."""
+    mixers = {kind.split("+")[0] for kind in spec.block_pattern}
+    mixers -= {"attention", "unturned", "dense", "experts"}
+    traits = {_MIXERS.get(mixer, f"{mixer} layers") for mixer in mixers}
+    if spec.window_size:
+        traits.add(_MIXERS["window"])
+    if spec.kv_lora_rank:
+        traits.add("latent attention")
+    if spec.num_moe_experts:
+        dispatcher = software.moe_token_dispatcher_type or "alltoall"
+        traits.add(f"experts reached by {dispatcher}")
+    return frozenset(traits)
+
+
+class Distance(NamedTuple):
+    """A way in which a job is unlike all that were measured."""
+
+    cause: str
+    """Cause of the distance, a key of `Uncertainty.wider`."""
+
+    words: str
+    """Cause of the distance in plain words, a clause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """What constants were fitted to."""
+
+    sources: frozenset[str]
+    """Sources of rows."""
+
+    software: frozenset[str]
+    """Names of software."""
+
+    accelerators: frozenset[str]
+    """Names of devices."""
+
+    traits: Mapping[str, frozenset[str]]
+    """Name of software -> traits of models that it ran, as `traits_of` has them."""
+
+    releases: Mapping[str, tuple[str, ...]]
+    """Name of software -> its newest release, and the newest container."""
+
+    def distances(self, setting: Setting) -> tuple[Distance, ...]:
+        """Return how a job is unlike all that were measured."""
+        causes = []
+        chip = setting.chip
+        if setting.software not in self.software:
+            causes.append(
+                Distance("software", f"no row of {setting.software} is known")
+            )
+        if chip not in {chip_of(name) for name in self.accelerators}:
+            words, relative = (
+                f"no row of {setting.accelerator} was measured",
+                measured_relative(setting.accelerator),
+            )
+            causes.append(
+                Distance("chip", words)
+                if chip_of(relative) == chip
+                else Distance(
+                    "kernels", f"{words}, its kernels are those of {relative}"
+                )
+            )
+        if self._is_newer(setting):
+            words = f"release {setting.release} is newer than all that were measured"
+            causes.append(Distance("release", words))
+        # Kernels and messages of such models are each framework's.
+        unseen = setting.traits - self.traits.get(setting.software, frozenset())
+        if unseen:
+            listed = " and ".join(sorted(unseen))
+            words = f"no row of {setting.software} has {listed}"
+            causes.append(Distance("model", words))
+        return tuple(causes)
+
+    def _is_newer(self, setting: Setting) -> bool:
+        """Return whether a job's release is newer than all that were measured."""
+        release = release_number(setting.release)
+        # Containers are numbered by years: 26.04 is no release after 0.17.
+        return any(
+            release > known and (release[0] > _YEARS) == (known[0] > _YEARS)
+            for known in map(release_number, self.releases.get(setting.software, ()))
+        )
+
+
+_YEARS = 15
+"""Numbers beyond it that begin a release are years."""
+
+
+def release_number(release: str) -> tuple[int, ...]:
+    """Return a release as numbers that can be compared; (-1,) for none."""
+    return tuple(int(part) for part in release.split(".")) if release else (-1,)
+
+
+class Reason(NamedTuple):
+    """Why a band is wider than those of measured jobs."""
+
+    words: str
+    """Reason in plain words, a clause."""
+
+    added: float
+    """Relative length by which it moves the band's upper end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,36 +303,48 @@ class Uncertainty:
     new: Mapping[str, float]
     """Class -> half width, on others: errors of sources left out as a whole."""
 
+    wider: Mapping[str, float]
+    """Cause of a distance -> what it adds to half widths, by the squares."""
+
     memory: Mapping[str, tuple[float, ...]]
     """Name of a preset, or ``"all"``, -> deciles of measured over predicted memory of a
     device, in the logarithm."""
 
-    sources: frozenset[str]
-    """Sources that constants were fitted to."""
-
-    software: frozenset[str]
-    """Names of presets that constants were fitted to."""
-
-    accelerators: frozenset[str]
-    """Names of devices that constants were fitted to."""
+    fitted: Fitted
+    """Rows that constants were fitted to."""
 
     def half_width(self, setting: Setting) -> float:
         """Return half the width of a job's band, in the logarithm.
 
         Wider by `ASSUMED_LAYOUT` where a size of the job is an assumption.
         """
-        wider = ASSUMED_LAYOUT if setting.assumes_layout else 1.0
-        return wider * self._half_width(setting)
+        return self._half_width(setting, self.fitted.distances(setting))
 
-    def _half_width(self, setting: Setting) -> float:
-        if setting.source in self.sources:
-            return _narrowest(self.measured, setting)
-        width = _narrowest(self.new, setting)
-        is_known = (
-            setting.software in self.software
-            and setting.accelerator in self.accelerators
-        )
-        return width if is_known else max(width, self.new["unknown"])
+    def _half_width(self, setting: Setting, distances: tuple[Distance, ...]) -> float:
+        is_measured = setting.source in self.fitted.sources
+        width = narrowest(self.measured if is_measured else self.new, setting)
+        added = (self.added(distance.cause) for distance in distances)
+        wider = ASSUMED_LAYOUT if setting.assumes_layout else 1.0
+        return wider * math.hypot(width, *added)
+
+    def added(self, cause: str) -> float:
+        """Return what a distance adds to half widths; nothing if none was tried."""
+        return self.wider.get(cause, 0.0)
+
+    def reasons(self, setting: Setting) -> tuple[Reason, ...]:
+        """Return why a job's band is wider than those of jobs that were measured.
+
+        What a reason adds is what the band would be narrower without it.
+        """
+        distances = self.fitted.distances(setting)
+        high = math.exp(self._half_width(setting, distances))
+        reasons = []
+        for place, distance in enumerate(distances):
+            others = distances[:place] + distances[place + 1 :]
+            added = high - math.exp(self._half_width(setting, others))
+            if added > 0.0:
+                reasons.append(Reason(distance.words, added))
+        return tuple(reasons)
 
     def band(self, setting: Setting) -> Band:
         """Return the band of a job's predicted time, as factors on it."""
@@ -222,7 +357,8 @@ class Uncertainty:
         return MemoryBand(tuple(math.exp(decile) for decile in deciles))
 
 
-def _narrowest(widths: Mapping[str, float], setting: Setting) -> float:
+def narrowest(widths: Mapping[str, float], setting: Setting) -> float:
+    """Return the half width of the narrowest class of a job that has any."""
     return next(widths[name] for name in reversed(setting.classes()) if name in widths)
 
 
@@ -235,15 +371,25 @@ def load_uncertainty() -> Uncertainty:
         .read_text(encoding="utf-8")
     )
     tables = tomli.loads(text)
+    fitted = tables["fitted"]
     return Uncertainty(
         measured=MappingProxyType(tables["measured"]),
         new=MappingProxyType(tables["new"]),
+        wider=MappingProxyType(tables["wider"]),
         memory=MappingProxyType(
             {name: tuple(deciles) for name, deciles in tables["memory"].items()}
         ),
-        sources=frozenset(tables["fitted"]["sources"]),
-        software=frozenset(tables["fitted"]["software"]),
-        accelerators=frozenset(tables["fitted"]["accelerators"]),
+        fitted=Fitted(
+            sources=frozenset(fitted["sources"]),
+            software=frozenset(fitted["software"]),
+            accelerators=frozenset(fitted["accelerators"]),
+            traits=MappingProxyType(
+                {name: frozenset(kinds) for name, kinds in tables["traits"].items()}
+            ),
+            releases=MappingProxyType(
+                {name: tuple(newest) for name, newest in tables["releases"].items()}
+            ),
+        ),
     )
 
 

@@ -151,11 +151,12 @@ def lower_plan(
     # What goes to hosts and back is always simulated.
     beside = any(map(is_beside_passes, plan.stages))
     by_layer = settings.granularity == "layer" or beside
-    is_default = not by_layer and not passes_differ(plan, execution)
+    is_default = not by_layer and not passes_differ(workload, plan)
     rates = None
-    slows = execution.communication_slowdown > 1.0 or (
-        plan.overlap_moe_expert_parallel_comm
-        and execution.expert_communication_slowdown > 1.0
+    slows = (
+        execution.communication_slowdown > 1.0
+        or SCHEDULES[plan.schedule].pairs_passes
+        or workload.overlaps_shared_experts
     )
     if slows or not (by_layer or is_default):
         rates = rates_of(network, workload, plan)
@@ -207,7 +208,7 @@ def lower_plan(
             if memory
         ),
         notes=(
-            *execution_notes(priced, settings, execution),
+            *execution_notes(priced, settings, workload),
             *left_out_level_notes(network, plan),
             *mixed_device_notes(priced, workload.fleet),
         ),
@@ -287,7 +288,8 @@ def _host_time(priced: PricedPlan, kinds: ActorKinds) -> FloatArray:
     for stage, which in enumerate(kinds.kind):
         waits = np.array([cost.host_waits for cost in priced.costs_of(stage)])
         times.append(waits[np.minimum(which, len(waits) - 1)].mean(axis=0))
-    return np.asarray(priced.plan.num_microbatches * np.array(times))
+    number = priced.plan.num_microbatches
+    return np.asarray(np.array(times) * (number, number, 1))
 
 
 def _order(plan: Plan) -> list[tuple[int, int]]:
@@ -492,19 +494,23 @@ def held_memory(
 ) -> StageMemory:
     """Return the memory of a stage's devices by what it is for."""
     stage = plan.stages[index]
-    splits = SCHEDULES[plan.schedule].splits_backward
+    schedule = SCHEDULES[plan.schedule]
+    splits = schedule.splits_backward
+    sizes = len(plan.stages), plan.num_microbatches, len(stage.chunks)
     held: list[Held] = []
     for chunk, layers in enumerate(stage.chunks):
         alone = replace(stage, chunks=(layers,))
         held += _kept(table, alone, chunk, splits=splits)
-        held += _working(table, alone, chunk, splits=splits)
+        held += _working(
+            table, alone, chunk, splits=splits, pairs=schedule.pairs_layers
+        )
         held += _parameters(
             stage, chunk, cost.memory["buffers"], parameter_bytes, splits=splits
         )
     copies = cost.memory["optimizer"] * parameter_bytes.copies
     copies /= parameter_bytes.optimizer
     static = {name: cost.memory[name] for name in _STATIC if name in cost.memory}
-    bubbles = SCHEDULES[plan.schedule].bubbles_kept(len(plan.stages))
+    bubbles = schedule.bubbles_kept(len(plan.stages))
     in_loops = {}
     if bubbles:
         saved = stage_activations(table, stage).saved
@@ -515,6 +521,7 @@ def held_memory(
         held=tuple(part for part in held if part.num_bytes > 0.0),
         until_step_end=in_loops,
         step_end={STEP_END: copies} if copies else {},
+        warmup=schedule.in_flight(index, *sizes) if schedule.pairs_layers else None,
     )
 
 
@@ -544,10 +551,12 @@ def _kept(
 
 
 def _working(
-    table: LayerTable, stage: Stage, chunk: int, *, splits: bool
+    table: LayerTable, stage: Stage, chunk: int, *, splits: bool, pairs: bool
 ) -> Iterator[Held]:
     """Return what is alive inside of a pass only: of its largest layer."""
-    activations = stage_activations(table, stage, splits_backward=splits)
+    activations = stage_activations(
+        table, stage, splits_backward=splits, pairs_layers=pairs
+    )
     if stage.recompute == "stage":
         works, saves = table.working_bytes["none"], table.saved_bytes["none"]
     else:

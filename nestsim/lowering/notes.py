@@ -9,7 +9,7 @@ from estimators.collectives.messages import uneven_blocks
 from nestsim.simulator.replay import ReplaySettings
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import plan_groups
-from planner.step.execution import Execution
+from planner.step.execution import Execution, Workload
 from planner.step.fleet import Fleet
 from planner.step.ledger import NEARBY, dense_members
 from planner.step.plan import Plan
@@ -36,9 +36,10 @@ _MOST_DEVICES = 8
 
 
 def execution_notes(
-    priced: PricedPlan, settings: ReplaySettings, execution: Execution
+    priced: PricedPlan, settings: ReplaySettings, workload: Workload
 ) -> tuple[str, ...]:
     """Return one sentence for each thing that is not simulated event by event."""
+    execution = workload.execution
     by_layer = settings.granularity == "layer"
     notes = _by_layer(priced) if by_layer else _by_stage(priced, execution)
     if not execution.overlap_p2p_comm and len(priced.plan.stages) > 1:
@@ -63,13 +64,14 @@ def execution_notes(
             "pass."
         )
     if priced.plan.overlap_moe_expert_parallel_comm:
-        factor = execution.expert_communication_slowdown
+        compute, sending = workload.beside_experts
         schedule = SCHEDULES[priced.plan.schedule]
         when = "in all of it" if schedule.reserves_processors else "meanwhile"
         notes.append(
             "Once the pipeline is full, all-to-alls between experts go on beside as "
-            "much compute of another microbatch as their own pass has, which takes "
-            f"{factor:.3g} times as long {when}."
+            "much compute of another microbatch as their own pass has, half of them "
+            f"beside its experts. It takes {compute:.3g} times as long {when}, what is "
+            f"sent {sending:.3g} times."
         )
     if priced.plan.has_second_copies:
         notes.append(

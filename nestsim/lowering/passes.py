@@ -10,7 +10,11 @@ Overlap, if asked for: a tensor-parallel collective goes on beside the part of t
 compute that comes with it, so that both take as long as the longer one; the weights of
 ZeRO-3's next layer are gathered while a layer works, and the gradients of ZeRO-2 and 3
 reduced while the next one does. Compute beside communication is then longer by the
-interference factor for as long as the communication takes alone, by its price.
+interference factor for as long as the communication takes alone, by its price. Passes
+beside each other hide all-to-alls between experts in two windows of a layer, outside of
+its experts and of them; experts of all tokens hide those of their own pass. Compute and
+all-to-alls then slow each other down (`planner.step.exposure`): the one as more work,
+the other as more bytes.
 
 The busiest expert-parallel rank has more tokens: its products of experts take as many
 times longer, and since all ranks wait for it, so do everyone's.
@@ -19,18 +23,21 @@ Passes are written down in a small language: an operation is work of some second
 the number of one of the stage's collectives, to send it or to wait for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
 
 from estimators.layers.work import LayerTable
 from nestsim.lowering.traffic import Message, StageTraffic, layer_messages
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move, Moves
-from planner.cost.passes import sent_in_pass, stage_transfers
+from planner.cost.passes import part_windows, sent_in_pass, stage_transfers
 from planner.cost.rates import PlacementRates, can_overlap
 from planner.step import recompute
-from planner.step.execution import Workload
+from planner.step.execution import DISPATCHED, SHARED, Workload
+from planner.step.exposure import paired_compute, sending_delay, slowed
 from planner.step.instructions import BACKWARD, FORWARD, PAIRED, USUAL_KIND, WEIGHT
 from planner.step.ledger import GRADIENTS, NEARBY, WEIGHTS, Sent, wire_bytes
 from planner.step.offload import TO_DEVICE, TO_HOST, PassTraffic, is_beside_passes
@@ -62,6 +69,10 @@ class Pass:
             self.operations.append(("work", duration, NONE))
             self.worked += duration
             self.segments += 1
+
+    def window(self) -> tuple[int, float]:
+        """Return how many operations, and how much work, the pass has so far."""
+        return len(self.operations), self.worked
 
     def send(self, number: int) -> None:
         """Start a collective."""
@@ -182,10 +193,16 @@ class StagePasses:
         self.reduces_behind = execution.overlap_grad_reduce
         self.lead = workload.messages_time(len(plan.stages))
         self.factor = execution.communication_slowdown
-        self.beside_experts = execution.expert_communication_slowdown
-        self.times = _compute(self.table, self.stage, experts, traffic.skew)
+        sending = recompute.sending_again(workload.software)
+        again = experts.forward * (self.stage.recompute in sending)
+        self.times = _compute(self.table, self.stage, experts, again, traffic.skew)
         self.hosts = _host_traffic(workload, self.table, plan, traffic.index)
         self.messages = layer_messages(self.table, self.stage, traffic)
+        self.windows = self._windows(kinds)
+        self.shared: Mapping[int, FloatArray] = {}
+        if workload.overlaps_shared_experts and not self.windows:
+            shared = part_windows(workload, plan, SHARED, kinds)
+            self.shared = {FORWARD: shared[0], BACKWARD: shared[1]}
 
     def write(self) -> tuple[dict[int, Pass], ...]:
         """Return the passes of each chunk by kind."""
@@ -237,15 +254,12 @@ class StagePasses:
             else:
                 written.exchange(gathered)
             begin = written.worked
-            hidden = self._hidden(kind, layer) if is_paired else []
-            exchanged = [*self._exchanged(kind, layer), *hidden]
+            exchanged = self._exchanged(kind, layer)
             written.send_all(exchanged)
             self._layer(written, kind, layer, again=again, is_paired=is_paired)
-            worked = written.worked - begin
-            written.work(self._stretch_beside_experts(worked, hidden))
             written.wait_all(exchanged)
             beside = [*(following if ahead else []), *before]
-            written.work(self._stretch(written.worked - begin, beside, self.factor))
+            written.work(self._stretch(written.worked - begin, beside))
             written.layers[layer] = begin, written.worked
             written.wait_all(before)
             if self.reduces_behind:
@@ -272,37 +286,105 @@ class StagePasses:
                 written, self.times.repeated[layer], self.messages[layer].repeated
             )
 
-    def _hidden(self, kind: int, layer: int) -> list[int]:
-        """Return the numbers of what a layer sends between experts, as one exchange."""
+    def _windows(self, kinds: tuple[int, ...]) -> Mapping[int, FloatArray]:
+        """Return what paired passes compute in each window, shape ``(2, L)`` [s].
+
+        Empty for a schedule without pairs.
+        """
+        if PAIRED.isdisjoint(self.kinds):
+            return {}
+        assert self.rates is not None
+        experts = part_windows(self.workload, self.plan, DISPATCHED, kinds)
+        beside = np.zeros(self.table.num_layers)
+        for layer in self.messages:
+            half = self._between(FORWARD, layer, parts=2)
+            beside[layer] = self.traffic.time(half, self.rates) if half else 0.0
+        times = self.times
+        weight, backward = times.weight_gradient, times.backward
+        compute = (
+            times.forward,
+            backward - weight if self.splits else backward,
+            weight,
+        )
+        delays = self.workload.execution.delay_wgrad_compute and not self.splits
+        pair = paired_compute(
+            np.stack(compute),
+            experts,
+            beside,
+            self.workload.beside_experts,
+            delays=delays,
+        )
+        return {FORWARD: pair.forward, BACKWARD: pair.backward}
+
+    def _between(self, kind: int, layer: int, *, parts: int) -> Message | None:
+        """Return a part of what a layer sends between experts, as one exchange."""
         messages = self.messages[layer]
         sent = messages.forward if kind == FORWARD else messages.backward
         between = [message for message in sent if message.kind == "expert"]
         if not between:
-            return []
-        whole = between[0]._replace(
-            num_bytes=sum(message.num_bytes for message in between),
-            num_hops=sum(message.num_hops for message in between),
-        )
-        return [self.traffic.number(whole)]
+            return None
+        num_bytes = sum(message.num_bytes for message in between)
+        hops, left = divmod(sum(message.num_hops for message in between), parts)
+        part = between[0]._replace(num_bytes=num_bytes / parts, num_hops=hops)
+        if not left:
+            return part
+        assert self.rates is not None
+        hop = self.traffic.time(part._replace(num_bytes=0.0, num_hops=1), self.rates)
+        return self.traffic.delayed(part, left * hop / parts, self.rates)
 
     def _layer(
         self, written: Pass, kind: int, layer: int, *, again: bool, is_paired: bool
     ) -> None:
         """Write one layer's part of a pass."""
         sent = self.messages[layer]
-        if is_paired:
-            sent = sent.without_experts()
-        if kind == FORWARD:
-            self._work(written, self.times.forward[layer], sent.forward)
-        elif kind == WEIGHT:
+        if kind == WEIGHT:
             written.work(float(self.times.weight_gradient[layer]))
-        else:
-            if not again:
-                self._work(written, self.times.repeated[layer], sent.repeated)
+            return
+        if is_paired or self.shared:
+            sent = sent.without_experts()
+        messages = sent.forward if kind == FORWARD else sent.backward
+        window = written.window()
+        if kind == BACKWARD and not again:
+            self._work(written, self.times.repeated[layer], sent.repeated)
+        if is_paired:
+            outside, inside = self.windows[kind][:, layer].tolist()
+            self._work(written, outside, messages)
+            self._send_beside(written, window, self._between(kind, layer, parts=2))
+            window = written.window()
+            written.work(inside)
+            self._send_beside(written, window, self._between(kind, layer, parts=2))
+            return
+        duration = self.times.forward[layer]
+        if kind == BACKWARD:
             duration = self.times.backward[layer]
             if self.splits:
                 duration -= self.times.weight_gradient[layer]
-            self._work(written, duration, sent.backward)
+        if self.shared:
+            shared = min(float(self.shared[kind][layer]), float(duration))
+            self._work(written, duration - shared, messages)
+            window = written.window()
+            written.work(shared)
+            self._send_beside(written, window, self._between(kind, layer, parts=1))
+        else:
+            self._work(written, duration, messages)
+
+    def _send_beside(
+        self, written: Pass, window: tuple[int, float], message: Message | None
+    ) -> None:
+        """Send something beside all that a pass has done since its window began."""
+        if message is None:
+            return
+        assert self.rates is not None
+        (place, begin), contention = window, self.workload.beside_experts
+        worked, beside = written.worked - begin, self.traffic.time(message, self.rates)
+        delay = float(sending_delay(worked, beside, contention))
+        number = self.traffic.number(self.traffic.delayed(message, delay, self.rates))
+        written.operations.insert(place, ("send", 0.0, number))
+        more = float(slowed(worked, contention.sending * beside, contention.compute))
+        if self.reserves:
+            more = worked * (contention.compute - 1.0)
+        written.work(more)
+        written.wait(number)
 
     def _work(self, written: Pass, duration: float, messages: list[Message]) -> None:
         """Divide compute evenly between messages."""
@@ -313,25 +395,19 @@ class StagePasses:
             number = self.traffic.number(message)
             if self.hides_tensor and message.kind == "tensor":
                 written.send(number)
-                written.work(part + self._stretch(part, [number], self.factor))
+                written.work(part + self._stretch(part, [number]))
                 written.wait(number)
             else:
                 written.work(part)
                 written.exchange([number])
 
-    def _stretch(self, duration: float, beside: list[int], factor: float) -> float:
+    def _stretch(self, duration: float, beside: list[int]) -> float:
         """Return how much longer compute takes beside some collectives [s]."""
-        if factor == 1.0 or not beside:
+        if self.factor == 1.0 or not beside:
             return 0.0
         assert self.rates is not None
         longest = sum(self.traffic.price(number, self.rates) for number in beside)
-        return min(duration * (factor - 1.0), longest * (1.0 - 1.0 / factor))
-
-    def _stretch_beside_experts(self, duration: float, hidden: list[int]) -> float:
-        """Return how much longer compute takes beside what goes between experts [s]."""
-        if hidden and self.reserves:
-            return duration * (self.beside_experts - 1.0)
-        return self._stretch(duration, hidden, self.beside_experts)
+        return float(slowed(duration, longest, self.factor))
 
     def _exchanged(self, kind: int, layer: int) -> list[int]:
         """Return the numbers of what goes to or from the host beside a layer."""
@@ -401,14 +477,15 @@ def _host_traffic(
 
 
 def _compute(
-    table: LayerTable, stage: Stage, experts: Experts, skew: float
+    table: LayerTable, stage: Stage, experts: Experts, again: FloatArray, skew: float
 ) -> _Compute:
-    """Return the compute of the busiest expert-parallel rank."""
+    """Return the compute of the busiest expert-parallel rank.
+
+    ``again`` is what experts compute when their layers are run again, ``(L,)`` [s].
+    """
     more = skew - 1.0
     repeated = recompute.repeated_time(table, stage)
-    if stage.recompute in {"full", "stage"}:
-        again = recompute.repeated_layers(table, stage)
-        repeated = repeated + more * again * experts.forward
+    repeated = repeated + more * recompute.repeated_layers(table, stage) * again
     return _Compute(
         table.forward_time + more * experts.forward,
         table.backward_time + more * experts.backward,

@@ -52,7 +52,7 @@ from planner.step.ledger import (
 from planner.step.memory import ParameterShare, stage_share
 from planner.step.offload import TO_DEVICE, TO_HOST
 from planner.step.plan import Plan, Stage
-from planner.step.recompute import repeated_share
+from planner.step.recompute import repeated_traffic
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
@@ -149,11 +149,18 @@ class StageTraffic:
 
     def times(self, rates: PlacementRates) -> list[float]:
         """Return the price of every message [s]."""
-        return [self._time(message, rates) for message in self.numbers]
+        return [self.time(message, rates) for message in self.numbers]
 
     def price(self, number: int, rates: PlacementRates) -> float:
         """Return the price of one message [s]."""
-        return self._time(list(self.numbers)[number], rates)
+        return self.time(list(self.numbers)[number], rates)
+
+    def delayed(self, message: Message, delay: float, rates: PlacementRates) -> Message:
+        """Return a message between experts that is longer on its way by a time [s]."""
+        if delay <= 0.0:
+            return message
+        inverse = self.time(message._replace(num_bytes=1.0, num_hops=0), rates)
+        return message._replace(num_bytes=message.num_bytes + delay / inverse)
 
     def _groups(self, message: Message) -> LockstepGroups:
         # All kinds of context-parallel groups are of ranks of the same replicas.
@@ -205,7 +212,8 @@ class StageTraffic:
             phase._replace(num_steps=phase.num_steps * num_hops) for phase in phases
         )
 
-    def _time(self, message: Message, rates: PlacementRates) -> float:
+    def time(self, message: Message, rates: PlacementRates) -> float:
+        """Return the price of a message [s]."""
         kind, operation, num_bytes, num_hops, *_ = message
         stage = self.plan.stages[self.index]
         if kind in _HOST_DIRECTIONS:
@@ -253,7 +261,7 @@ def layer_messages(
         for item in table.traffic
         if traffic.degrees.group_size(item.group, item.operation) > 1
     ]
-    shares = [repeated_share(item, table, stage) for item in items]
+    repeats = [repeated_traffic(item, table, stage) for item in items]
     # Most layers of a model are alike.
     known: dict[tuple[tuple[float, ...], ...], LayerMessages] = {}
     for layer in (n for first, last in stage.chunks for n in range(first, last + 1)):
@@ -263,9 +271,10 @@ def layer_messages(
                 float(item.forward_bytes[layer]),
                 float(item.backward_count[layer]),
                 float(item.backward_bytes[layer]),
-                float(share[layer]),
+                float(again.calls[layer]),
+                float(again.num_bytes[layer]),
             )
-            for item, share in zip(items, shares, strict=True)
+            for item, again in zip(items, repeats, strict=True)
         )
         if amounts not in known:
             known[amounts] = _messages(traffic, items, amounts)
@@ -279,16 +288,16 @@ def _messages(
     amounts: tuple[tuple[float, ...], ...],
 ) -> LayerMessages:
     """Return what a layer sends, from counts and bytes of each item in either pass."""
-    forward, backward, repeated = [], [], []
-    for item, (count, size, count_back, size_back, share) in zip(
-        items, amounts, strict=True
-    ):
-        sent = _collectives(traffic, item.group, item.operation, count, size)
-        forward.append(sent)
-        backward.append(
-            _collectives(traffic, item.group, item.operation, count_back, size_back)
-        )
-        repeated.append(sent if share else [])
+    forward: list[list[Message]] = []
+    backward: list[list[Message]] = []
+    repeated: list[list[Message]] = []
+    for item, amount in zip(items, amounts, strict=True):
+        for messages, count, size in zip(
+            (forward, backward, repeated), amount[::2], amount[1::2], strict=True
+        ):
+            messages.append(
+                _collectives(traffic, item.group, item.operation, count, size)
+            )
     return LayerMessages(*map(_in_turns, (forward, backward, repeated)))
 
 
@@ -464,11 +473,11 @@ def _per_microbatch(
     count = num_bytes = 0.0
     for first, last in stage.chunks:
         span = slice(first, last + 1)
-        forward = 1.0 + repeated_share(item, table, stage)[span]
-        count += float(forward @ item.forward_count[span])
-        count += float(item.backward_count[span].sum())
-        num_bytes += float(forward @ item.forward_bytes[span])
-        num_bytes += float(item.backward_bytes[span].sum())
+        again = repeated_traffic(item, table, stage)
+        for counts in (item.forward_count, item.backward_count, again.calls):
+            count += float(counts[span].sum())
+        for sizes in (item.forward_bytes, item.backward_bytes, again.num_bytes):
+            num_bytes += float(sizes[span].sum())
     return count, num_bytes
 
 

@@ -129,6 +129,9 @@ class Scenario(JobBasis, HandedOn):
     software_preset: str = "ideal"
     """Name of the framework whose defaults hold where the file is silent."""
 
+    release: str = ""
+    """Release of that framework; empty if it has none."""
+
     degradation: Degradation | None = None
     """What of the network and of the devices is slow or gone; None if nothing is."""
 
@@ -425,6 +428,7 @@ def _build(
         host=table.cluster.host.build(accelerator.like or accelerator.name),
         degradation=table.cluster.degraded,
         software_preset=software.preset,
+        release=software.release or FRAMEWORKS[software.preset].release,
         software=_software(table),
         execution=execution,
         profile=profile,

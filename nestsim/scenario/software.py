@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from estimators.layers.saved_activations import ATTENTION_CORE, RECOMPUTE_MODULES
-from estimators.software import Software
+from estimators.software import GRAPH_MODULES, GRAPHS, Software
 from estimators.user_files import (
     UserConstants,
     UserLinks,
@@ -18,7 +18,7 @@ from nestsim.scenario.errors import checked
 from planner.frameworks.framework import PRESETS, Preset
 from planner.step.execution import Execution
 from topologies.errors import located
-from topologies.settings import Examples, Listed, NameChoice, Text
+from topologies.settings import Count, Examples, Listed, NameChoice, Text
 
 _T = TypeVar("_T")
 
@@ -27,6 +27,11 @@ DEFAULT_PRESET = "megatron-core"
 
 EXECUTION = tuple(field.name for field in fields(Execution))
 """Settings that say how the framework executes a step."""
+
+
+def _graphs_of(value: Any) -> Any:
+    """Return the name of what graphs capture; files of old have true and false."""
+    return GRAPHS[-1 if value else 0] if isinstance(value, bool) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +59,27 @@ class SoftwareTable(Execution):
     """Whether layers are one program (XLA), so that kernels take no time of the host.
     Left out, the preset's."""
 
-    cuda_graphs: Annotated[bool | None, Examples(True)] = None
-    """Whether a whole step is captured once and launched as one CUDA graph: neither
-    kernels nor collectives of layers wait for the host. Left out, the preset's; all
-    presets launch kernels one by one."""
+    cuda_graphs: Annotated[
+        Annotated[str, NameChoice(GRAPHS, check=_graphs_of)] | None, Examples("layers")
+    ] = None
+    """What CUDA graphs capture once and replay: "none"; "layers", what each layer does
+    with sizes that the host knows (`cuda_graph_modules`), a graph a layer and pass;
+    "full_iteration", forward and backward passes of a whole step. Kernels and
+    collectives of a graph do not wait for the host, all others do. true and false stand
+    for "full_iteration" and "none". Left out, the preset's; all presets launch kernels
+    one by one."""
+
+    cuda_graph_modules: Annotated[
+        tuple[Annotated[str, NameChoice(GRAPH_MODULES)], ...],
+        Listed(most=None),
+        Examples(["attn", "moe_router", "moe_preprocess"]),
+    ] = GRAPH_MODULES
+    """Megatron's option: what `cuda_graphs` = "layers" captures. "attn" is attention
+    with its norm, "mlp" the feed-forward part of a dense block, "mamba" a Mamba block,
+    "moe_router" norm, router and shared experts of a block with experts,
+    "moe_preprocess" what puts tokens in order for the dispatch. Dispatch, experts and
+    combination are launched kernel by kernel: how many tokens come is known on the
+    device alone."""
 
     expandable_segments: Annotated[bool | None, Examples(True)] = None
     """Whether PyTorch's allocator grows its segments
@@ -89,7 +111,9 @@ class SoftwareTable(Execution):
     """Megatron's option: what selective recompute runs again where it does not save
     products. "core_attn" is the core of attention, "layernorm" the norms in front of a
     block's branches, "mla_up_proj" the up-projections of latent attention with their
-    norms and rotary channels, "moe_act" the activation of routed experts."""
+    norms and rotary channels, "moe_act" the activation of routed experts, "mlp" dense
+    feed-forward layers, "shared_experts" what all tokens go to beside routed experts,
+    and "moe" layers of experts as a whole, which sends their tokens again."""
 
     activation_func_fp8_input_store: Annotated[bool, Examples(True)] = False
     """Megatron's option: what gated activations (SwiGLU) read is kept in fp8 for the
@@ -115,6 +139,11 @@ class SoftwareTable(Execution):
     "allgather" to all ranks. Left out, the preset's: "flex" with "megatron-core" and
     "nemo", "alltoall" with all others."""
 
+    moe_flex_dispatcher_num_sms: Annotated[Count | None, Examples(24)] = None
+    """Megatron's option: multiprocessors that "flex" sends tokens with, on which
+    nothing computes meanwhile. Left out, 20 with DeepEP, and 32 where a rack has NVLink
+    (HybridEP, as NVIDIA's recipes have it)."""
+
     constants: Annotated[Text | None, Examples("my_constants.toml")] = None
     """File of constants that `nestsim calibrate` fitted to your own runs, relative to
     the scenario's folder; they hold in place of those that nestsim comes with."""
@@ -135,12 +164,14 @@ class SoftwareTable(Execution):
             "attention_kernel": self.attention_kernel,
             "compiled": self.compiled,
             "cuda_graphs": self.cuda_graphs,
+            "cuda_graph_modules": self.cuda_graph_modules,
             "saves_products": self.saves_products,
             "expandable_segments": self.expandable_segments,
             "keeps_empty_gradients": self.gradient_accumulation_fusion,
             "fuses_loss": self.fuses_loss,
             "library": self.collective_library,
             "moe_token_dispatcher_type": self.moe_token_dispatcher_type,
+            "moe_flex_dispatcher_num_sms": self.moe_flex_dispatcher_num_sms,
             "recompute_modules": self.recompute_modules,
             "activation_func_fp8_input_store": self.activation_func_fp8_input_store,
         }

@@ -53,6 +53,7 @@ from nestsim.simulator.system import (
     num_posts,
 )
 from nestsim.simulator.work import PipelineWork, StageMemory
+from planner.step.instructions import BACKWARD, FORWARD, shared_pairs
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
@@ -113,16 +114,39 @@ def _parts(memory: StageMemory, program: StageProgram) -> dict[str, FloatArray]:
     """
     kinds = [SPAN_KINDS.index(name) for name in PASS_KINDS]
     num_changes = 2 * program.kinds.size
+    allocated = _allocations(memory, program)
     parts: dict[str, FloatArray] = {}
     for part, chunk, begin, end, num_bytes in memory.held:
         of_chunk = program.chunks == chunk
         # Whole microbatches are counted, so that the end is exactly the beginning.
         change = np.zeros(num_changes + 1, dtype=np.int64)
-        change[1::2] = of_chunk & (program.kinds == kinds[begin])
+        begins = np.flatnonzero(of_chunk & (program.kinds == kinds[begin]))
+        shared = begin == FORWARD and end != FORWARD
+        np.add.at(change, allocated[begins] if shared else 1 + 2 * begins, 1)
         change[2::2] -= of_chunk & (program.kinds == kinds[end])
         parts.setdefault(part, np.zeros(num_changes + 1))
         parts[part] += np.cumsum(change) * num_bytes
     return parts
+
+
+def _allocations(memory: StageMemory, program: StageProgram) -> IntArray:
+    """Return the change at which each span's activations are there, if it has any.
+
+    At its start; of a forward pass that goes through its layers in step with a backward
+    pass at the end of that one.
+    """
+    spans = np.arange(program.kinds.size)
+    changes = 1 + 2 * spans
+    if memory.warmup is None:
+        return changes
+    forward, backward = (
+        SPAN_KINDS.index(PASS_KINDS[kind]) for kind in (FORWARD, BACKWARD)
+    )
+    passes = np.flatnonzero(np.isin(program.kinds, (forward, backward)))
+    kind = np.where(program.kinds[passes] == forward, FORWARD, BACKWARD)
+    begins = shared_pairs(kind, memory.warmup)
+    changes[passes[begins]] = 2 + 2 * passes[begins + 1]
+    return changes
 
 
 GRANULARITIES = ("stage", "layer")

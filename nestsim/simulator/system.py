@@ -478,7 +478,7 @@ class Replay:
     engine: str
     """Engine that made the records: ``"simpy"`` or ``"compiled"``."""
     host_time: FloatArray | None = None
-    """Part of the passes in which devices wait for their hosts, as
+    """Part of passes and optimizer steps in which devices wait for their hosts, as
     `nestsim.simulator.work.PipelineWork` has it [s]."""
 
     num_events: int

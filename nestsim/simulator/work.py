@@ -233,6 +233,10 @@ class StageMemory:
     """Memory that the optimizer takes for its step, behind all passes, by part
     [byte]."""
 
+    warmup: int | None = None
+    """Forward passes of the stage that nobody goes on beside: later ones keep what the
+    backward pass behind them has let go of; None if passes share no memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActorTimes:
@@ -353,9 +357,9 @@ class PipelineWork:
     optimizer step; empty if nothing is tied."""
 
     host_time: FloatArray | None = None
-    """Part of the forward (0) and of the backward passes (1) of each stage in which
-    devices wait for their hosts, all microbatches together, the mean of its replicas,
-    shape ``(p, 2)``; None for nothing [s]."""
+    """Part of the forward (0) and of the backward passes (1) and of the optimizer step
+    (2) of each stage in which devices wait for their hosts, all microbatches together,
+    the mean of its replicas, shape ``(p, 3)``; None for nothing [s]."""
 
     kind: IntArray
     """Which times each actor has, from 0 on in every stage, shape ``(p, d)``. Kinds of

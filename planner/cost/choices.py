@@ -31,7 +31,7 @@ from planner.step.offload import (
     step_transfers,
 )
 from planner.step.plan import NO_OFFLOAD, Offload
-from planner.step.recompute import recompute_shares
+from planner.step.recompute import repeats_by_mode
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
@@ -251,10 +251,10 @@ def _traffic(
     for j, item in enumerate(table.traffic):
         traffic.num_calls[j] = total(item.forward_count + item.backward_count)
         traffic.num_bytes[j] = total(item.forward_bytes + item.backward_bytes)
-        for mode, share in recompute_shares(item, table).items():
+        for mode, (count, sent) in repeats_by_mode(item, table).items():
             row = RECOMPUTE_MODES[mode]
-            traffic.recompute_count[j, row] = total(item.forward_count * share)
-            traffic.recompute_bytes[j, row] = total(item.forward_bytes * share)
+            traffic.recompute_count[j, row] = total(count)
+            traffic.recompute_bytes[j, row] = total(sent)
     return traffic
 
 

@@ -10,7 +10,8 @@ from topologies.errors import short_repr
 
 HOST = "host"
 """Name of the part of a stage's time in which devices wait for their hosts' launches,
-of what is repeated, too, and for the messages that these send between stages."""
+of what is repeated, too, and for the messages that these send between stages; of a
+step's time with what hosts take once in it (data loading, logging)."""
 
 PART_NAMES = (
     "compute",
@@ -89,13 +90,19 @@ class ChunkTimes(NamedTuple):
 
 
 class HostWaits(NamedTuple):
-    """What of a microbatch's passes through a stage is waiting for the host [s]."""
+    """What of a microbatch's passes through a stage is waiting for the host [s].
+
+    And of the step's end, once.
+    """
 
     forward: float
     """Part of the forward pass [s]."""
 
     backward: float
     """Part of the backward pass, with what is repeated in it [s]."""
+
+    step: float = 0.0
+    """Part of the optimizer step, what the host takes once in each step [s]."""
 
 
 NO_WAITS = HostWaits(0.0, 0.0)
@@ -129,7 +136,7 @@ class StageCost:
     [s]."""
 
     host_waits: HostWaits = NO_WAITS
-    """What of the passes devices wait for their hosts' launches."""
+    """What of the passes, and of the optimizer step, devices wait for their hosts."""
 
     first_gathers: float = 0.0
     """By how much the gathers of the step's first forward passes exceed those of later
@@ -154,7 +161,7 @@ class StageCost:
     """All-reduce of a tied embedding; 0 on other stages [s]."""
 
     optimizer_time: float
-    """Optimizer step [s]."""
+    """Optimizer step, with what hosts take once in each step [s]."""
 
     gather_time: float
     """Parameter all-gather after the optimizer step [s]."""
@@ -223,10 +230,10 @@ class PricedPlan:
     """`iteration_time` by cause [s]: `PART_NAMES` of the slowest stage times the number
     of microbatches, ``"zero gathers"`` with what the first one gathers more;
     ``"hidden"``, what its passes and pairs of passes hide of them
-    (negative); ``"transfers"``, what transfers between stages add; ``"bubble"``, what
-    the stage waits for beside them (fill and drain); ``"tail"``, what synchronisation
-    and the optimizer step add: after the last pass, and where passes wait for
-    parameters."""
+    (negative); ``"host"`` with what hosts take once in the step; ``"transfers"``, what
+    transfers between stages add; ``"bubble"``, what the stage waits for beside them
+    (fill and drain); ``"tail"``, what synchronisation and the rest of the optimizer
+    step add: after the last pass, and where passes wait for parameters."""
 
     pipeline_time: float
     """End of the last pass in the exact timeline of the schedule [s]."""

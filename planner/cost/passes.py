@@ -17,16 +17,17 @@ import numpy as np
 from estimators.layers.work import InLayerTraffic, LayerTable
 from planner.cost.rates import PlacementRates, ShardingRates
 from planner.step import ledger, recompute
-from planner.step.execution import Workload
+from planner.step.execution import DISPATCHED, SHARED, Workload
 from planner.step.exposure import (
     Behind,
     InLayers,
     LayerPassTimes,
     PassProgress,
     PassTimes,
-    beside_all,
+    beside_each_other,
     join_times,
     layer_times,
+    paired_compute,
     pass_times,
 )
 from planner.step.instructions import (
@@ -54,6 +55,9 @@ from topologies.arrays import FloatArray
 
 Passes = tuple[Mapping[int, PassTimes], ...]
 """Passes of each chunk, by the kinds of `planner.step.schedules`."""
+
+
+_PAIR = PAIRED_FORWARD, PAIRED_BACKWARD
 
 
 def sharding_of(rates: PlacementRates, stage: Stage) -> ShardingRates:
@@ -186,11 +190,41 @@ class _Layers(NamedTuple):
     that have another pass beside them are without all-to-alls between experts."""
     repeated: LayerPassTimes
     """What recompute adds to the backward pass of each layer."""
+    experts: Mapping[int, LayerPassTimes]
+    """Kind of a pass that has another one beside it -> each layer's experts; what
+    `by_kind` has is without them."""
     beside: Mapping[int, FloatArray]
-    """Kind of a pass that has another one beside it -> how long each layer's
+    """Kind of a pass that has another one beside it -> how long half of each layer's
     all-to-alls between experts take together, ``(L,)`` [s]."""
     skewed: FloatArray
     """What a skewed routing adds to the all-to-alls of a microbatch [s]."""
+
+
+def part_windows(
+    workload: Workload, plan: Plan, part: str, kinds: tuple[int, ...] = ()
+) -> FloatArray:
+    """Return what passes compute of a part of each layer, ``(3, L)`` [s].
+
+    Forward, backward, and of weight gradients, on the busiest rank. Where weight
+    gradients are passes of their own, the backward pass is without them.
+
+    Parameters
+    ----------
+    workload, plan
+        What is trained, and how it is split.
+    part
+        Key of `LAYER_PARTS`.
+    kinds
+        Kinds of the devices, as of `Workload.table`.
+    """
+    times = workload.part_times(part, plan.degrees, kinds)
+    skew = min(workload.execution.expert_skew, float(plan.parallel.sizes().ep))
+    if part == DISPATCHED and skew > 1.0:
+        times = times + (skew - 1.0) * workload.expert_times(plan.degrees, kinds)
+    forward, backward, weight = times
+    if SCHEDULES[plan.schedule].splits_backward:
+        backward = backward - weight
+    return np.stack((forward, backward, weight))
 
 
 class PassPrices:
@@ -232,7 +266,7 @@ class PassPrices:
             execution.overlap_grad_reduce,
             execution.communication_slowdown,
         )
-        self.beside_experts = execution.expert_communication_slowdown
+        self.delays = execution.delay_wgrad_compute and not self.splits
         self.parameters = parameters_of(table, plan)
         self.layers = self._layers()
         self.lead = workload.messages_time(len(plan.stages))
@@ -285,9 +319,15 @@ class PassPrices:
             else:
                 layers = join_times((repeated, layers))
         if kind in PAIRED:
-            beside = self.layers.beside[kind][order]
-            layers = beside_all(
-                layers, beside, self.beside_experts, reserves=self.reserves
+            experts = self.layers.experts[kind].reordered(order)
+            layers = join_times(
+                beside_each_other(
+                    window,
+                    self.layers.beside[kind][order],
+                    self.workload.beside_experts,
+                    reserves=self.reserves,
+                )
+                for window in (layers, experts)
             )
         host = self.host_times.get(sends)
         if host is not None:
@@ -338,17 +378,17 @@ class PassPrices:
         for item in table.traffic:
             if not self._is_sent(item):
                 continue
-            share = self._repeated_share(item)
+            count, sent_again = recompute.repeated_traffic(item, table, self.stage)
             rate = group_rate(self.rates, item, self.index)
             there = self._in_layers(item, item.forward_count, item.forward_bytes, rate)
             forth.append(there)
             back.append(
                 self._in_layers(item, item.backward_count, item.backward_bytes, rate)
             )
-            again.append(there._replace(number=there.number * (share > 0.0)))
+            again.append(self._in_layers(item, count, sent_again, rate))
             if item.group == "expert":
                 beside += [sent.number * sent.price for sent in (forth[-1], back[-1])]
-                num_bytes = (1.0 + share) * item.forward_bytes + item.backward_bytes
+                num_bytes = item.forward_bytes + sent_again + item.backward_bytes
                 skewed += (self.skew - 1.0) * num_bytes * rate[1]
         forward, backward, repeated, weight = self._compute()
         by_kind = {
@@ -356,14 +396,47 @@ class PassPrices:
             BACKWARD: layer_times(backward, back, slowdown),
             WEIGHT: layer_times(weight, (), slowdown),
         }
+        if self.workload.overlaps_shared_experts and PAIRED_FORWARD not in self.kinds:
+            shared = part_windows(self.workload, self.plan, SHARED, self.working)
+            for kind, compute, part, sent, longest in zip(
+                (FORWARD, BACKWARD),
+                (forward, backward),
+                shared[:2],
+                (forth, back),
+                beside,
+                strict=True,
+            ):
+                others = self._without_experts(sent)
+                window = np.minimum(part, compute)
+                by_kind[kind] = join_times(
+                    (
+                        layer_times(compute - window, others, slowdown),
+                        beside_each_other(
+                            LayerPassTimes(window, window),
+                            longest,
+                            self.workload.beside_experts,
+                        ),
+                    )
+                )
+        experts: dict[int, LayerPassTimes] = {}
         if PAIRED_FORWARD in self.kinds:
-            forth, back = self._without_experts(forth), self._without_experts(back)
-            by_kind[PAIRED_FORWARD] = layer_times(forward, forth, slowdown)
-            by_kind[PAIRED_BACKWARD] = layer_times(backward, back, slowdown)
+            compute = np.stack((forward, backward, weight))
+            pair = paired_compute(
+                compute,
+                part_windows(self.workload, self.plan, DISPATCHED, self.working),
+                0.5 * beside[0],
+                self.workload.beside_experts,
+                delays=self.delays,
+            )
+            for kind, windows, sent in zip(_PAIR, pair, (forth, back), strict=True):
+                others = self._without_experts(sent)
+                by_kind[kind] = layer_times(windows[0], others, slowdown)
+                experts[kind] = LayerPassTimes(windows[1], windows[1])
         return _Layers(
             by_kind=by_kind,
             repeated=layer_times(repeated, again, slowdown),
-            beside={PAIRED_FORWARD: beside[0], PAIRED_BACKWARD: beside[1]},
+            experts=experts,
+            beside=dict(zip(_PAIR, 0.5 * beside, strict=True)),
             skewed=skewed,
         )
 
@@ -386,7 +459,7 @@ class PassPrices:
         if more > 0.0:
             experts = more * self.workload.expert_times(self.plan.degrees, self.working)
         repeated = recompute.repeated_time(table, self.stage)
-        if self.stage.recompute in {"full", "stage"}:
+        if self.stage.recompute in recompute.sending_again(self.workload.software):
             again = recompute.repeated_layers(table, self.stage)
             repeated = repeated + again * experts[0]
         weight = table.weight_gradient_time + experts[2]
@@ -394,10 +467,6 @@ class PassPrices:
         if self.splits:
             backward = backward - weight
         return table.forward_time + experts[0], backward, repeated, weight
-
-    def _repeated_share(self, item: InLayerTraffic) -> FloatArray:
-        """Return which of a layer's forward collectives the backward pass repeats."""
-        return recompute.repeated_share(item, self.table, self.stage)
 
     def _is_sent(self, item: InLayerTraffic) -> bool:
         """Return whether groups of a kind have more than one member."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.layers.work import Degrees, LayerTable
-from planner.cost.objective import HIDDEN, PricedPlan, StageCost
+from planner.cost.objective import HIDDEN, HOST, PricedPlan, StageCost
 from planner.cost.rates import (
     AlgorithmChoice,
     PlacementRates,
@@ -249,12 +249,14 @@ def _terms(
         [one._replace(boundaries=0.0 * one.boundaries) for one in pipelines]
     )
     pipeline = last_pass(pipelines)
+    once = slowest.host_waits.step
+    causes[HOST] += once
     return {
         **causes,
         HIDDEN: busy - charged,
         "transfers": pipeline - alone,
         "bubble": alone - busy,
-        "tail": step - pipeline,
+        "tail": step - pipeline - once,
     }
 
 

@@ -141,7 +141,7 @@ def stage_price(
         _chunk_time(table, rates, stage, chunk, index, parts).behind(lead)
         for chunk in stage.chunks
     ]
-    waits = _host_waits(table, stage, lead, parts)
+    waits = _host_waits(workload, table, plan, stage, parts)
     compute = parts["compute"] + parts["recompute"]
     if is_beside_passes(stage):
         parts[HOST_TRANSFERS] = _exposed_time(workload, table, rates, plan, index)
@@ -155,7 +155,7 @@ def stage_price(
     passes: Passes = ()
     gathers: tuple[TimedBucket, ...] = ()
     reduces: tuple[TimedBucket, ...] = ()
-    by_layer = passes_differ(plan, execution)
+    by_layer = passes_differ(workload, plan)
     if by_layer or execution.overlap_grad_reduce or execution.overlap_param_gather:
         prices = PassPrices(workload, rates, plan, index, kinds)
         passes = prices.passes()
@@ -221,7 +221,7 @@ def _buckets(
     return gathers, reduces
 
 
-def passes_differ(plan: Plan, execution: Execution) -> bool:
+def passes_differ(workload: Workload, plan: Plan) -> bool:
     """Return whether passes last other than what they send and compute adds up to.
 
     Then they are written layer by layer; else what ZeRO sends in them is that of a
@@ -232,8 +232,10 @@ def passes_differ(plan: Plan, execution: Execution) -> bool:
         for stage in plan.stages
         for collective in ledger_of(stage).sent_at(*PASSES)
     }
+    execution = workload.execution
     overlaps = (
         execution.tp_comm_overlap,
+        workload.overlaps_shared_experts and plan.parallel.sizes().ep > 1,
         execution.overlap_param_gather and WEIGHTS in sent,
         execution.overlap_grad_reduce and GRADIENTS in sent,
         *map(is_beside_passes, plan.stages),
@@ -243,12 +245,14 @@ def passes_differ(plan: Plan, execution: Execution) -> bool:
 
 
 def _host_waits(
-    table: LayerTable, stage: Stage, lead: float, parts: dict[str, float]
+    workload: Workload,
+    table: LayerTable,
+    plan: Plan,
+    stage: Stage,
+    parts: dict[str, float],
 ) -> HostWaits:
-    """Return what devices wait for their hosts, and take it out of other causes [s].
-
-    ``lead`` is what the host takes for the messages of a pass [s].
-    """
+    """Return what devices wait for their hosts, and take it out of other causes [s]."""
+    once, lead = workload.iteration_time, workload.messages_time(len(plan.stages))
     forward = backward = repeated = 0.0
     for first, last in stage.chunks:
         span = slice(first, last + 1)
@@ -258,8 +262,8 @@ def _host_waits(
     parts["compute"] -= forward + backward
     parts["recompute"] -= repeated
     messages = lead * len(stage.chunks)
-    waits = HostWaits(forward + messages, backward + repeated + messages)
-    parts[HOST] = sum(waits)
+    waits = HostWaits(forward + messages, backward + repeated + messages, once)
+    parts[HOST] = waits.forward + waits.backward
     return waits
 
 
@@ -346,9 +350,8 @@ def _chunk_time(
         forward, backward = forward + there, backward + back
         parts[PART_OF_GROUP[item.group]] += there + back
         if stage.recompute != "none":
-            share = recompute.repeated_share(item, table, stage)[span]
-            count = float(share @ item.forward_count[span])
-            again += _line(rate, count, float(share @ item.forward_bytes[span]))
+            count, num_bytes = recompute.repeated_traffic(item, table, stage)
+            again += _line(rate, count[span].sum(), num_bytes[span].sum())
     parts["recompute"] += again
     weight = float(table.weight_gradient_time[span].sum())
     return _Passes(forward, backward + again, weight)

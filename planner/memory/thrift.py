@@ -139,7 +139,7 @@ def _ways_of(
     """Yield all ways to save memory that go with the sizes of a configuration."""
     tp, cp, ep, b, v, pp, dp, grouping, pairs = configuration
     if pairs:
-        return  # which keeps one microbatch more
+        return  # which keep a layer more
     groups = grouping.settings(cp, ep)
     zeros = space.zero_stages(pp, configuration)
     if dp * cp == 1:

@@ -39,6 +39,7 @@ from planner.search.placements import (
 from planner.step.execution import Workload
 from planner.step.instructions import VirtualStages
 from planner.step.plan import Plan, Stage
+from planner.step.recompute import SENDING_AGAIN, sending_again
 from planner.step.schedules import SCHEDULES, find_schedule, schedule_name
 from planner.step.virtual import block_span
 from topologies import InputError, Network
@@ -120,12 +121,16 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
         spec.stage_settings(sizes.dp * sizes.cp),
         strict=True,
     )
+    schedule = _schedule(spec)
+    pairs = SCHEDULES[schedule].pairs_passes
+    if pairs and sizes.ep > 1:
+        spec.refuse_sending_again(sending_again(workload.software) - SENDING_AGAIN)
     return Plan(
         parallel=parallel,
         virtual_pipeline_model_parallel_size=spec.virtual_pipeline_model_parallel_size,
         micro_batch_size=spec.micro_batch_size,
         num_microbatches=num_microbatches,
-        schedule=_schedule(spec),
+        schedule=schedule,
         placement="",
         gradient_algorithm=spec.gradient_algorithm,
         tensor_algorithm=spec.tensor_algorithm,

@@ -389,13 +389,24 @@ class PlanSpec(ParallelDegrees):
                 got=True,
                 expected="expert_model_parallel_size = 2 or more beside it",
             )
-        again = sorted(SENDING_AGAIN & {*self.recompute_by_stage()})
+        self.refuse_sending_again(SENDING_AGAIN)
+
+    def refuse_sending_again(self, modes: frozenset[str]) -> None:
+        """Refuse recompute modes that send tokens again beside another microbatch.
+
+        Raises
+        ------
+        InputError
+            If a stage has one of these modes.
+        """
+        again = sorted(modes & {*self.recompute_by_stage()})
         if again:
             raise InputError(
                 "does not go with passes that send their tokens again",
                 where="overlap_moe_expert_parallel_comm",
                 got=f'recompute = "{again[0]}"',
-                expected='recompute = "none" or "selective" beside it',
+                expected='recompute = "none" beside it, or "selective" without "moe" '
+                "in software.recompute_modules",
             )
 
 

@@ -15,8 +15,10 @@ References
    2024, section 3.3: gradients and optimizer states are sharded, weights are not.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Annotated
 
 import numpy as np
@@ -24,13 +26,14 @@ from numpy.typing import ArrayLike
 
 from estimators.chain import build_layer_table
 from estimators.constants import Constants, load_constants
+from estimators.dispatch import Contention, contention
 from estimators.layers.saved_activations import block_matrices
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, LayerTable
 from estimators.operators.profile import Profile
 from estimators.platform import Allocator, Platform, message_time, optimizer_step_bytes
 from estimators.software import IDEAL, Software
-from estimators.tracing.graph import LayerGraph
+from estimators.tracing.graph import LayerGraph, TracedOperator
 from estimators.training import ParameterBytes, TrainingSpec
 from estimators.user_files import UserLinks
 from planner.step.fleet import (
@@ -87,11 +90,24 @@ class Execution(Spec):
     the preset's; 1 with all of them: communication never slows compute down, which is
     too good where both want the same memory or the same processors of a device."""
 
-    expert_communication_slowdown: Annotated[Factor, Examples(1.1, default=None)] = 1.0
+    expert_communication_slowdown: Annotated[
+        Factor | None, Examples(1.1, default=None)
+    ] = None
     """Factor on the duration of compute while all-to-alls between experts go on beside
-    it, where a plan has overlap_moe_expert_parallel_comm. Left out, the preset's:
-    132/112 with "megatron-core" and "nemo", the multiprocessors of an H800 over those
-    that DeepSeek-V3 leaves to its compute; 1 with all others."""
+    it, where a plan has overlap_moe_expert_parallel_comm. Left out, by the
+    multiprocessors that send: 16 of a GPU with NCCL, 20 with DeepEP, 32 with HybridEP
+    on NVLink of a rack, or moe_flex_dispatcher_num_sms. These take 1.3 times as long
+    beside compute."""
+
+    delay_wgrad_compute: Annotated[bool, Examples(True, default=None)] = False
+    """Megatron's option: where a plan has overlap_moe_expert_parallel_comm, weight
+    gradients wait to be beside all-to-alls that the forward pass is too short for. Left
+    out, the preset's; none does."""
+
+    moe_shared_expert_overlap: Annotated[bool, Examples(True, default=None)] = False
+    """Megatron's option: shared experts work beside the all-to-alls between the others.
+    Not with overlap_moe_expert_parallel_comm, nor with "allgather". Left out, the
+    preset's; none does."""
 
     cpu_adam: Annotated[bool, Examples(False, default=None)] = True
     """Whether the host updates the parameters whose optimizer states it keeps, as
@@ -103,6 +119,34 @@ class Execution(Spec):
     pace of the all-to-all and of the experts' compute. Left out, the preset's; 1 with
     all of them."""
 
+
+def _products(operators: Sequence[TracedOperator]) -> list[int]:
+    return [
+        place
+        for place, operator in enumerate(operators)
+        if operator.sharding.startswith("expert")
+    ]
+
+
+def _dispatched(operators: Sequence[TracedOperator]) -> list[int]:
+    products = _products(operators)
+    return [*range(products[0], products[-1] + 1)] if products else []
+
+
+def _shared(operators: Sequence[TracedOperator]) -> list[int]:
+    return [
+        place
+        for place, operator in enumerate(operators)
+        if "shared_experts" in operator.name.split(".")
+    ]
+
+
+PRODUCTS, DISPATCHED, SHARED = "products", "dispatched", "shared"
+LAYER_PARTS: Mapping[str, Callable[[Sequence[TracedOperator]], list[int]]] = (
+    MappingProxyType({PRODUCTS: _products, DISPATCHED: _dispatched, SHARED: _shared})
+)
+"""Part of a layer -> its places among the layer's operators: products of routed
+experts, all that these do between dispatch and combine, experts of all tokens."""
 
 NOTHING_HIDDEN = Execution()
 """An execution that waits for everything that is sent, but for transfers between
@@ -150,7 +194,7 @@ class Workload:
         default_factory=dict, init=False
     )
     _fastest: dict[Degrees, LayerTable] = field(default_factory=dict, init=False)
-    _expert_times: dict[tuple[int | None, Degrees], FloatArray] = field(
+    _part_times: dict[tuple[int | None, Degrees, str], FloatArray] = field(
         default_factory=dict, init=False
     )
     _platforms: dict[int, Platform] = field(default_factory=dict, init=False)
@@ -262,24 +306,37 @@ class Workload:
         Forward, backward, and the part of the latter that weight gradients are, shape
         ``(3, L)`` [s]. From the traced operators; 0 for a graph without.
         """
+        return self.part_times(PRODUCTS, degrees, kinds)
+
+    def part_times(
+        self, part: str, degrees: Degrees, kinds: tuple[int, ...] = ()
+    ) -> FloatArray:
+        """Return a part of each layer's compute, as `expert_times` does.
+
+        ``part`` is a key of `LAYER_PARTS`.
+        """
         if not kinds:
-            return self._own_expert_times(None, degrees)
+            return self._own_part_times(None, degrees, part)
         times = [
-            self._factor(kind) * self._own_expert_times(kind, degrees) for kind in kinds
+            self._factor(kind) * self._own_part_times(kind, degrees, part)
+            for kind in kinds
         ]
         return np.asarray(np.max(times, axis=0))
 
-    def _own_expert_times(self, kind: int | None, degrees: Degrees) -> FloatArray:
+    def _own_part_times(
+        self, kind: int | None, degrees: Degrees, part: str
+    ) -> FloatArray:
         """Return those of a healthy device of a kind, None for the workload's."""
-        key = None if kind is None or self._is_own(kind) else kind
-        if (key, degrees) not in self._expert_times:
-            platform = self.platform if key is None else self._platform(key)
-            self._expert_times[key, degrees] = self._read_expert_times(
-                degrees, platform
-            )
-        return self._expert_times[key, degrees]
+        number = None if kind is None or self._is_own(kind) else kind
+        key = number, degrees, part
+        if key not in self._part_times:
+            platform = self.platform if number is None else self._platform(number)
+            self._part_times[key] = self._read_part_times(degrees, platform, part)
+        return self._part_times[key]
 
-    def _read_expert_times(self, degrees: Degrees, platform: Platform) -> FloatArray:
+    def _read_part_times(
+        self, degrees: Degrees, platform: Platform, part: str
+    ) -> FloatArray:
         graph, training = self.graph, self.training
         if not graph.layers:
             return np.zeros((3, len(graph.names)))
@@ -287,13 +344,8 @@ class Workload:
         totals = []
         for kind, layer in enumerate(graph.layers):
             work = layer_work(graph, kind, degrees, training.element_bytes)
-            times = [
-                model.operator_time(operator)
-                for operator, traced in zip(
-                    work.operators, layer.operators, strict=True
-                )
-                if traced.sharding.startswith("expert")
-            ]
+            places = LAYER_PARTS[part](layer.operators)
+            times = [model.operator_time(work.operators[place]) for place in places]
             totals.append(np.sum(times, axis=0) if times else np.zeros(3))
         all_kinds = platform.slowest * np.array(totals)
         return np.ascontiguousarray(all_kinds[np.array(graph.kinds)].T)
@@ -309,6 +361,18 @@ class Workload:
             return self.training.parameter_bytes
         share = block_matrices(self.graph).share
         return self.training.mean_parameter_bytes(share)
+
+    @property
+    def overlaps_shared_experts(self) -> bool:
+        """Whether experts of all tokens work beside all-to-alls, if no pass does."""
+        sends = self.software.moe_token_dispatcher_type != "allgather"
+        return self.execution.moe_shared_expert_overlap and sends
+
+    @cached_property
+    def beside_experts(self) -> Contention:
+        """How compute and all-to-alls between experts slow each other down."""
+        known = self.execution.expert_communication_slowdown
+        return contention(self.accelerator, self.software, known)
 
     def orthogonalisation_time(self, kinds: tuple[int, ...] = ()) -> float:
         """Return the time of Muon's products for each parameter, 0 without [s]."""

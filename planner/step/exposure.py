@@ -8,8 +8,9 @@ beside compute, and only what is left when the compute is over makes the pass lo
 * the weights that ZeRO-3 gathers of the next layer beside a layer, and the gradients
   that ZeRO-2 and 3 reduce of the layer before;
 * all-to-alls between experts in a pass that has a pass of another microbatch beside it
-  behind as much compute as the layer has itself: the other pass, whose all-to-alls are
-  hidden likewise, has that much to offer or more (`beside_all`);
+  in two windows [2]_: half of them behind as much as the layer does outside of experts,
+  half behind its experts. They are the other pass's: it sends as much, and hides this
+  pass's likewise. Both slow each other down (`beside_each_other`);
 * gradients in buckets behind the passes that complete them, one bucket after another;
   parameters in buckets behind the first forward passes, likewise.
 
@@ -23,6 +24,11 @@ References
    1000000 * dp_size) parameters (larger DP sizes need larger buckets to ensure
    collectives do not become latency-bound)"; the data-parallel size includes context
    parallelism.
+.. [2] Megatron-LM, ``core/models/common/model_chunk_schedule_plan.py``,
+   ``TransformerLayerSchedulePlan.run``: "comm_stream: combine_bwd | dispatch_fwd ->
+   dispatch_bwd | combine_fwd, comp_stream: pre_dispatch_fwd | mlp_bwd -> mlp_bwd_dw ->
+   mlp_fwd | pre_dispatch_bwd", weight gradients of what is in front of the dispatch
+   behind it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,6 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimators.dispatch import Contention
 from topologies.arrays import FloatArray
 
 
@@ -128,26 +135,121 @@ def layer_times(
     return LayerPassTimes(whole, worked)
 
 
-def beside_all(
-    layers: LayerPassTimes, beside: FloatArray, slowdown: float, *, reserves: bool
+def beside_each_other(
+    layers: LayerPassTimes,
+    beside: FloatArray,
+    contention: Contention,
+    *,
+    reserves: bool = False,
 ) -> LayerPassTimes:
-    """Return layers that have something sent beside all that they do.
+    """Return what layers take that have something sent beside all that they do.
+
+    While both go on, compute goes ``s`` times and what is sent ``k`` times as slowly:
+    ``C`` of the one and ``X`` of the other begin together, and end after ::
+
+        max(C + k X (1 - 1 / s), X + s C (1 - 1 / k))
 
     Parameters
     ----------
     layers
         What they take without.
     beside
-        How long it is on its way in each layer, shape ``(L,)`` [s].
-    slowdown
-        Factor on compute for as long as it is.
+        How long it is on its way alone in each layer, shape ``(L,)`` [s].
+    contention
+        How they slow each other down.
     reserves
         Whether compute does without what sending takes in all of a layer that sends.
     """
-    more = slowed(layers.worked, beside, slowdown)
+    slowdown = contention.compute
+    more = slowed(layers.worked, contention.sending * beside, slowdown)
     if reserves:
         more = layers.worked * (slowdown - 1.0) * (beside > 0.0)
-    return LayerPassTimes(np.maximum(layers.whole + more, beside), layers.worked + more)
+    sent = beside + sending_delay(layers.worked, beside, contention)
+    return LayerPassTimes(np.maximum(layers.whole + more, sent), layers.worked + more)
+
+
+def sending_delay(
+    compute: FloatArray | float, beside: FloatArray | float, contention: Contention
+) -> FloatArray:
+    """Return how much longer something is on its way beside compute [s].
+
+    Parameters as in `beside_each_other`.
+    """
+    longest = (
+        np.asarray(compute) * contention.compute * (1.0 - 1.0 / contention.sending)
+    )
+    return np.minimum(np.asarray(beside) * (contention.sending - 1.0), longest)
+
+
+def delayed_gradients(
+    compute: FloatArray,
+    gradients: FloatArray,
+    beside: FloatArray,
+    contention: Contention,
+) -> FloatArray:
+    """Return which weight gradients wait to be beside what the next pass sends [s].
+
+    As many as that would wait for otherwise, and no more than there are: a pair then
+    takes what both passes' compute takes as one window. Megatron-LM's
+    ``delay_wgrad_compute`` [2]_.
+
+    Parameters
+    ----------
+    compute
+        Compute of the forward pass beside what is sent, shape ``(L,)`` [s].
+    gradients
+        Weight gradients of the backward pass in its window, shape ``(L,)`` [s].
+    beside, contention
+        As in `beside_each_other`.
+    """
+    least = beside * contention.sending / contention.compute - compute
+    return np.clip(least, 0.0, gradients)
+
+
+class PairedCompute(NamedTuple):
+    """Compute of passes that have another one beside them, window by window.
+
+    Outside of experts, and of experts, shape ``(2, L)``.
+    """
+
+    forward: FloatArray
+    """Compute of a forward pass [s]."""
+
+    backward: FloatArray
+    """Compute of a backward pass [s]."""
+
+
+def paired_compute(
+    compute: FloatArray,
+    experts: FloatArray,
+    beside: FloatArray,
+    contention: Contention,
+    *,
+    delays: bool,
+) -> PairedCompute:
+    """Return what two passes beside each other compute in each window.
+
+    Parameters
+    ----------
+    compute
+        Forward, backward, and the part of the latter that weight gradients are, shape
+        ``(3, L)`` [s].
+    experts
+        Part of it between dispatch and combine, alike; all of it where it is less.
+    beside
+        How long what is sent beside a window is on its way alone, ``(L,)`` [s].
+    contention
+        How compute and what is sent slow each other down.
+    delays
+        Whether weight gradients wait where forward passes are too short.
+    """
+    inside = np.minimum(experts, compute)
+    parts = np.stack((compute - inside, inside), axis=1)
+    forward, backward, gradients = parts
+    if delays:
+        waits = delayed_gradients(forward, gradients, beside, contention)
+        forward, backward = forward + waits, backward - waits
+    return PairedCompute(forward, backward)
 
 
 def join_times(parts: Iterable[LayerPassTimes]) -> LayerPassTimes:

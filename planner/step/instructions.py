@@ -184,6 +184,10 @@ class Schedule:
     pairs_chunks: bool = False
     """Whether those two are of different chunks; else they may be of one."""
 
+    pairs_layers: bool = False
+    """Whether the passes of a pair go through their layers in step, so that the forward
+    one keeps what the backward one lets go of, and a layer more."""
+
     reserves_processors: bool = False
     """Whether what is sent beside such passes has processors of a device to itself as
     long as they last, rather than as long as it is on its way."""
@@ -355,11 +359,12 @@ class Schedule:
         """Return the most activations of the last virtual stage that are kept at once.
 
         Of interleaved 1F1B: its backward pass comes right behind the forward pass, or
-        behind one more where passes are paired.
+        behind one more where passes are paired that do not share their memory.
         """
         if self.forward_first:
             return num_microbatches
-        return min(num_microbatches, 2 if self.pairs_passes else 1)
+        waits = self.pairs_passes and not self.pairs_layers
+        return min(num_microbatches, 2 if waits else 1)
 
     def held(
         self, stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1
@@ -370,10 +375,17 @@ class Schedule:
         follows one that allocates. It is never more in between, so that ``max(held @
         kept)`` is exactly the most that is kept at once, whatever each chunk keeps
         from its forward to its last pass. The largest sum of a row is `in_flight`.
+        Of passes that go through their layers in step the backward one comes first.
         """
         kind, _, chunk = self.instructions(
             stage, num_stages, num_microbatches, num_chunks
         )
+        if self.pairs_layers:
+            sizes = num_stages, num_microbatches, num_chunks
+            begins = shared_pairs(kind, self.in_flight(stage, *sizes))
+            order = np.arange(kind.size)
+            order[begins], order[begins + 1] = begins + 1, begins
+            kind, chunk = kind[order], chunk[order]
         last = WEIGHT if self.splits_backward else BACKWARD
         counted = (kind == FORWARD) | (kind == last)
         allocates, chunk = kind[counted] == FORWARD, chunk[counted]
@@ -515,6 +527,21 @@ def paired_kind(kind: IntArray, part: IntArray) -> IntArray:
     written[begins] = PAIRED_FORWARD
     written[begins + 1] = PAIRED_BACKWARD
     return written
+
+
+def shared_pairs(kind: IntArray, warmup: int) -> IntArray:
+    """Return where a stage's pairs begin that share their memory.
+
+    Parameters
+    ----------
+    kind
+        Kinds of the stage's instructions.
+    warmup
+        Forward passes that nobody goes on beside.
+    """
+    number = np.cumsum(kind == FORWARD)
+    follows = (kind[:-1] == FORWARD) & (kind[1:] == BACKWARD)
+    return np.flatnonzero(follows & (number[:-1] > warmup))
 
 
 def warm_up_then_alternate(

@@ -173,9 +173,17 @@ def expert_group_size(plan: Plan) -> int:
 
 
 def stage_activations(
-    table: LayerTable, stage: Stage, *, splits_backward: bool = False
+    table: LayerTable,
+    stage: Stage,
+    *,
+    splits_backward: bool = False,
+    pairs_layers: bool = False,
 ) -> Activations:
-    """Return what passes keep, and what is alive inside one [byte]."""
+    """Return what passes keep, and what is alive inside one [byte].
+
+    With pairs of passes that go through their layers in step, the forward pass keeps a
+    layer already while the backward pass works on another.
+    """
     held = [slice(first, last + 1) for first, last in stage.chunks]
     kept = (0.0,) * len(held)
     if splits_backward:
@@ -185,11 +193,14 @@ def stage_activations(
     saves = recompute.saved_bytes(table, stage)
     works = recompute.working_bytes(table, stage)
     saved = tuple(float(saves[span].sum()) for span in held)
-    working = _most_inside(table, works, stage, splits_backward)
+    working = beside = _most_inside(table, works, stage, splits_backward)
+    if pairs_layers:
+        works = recompute.paired_bytes(table, works, saves)
+        beside = _most_inside(table, works, stage, splits_backward)
     return Activations(
         saved=saved,
         forward_working=working,
-        backward_working=working + _most_added(saved, kept),
+        backward_working=beside + _most_added(saved, kept),
         kept=kept,
     )
 
@@ -240,6 +251,10 @@ class BlockStage:
 
     selective: float = 0.0
     """Blocks of the stage that repeat their attention core."""
+
+    half_selective: float = 0.0
+    """Blocks of the stage that repeat half of their attention core, and keep what they
+    would without."""
 
     recomputed: float
     """Blocks of the stage that keep their input only."""
@@ -362,8 +377,11 @@ def memory_of_stage(
         shard = share.dense / group + share.expert / expert_group_size(plan)
         gradient_bytes = workload.parameter_bytes.gradients
         static = static._replace(gradients=gradient_bytes * (shard + whole))
-    splits = SCHEDULES[plan.schedule].splits_backward
-    activations = stage_activations(table, stage, splits_backward=splits)
+    schedule = SCHEDULES[plan.schedule]
+    splits = schedule.splits_backward
+    activations = stage_activations(
+        table, stage, splits_backward=splits, pairs_layers=schedule.pairs_layers
+    )
     in_flight = _waiting_bytes if splits else _in_flight_bytes
     parts = {
         "weights": float(static.weights),

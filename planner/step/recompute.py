@@ -5,15 +5,36 @@ A stage repeats all of its blocks in one mode, or only the first ones of each ch
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from estimators.layers.work import InLayerTraffic, LayerTable
+from estimators.software import Software
 from planner.step.plan import Stage
 from topologies.arrays import FloatArray
 
 SENDING_AGAIN = frozenset({"full", "stage"})
 """Recompute modes that send tokens to experts again."""
+
+
+def sending_again(software: Software) -> frozenset[str]:
+    """Return the recompute modes that send tokens to experts again.
+
+    Selective recompute does where its modules are whole layers of experts.
+    """
+    if "moe" in software.recompute_modules and not software.saves_products:
+        return SENDING_AGAIN | {"selective"}
+    return SENDING_AGAIN
+
+
+class RepeatedCollectives(NamedTuple):
+    """Forward collectives that backward passes repeat, by layer."""
+
+    calls: FloatArray
+    """Number of the collectives, shape ``(L,)``."""
+    num_bytes: FloatArray
+    """Size of the full tensors of all of them together, shape ``(L,)`` [byte]."""
 
 
 def repeated_layers(table: LayerTable, stage: Stage) -> FloatArray:
@@ -44,6 +65,14 @@ def working_bytes(table: LayerTable, stage: Stage) -> FloatArray:
     Not for stages that keep their input only.
     """
     return _mixed(table, stage, table.working_bytes)
+
+
+def paired_bytes(table: LayerTable, works: FloatArray, saves: FloatArray) -> FloatArray:
+    """Return `working_bytes` with what a block keeps of another microbatch [byte].
+
+    That of pairs that go through their layers in step (`planner.step.schedules`).
+    """
+    return works + saves * table.is_block
 
 
 def alive_inside(
@@ -93,25 +122,29 @@ def repeated_wait(table: LayerTable, stage: Stage) -> FloatArray:
     return repeated_layers(table, stage) * table.waited(stage.recompute)
 
 
-def recompute_shares(item: InLayerTraffic, table: LayerTable) -> dict[str, FloatArray]:
-    """Return which forward collectives each recompute mode repeats, by layer.
-
-    The attention core holds the ring of context parallelism, and nothing else.
-    """
-    ones = np.ones(table.num_layers)
+def repeats_by_mode(
+    item: InLayerTraffic, table: LayerTable
+) -> dict[str, RepeatedCollectives]:
+    """Return the forward collectives that each recompute mode repeats."""
+    count, num_bytes = item.forward_count, item.forward_bytes
     return {
-        "selective": ones if item.group == "context" else 0.0 * ones,
-        "full": np.asarray(table.is_block, dtype=np.float64),
-        "stage": ones,
+        "selective": RepeatedCollectives(item.repeated_count, item.repeated_bytes),
+        "full": RepeatedCollectives(count * table.is_block, num_bytes * table.is_block),
+        "stage": RepeatedCollectives(count, num_bytes),
     }
 
 
-def repeated_share(item: InLayerTraffic, table: LayerTable, stage: Stage) -> FloatArray:
-    """Return which of each layer's forward collectives the backward pass repeats."""
+def repeated_traffic(
+    item: InLayerTraffic, table: LayerTable, stage: Stage
+) -> RepeatedCollectives:
+    """Return the forward collectives that a stage's backward pass repeats."""
     if stage.recompute == "none":
-        return np.zeros(table.num_layers)
-    share = recompute_shares(item, table)[stage.recompute]
-    return repeated_layers(table, stage) * share
+        return RepeatedCollectives(
+            np.zeros(table.num_layers), np.zeros(table.num_layers)
+        )
+    layers = repeated_layers(table, stage)
+    count, num_bytes = repeats_by_mode(item, table)[stage.recompute]
+    return RepeatedCollectives(layers * count, layers * num_bytes)
 
 
 def _mixed(

@@ -35,8 +35,10 @@ Combined 1F1B, of Megatron Core. Once a stage alternates, each forward pass goes
 beside the backward pass that follows it, which is of another microbatch: what either
 sends between experts is hidden behind the compute of the other [6]_. For the two to be
 independent the last stage, too, runs one forward pass ahead: every stage warms up by
-one pass more than it does without, and keeps one microbatch more. The first passes and
-the last ones have nobody beside them.
+one pass more than it does without. It keeps no more microbatches for that: a pair goes
+through its layers in step, the first one of the forward pass beside the last one of the
+backward pass, which lets go of it then [9]_. The first passes and the last ones have
+nobody beside them.
 
 MaxText's pipelines are one loop over all stages at once, differentiated as a whole.
 Each turn of the loop has every stage work on the microbatch that its neighbour worked
@@ -78,6 +80,9 @@ References
    ``get_microbatch_and_repeat_ids``.
 .. [8] Lamy-Poirier, "Breadth-First Pipeline Parallelism", MLSys 2023, section 4;
    PyTorch, ``schedules.py`` as above, ``ScheduleLoopedBFS``.
+.. [9] Megatron-LM, ``megatron/core/models/common/model_chunk_schedule_plan.py``,
+   ``TransformerModelChunkSchedulePlan.run``: ``release_state`` of each layer; the
+   head's backward pass before all layers, its forward pass behind them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -151,10 +156,8 @@ def _write_interleaved(
     )
 
 
-def _count_interleaved(stage: int, sizes: ScheduleSizes, ahead: int = 0) -> int:
-    whole = sizes.m * sizes.v
-    without = min(whole, _interleaved_warmup(stage, sizes, 0) + 1)
-    return min(whole, without + ahead)
+def _count_interleaved(stage: int, sizes: ScheduleSizes) -> int:
+    return min(sizes.m * sizes.v, _interleaved_warmup(stage, sizes, 0) + 1)
 
 
 def _write_scanned(_stage: int, sizes: ScheduleSizes) -> Instructions:
@@ -312,15 +315,15 @@ _COMBINED = replace(
     _PLAIN,
     name="combined-1f1b",
     pairs_passes=True,
+    pairs_layers=True,
     write=_write_combined,
-    count=lambda stage, sizes: min(sizes.p - stage + 1, sizes.m),
 )
 _COMBINED_INTERLEAVED = replace(
     _INTERLEAVED,
     name="combined-interleaved-1f1b",
     pairs_passes=True,
+    pairs_layers=True,
     write=lambda stage, sizes: _write_interleaved(stage, sizes, ahead=1),
-    count=lambda stage, sizes: _count_interleaved(stage, sizes, ahead=1),
 )
 _ZB_V = Schedule(
     name="zb-v",

@@ -116,6 +116,8 @@ def _interleaved_traffic(
         forward_bytes=total(item.forward_bytes),
         backward_count=total(item.backward_count),
         backward_bytes=total(item.backward_bytes),
+        repeated_count=total(item.repeated_count),
+        repeated_bytes=total(item.repeated_bytes),
     )
 
 

@@ -10,10 +10,17 @@ from hypothesis import strategies as st
 from estimators.chain import build_layer_table
 from estimators.collectives.transports import find_transport, overhead, transfer_time
 from estimators.constants import load_constants
+from estimators.layers.sharding import layer_work
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork, OperatorWork
 from estimators.models.library import load_model
 from estimators.operators.roofline import GRAPH_LAUNCH_TIME, LAUNCH_TIME
-from estimators.platform import BACKWARD_LAUNCHES, SHARPNESS, Platform, host_times
+from estimators.platform import (
+    BACKWARD_LAUNCHES,
+    SHARPNESS,
+    Platform,
+    host_times,
+    is_captured,
+)
 from estimators.software import IDEAL, Software
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
@@ -198,7 +205,7 @@ def test_a_graph_waits_neither_for_launches_nor_for_more_than_its_gap():
     """A layer that takes the device no time at all."""
     compute, constants = (0.0, 0.0), {"kernel_time": 1e-3, "layer_gap": 1e-2}
     eager = passes(10, compute, **constants)
-    graph = replace(EAGER, cuda_graphs=True)
+    graph = replace(EAGER, cuda_graphs="full_iteration")
     assert passes(10, compute, software=graph, **constants) == (0.0, 0.0)
     gap = {"graph_gap": 4e-4}
     found = passes(10, compute, software=graph, **constants, **gap)
@@ -206,9 +213,62 @@ def test_a_graph_waits_neither_for_launches_nor_for_more_than_its_gap():
     assert eager[0] > 10e-3
 
 
+def block(kind):
+    """Return the work of a kind of block of DeepSeek-V3 on a device, and its names."""
+    graph = trace_model(load_model("deepseek-v3"))
+    number = graph.kinds[graph.names.index("block 0") + (3 if kind == "experts" else 0)]
+    return layer_work(graph, number, Degrees(ep=32), 2)
+
+
+@failures.over(
+    ("kind", "left"),
+    [
+        ("dense", set()),
+        (
+            "experts",
+            {"linear_fc1", "activation", "mul", "linear_fc2", "combine", "add_1"},
+        ),
+    ],
+)
+def test_graphs_of_layers_hold_all_but_what_experts_do(kind, left):
+    """Dispatch, experts and combination: Megatron Core, cuda_graph.md."""
+    work = block(kind)
+    held = is_captured(work, replace(EAGER, cuda_graphs="layers"))
+    outside = [
+        op.name for op, is_in in zip(work.operators, held, strict=True) if not is_in
+    ]
+    assert {name.removeprefix("mlp.") for name in outside} - {"add_2"} == left
+    attention = replace(EAGER, cuda_graphs="layers", cuda_graph_modules=("attn",))
+    first = [op.name for op in work.operators].index("pre_mlp_norm")
+    assert is_captured(work, attention) == [n < first for n in range(len(held))]
+
+
+def test_a_graph_of_a_layer_costs_one_launch_and_what_is_outside_costs_its_own():
+    work, nothing = block("dense"), (0.0, 0.0)
+    constants = {"kernel_time": 1e-3, "layer_gap": 8e-3, "graph_gap": 4e-3}
+    layers = replace(EAGER, cuda_graphs="layers")
+    forward, backward = passes(work, nothing, software=layers, **constants)
+    assert forward == pytest.approx(1e-3 + 0.25 * 4e-3)
+    assert backward == pytest.approx(BACKWARD_LAUNCHES * 1e-3 + 0.75 * 4e-3)
+    times = [
+        passes(work, nothing, software=software, **constants)[0]
+        for work in (block("dense"), block("experts"))
+        for software in (
+            replace(EAGER, cuda_graphs="full_iteration"),
+            layers,
+            replace(layers, cuda_graph_modules=("attn",)),
+            EAGER,
+        )
+    ]
+    assert times[:4] == sorted(times[:4])
+    assert times[4:] == sorted(times[4:])
+    # 24 kernels and two products of 8 experts; attention is 11 of these 40.
+    assert times[7] - times[6] == pytest.approx(10e-3 + 0.25 * 4e-3 * 11 / 40)
+
+
 def test_collectives_of_a_graph_leave_without_the_host():
     work = layer(1, (CollectiveWork("all_reduce", "tensor", 2, 2e6, 2, 2e6),))
-    graph = replace(LIBRARY, cuda_graphs=True)
+    graph = replace(LIBRARY, cuda_graphs="full_iteration")
     eager, captured = (
         passes(work, (1e-3, 1e-3), tp=8, software=software)
         for software in (LIBRARY, graph)

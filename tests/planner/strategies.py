@@ -93,6 +93,23 @@ TRAFFIC = (
 )
 
 
+def in_layer_traffic(operation, group, forward, backward, inner):
+    """Counts and bytes of a pass; some are repeated with the attention core."""
+    again = {"context": 1.0, "tensor": inner, "expert": 0.0}[group]
+    if operation in {"all_gather", "reduce_scatter"}:
+        again = 0.0
+    return InLayerTraffic(
+        operation=operation,
+        group=group,
+        forward_count=forward[0],
+        forward_bytes=forward[1],
+        backward_count=backward[0],
+        backward_bytes=backward[1],
+        repeated_count=again * forward[0],
+        repeated_bytes=again * forward[1],
+    )
+
+
 def random_table(rng, kinds, degrees, *, boundary, has_tied):
     """Costs per kind of layer; the first and the last layer are no blocks."""
     num_kinds = int(kinds.max()) + 1
@@ -104,13 +121,12 @@ def random_table(rng, kinds, degrees, *, boundary, has_tied):
     inner[[0, -1]] = 0.0
     sizes = {"tensor": degrees.tp, "context": degrees.cp, "expert": degrees.ep}
     traffic = tuple(
-        InLayerTraffic(
-            operation=operation,
-            group=group,
-            forward_count=column(high=2),
-            forward_bytes=column(),
-            backward_count=column(high=2),
-            backward_bytes=column(),
+        in_layer_traffic(
+            operation,
+            group,
+            (column(high=2), column()),
+            (column(high=2), column()),
+            inner,
         )
         for group, operation in TRAFFIC
         if sizes[group] > 1 and rng.integers(0, 2)

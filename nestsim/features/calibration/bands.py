@@ -1,14 +1,10 @@
-"""Held-out predictions, and how wide the bands of `nestsim.evaluate.uncertainty` are.
+"""How wide the bands of `nestsim.evaluate.uncertainty` are, by held-out errors.
 
-Constants are refitted without some rows, then those rows are predicted. A fold's
-constants come from the full fit's linear model without the rows left out, which costs
-nothing; the rows left out are then predicted on the real path. What the other rows do
-not inform of goes back to its prior, so that nothing leaks. Excluded rows are held out
-as others are; no fit has them.
-
-Half widths are quantiles of held-out errors by class; a class of few rows leans on
-the next wider one. Coverage is counted on rows whose own fold, or source, had no part
-in the width that they are held against.
+Half widths are quantiles of held-out errors by class; a class of few rows, or sources,
+leans on the next wider one. What a chip, a framework, a release or a kind of model adds
+that no row had is what errors needed beyond these widths where such were left out as a
+whole. Coverage is counted on rows whose own fold, or source, had no part in the width
+that they are held against.
 
 Sizes of memory have bands by framework. What memory holds is counted, and few constants
 are fitted by hand to some of the same rows; so its deciles are those of all rows'
@@ -18,8 +14,10 @@ configurations, each held against the deciles of the others.
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -28,208 +26,23 @@ import numpy as np
 from nestsim.evaluate.uncertainty import (
     NUM_DECILES,
     SHARE,
+    Fitted,
     Setting,
     Uncertainty,
     load_uncertainty,
+    narrowest,
+    release_number,
 )
-from nestsim.features.calibration.fit import (
-    Box,
-    Fit,
-    Line,
-    deviations,
-    rows_of_sources,
-    solve,
-    stages_of,
-)
-from nestsim.features.calibration.observations import (
-    Observation,
-    Residuals,
-    constants_of,
-    row_weights,
-)
-from nestsim.features.calibration.parameters import FitSpec
+from nestsim.features.calibration.held_out import NUM_FOLDS, HeldOut
+from nestsim.features.calibration.observations import Observation, row_weights
 from nestsim.features.validation.columns import Row, RowRefusedError
 from nestsim.features.validation.predict import Predictor
 from nestsim.features.validation.results import grouped
 from nestsim.features.validation.runner import score_memory
-from topologies.arrays import BoolArray, FloatArray, IntArray
-
-NUM_FOLDS = 5
-"""Folds that rows are split into."""
-
-_FAR = 3.0
-"""Distance that a refit may go from the full fit, in the logarithm: anywhere."""
-
-_INFORMED = 0.7
-"""Rows inform of a constant if they shrink its prior's deviation below this part."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HeldOut:
-    """Rows that were left out of a fit, and what came out of it."""
-
-    name: str
-    """Name of the source, or number of the fold."""
-
-    left_out: IntArray
-    """Indexes of the observations left out."""
-
-    logarithms: FloatArray
-    """Logarithms of the constants fitted to the other rows."""
-
-    residuals: FloatArray
-    """``log(predicted / measured)`` of the rows left out, under these constants."""
-
-    untold: tuple[str, ...]
-    """Constants that only the rows left out inform of: they are at, or near, their
-    prior."""
-
-
-def grouped_folds(
-    observations: Sequence[Observation], count: int = NUM_FOLDS
-) -> dict[str, IntArray]:
-    """Split rows so that those of one group stay together.
-
-    The groups of each source are dealt in an order that depends on nothing but the
-    rows' names, each to the fold with the fewest rows of that source so far.
-    """
-    groups = grouped(
-        (observation.group, index) for index, observation in enumerate(observations)
-    )
-    keyed = grouped(
-        (observations[rows[0]].row.source, rows) for _, rows in sorted(groups.items())
-    )
-    folds: list[list[int]] = [[] for _ in range(count)]
-    for _, members in sorted(keyed.items()):
-        sizes = [0] * count
-        for rows in sorted(members, key=lambda rows: _order(observations, rows)):
-            least = min(
-                range(count), key=lambda fold: (sizes[fold], len(folds[fold]), fold)
-            )
-            folds[least] += rows
-            sizes[least] += len(rows)
-    return {
-        f"fold {number + 1}": np.array(sorted(rows), dtype=np.int64)
-        for number, rows in enumerate(folds)
-        if rows
-    }
-
-
-def _order(observations: Sequence[Observation], rows: Iterable[int]) -> bytes:
-    """Return a key that sorts groups in no particular, yet fixed, order."""
-    name = min(observations[index].row.row_id for index in rows)
-    return hashlib.sha256(name.encode()).digest()
-
-
-def source_folds(observations: Sequence[Observation]) -> dict[str, IntArray]:
-    """Leave out each source in turn, and with it rows of its configurations."""
-    folds: dict[str, IntArray] = {}
-    keyed = grouped(
-        (observation.row.source, index)
-        for index, observation in enumerate(observations)
-    )
-    for source, rows in keyed.items():
-        if any(not observations[index].excluded for index in rows):
-            folds[source] = np.array(rows, dtype=np.int64)
-    return folds
-
-
-def hold_out(
-    evaluate: Residuals, spec: FitSpec, full: Fit, splits: Mapping[str, IntArray]
-) -> tuple[HeldOut, ...]:
-    """Predict rows with constants that were fitted without them.
-
-    Parameters
-    ----------
-    evaluate, spec, full
-        The fit to all rows.
-    splits
-        Name -> indexes of the rows to leave out, as `grouped_folds` or `source_folds`
-        return them.
-    """
-    folds = []
-    for name, left_out in splits.items():
-        logarithms, untold = refit_without(evaluate, spec, full, left_out)
-        changes = constants_of(full.parameters, logarithms)
-        folds.append(
-            HeldOut(
-                name=name,
-                left_out=left_out,
-                logarithms=logarithms,
-                residuals=evaluate.residuals(changes, left_out),
-                untold=untold,
-            )
-        )
-    return tuple(folds)
-
-
-def refit_without(
-    evaluate: Residuals, spec: FitSpec, full: Fit, left_out: IntArray
-) -> tuple[FloatArray, tuple[str, ...]]:
-    """Return constants by the other rows, and the names of those they do not inform of.
-
-    A row of a group that is left out in part is left out as well.
-    """
-    gone = {evaluate.observations[index].group for index in left_out}
-    stays = np.array(
-        [evaluate.observations[index].group not in gone for index in full.rows],
-        dtype=np.bool_,
-    )
-    box = Box.of(full.parameters)
-    point, spread = full.logarithms.copy(), box.sigma.copy()
-    for stage in stages_of(full.parameters):
-        free, kept = np.array(stage.free), np.array(stage.kept)
-        is_used = np.isin(
-            full.rows, rows_of_sources(evaluate, full.rows, stage.sources)
-        )
-        line = _part(evaluate, full, is_used & stays)
-        if not is_used.any() or not kept.any():
-            continue
-        # What an earlier stage moved has moved the residuals that this one starts from.
-        shifted = line.at(np.where(free, full.logarithms, point))
-        part = replace(
-            line,
-            start=full.logarithms[free],
-            residuals=shifted,
-            jacobian=line.jacobian[:, free],
-        )
-        result = np.zeros(len(point))
-        result[free] = solve(part, box.only(free), spec.row_error, trust=_FAR)
-        point = np.where(kept, result, point)
-        result[free] = deviations(part, box.only(free), spec.row_error)
-        spread = np.where(kept, result, spread)
-    untold = (spread > _INFORMED * box.sigma) & (
-        full.deviations <= _INFORMED * box.sigma
-    )
-    names = tuple(
-        parameter.name
-        for parameter, lost in zip(full.parameters, untold, strict=True)
-        if lost
-    )
-    return point, names
-
-
-def _part(evaluate: Residuals, full: Fit, which: BoolArray) -> Line:
-    rows = full.rows[which]
-    return Line(
-        start=full.logarithms,
-        rows=rows,
-        residuals=full.residuals[which],
-        jacobian=full.jacobian[which],
-        weights=row_weights(evaluate.observations, rows),
-    )
-
-
-def residuals_of(folds: Sequence[HeldOut], count: int) -> FloatArray:
-    """Return the held-out residual of each of ``count`` rows, NaN for the others."""
-    result = np.full(count, np.nan)
-    for fold in folds:
-        result[fold.left_out] = fold.residuals
-    return result
-
+from topologies.arrays import FloatArray, IntArray
 
 LEANING = 8.0
-"""Rows that the next wider class counts as."""
+"""Rows, or sources left out, that the next wider class counts as."""
 
 FEWEST = 4
 """Rows that make a class of their own."""
@@ -243,7 +56,7 @@ class Error(NamedTuple):
     """A held-out prediction's error."""
 
     setting: Setting
-    """Setting of the job that was predicted."""
+    """Setting of the job that was predicted, as the fit without it saw it."""
 
     size: float
     """Size of the error, ``|log(predicted / measured)|``."""
@@ -254,55 +67,120 @@ class Error(NamedTuple):
     part: str
     """Name of the fold it was held out in."""
 
+    causes: tuple[str, ...] = ()
+    """Causes by which the job is unlike the rows that were not left out."""
 
-def errors_of_folds(
-    observations: Sequence[Observation], folds: Sequence[HeldOut], *, is_new: bool
-) -> tuple[Error, ...]:
-    """Return the errors of held-out rows that constants are fitted to."""
-    weights = row_weights(observations, np.arange(len(observations)))
-    return tuple(
-        Error(
-            observations[index].case.setting(
-                "" if is_new else observations[index].row.source
-            ),
-            abs(float(residual)),
-            float(weights[index]),
-            fold.name,
-        )
-        for fold in folds
-        for index, residual in zip(fold.left_out, fold.residuals, strict=True)
-        if not observations[index].excluded
+
+def fitted_facts(
+    observations: Iterable[Observation], releases: Mapping[str, tuple[str, ...]]
+) -> Fitted:
+    """Return what constants are fitted to.
+
+    Parameters
+    ----------
+    observations
+        The rows.
+    releases
+        Name of software -> releases of rows that do not say theirs.
+    """
+    used = [observation for observation in observations if not observation.excluded]
+    settings = [observation.case.setting() for observation in used]
+    stated = [
+        (setting.software, setting.release) for setting in settings if setting.release
+    ]
+    newest = {
+        software: (*releases.get(software, ()), max(numbers, key=release_number))
+        for software, numbers in grouped(stated).items()
+    }
+    return Fitted(
+        sources=frozenset(observation.row.source for observation in used),
+        software=frozenset(setting.software for setting in settings),
+        accelerators=frozenset(setting.accelerator for setting in settings),
+        traits={
+            software: frozenset().union(*kinds)
+            for software, kinds in grouped(
+                (setting.software, setting.traits) for setting in settings
+            ).items()
+        },
+        releases={**releases, **newest},
     )
 
 
-def half_widths(errors: Iterable[Error]) -> dict[str, float]:
+def errors_of_folds(
+    observations: Sequence[Observation], rows: IntArray, folds: Sequence[HeldOut]
+) -> tuple[Error, ...]:
+    """Return the errors of held-out rows that constants may be fitted to.
+
+    Parameters
+    ----------
+    observations
+        All rows.
+    rows
+        Indexes of those that constants are fitted to.
+    folds
+        What was held out.
+    """
+    weights = row_weights(observations, np.arange(len(observations)))
+    errors = []
+    for fold in folds:
+        gone = set(fold.left_out.tolist())
+        rest = [observations[index] for index in rows.tolist() if index not in gone]
+        facts = fitted_facts(rest, {})
+        for index, residual in zip(fold.left_out, fold.residuals, strict=True):
+            observation = observations[index]
+            if observation.excluded:
+                continue
+            source = observation.row.source
+            known = source if source in facts.sources else ""
+            setting = observation.case.setting(known)
+            causes = tuple(distance.cause for distance in facts.distances(setting))
+            size, weight = abs(float(residual)), float(weights[index])
+            errors.append(Error(setting, size, weight, fold.name, causes))
+    return tuple(errors)
+
+
+def half_widths(
+    errors: Iterable[Error], least: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """Return class -> half width of its band.
 
     ``exp(mean of logarithms)`` of the class's own quantile and of the wider one's,
-    weighted with the class's rows and `LEANING`.
+    weighted with how often the class was tried and `LEANING`.
+
+    Parameters
+    ----------
+    errors
+        Held-out errors.
+    least
+        Half widths on measured clusters where the errors are of sources that were left
+        out as a whole: those of a source err together, and count as one try; and no
+        band is narrower on a new cluster. None where they are of folds.
     """
+    of_parts = least is not None
     classes = grouped(
         (name, error) for error in errors for name in error.setting.classes()
     )
     widths: dict[str, float] = {}
-    for name, errors_of_class in sorted(
-        classes.items(), key=lambda item: _depth(item[0])
-    ):
+    for name, of_class in sorted(classes.items(), key=lambda item: _depth(item[0])):
         # Sources count as the square root of their rows, but for the narrowest classes:
         # there it is the rows that are alike.
-        is_narrowest = name == errors_of_class[0].setting.classes()[-1]
-        weights = [1.0 if is_narrowest else error.weight for error in errors_of_class]
+        is_narrowest = name == of_class[0].setting.classes()[-1]
+        alike = is_narrowest and not of_parts
         quantile = weighted_quantile(
-            np.array([error.size for error in errors_of_class]), np.array(weights)
+            np.array([error.size for error in of_class]),
+            np.array([1.0 if alike else error.weight for error in of_class]),
         )
         if _depth(name) == 0:
-            widths[name] = quantile
-        elif len(errors_of_class) >= FEWEST:
-            wider = widths[_wider(name)]
-            total = len(errors_of_class) + LEANING
-            logs = len(errors_of_class) * math.log(quantile) + LEANING * math.log(wider)
-            widths[name] = math.exp(logs / total)
-    # A class too small for one of its own has none; the next wider one holds.
+            width = quantile
+        elif len(of_class) < FEWEST:
+            # The next wider class holds.
+            continue
+        else:
+            parts = {error.part for error in of_class}
+            count = len(parts) if of_parts else len(of_class)
+            logs = count * math.log(quantile) + LEANING * math.log(widths[_wider(name)])
+            width = math.exp(logs / (count + LEANING))
+        widths[name] = max(width, (least or {}).get(name, 0.0))
     return widths
 
 
@@ -341,42 +219,122 @@ def deciles(values: FloatArray, weights: FloatArray) -> FloatArray:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutErrors:
+    """Errors of everything that was left out."""
+
+    folds: tuple[Error, ...]
+    """Errors of folds of rows."""
+
+    sources: tuple[Error, ...]
+    """Errors of sources left out as a whole."""
+
+    kinds: tuple[Error, ...]
+    """Errors of chips and traits of models left out as a whole."""
+
+
 def fitted_uncertainty(
-    measured: Sequence[Error], new: Sequence[Error], observations: Sequence[Observation]
+    errors: HeldOutErrors,
+    observations: Sequence[Observation],
+    residuals: FloatArray,
+    releases: Mapping[str, tuple[str, ...]],
 ) -> Uncertainty:
-    """Return the bands by errors of folds, and of sources left out."""
-    fitted = [observation for observation in observations if not observation.excluded]
-    widths = half_widths(new)
+    """Return the bands.
+
+    Parameters
+    ----------
+    errors
+        What was held out.
+    observations, residuals
+        All rows, and ``log(predicted / measured)`` of each by the constants.
+    releases
+        As `fitted_facts` takes them.
+    """
+    measured = half_widths(errors.folds)
+    new = half_widths(errors.sources, measured)
+    changes = release_changes(observations, residuals)
+    wider = wider_by_cause((*errors.sources, *errors.kinds), measured, new)
+    if changes:
+        wider["release"] = _units_quantile(changes)
     return Uncertainty(
-        measured=MappingProxyType(half_widths(measured)),
-        new=MappingProxyType({**widths, "unknown": _unknown(new, widths)}),
+        measured=MappingProxyType(measured),
+        new=MappingProxyType(new),
+        wider=MappingProxyType(wider),
         memory=load_uncertainty().memory,
-        sources=frozenset(observation.row.source for observation in fitted),
-        software=frozenset(observation.case.software.name for observation in fitted),
-        accelerators=frozenset(
-            observation.case.accelerator.name for observation in fitted
-        ),
+        fitted=fitted_facts(observations, releases),
     )
 
 
-def _unknown(new: Sequence[Error], widths: Mapping[str, float]) -> float:
-    """Return the half width where software or device were in no other source."""
-    systems = grouped(
-        (kind, error.part)
-        for error in new
-        for kind in (error.setting.software, error.setting.accelerator)
+def wider_by_cause(
+    errors: Iterable[Error], measured: Mapping[str, float], new: Mapping[str, float]
+) -> dict[str, float]:
+    """Return cause of a distance -> what it adds to half widths, by the squares.
+
+    What each error that has this cause alone needed beyond the band that the job has
+    without it; chips, traits and software count as the square root of their rows.
+    """
+    needed = grouped(
+        (error.causes[0], (error.part, _needed(error, measured, new)))
+        for error in errors
+        if len(error.causes) == 1
     )
-    alone = [
-        error
-        for error in new
-        if len(set(systems[error.setting.software])) == 1
-        or len(set(systems[error.setting.accelerator])) == 1
+    # A release counts by what it changed in the same job.
+    return {
+        cause: _units_quantile(units)
+        for cause, units in sorted(needed.items())
+        if cause != "release"
+    }
+
+
+def _needed(
+    error: Error, measured: Mapping[str, float], new: Mapping[str, float]
+) -> float:
+    setting = error.setting
+    # What is not known has no class.
+    if "software" in error.causes:
+        setting = replace(setting, software="")
+    elif {"chip", "kernels"} & set(error.causes):
+        setting = replace(setting, accelerator="")
+    width = narrowest(measured if setting.source else new, setting)
+    return math.sqrt(max(error.size**2 - width**2, 0.0))
+
+
+def _units_quantile(sizes: Sequence[tuple[str, float]]) -> float:
+    """Return the quantile of sizes of rows that are of units: names and sizes."""
+    rows = Counter(unit for unit, _ in sizes)
+    weights = np.array([1.0 / math.sqrt(rows[unit]) for unit, _ in sizes])
+    return weighted_quantile(np.array([size for _, size in sizes]), weights)
+
+
+_JOB = ("accelerator", "precision", "num_devices", "seq_len")
+"""Columns beside the model that rows of one job in several releases agree in."""
+
+
+def release_changes(
+    observations: Sequence[Observation], residuals: FloatArray
+) -> list[tuple[str, float]]:
+    """Return job and size of each step from its release to the next one measured.
+
+    The size is what the logarithm of predicted over measured moved by: what the
+    release changed, and no prediction knew.
+    """
+    jobs = grouped(
+        (_job(observation.row), (release_number(release), float(residual)))
+        for observation, residual in zip(observations, residuals, strict=True)
+        if (release := observation.case.setting().release) and not observation.excluded
+    )
+    return [
+        (job, abs(later[1] - earlier[1]))
+        for job, runs in jobs.items()
+        for earlier, later in pairwise(sorted(runs))
+        if later[0] > earlier[0]
     ]
-    if len(alone) < FEWEST:
-        return widths["all"]
-    sizes = np.array([error.size for error in alone])
-    weights = np.array([error.weight for error in alone])
-    return max(widths["all"], weighted_quantile(sizes, weights))
+
+
+def _job(row: Row) -> str:
+    # What stands in brackets are variants of a recipe.
+    model = row.words("model").partition(" (")[0]
+    return " ".join((row.source, model, *(row.words(column) for column in _JOB)))
 
 
 class Coverage(NamedTuple):
@@ -394,17 +352,29 @@ class Coverage(NamedTuple):
         return self.inside / self.rows if self.rows else math.nan
 
 
-def coverage_by(errors: Sequence[Error]) -> dict[str, Coverage]:
-    """Return the coverage of each part by the widths that the others give."""
-    return _counted((error.part, inside) for error, inside in _held_against(errors))
+def coverage_by(
+    errors: HeldOutErrors, known: Uncertainty | None
+) -> dict[str, Coverage]:
+    """Return the coverage of each part by the widths that the others give.
+
+    Parameters
+    ----------
+    errors
+        What was held out.
+    known
+        What bands widen by, to count sources that were left out; None to count folds.
+    """
+    return _counted((error.part, inside) for error, inside in _held(errors, known))
 
 
-def coverage_by_class(errors: Sequence[Error]) -> dict[str, Coverage]:
-    """Return the same for each class that has `COUNTED` rows."""
+def coverage_by_class(
+    errors: HeldOutErrors, known: Uncertainty | None
+) -> dict[str, Coverage]:
+    """Return the same for each class, and each chip, that has `COUNTED` rows."""
     coverages = _counted(
         (name, inside)
-        for error, inside in _held_against(errors)
-        for name in error.setting.classes()
+        for error, inside in _held(errors, known)
+        for name in (*error.setting.classes(), error.setting.chip)
     )
     return {
         name: coverage
@@ -413,16 +383,25 @@ def coverage_by_class(errors: Sequence[Error]) -> dict[str, Coverage]:
     }
 
 
-def _held_against(errors: Sequence[Error]) -> Iterator[tuple[Error, bool]]:
+def _held(
+    errors: HeldOutErrors, known: Uncertainty | None
+) -> Iterator[tuple[Error, bool]]:
     """Yield errors, and whether they are in the bands that other parts give."""
-    for part, held_out in grouped((error.part, error) for error in errors).items():
-        others = [error for error in errors if error.part != part]
+    tried = errors.folds if known is None else errors.sources
+    for part, held_out in grouped((error.part, error) for error in tried).items():
+        others = [error for error in tried if error.part != part]
         if not others:
             continue
-        widths = half_widths(others)
+        least = None
+        if known is not None:
+            least = half_widths(
+                error for error in errors.folds if error.setting.source != part
+            )
+        widths = half_widths(others, least)
         for error in held_out:
-            names = reversed(error.setting.classes())
-            yield error, error.size <= next(widths[n] for n in names if n in widths)
+            added = () if known is None else map(known.added, error.causes)
+            width = math.hypot(narrowest(widths, error.setting), *added)
+            yield error, error.size <= width
 
 
 def _counted(outcomes: Iterable[tuple[str, bool]]) -> dict[str, Coverage]:
@@ -442,13 +421,28 @@ def uncertainty_toml(uncertainty: Uncertainty) -> str:
         "",
         "[fitted]",
         *(
-            f"{name} = [{', '.join(_quoted(item) for item in sorted(items))}]"
-            for name, items in (
-                ("sources", uncertainty.sources),
-                ("software", uncertainty.software),
-                ("accelerators", uncertainty.accelerators),
-            )
+            _listed(name, getattr(uncertainty.fitted, name))
+            for name in ("sources", "software", "accelerators")
         ),
+        "",
+        "# What of models the rows of each framework had.",
+        "[traits]",
+        *(
+            _listed(name, kinds)
+            for name, kinds in sorted(uncertainty.fitted.traits.items())
+            if kinds
+        ),
+        "",
+        "# Newest releases of rows that constants were fitted to.",
+        "[releases]",
+        *(
+            _listed(name, newest)
+            for name, newest in sorted(uncertainty.fitted.releases.items())
+        ),
+        "",
+        "# What a job adds to the half width, by the squares, that is unlike all rows.",
+        "[wider]",
+        *(f"{cause} = {added:.4f}" for cause, added in uncertainty.wider.items()),
     ]
     tables = {"measured": uncertainty.measured, "new": uncertainty.new}
     for title, widths in tables.items():
@@ -459,6 +453,10 @@ def uncertainty_toml(uncertainty: Uncertainty) -> str:
         listed = ", ".join(f"{decile:.4f}" for decile in uncertainty.memory[name])
         lines += [f"{_quoted(name)} = [{listed}]"]
     return "\n".join(lines) + "\n"
+
+
+def _listed(name: str, items: Iterable[str]) -> str:
+    return f"{name} = [{', '.join(_quoted(item) for item in sorted(items))}]"
 
 
 def _quoted(text: str) -> str:

@@ -15,17 +15,21 @@ import numpy as np
 from nestsim.evaluate.uncertainty import Uncertainty
 from nestsim.features.calibration.bands import (
     Coverage,
-    HeldOut,
+    HeldOutErrors,
     coverage_by,
     coverage_by_class,
     errors_of_folds,
     fitted_uncertainty,
+)
+from nestsim.features.calibration.fit import Box, Fit, Report, fit
+from nestsim.features.calibration.held_out import (
+    HeldOut,
     grouped_folds,
     hold_out,
+    kind_folds,
     residuals_of,
     source_folds,
 )
-from nestsim.features.calibration.fit import Box, Fit, Report, fit
 from nestsim.features.calibration.observations import (
     Observation,
     Residuals,
@@ -159,6 +163,9 @@ class Calibration:
     coverage_new: dict[str, Coverage]
     """Coverage of each source left out, by the widths of the other sources."""
 
+    coverage_of_new_classes: dict[str, Coverage]
+    """Coverage of each class of jobs with many rows, over all sources left out."""
+
     @property
     def held_out(self) -> FloatArray:
         """Residuals of all rows in the folds."""
@@ -221,22 +228,30 @@ def calibrate(
     folds = hold_out(evaluate, spec, full, grouped_folds(observations))
     report("sources left out")
     sources = hold_out(evaluate, spec, full, source_folds(observations))
-    measured = errors_of_folds(observations, folds, is_new=False)
-    new = errors_of_folds(observations, sources, is_new=True)
+    report("chips and kinds of models left out")
+    kinds = hold_out(evaluate, spec, full, kind_folds(observations, full.rows))
+    errors = HeldOutErrors(
+        folds=errors_of_folds(observations, full.rows, folds),
+        sources=errors_of_folds(observations, full.rows, sources),
+        kinds=errors_of_folds(observations, full.rows, kinds),
+    )
     changes = constants_of(full.parameters, full.logarithms)
+    fitted = evaluate.residuals(changes, everything)
+    uncertainty = fitted_uncertainty(errors, observations, fitted, spec.releases)
     return Calibration(
         spec=spec,
         observations=observations,
         fit=full,
         was=evaluate.constants.values,
         before=before,
-        fitted=evaluate.residuals(changes, everything),
+        fitted=fitted,
         folds=folds,
         sources=sources,
-        uncertainty=fitted_uncertainty(measured, new, observations),
-        coverage=coverage_by(measured),
-        coverage_of_classes=coverage_by_class(measured),
-        coverage_new=coverage_by(new),
+        uncertainty=uncertainty,
+        coverage=coverage_by(errors, None),
+        coverage_of_classes=coverage_by_class(errors, None),
+        coverage_new=coverage_by(errors, uncertainty),
+        coverage_of_new_classes=coverage_by_class(errors, uncertainty),
     )
 
 

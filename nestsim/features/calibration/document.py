@@ -17,7 +17,9 @@ from nestsim.document.parts import (
     table_section,
 )
 from nestsim.document.wording import number, percent, signed_percent
+from nestsim.evaluate.uncertainty import Setting
 from nestsim.features.calibration.bands import (
+    COUNTED,
     Coverage,
     Miss,
     memory_coverage,
@@ -25,6 +27,7 @@ from nestsim.features.calibration.bands import (
 )
 from nestsim.features.calibration.calibrate import Calibration, witnesses
 from nestsim.features.calibration.curves import CurveScore
+from nestsim.features.calibration.observations import Observation
 from nestsim.features.calibration.transports import TransportFit
 from nestsim.features.validation.results import Errors, errors_of, grouped
 from topologies.arrays import FloatArray
@@ -59,6 +62,10 @@ def calibration_document(calibration: Calibration) -> Document:
         f"A source left out is {percent(float(np.median(mapes)))} off in the median "
         f"source, {percent(max(mapes))} in the worst of {len(mapes)}."
     )
+    wider = ", ".join(
+        f"{cause} {percent(added)}"
+        for cause, added in calibration.uncertainty.wider.items()
+    )
     untold = [
         f"Without {fold.name}, no other row tells {', '.join(fold.untold)}."
         for fold in calibration.sources
@@ -70,7 +77,11 @@ def calibration_document(calibration: Calibration) -> Document:
         _constants_table(calibration),
         _coverage_table("Rows left out", _parts(calibration)),
         _classes_table(calibration),
-        ends=(*untold, left_out),
+        ends=(
+            *untold,
+            left_out,
+            f"Bands widen, by the squares: {wider or 'by nothing'}.",
+        ),
     )
 
 
@@ -207,12 +218,67 @@ def _coverage_table(
 
 
 def _classes_table(calibration: Calibration) -> DataTable:
-    def width(line: Covered) -> str | Cell:
-        known = calibration.uncertainty.measured.get(line.name)
+    """Return classes and chips: all public rows beside held-out ones, and bands."""
+    observations = calibration.observations
+    groups = grouped(
+        (name, index)
+        for index, observation in enumerate(observations)
+        for name in _groups_of(observation)
+    )
+    folds, new = calibration.coverage_of_classes, calibration.coverage_of_new_classes
+
+    def three(residuals: FloatArray, rows: Sequence[int]) -> str:
+        errors = _errors(calibration, rows, residuals)
+        parts = (errors.mape, errors.median_ape, errors.p90_ape)
+        return ", ".join(percent(part) for part in parts)
+
+    def chosen(name: str) -> list[int]:
+        return [index for index in groups[name] if not observations[index].excluded]
+
+    def shipped(name: str) -> str | Cell:
+        sizes = {index: abs(calibration.fitted[index]) for index in groups[name]}
+        inside = [
+            size <= calibration.uncertainty.half_width(_setting(observations[index]))
+            for index, size in sizes.items()
+        ]
+        return cell(float(np.mean(inside)), percent)
+
+    def inside(coverages: Mapping[str, Coverage], name: str) -> str | Cell:
+        return cell(coverages[name].share if name in coverages else None, percent)
+
+    def width(name: str) -> str | Cell:
+        known = calibration.uncertainty.measured.get(name)
         return cell(None if known is None else math.expm1(known), percent)
 
-    lines = _covered(calibration.coverage_of_classes)
-    return _coverage_table("Classes of jobs", lines, Width=width)
+    return DataTable.of(
+        "Classes and chips: mean, median and 90th percentile of errors",
+        sorted(name for name in groups if len(groups[name]) >= COUNTED),
+        {
+            "Name": lambda name: name,
+            "All rows": lambda name: cell(len(groups[name]), number),
+            "Constants": lambda name: three(calibration.fitted, groups[name]),
+            "In the band": shipped,
+            "Fitted rows": lambda name: cell(len(chosen(name)), number),
+            "Folds": lambda name: three(calibration.held_out, chosen(name)),
+            "Folds in the band": lambda name: inside(folds, name),
+            "Width": width,
+            "Source left out, in the band": lambda name: inside(new, name),
+        },
+    )
+
+
+def _setting(observation: Observation) -> Setting:
+    return observation.case.setting(observation.row.source)
+
+
+def _groups_of(observation: Observation) -> tuple[str, ...]:
+    """Return classes of a row, its chip, and whether it is one of the dense."""
+    setting = observation.case.setting()
+    is_small = observation.row.source == LARGE_SINGLE
+    kind = "experts" if setting.has_experts else "dense"
+    apart = LARGE_SINGLE if is_small else f"{kind} but {LARGE_SINGLE}"
+    names = (*setting.classes(), setting.chip, apart)
+    return tuple(name for name in names if name != f"experts but {LARGE_SINGLE}")
 
 
 def memory_document(misses: Sequence[Miss]) -> Document:

@@ -37,7 +37,7 @@ from estimators.operators.shape_tables import (
     QUERY_BLOCK,
     product_roofline,
 )
-from topologies.accelerators import load_accelerator
+from topologies.accelerators import Accelerator, load_accelerator
 from topologies.arrays import BoolArray, FloatArray, IntArray
 
 CHIPS: Mapping[str, str] = MappingProxyType(
@@ -102,6 +102,48 @@ class Shapes(NamedTuple):
     rooflines: FloatArray | None
     """Logarithm of the roofline time of each node, where larger shapes bound smaller
     ones."""
+
+
+class Prompts(NamedTuple):
+    """Causal attention that was measured, a number or an array for all shapes."""
+
+    batch: FloatArray
+    """Sequences."""
+    length: FloatArray
+    """Tokens of a sequence."""
+    heads: FloatArray
+    """Heads of queries."""
+    groups: FloatArray
+    """Heads of keys and values."""
+    seen: FloatArray
+    """Keys that a query sees at most."""
+
+    def shapes(
+        self, widths: tuple[int, int], chip: Accelerator, times: FloatArray
+    ) -> Shapes:
+        """Return the shapes of a table.
+
+        Parameters
+        ----------
+        widths
+            Width of a query's and of a value's head.
+        chip
+            Where they were measured.
+        times
+            What each took [s].
+        """
+        batch, length, heads, groups, seen = self
+        pairs = seen * (seen + 1) / 2 + (length - seen) * seen
+        flops = 2.0 * batch * heads * pairs * sum(widths)
+        moved = RESULT_BYTES * batch * length * (heads + groups) * sum(widths)
+        roofline = KERNEL_TIME + np.maximum(
+            flops / chip.peak_flops["bf16"], moved / chip.memory_bandwidth
+        )
+        blocks = batch * heads * np.ceil(length / QUERY_BLOCK)
+        sizes = np.stack(
+            [blocks / chip.num_compute_units, seen, heads / groups], axis=1
+        )
+        return Shapes(sizes, np.log(times / roofline), None)
 
 
 def hat_matrix(
@@ -248,16 +290,7 @@ def attention_shapes(data: Path) -> Iterator[tuple[str, Shapes]]:
         chip = load_accelerator(device)
         batch, length, heads, groups, window = group[shape].to_numpy(np.float64).T
         seen = np.where(window > 0, np.minimum(window, length), length)
-        pairs = seen * (seen + 1) / 2 + (length - seen) * seen
-        flops = 4.0 * batch * heads * pairs * size
-        moved = 2.0 * batch * length * size * 2.0 * (heads + groups)
-        roofline = KERNEL_TIME + np.maximum(
-            flops / chip.peak_flops["bf16"], moved / chip.memory_bandwidth
-        )
-        blocks = batch * heads * np.ceil(length / QUERY_BLOCK)
-        sizes = np.stack(
-            [blocks / chip.num_compute_units, seen, heads / groups], axis=1
-        )
-        logs = np.log(group.latency_ms.to_numpy() * 1e-3 / roofline)
+        prompts = Prompts(batch, length, heads, groups, seen)
+        times = group.latency_ms.to_numpy() * 1e-3
         name = f"attention/{chip.name}/{size}/{'window' if windowed else 'all'}"
-        yield name, Shapes(sizes, logs, None)
+        yield name, prompts.shapes((size, size), chip, times)

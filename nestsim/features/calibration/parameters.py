@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,9 @@ class FitSpec:
     samples: Mapping[str, int]
     """Source -> number of rows that a fit takes of it; all, where it says nothing."""
 
+    releases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name of software -> newest releases of rows that do not say theirs."""
+
     def exclusion(self, row: Row) -> str:
         """Return why a row is not fitted to, empty if it is."""
         for exclusion in self.exclusions:
@@ -131,6 +134,10 @@ def parse_fit_spec(tables: Mapping[str, Any]) -> FitSpec:
         row_error=float(tables["row_error"]),
         cells={name: tuple(cell) for name, cell in tables.get("cells", {}).items()},
         samples=dict(tables.get("samples", {})),
+        releases={
+            name: (str(entry["newest"]),)
+            for name, entry in tables.get("releases", {}).items()
+        },
     )
 
 

@@ -9,6 +9,7 @@ import datetime as dt
 import io
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,10 @@ import numpy as np
 
 from estimators.operators.shape_tables import GRIDS
 from nestsim.features.calibration.experts import expert_shapes, fitted_experts
+from nestsim.features.calibration.mixers import convolution_shapes, latent_shapes
 from nestsim.features.calibration.operators import (
     LARGEST_ERROR,
+    Shapes,
     attention_shapes,
     fitted_table,
     product_shapes,
@@ -46,12 +49,22 @@ class FittedTable(NamedTuple):
 
 def fitted_tables(data: Path) -> Iterator[FittedTable]:
     """Yield the tables of every kind, fitted."""
-    for kind, read in (("product", product_shapes), ("attention", attention_shapes)):
-        for name, shapes in read(data):
-            count = len(shapes.logs)
-            yield FittedTable(kind, name, count, *fitted_table(kind, shapes))
+    products: dict[str, FloatArray] = {}
+    for name, shapes in product_shapes(data):
+        table = _fitted(name, shapes)
+        products[name] = table.nodes
+        yield table
+    for name, shapes in chain(
+        attention_shapes(data), latent_shapes(data, products), convolution_shapes(data)
+    ):
+        yield _fitted(name, shapes)
     for name, layers in expert_shapes(data):
         yield FittedTable("experts", name, len(layers.logs), *fitted_experts(layers))
+
+
+def _fitted(name: str, shapes: Shapes) -> FittedTable:
+    kind = name.partition("/")[0]
+    return FittedTable(kind, name, len(shapes.logs), *fitted_table(kind, shapes))
 
 
 def main() -> int:

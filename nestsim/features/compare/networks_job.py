@@ -278,7 +278,8 @@ def network_load(candidate: Candidate, network: Network) -> NetworkLoad:
         for stage in priced.stages
         for name in WORK_OF_DEVICES
     )
-    passes = causes["passes"] + causes["host"]
+    once = max(stage.host_waits.step for stage in priced.stages)
+    passes = causes["passes"] + causes["host"] - once
     waiting = passes - plan.num_microbatches * worked / len(priced.stages)
     exposed = waiting + causes["transfers"] + causes["synchronisation"]
     hot = hottest_links(replay, network, 1)

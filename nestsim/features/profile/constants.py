@@ -19,8 +19,8 @@ import numpy as np
 from estimators.collectives.transports import Scope
 from estimators.constants import Constants, load_constants
 from estimators.user_files import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
-from nestsim.features.calibration.bands import hold_out, residuals_of
 from nestsim.features.calibration.fit import Box, Fit, fit
+from nestsim.features.calibration.held_out import hold_out, residuals_of
 from nestsim.features.calibration.observations import (
     Observation,
     Residuals,

@@ -41,6 +41,9 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, object]:
         "attention_kernel": software.attention_kernel,
         "compiled": software.compiled,
         "cuda_graphs": software.cuda_graphs,
+        "cuda_graph_modules": list(software.cuda_graph_modules)
+        if software.cuda_graphs == "layers"
+        else [],
         **{name: getattr(assumed.execution, name) for name in _OVERLAPS},
         "communication_slowdown": assumed.execution.communication_slowdown,
         "precision": training.precision,
@@ -205,8 +208,11 @@ def _software(assumed: "Assumptions") -> str:
 
 
 def _launched(software: "Software") -> str:
-    if software.cuda_graphs:
+    if software.captures_step:
         return "a step launched as one CUDA graph"
+    if software.cuda_graphs == "layers":
+        parts = ", ".join(software.cuda_graph_modules)
+        return f"layers launched as CUDA graphs ({parts}), the rest kernel by kernel"
     if software.compiled:
         return "layers launched as compiled programs"
     return "kernels launched one by one"

@@ -42,7 +42,7 @@ from nestsim.document.wording import (
     zero_label,
 )
 from nestsim.evaluate.results import Checked
-from nestsim.evaluate.uncertainty import SHARE, MemoryNeed
+from nestsim.evaluate.uncertainty import SHARE, MemoryNeed, Reason
 from nestsim.features.run.assumptions import assumptions_rows
 from nestsim.features.run.causes import (
     causes_table,
@@ -418,7 +418,16 @@ def band_sentence(result: "JobResult[Any]", candidate: "Candidate") -> str:
     return (
         f"Expect {10 * SHARE:g} of 10 jobs like this one between "
         f"{number(simulated / high)} and {number(simulated / low)} tokens/s."
+        + reasons_sentence(result.band_reasons)
     )
+
+
+def reasons_sentence(reasons: Sequence[Reason]) -> str:
+    """Say why a band is wider than those of jobs that were measured."""
+    if not reasons:
+        return ""
+    clauses = (f"{words} (+{percent(added)})" for words, added in reasons)
+    return f" That is wider than usual: {', '.join(clauses)}."
 
 
 def plan_facts(priced: PricedPlan, network: Network, rank: int) -> dict[str, str]:

@@ -293,6 +293,7 @@ def band_json(
         "tokens_per_s": [
             simulated.tokens_per_second / factor for factor in (high, low)
         ],
+        "reasons": [reason._asdict() for reason in result.band_reasons],
     }
 
 

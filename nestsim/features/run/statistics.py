@@ -7,8 +7,9 @@ schedule and passes, one inside the other, and the differences between them. The
 are those of the replica whose slowest stage works longest (the first one of equals),
 each stage's as long as it took them on average:
 
-- the work of its mean stage: ``"host"``, in which devices wait for their hosts'
-  launches, and the rest ``"passes"``, collectives inside layers included;
+- the work of its mean stage: ``"passes"``, collectives inside layers included, but for
+  what of it devices wait for their hosts' launches;
+- ``"host"``: these waits, and what hosts take once in each step, out of its end;
 - all stages alike, nothing sent between them: what is added is the ``"bubble"``;
 - its stages as they are, nothing sent: what is added is ``"stage imbalance"``;
 - the replay until its last pass ends: what is added is ``"transfers"``, the wait for
@@ -51,20 +52,20 @@ class Breakdown(NamedTuple):
     """Passes for the weights' gradients in schedules that split these off; else part of
     `backward` [s]."""
     host: float
-    """Time in passes in which the device waits for its host: for launches of kernels,
-    for messages between stages, for libraries [s]."""
+    """Time in which the device waits for its host: for launches of kernels, for
+    messages between stages, for libraries, and once in each step [s]."""
     waiting: float
     """Time neither computing nor inside a collective: the bubble, and waiting for
     messages and for the slowest stage at the end [s]."""
     synchronisation: float
     """Time inside a collective of the stage while nothing is computed [s]."""
     optimizer: float
-    """Optimizer step [s]."""
+    """Optimizer step, without waits for the host [s]."""
 
     @property
     def passes(self) -> float:
-        """All passes, with their waits for the host [s]."""
-        return self.forward + self.backward + self.weight_gradient + self.host
+        """All passes, without waits for the host [s]."""
+        return self.forward + self.backward + self.weight_gradient
 
 
 class HotLink(NamedTuple):
@@ -252,22 +253,22 @@ def _stage_breakdown(replay: Replay, stage: int) -> Breakdown:
     busy = total / num_replicas
     synchronisation = exposed / num_replicas
     waiting = replay.iteration_time - float(busy.sum()) - synchronisation
-    forward, backward = _host_time(replay)[stage].tolist()
+    forward, backward, once = _host_time(replay)[stage].tolist()
     return Breakdown(
         forward=float(busy[SPAN_KINDS.index("forward")]) - forward,
         backward=float(busy[SPAN_KINDS.index("backward")]) - backward,
         weight_gradient=float(busy[SPAN_KINDS.index("weight")]),
-        host=forward + backward,
+        host=forward + backward + once,
         waiting=max(waiting, 0.0),
         synchronisation=synchronisation,
-        optimizer=float(busy[SPAN_KINDS.index("optimizer")]),
+        optimizer=float(busy[SPAN_KINDS.index("optimizer")]) - once,
     )
 
 
 def _host_time(replay: Replay) -> FloatArray:
     """Return `Replay.host_time`, 0 where it says nothing."""
     if replay.host_time is None:
-        return np.zeros((replay.representative.shape[0], 2))
+        return np.zeros((replay.representative.shape[0], 3))
     return replay.host_time
 
 
@@ -321,15 +322,16 @@ def iteration_causes(
     alone = _end(program, num_microbatches, durations)
     step_end = replay.iteration_time - replay.pipeline_time
     optimizer = _longest_optimizer(replay)
-    host = float(_host_time(replay).sum()) / num_stages
+    waits = _host_time(replay)
+    host, once = float(waits[:, :2].sum()) / num_stages, float(waits[:, 2].max())
     parts = (
         work - host,
-        host,
+        host + once,
         alike - work,
         alone - alike,
         replay.pipeline_time - alone,
         step_end - optimizer,
-        optimizer,
+        optimizer - once,
     )
     return dict(zip(CAUSES, parts, strict=True))
 

@@ -173,7 +173,7 @@ def timeline_title(replay: Replay) -> str:
     """Say where the devices' time goes."""
     mean = mean_breakdown(stage_breakdowns(replay))
     total = replay.iteration_time or 1.0
-    compute = (mean.passes - mean.host + mean.optimizer) / total
+    compute = (mean.passes + mean.optimizer) / total
     return (
         f"Devices compute for {percent(compute)} of the "
         f"{format_duration(replay.iteration_time)}; they wait for "

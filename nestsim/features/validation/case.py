@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from estimators.training import TrainingSpec
-from nestsim.evaluate.uncertainty import Setting
+from nestsim.evaluate.uncertainty import Setting, traits_of
 from nestsim.features.validation.cluster_table import (
     accelerator_setting,
     cluster_table,
@@ -26,6 +26,7 @@ from nestsim.features.validation.plan_table import (
     training_table,
 )
 from nestsim.features.validation.reading import JobReading, Table, Value
+from nestsim.features.validation.recipes import release_of
 from nestsim.features.validation.run_columns import read_run
 from nestsim.features.validation.stages import (
     SizedStage,
@@ -125,9 +126,11 @@ class Case:
         return Setting(
             source=source,
             software=self.software.name,
+            release=release_of(self.row),
             accelerator=self.accelerator.name,
             num_devices=self.num_devices,
             has_experts=bool(self.model.num_moe_experts),
+            traits=traits_of(self.model, self.software),
             assumes_layout=self.assumes_layout,
         )
 

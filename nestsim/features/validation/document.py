@@ -393,13 +393,15 @@ def _judgement_sentence(judgement: Judgement) -> str:
     sentence = (
         f"Of {plural(ran, 'run')} that happened, {large:,}{part} are judged not to "
         f"fit in memory; of those of full quality (A, A-), "
-        f"{judgement.complete_but_too_large:,} of {judgement.complete:,}."
+        f"{judgement.complete_but_too_large:,} of {judgement.complete:,}. "
+        f"{judgement.ran_in_doubt:,} may fit: fewer than nine of ten like them do."
     )
     if not judgement.out_of_memory:
         return sentence
     return (
         f"{sentence} Of {plural(judgement.out_of_memory, 'run')} that ran out of "
-        f"memory, {judgement.out_of_memory_but_fit:,} are judged to fit."
+        f"memory, {judgement.out_of_memory_but_fit:,} are judged to fit, "
+        f"{judgement.out_of_memory_in_doubt:,} may fit."
     )
 
 

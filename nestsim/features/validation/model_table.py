@@ -123,7 +123,7 @@ def model_table(reading: JobReading) -> Table:
         reading.assume(f"blocks and routers of {name}")
     if (length := _mean_length(reading, table)) is not None:
         table["mean_sequence_length"] = length
-    return table
+    return table | reading.by_source("model")
 
 
 @cache
@@ -344,8 +344,22 @@ def _latent(setting: str) -> Converter:
 
 
 def _head_width(reading: JobReading, table: Table) -> int | None:
+    """Return the width of heads, that of the published model of these sizes if unsaid.
+
+    None for what heads and hidden size make.
+    """
     latent = _latent("kv_channels")(reading, table)
-    return reading.row.whole("head_dim") if latent is None else latent  # type: ignore[return-value]  # a width
+    stated = reading.row.whole("head_dim") if latent is None else latent
+    name = library_name(reading)
+    if stated is not None or name is None:
+        return stated  # type: ignore[return-value]  # a width
+    model = load_model(name)
+    heads, hidden = (table[size] for size in ("num_attention_heads", "hidden_size"))
+    if (model.num_attention_heads, model.hidden_size) != (heads, hidden):
+        return None
+    if model.kv_channels * model.num_attention_heads == model.hidden_size:
+        return None
+    return reading.given("head_dim", model.kv_channels)
 
 
 def _vocabulary(reading: JobReading, table: Table) -> int:

@@ -30,7 +30,7 @@ def training_table(reading: JobReading) -> Table:
     RowRefusedError
         If the batch is missing or the precision is not modelled.
     """
-    return fill_table(reading, _TRAINING)
+    return fill_table(reading, _TRAINING) | reading.by_source("training")
 
 
 def _precision(reading: JobReading, _table: Table) -> str:

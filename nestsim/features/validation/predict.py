@@ -25,7 +25,7 @@ from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.step.execution import Workload
 from planner.step.memory import block_stage_memory
-from planner.step.recompute import SENDING_AGAIN
+from planner.step.recompute import sending_again
 from topologies.builders import build_network
 from topologies.errors import InputError
 from topologies.network import Network
@@ -150,7 +150,8 @@ class Predictor:
             return case
         assert isinstance(case.plan.recompute, str), "rows have one mode for all stages"
         for mode in _MORE_RECOMPUTE[case.plan.recompute]:
-            if case.plan.overlap_moe_expert_parallel_comm and mode in SENDING_AGAIN:
+            pairs = case.plan.overlap_moe_expert_parallel_comm
+            if pairs and mode in sending_again(case.software):
                 continue
             other = case.with_recompute(mode)
             if mode == "full" and share <= CLEARLY:

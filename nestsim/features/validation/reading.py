@@ -84,6 +84,12 @@ class Habit:
     plan: Mapping[str, str | int | bool | list[int]] = field(default_factory=dict)
     """Setting of [plan] -> value."""
 
+    model: Mapping[str, int] = field(default_factory=dict)
+    """Setting of [model] -> value, also where a column says otherwise."""
+
+    training: Mapping[str, str] = field(default_factory=dict)
+    """Setting of [training] -> value."""
+
 
 Patterns = Sequence[tuple[str, T]]
 """Patterns of a description, and what they mean."""
@@ -135,7 +141,7 @@ class Vocabulary:
     recipes: tuple[Habit, ...]
     """What rows of some sources have, the first that fits."""
 
-    run: Mapping[str, Patterns[dict[str, str | float | bool]]]
+    run: Mapping[str, Patterns[dict[str, str | int | float | bool]]]
     """Column about what ran -> words in it -> ``table.setting`` -> value."""
 
 
@@ -267,6 +273,13 @@ class JobReading(Reading):
         """What the row's source says of it beside columns."""
         fitting = (habit for habit in vocabulary().recipes if self._has(habit.where))
         return next(fitting, Habit(where={}))
+
+    def by_source(self, table: str) -> Table:
+        """Return the settings of a table that the source says, which are noted."""
+        settings: Table = {**getattr(self.habit, table)}
+        for name, value in settings.items():
+            self.assume(f"{name} = {value}, by the source")
+        return settings
 
     def _has(self, where: Mapping[str, str | int]) -> bool:
         return all(

@@ -14,8 +14,11 @@ References
    (26.02.01), v0.4.0 (26.04), v0.4.1 (26.04.01), v0.5.0 (26.06), v0.5.1 (26.06.01);
    src/megatron/bridge/perf_recipes of v0.6.0 (26.08). DeepSeek-V3 of 25.09 on H100:
    commit 0132842, of 26.04 on B200: commit 0426418. A configuration without
-   ``moe_flex_dispatcher_backend`` uses the dispatcher "alltoall"; ``cuda_graph_impl``
-   "full_iteration", or "local" with that scope, is a graph of the whole step.
+   ``moe_flex_dispatcher_backend`` uses the dispatcher "alltoall", as do Qwen3 235B on
+   H100, B200 and B300 in v0.3.1, where ``configs/qwen/qwen3_llm_pretrain.py`` sets
+   ``moe_token_dispatcher_type`` beside a backend; ``cuda_graph_impl``
+   "full_iteration", or "local" with that scope, is a graph of the whole step;
+   ``moe_a2a_overlap`` sets ``delay_wgrad_compute``, too (utils/overrides.py).
 """
 
 import csv
@@ -28,6 +31,12 @@ from importlib import resources
 from nestsim.features.validation.columns import RUN_COLUMNS, Row
 
 _RELEASE = re.compile(r"\b([0-9]{2}\.[0-9]{2}(?:\.[0-9]{2})?)\b")
+
+
+def release_of(row: Row) -> str:
+    """Return the release of NVIDIA's container that a row names; empty for none."""
+    release = _RELEASE.search(row.words("software"))
+    return release[1] if release else ""
 
 
 @cache
@@ -57,8 +66,7 @@ def _agrees(row: Row, column: str, text: str) -> bool:
     if column == "preset":
         return True
     if column == "releases":
-        release = _RELEASE.search(row.words("software"))
-        return release is not None and release[1] in text.split()
+        return release_of(row) in text.split()
     if text.isdigit():
         return (row.words(column) or "1") == text
     return re.match(text, re.sub(r"[ _]+", "-", row.words(column).lower())) is not None

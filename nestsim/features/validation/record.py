@@ -129,6 +129,7 @@ def _columns(kind: str) -> dict[str, Callable[[RowResult], object]]:
     job: dict[str, Callable[[RowResult], object]] = {
         "planned": lambda row: row.planned,
         "fits": lambda row: "" if row.code else str(row.fits).lower(),
+        "fits_in_ten": lambda row: "" if row.code else row.need.fits_in_ten,
         "peak_memory_share": lambda row: row.memory_share,
     }
     ends: dict[str, Callable[[RowResult], object]] = {

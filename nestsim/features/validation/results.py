@@ -10,13 +10,19 @@ linearly between order statistics.
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from estimators.constants import load_constants
-from nestsim.evaluate.uncertainty import Band, room_band
+from nestsim.evaluate.uncertainty import (
+    NUM_DECILES,
+    Band,
+    MemoryBand,
+    MemoryNeed,
+    room_band,
+)
 from nestsim.features.validation.collective_rows import CollectiveCase
 from nestsim.features.validation.columns import Row
 from planner.frameworks.framework import PRESETS
@@ -181,10 +187,14 @@ class Judgement(NamedTuple):
     complete_but_too_large: int
     """Rows of runs that happened, describe their whole configuration and are judged not
     to fit."""
+    ran_in_doubt: int
+    """Rows of runs that happened and are judged neither to fit nor not to."""
     out_of_memory: int
     """Rows of runs that ran out of memory."""
     out_of_memory_but_fit: int
     """Rows of runs that ran out of memory and are judged to fit."""
+    out_of_memory_in_doubt: int
+    """Rows of runs that ran out of memory and are judged neither to fit nor not to."""
     largest_share: float
     """Tensors at their peak over the memory for them, the largest of a run that
     happened; NaN of none."""
@@ -272,6 +282,9 @@ class RowResult:
     preset: str = ""
     """Name of the framework's preset."""
 
+    grows_segments: bool = False
+    """Whether segments of the run's allocator grow (`expandable_segments`)."""
+
     assumed: tuple[str, ...] = ()
     """What the row does not say."""
 
@@ -298,18 +311,30 @@ class RowResult:
         return "out of memory" if self.ran_out_of_memory else "scored"
 
     @property
+    def need(self) -> MemoryNeed:
+        """What the plan of a predicted row needs of a device, which has 1."""
+        software = replace(
+            PRESETS[self.preset].software, expandable_segments=self.grows_segments
+        )
+        known = room_band(self.preset, software, load_constants())
+        band = MemoryBand((1.0,) * NUM_DECILES) if known is None else known
+        return band.need(self.memory_share, 1.0)
+
+    @property
     def fits(self) -> bool:
-        """Whether the plan of a predicted row fits in memory by the estimate."""
-        return self.memory_share <= 1.0
+        """Whether nine of ten jobs like a predicted row have enough memory."""
+        return self.need.fits_in_ten == NUM_DECILES + 1
 
     @property
     def is_infeasible(self) -> bool:
         """Whether the whole band of what it needs is above what there is."""
-        software = PRESETS[self.preset].software
-        known = room_band(self.preset, software, load_constants())
-        low = 1.0 if known is None else known.band.low
-        share = self.memory_share
-        return judge_room(share, low * share, 1.0) == "infeasible"
+        need = self.need
+        return judge_room(need.estimate, need.low, need.room) == "infeasible"
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a predicted row is judged neither to fit nor not to."""
+        return not (self.fits or self.is_infeasible)
 
     @property
     def is_misjudged(self) -> bool:
@@ -468,8 +493,10 @@ def _judgement(rows: Sequence[RowResult]) -> Judgement:
         ran_but_too_large=sum(row.is_misjudged for row in ran),
         complete=len(complete),
         complete_but_too_large=sum(row.is_misjudged for row in complete),
+        ran_in_doubt=sum(row.is_in_doubt for row in ran),
         out_of_memory=len(gone),
         out_of_memory_but_fit=sum(row.is_misjudged for row in gone),
+        out_of_memory_in_doubt=sum(row.is_in_doubt for row in gone),
         largest_share=max((row.memory_share for row in ran), default=math.nan),
     )
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from estimators.layers.saved_activations import RECOMPUTE_MODULES
+from estimators.software import GRAPH_MODULES
 from nestsim.features.validation.columns import RowRefusedError
 from nestsim.features.validation.reading import (
     JobReading,
@@ -17,7 +18,7 @@ from nestsim.features.validation.reading import (
     vocabulary,
 )
 
-Settings = Mapping[str, str | float | bool]
+Settings = Mapping[str, str | int | float | bool]
 """Setting as ``table.name`` -> value."""
 
 _NONE = re.compile(r"(no|none|off|false)$")
@@ -35,13 +36,9 @@ def read_run(reading: JobReading, num_layers: int) -> Mapping[str, Table]:
     """
     if reading.ran("lora") and not _NONE.match(reading.ran("lora")):
         raise RowRefusedError("fine-tuning", "lora is not modelled")
-    habit = reading.habit
-    tables: dict[str, Table] = {
-        "software": {**habit.software},
-        "plan": {**habit.plan},
-    }
-    for setting, value in (tables["software"] | tables["plan"]).items():
-        reading.assume(f"{setting} = {value}, by the source")
+    tables = {name: reading.by_source(name) for name in ("software", "plan")}
+    captured = {*_words(reading.ran("cuda_graphs"))} & {*GRAPH_MODULES}
+    tables["software"]["cuda_graph_modules"] = sorted(captured) or GRAPH_MODULES
     for column, words in vocabulary().run.items():
         for word in _words(reading.ran(column)):
             settings = _settings(words, word)
@@ -59,7 +56,7 @@ def read_run(reading: JobReading, num_layers: int) -> Mapping[str, Table]:
 
 
 def _settings(
-    words: Patterns[dict[str, str | float | bool]], word: str
+    words: Patterns[dict[str, str | int | float | bool]], word: str
 ) -> Settings | None:
     """Return the settings that a word stands for; ``no X`` turns off what X is."""
     bare = word.removeprefix("no ")

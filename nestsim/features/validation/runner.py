@@ -237,6 +237,7 @@ def score_time(predictor: Predictor, row: Row) -> RowResult:
         band=band(case.setting(case.row.source)),
         memory_share=predicted.memory_share,
         preset=case.preset,
+        grows_segments=case.software.expandable_segments,
         assumed=case.assumed,
     )
 
@@ -271,6 +272,7 @@ def score_memory(predictor: Predictor, row: Row) -> RowResult:
         band=None if known is None else known.band,
         memory_share=share,
         preset=case.preset,
+        grows_segments=case.software.expandable_segments,
         assumed=case.assumed,
     )
 

@@ -62,8 +62,10 @@ _MOST = 1e6
 """Largest number that a description of stages may have."""
 
 _ACESO_CORE = 4
-"""Operators of the attention core, which hold most: they are taken to be repeated
-first (Liu et al., "Aceso", EuroSys 2024: recompute takes what frees most memory)."""
+"""Operators of the attention core, which are repeated first: dropout and context,
+before scores and softmax join them. The first two alone free nothing, since softmax and
+values are their inputs. So in the configurations of all runs that were logged
+(``recompute_ops`` of ``top_configs``; Liu et al., "Aceso", EuroSys 2024)."""
 
 
 class SizedStage(NamedTuple):
@@ -358,6 +360,7 @@ def _aceso(reading: JobReading, num_layers: int, index: int) -> SizedStage:
     num_blocks = len(places) / _ACESO_OPERATORS
     core = _ACESO_CORE / _ACESO_OPERATORS
     redone = max(part - core, 0.0) / (1.0 - core)
+    whole = max(2.0 * min(part / core, 1.0) - 1.0, 0.0)
     tp, dp = _split_of(reading, "tp", devices), _split_of(reading, "dp", devices)
     if tp * dp != devices:
         raise RowRefusedError("contradiction", f"tp {tp} x dp {dp} is not {devices}")
@@ -368,7 +371,8 @@ def _aceso(reading: JobReading, num_layers: int, index: int) -> SizedStage:
     blocks = BlockStage(
         num_blocks=num_blocks,
         num_weights=sum(_ACESO_WEIGHTS.get(place, 0.0) for place in places),
-        selective=num_blocks * (min(part / core, 1.0) - redone),
+        selective=num_blocks * (whole - redone),
+        half_selective=num_blocks * (min(2.0 * part / core, 1.0) - whole),
         recomputed=num_blocks * redone,
         ends=_ends(num_layers, index, len(counts) - 1),
         in_flight=_in_flight(reading, index, len(counts), micro_batch),
@@ -508,7 +512,8 @@ def _stage_price(
         return of(first) + (count - 1.0) * (of(second) - of(first))
 
     repeated = 0.0
-    for mode, count in (("selective", held.selective), ("full", held.recomputed)):
+    cores = held.selective + held.half_selective / 2.0
+    for mode, count in (("selective", cores), ("full", held.recomputed)):
         if count:
             fewer, more = costs(mode)
             block = more.backward_time - fewer.backward_time

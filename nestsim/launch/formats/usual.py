@@ -19,6 +19,7 @@ from topologies.input_file import Value
 _EXECUTION = (
     *("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm"),
     *("tp_comm_overlap", "cpu_adam"),
+    *("delay_wgrad_compute", "moe_shared_expert_overlap"),
 )
 
 

@@ -34,7 +34,7 @@ from planner.search.replayed.orders import (
 from planner.step.execution import Workload
 from planner.step.instructions import round_length
 from planner.step.ledger import KERNEL_LEDGER, SENDS_IN_PASSES
-from planner.step.recompute import recompute_shares
+from planner.step.recompute import paired_bytes, repeats_by_mode
 from planner.step.schedules import SCHEDULES, schedule_name
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -146,7 +146,7 @@ class ReplayBounds:
     widest_overlap: int
     """Most tensor-parallel ranks whose collectives products can hide."""
 
-    _columns: dict[Degrees, _Columns] = field(default_factory=dict)
+    _columns: dict[tuple[Degrees, bool], _Columns] = field(default_factory=dict)
     _passes: dict[object, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
     @classmethod
@@ -177,7 +177,7 @@ class ReplayBounds:
         """
         wires = np.zeros((1, shape.p, 2))
         if shape.p > 1:
-            num_bytes = self.columns(shape.degrees).boundary_bytes
+            num_bytes = self.columns(shape.degrees, shape.schedule_name).boundary_bytes
             wires[:] = rates.boundary[0, 0, 0] + rates.boundary[0, 0, 1] * num_bytes
         ends = np.repeat(rates.rows, shape.p, axis=0)
         every = exits or (no_exits(len(rates.group_sizes), shape.p),)
@@ -199,7 +199,7 @@ class ReplayBounds:
         cutoff: float,
     ) -> kernel.PlanBounds:
         """Bound plans on one placement, as `relaxed` does."""
-        num_bytes = self.columns(shape.degrees).boundary_bytes
+        num_bytes = self.columns(shape.degrees, shape.schedule_name).boundary_bytes
         alone, inside = placed.alone, placed.rates
         wires = tuple(
             boundary[..., 0] + boundary[..., 1] * num_bytes
@@ -277,7 +277,7 @@ class ReplayBounds:
         if SENDS_IN_PASSES[choices.zero_stage].any():
             # Else the kernel does not look.
             shared = self._shared(table, rows.rates, shape)
-        known = self.columns(shape.degrees)
+        known = self.columns(shape.degrees, shape.schedule_name)
         tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
         degrees = shape.degrees
         sizes = Sizes(degrees.tp, degrees.cp, degrees.ep, shape.dp, shape.p)
@@ -304,6 +304,7 @@ class ReplayBounds:
                 or execution.tp_comm_overlap
                 or execution.expert_skew > 1.0
                 or shape.pairs
+                or self.workload.overlaps_shared_experts
             ),
         )
         schedule = shape.schedule_name
@@ -411,11 +412,13 @@ class ReplayBounds:
             most = np.maximum(most, worked.max(axis=1))
         return np.asarray(shape.m * most * (1.0 - 1e-12))
 
-    def columns(self, degrees: Degrees) -> _Columns:
+    def columns(self, degrees: Degrees, schedule: str = "1f1b") -> _Columns:
         """Return what the kernel reads of a layer table, made once."""
-        if degrees not in self._columns:
-            self._columns[degrees] = _columns_of(self.workload.table(degrees))
-        return self._columns[degrees]
+        pairs = SCHEDULES[schedule].pairs_layers
+        if (degrees, pairs) not in self._columns:
+            table = self.workload.table(degrees)
+            self._columns[degrees, pairs] = _columns_of(table, pairs_layers=pairs)
+        return self._columns[degrees, pairs]
 
     def _times(self, rows: _Rows, shape: Shape) -> tuple[FloatArray, FloatArray]:
         """Return `forward` and `backward` of the kernel."""
@@ -434,10 +437,14 @@ class ReplayBounds:
     ) -> tuple[FloatArray, FloatArray]:
         """Return the times of passes without what ZeRO sends in them [s].
 
-        Those that another pass may be beside take no less than what goes between
-        experts, and no less than all else: alone they take both. ``each`` is the table
-        of each row, or one for all.
+        Those that another pass may be beside, or experts of all tokens, take no less
+        than what goes between experts, and no less than all else: alone they take both.
+        Weight gradients may wait for the other pass of a pair. ``each`` is the table of
+        each row, or one for all.
         """
+        execution = self.workload.execution
+        hides_experts = shape.pairs or self.workload.overlaps_shared_experts
+        waits = float(shape.pairs and execution.delay_wgrad_compute)
         table = each[0]
         rows = rates.rows[:, None, :]
         num_rows, num_layers = len(rates.rows), table.num_layers
@@ -445,26 +452,25 @@ class ReplayBounds:
         tensor = np.zeros((2 + tables.NUM_MODES, num_rows, num_layers))
         other = np.zeros_like(tensor)
         experts = np.zeros_like(tensor)
-        skew = min(self.workload.execution.expert_skew, float(shape.degrees.ep))
+        skew = min(execution.expert_skew, float(shape.degrees.ep))
         for item in table.traffic:
             column = RATE_COLUMNS[item.group, item.operation]
             latency, inverse = rows[..., column], rows[..., column + 1]
             sums = tensor if item.group == "tensor" else other
             if item.group == "expert":
                 inverse = inverse * skew
-                sums = experts if shape.pairs else other
+                sums = experts if hides_experts else other
             sums[0] += item.forward_count * latency + item.forward_bytes * inverse
             sums[1] += item.backward_count * latency + item.backward_bytes * inverse
-            for mode, share in recompute_shares(item, table).items():
-                count, sent = item.forward_count * share, item.forward_bytes * share
+            for mode, (count, sent) in repeats_by_mode(item, table).items():
                 sums[2 + modes[mode]] += count * latency + sent * inverse
         compute = np.zeros((2 + tables.NUM_MODES, len(each), num_layers))
         for row, own in enumerate(each):
-            compute[0, row], compute[1, row] = own.forward_time, own.backward_time
+            compute[0, row] = own.forward_time
+            compute[1, row] = own.backward_time - waits * own.weight_gradient_time
             for mode, number in modes.items():
                 compute[2 + number, row] = own.recompute_time[mode]
-        hides = self.workload.execution.tp_comm_overlap
-        if hides and shape.degrees.tp <= self.widest_overlap:
+        if execution.tp_comm_overlap and shape.degrees.tp <= self.widest_overlap:
             both = np.maximum(compute, tensor) + other
         else:
             both = compute + tensor + other
@@ -486,7 +492,7 @@ class ReplayBounds:
         parameter_bytes = self.workload.parameter_bytes
         rows = rates.rows
         options = len(rates.group_sizes)
-        known = self.columns(shape.degrees)
+        known = self.columns(shape.degrees, shape.schedule_name)
         dense, expert = known.layers.dense, known.layers.expert
         schedule = SCHEDULES[shape.schedule_name]
         if schedule.virtual_stages(shape.p, shape.v).stage[-1] == 0:
@@ -545,13 +551,15 @@ def _unhindered(rows: FloatArray, relaxed: FloatArray) -> FloatArray:
     return found
 
 
-def _columns_of(table: LayerTable) -> _Columns:
+def _columns_of(table: LayerTable, *, pairs_layers: bool) -> _Columns:
     saved, working = np.zeros((2, tables.NUM_MODES, table.num_layers))
     for mode, number in RECOMPUTE_MODES.items():
         # Recompute of a whole stage brings everything back.
         kept = "none" if mode == "stage" else mode
         saved[number] = table.saved_bytes[kept]
         working[number] = table.working_bytes[kept]
+        if pairs_layers and mode != "stage":
+            working[number] = paired_bytes(table, working[number], saved[number])
     layers = terms.LayerColumns(
         dense=np.array(table.parameters - table.expert_parameters, dtype=np.float64),
         expert=np.array(table.expert_parameters, dtype=np.float64),

@@ -50,7 +50,7 @@ from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
 from planner.step.execution import Workload
 from planner.step.instructions import round_length
 from planner.step.plan import COUNTED_MODES, Offload
-from planner.step.recompute import SENDING_AGAIN
+from planner.step.recompute import sending_again
 from planner.step.schedules import SCHEDULES, schedule_name
 from planner.step.virtual import block_span
 from topologies.arrays import IntArray
@@ -425,7 +425,8 @@ class LaunchableSpace:
         """
         modes = self.recompute_modes(v)
         if pairs:
-            modes = [mode for mode in modes if mode not in SENDING_AGAIN]
+            sending = sending_again(self.workload.software)
+            modes = [mode for mode in modes if mode not in sending]
         whole = [(mode, 0) for mode in modes]
         if "none" not in modes:
             return whole

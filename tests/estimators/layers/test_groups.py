@@ -43,8 +43,8 @@ def test_gathered_keys_and_values_are_whole_and_their_gradients_scattered(
 ) -> None:
     found = sent(llama(cp, "all_gather"))
     assert set(found) == {("all_gather", "context"), ("reduce_scatter", "context")}
-    assert found["all_gather", "context"][2:] == (2, KEYS, 2, KEYS)
-    assert found["reduce_scatter", "context"][2:] == (0, 0, 2, KEYS)
+    assert found["all_gather", "context"][2:6] == (2, KEYS, 2, KEYS)
+    assert found["reduce_scatter", "context"][2:6] == (0, 0, 2, KEYS)
 
 
 @failures.over("cp", [2, 4, 8])
@@ -53,7 +53,7 @@ def test_ulysses_exchanges_queries_keys_values_and_the_context(cp: int) -> None:
     each = (2 * QUERIES + KEYS) / cp
     found = sent(llama(cp, "a2a"))
     assert set(found) == {("all_to_all", "context")}
-    assert found["all_to_all", "context"][2:] == (4, each, 4, each)
+    assert found["all_to_all", "context"][2:6] == (4, each, 4, each)
 
 
 def test_ulysses_sends_less_on_more_ranks_and_a_ring_does_not() -> None:
@@ -72,8 +72,8 @@ def test_ulysses_sends_less_on_more_ranks_and_a_ring_does_not() -> None:
 def test_two_levels_exchange_inside_and_turn_outside() -> None:
     found = sent(llama(8, "a2a+p2p", a2a=4))
     each = (2 * QUERIES + KEYS) / 8
-    assert found["all_to_all", "context"][2:] == (4, each, 4, each)
-    assert found["send_recv", "context"][2:] == (1, KEYS / 8, 2, 2 * KEYS / 8)
+    assert found["all_to_all", "context"][2:6] == (4, each, 4, each)
+    assert found["send_recv", "context"][2:6] == (1, KEYS / 8, 2, 2 * KEYS / 8)
 
 
 def test_ends_of_two_levels_are_the_two_kinds() -> None:
@@ -154,7 +154,7 @@ def test_each_tensor_rank_dispatches_its_own_tokens(tp: int, etp: int) -> None:
     copies = 2.0 * spec.sequence_length * 2 * spec.hidden_size
     found = sent(mixtral(tp, 8, etp))
     exchanged = found["all_to_all", "expert"]
-    assert exchanged[2:] == (2, 2 * copies / tp, 2, 2 * copies / tp)
+    assert exchanged[2:6] == (2, 2 * copies / tp, 2, 2 * copies / tp)
     # What is left of the tensor group is attention's pair.
     hidden = 2.0 * spec.sequence_length * spec.hidden_size
     assert found["reduce_scatter", "tensor"].forward_bytes == hidden
@@ -162,8 +162,8 @@ def test_each_tensor_rank_dispatches_its_own_tokens(tp: int, etp: int) -> None:
     if etp == 1:
         assert ("all_gather", "expert tensor") not in found
         return
-    assert found["all_gather", "expert tensor"][2:] == (1, gathered, 1, gathered)
-    assert found["reduce_scatter", "expert tensor"][2:] == (1, gathered, 1, gathered)
+    assert found["all_gather", "expert tensor"][2:6] == (1, gathered, 1, gathered)
+    assert found["reduce_scatter", "expert tensor"][2:6] == (1, gathered, 1, gathered)
 
 
 def test_own_tensor_ranks_for_experts_need_experts_and_sequence_parallelism() -> None:

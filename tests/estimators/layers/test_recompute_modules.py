@@ -71,16 +71,61 @@ def test_the_activation_of_experts_is_not_kept_for_what_follows() -> None:
     assert saved("moe_act", kind=DENSE_BLOCK) == saved(kind=DENSE_BLOCK)
 
 
+def test_a_dense_layer_as_a_module_keeps_its_input_alone() -> None:
+    width, whole = SPEC.ffn_hidden_size, saved(kind=DENSE_BLOCK)
+    # Both halves of the first product and what is made of them: by autograd four.
+    assert per_token(whole - saved("mlp", kind=DENSE_BLOCK)) == 4 * width
+    assert saved("mlp") == saved()
+
+
+def test_a_layer_of_experts_as_a_module_keeps_its_input_alone() -> None:
+    norms_output = SPEC.hidden_size
+    outside = saved("mla_up_proj") - saved("mla_up_proj", "moe")
+    assert outside == saved() - saved("moe")
+    without = saved("layernorm", "moe")
+    assert per_token(saved("layernorm") - without) == pytest.approx(per_token(outside))
+    assert per_token(saved("moe") - without) == 2 * norms_output
+    width = SPEC.moe_shared_expert_intermediate_size
+    assert per_token(saved() - saved("shared_experts")) == 4 * width
+    assert saved("moe", "shared_experts", "moe_act") == saved("moe")
+    assert saved("moe", kind=DENSE_BLOCK) == saved(kind=DENSE_BLOCK)
+
+
+@failures.over("modules", [("core_attn",), ("moe",), ("mla_up_proj", "mlp")])
+def test_what_modules_send_is_sent_again(modules: tuple[str, ...]) -> None:
+    degrees = Degrees(tp=2, cp=2, ep=4, sequence_parallel=True)
+    keeping = EVERYTHING._replace(recompute_modules=modules)
+    repeated = {
+        (work.group, work.operation): (work.repeated_count, work.repeated_bytes)
+        for kind in (DENSE_BLOCK, EXPERT_BLOCK)
+        for work in layer_work(GRAPH, kind, degrees, BYTES, keeping).collectives
+        if work.repeated_count
+    }
+    forward = {
+        (work.group, work.operation): (work.forward_count, work.forward_bytes)
+        for work in layer_work(GRAPH, EXPERT_BLOCK, degrees, BYTES).collectives
+    }
+    experts = "expert", "all_to_all"
+    assert (experts in repeated) == ("moe" in modules)
+    if "moe" in modules:
+        assert repeated[experts] == forward[experts]
+    assert (("context", "send_recv") in repeated) == ("core_attn" in modules)
+    gathers = ("tensor", "all_gather") in repeated
+    assert gathers == (modules != ("core_attn",))
+
+
 @failures.over("name", RECOMPUTE_MODULES)
-def test_every_module_is_in_the_block(name: str) -> None:
-    assert any(runs_again(GRAPH.layers[EXPERT_BLOCK], (name,)))
+def test_every_module_is_in_its_block(name: str) -> None:
+    block = DENSE_BLOCK if name == "mlp" else EXPERT_BLOCK
+    assert any(runs_again(GRAPH.layers[block], (name,)))
 
 
 def test_more_modules_keep_less_and_take_longer() -> None:
     training = TrainingSpec(global_batch_size=8)
     found = []
-    for count in range(len(RECOMPUTE_MODULES) + 1):
-        modules = tuple(RECOMPUTE_MODULES)[:count]
+    names = tuple(name for name in RECOMPUTE_MODULES if name != "mlp")
+    for count in range(len(names) + 1):
+        modules = names[:count]
         platform = Platform(
             accelerator=load_accelerator("h800"),
             software=replace(Software(name="ideal"), recompute_modules=modules),

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from estimators.dispatch import DISPATCHERS, copies_sent, kernel_efficiency
+from estimators.dispatch import (
+    ALONE,
+    DISPATCHERS,
+    contention,
+    copies_sent,
+    kernel_efficiency,
+)
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.families import build_layers, example_inputs
@@ -18,6 +24,7 @@ from estimators.software import Software
 from estimators.tracing.trace import trace_model
 from tests import failures
 from tests.estimators.whole_models import build_model
+from topologies.accelerators import load_accelerator
 from topologies.errors import InputError
 
 SMALL = TransformerSpec(
@@ -307,6 +314,44 @@ def test_models_without_a_next_token_have_no_depths() -> None:
 FLEX = Software(
     name="ideal", ranks_per_node=8, moe_token_dispatcher_type=DISPATCHERS[-1]
 )
+
+
+@failures.over(
+    ("accelerator", "dispatcher", "processors", "left"),
+    [
+        # 20 of the 132 of an H800 (DeepSeek-V3, section 3.2.2); 16 and 32: the table.
+        ("h800", "flex", 0, 112 / 132),
+        ("h100-sxm", "alltoall", 0, 116 / 132),
+        ("h100-sxm", "flex", 24, 108 / 132),
+        ("gb200", "flex", 0, 120 / 152),
+        ("gb200", "alltoall", 24, 136 / 152),
+    ],
+)
+def test_devices_compute_with_what_does_not_send(
+    accelerator: str, dispatcher: str, processors: int, left: float
+) -> None:
+    software = Software(
+        name="megatron-core",
+        moe_token_dispatcher_type=dispatcher,
+        moe_flex_dispatcher_num_sms=processors,
+    )
+    device = load_accelerator(accelerator)
+    assert contention(device, software, None).compute == pytest.approx(1.0 / left)
+    assert contention(device, software, 1.5).compute == 1.5
+    # 8.3 s of communication take 10.8 s beside compute (Megatron-Bridge's profile).
+    assert contention(device, software, None).sending == pytest.approx(1.3, abs=0.02)
+
+
+def test_what_sends_without_multiprocessors_slows_nothing_down() -> None:
+    software = Software(name="maxtext", moe_token_dispatcher_type="alltoall")
+    assert contention(load_accelerator("tpu-v5p"), software, None) == ALONE
+    bare = replace(software, library=False)
+    assert contention(load_accelerator("h100-sxm"), bare, None) == ALONE
+    flex = replace(
+        software, moe_token_dispatcher_type="flex", moe_flex_dispatcher_num_sms=132
+    )
+    with pytest.raises(InputError, match="moe_flex_dispatcher_num_sms"):
+        contention(load_accelerator("h100-sxm"), flex, None)
 
 
 # What the planner asks.

@@ -12,6 +12,8 @@ from estimators.operators.shape_tables import (
     GRIDS,
     ShapeTable,
     attention_table,
+    backward_slowdown,
+    convolution_table,
     measured_relative,
     product_roofline,
     product_table,
@@ -65,8 +67,41 @@ def test_every_accelerator_has_tables_of_a_measured_chip(name):
         assert table is product_table(chip, number_format)
         assert len(table.nodes) == math.prod(len(axis) for axis in GRIDS["product"])
         assert table.slowdown(8192, 8192, 8192) > 1.0
-    for size, windowed in itertools.product((64, 80, 128, 576), (False, True)):
-        assert attention_table(name, size, windowed).slowdown(8, 4096, 4) > 0.9
+    for size, variant in itertools.product(
+        (64, 80, 128, 576), ("all", "window", "latent")
+    ):
+        assert attention_table(name, size, variant).slowdown(8, 4096, 4) > 0.9
+
+
+def test_twice_the_measured_keys_gain_half_of_the_doubling_before() -> None:
+    for name, variant in itertools.product(
+        ("a100", "h100", "gb300"), ("all", "latent")
+    ):
+        table = attention_table(name, 128, variant)
+        logs = [math.log(table.slowdown(64, 2**place, 1)) for place in range(13, 19)]
+        before, gained, *beyond = np.diff(logs)
+        assert gained == pytest.approx(before / 2)
+        assert beyond == pytest.approx([0.0] * 3)
+
+
+def test_latent_attention_and_windows_have_tables_where_they_were_measured() -> None:
+    tables = [attention_table("h100-sxm", 128, v) for v in ("all", "window", "latent")]
+    assert len({id(table) for table in tables}) == 3
+    # No window was measured on A100.
+    plain = attention_table("a100-80gb", 128, "all")
+    assert attention_table("a100-80gb", 128, "window") is plain
+    assert backward_slowdown("a100-40gb", "latent") == backward_slowdown("l4", "all")
+    factors = [backward_slowdown(name, "latent") for name in ("a100", "h100", "gb200")]
+    assert factors == sorted(factors)
+
+
+def test_the_convolution_of_mamba_2_is_slower_than_the_memory() -> None:
+    """By a third on H100 and twice on B200, with many tokens; A100 was not measured."""
+    for name, ratio in (("h100-sxm", 1.35), ("b200", 2.2)):
+        table = convolution_table(name)
+        assert table is not None
+        assert table.slowdown(2.0**30) == pytest.approx(ratio, rel=0.1)
+    assert convolution_table("a100-80gb") is None
 
 
 def test_an_unmeasured_format_has_the_shape_of_16_bits():

@@ -4,15 +4,22 @@ from dataclasses import replace
 
 import pytest
 
+from estimators.tracing.trace import trace_model
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import ReplaySettings, replay
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
+from planner.step.execution import SHARED
 from tests import failures
 from tests.planner.examples import eight_devices, tiny_job
+from topologies import FatTreeSpec, LevelSpec, build_network
+from topologies.accelerators import load_accelerator
 
 NETWORK = eight_devices()
+
+SLOW = 2.2e-5
+"""Latency with which all-to-alls are longer than some forward windows [s]."""
 
 
 def priced(slowdown: float, schedule: str, ep: int = 2):
@@ -56,3 +63,65 @@ def test_without_all_to_alls_pairs_are_passes_in_turn():
         for times in stage.chunk_times:
             assert times.paired_forward == times.forward
             assert times.paired_backward == times.backward
+
+
+def expert_job(**execution):
+    """Return a mixture with experts of all tokens on H100s that NCCL connects."""
+    job = tiny_job(80e9, family="mixtral")
+    software = replace(job.software, library=True)
+    spec = replace(job.graph.spec, moe_shared_expert_intermediate_size=512)
+    return replace(
+        job,
+        graph=trace_model(spec),
+        software=software,
+        accelerator=load_accelerator("h100-sxm"),
+        execution=replace(job.execution, **execution),
+    )
+
+
+def planned_and_replayed(job, schedule, network=NETWORK):
+    """Return a plan's price, held against its replay."""
+    spec = PlanSpec(
+        micro_batch_size=1,
+        data_parallel_size=2,
+        expert_model_parallel_size=2,
+        schedule=schedule,
+    )
+    found = price_plan(network, job, build_plan(network, job, spec))
+    replayed = replay(network, lower_plan(network, job, found), ReplaySettings())
+    assert replayed.iteration_time == pytest.approx(found.iteration_time, rel=1e-8)
+    return found
+
+
+def test_weight_gradients_that_wait_make_pairs_no_longer_in_plan_and_replay():
+    level = LevelSpec(name="node", fan_out=2, bandwidth=3e11, latency=SLOW)
+    now, later = (
+        planned_and_replayed(
+            expert_job(delay_wgrad_compute=delays),
+            "combined-1f1b",
+            build_network(FatTreeSpec(levels=(level,))),
+        )
+        for delays in (False, True)
+    )
+    (times,), (others,) = now.stages[0].chunk_times, later.stages[0].chunk_times
+    assert others.paired_forward > times.paired_forward
+    assert others.paired_backward < times.paired_backward
+    assert later.iteration_time < now.iteration_time
+
+
+def test_experts_of_all_tokens_hide_all_to_alls_as_far_as_they_last():
+    alone, beside = (
+        planned_and_replayed(expert_job(moe_shared_expert_overlap=overlaps), "1f1b")
+        for overlaps in (False, True)
+    )
+    job = expert_job()
+    shared = job.part_times(SHARED, alone.plan.degrees).sum(axis=1)
+    microbatches = alone.plan.num_microbatches
+    saved = (alone.iteration_time - beside.iteration_time) / microbatches
+    assert 0.0 < saved <= shared[0] + shared[1]
+    # A gather of all tokens is in no step of the dispatcher that others go beside.
+    software = replace(job.software, moe_token_dispatcher_type="allgather")
+    for overlaps in (False, True):
+        job = expert_job(moe_shared_expert_overlap=overlaps)
+        found = planned_and_replayed(replace(job, software=software), "1f1b")
+        assert found.terms["hidden"] == 0.0

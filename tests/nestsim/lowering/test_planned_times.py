@@ -39,6 +39,8 @@ EXECUTIONS = st.one_of(
         tp_comm_overlap=st.booleans(),
         communication_slowdown=st.sampled_from([1.0, 1.0, 1.25, 2.0]),
         expert_communication_slowdown=st.sampled_from([1.0, 1.5]),
+        delay_wgrad_compute=st.booleans(),
+        moe_shared_expert_overlap=st.booleans(),
         expert_skew=st.sampled_from([1.0, 1.0, 1.3, 9.0]),
     ),
 )

@@ -88,7 +88,8 @@ def test_the_peak_is_what_the_schedule_keeps_plus_the_larger_working_set(
     schedule, data
 ):
     p, m, v = data.draw(step_sizes(schedule))
-    last = WEIGHT if SCHEDULES[schedule].splits_backward else BACKWARD
+    known = SCHEDULES[schedule]
+    last = WEIGHT if known.splits_backward else BACKWARD
     saved = [[data.draw(sizes) for _ in range(v)] for _ in range(p)]
     working = data.draw(sizes)
     memory = tuple(
@@ -104,8 +105,9 @@ def test_the_peak_is_what_the_schedule_keeps_plus_the_larger_working_set(
                     Held("working", chunk, last, last, working * (last == WEIGHT)),
                 )
             ),
+            warmup=known.in_flight(stage, p, m, v) if known.pairs_layers else None,
         )
-        for own in saved
+        for stage, own in enumerate(saved)
     )
     timelines = replay(switch(p), work_of(schedule, p, m, v, memory)).memory
     for stage, (own, found) in enumerate(zip(saved, timelines, strict=True)):

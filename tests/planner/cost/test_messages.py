@@ -58,6 +58,29 @@ def test_what_devices_wait_for_hosts_is_part_of_the_replayed_step():
         assert sum(row) == pytest.approx(done.iteration_time, rel=1e-12)
 
 
+def test_what_hosts_take_once_in_a_step_is_theirs_and_not_the_optimizers():
+    net, free, _, plan = pipelines(1)
+    named = {"software.ideal.iteration_time": 0.25}
+    job = replace(executed(free), constants=free.constants.replaced(named))
+    before, after = (price_plan(net, work, plan) for work in (executed(free), job))
+    assert after.terms[HOST] == 0.25
+    assert after.terms["tail"] == pytest.approx(before.terms["tail"])
+    assert sum(after.terms.values()) == pytest.approx(after.iteration_time)
+    replays = [
+        replay(net, lower_plan(net, work, price_plan(net, work, plan)))
+        for work in (executed(free), job)
+    ]
+    plain, causes = (
+        iteration_causes(done, plan.schedule, plan.num_microbatches) for done in replays
+    )
+    assert causes["host"] == 0.25
+    assert causes["optimizer"] == pytest.approx(plain["optimizer"])
+    for plain_row, row in zip(*map(stage_breakdowns, replays), strict=True):
+        assert row.host == 0.25
+        assert row.optimizer == pytest.approx(plain_row.optimizer)
+        assert sum(row) == pytest.approx(replays[1].iteration_time)
+
+
 @settings(max_examples=25)
 @given(interleaved(most_devices=8))
 def test_the_search_with_the_planned_objective_sees_what_prices_see(problem):

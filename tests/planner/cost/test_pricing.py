@@ -42,6 +42,8 @@ def table(tp=1, tied=0.0):
                 forward_bytes=8 * ones,
                 backward_count=ones,
                 backward_bytes=8 * ones,
+                repeated_count=0 * ones,
+                repeated_bytes=0 * ones,
             ),
         )
     saved = {

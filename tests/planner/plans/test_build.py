@@ -461,6 +461,16 @@ def test_pairs_that_cannot_be_are_refused(settings_given, where):
     assert caught.value.where == where
 
 
+def test_layers_of_experts_that_run_again_do_not_go_beside_another_microbatch():
+    workload = tiny_job(MEMORY, family="mixtral")
+    again = replace(workload.software, recompute_modules=("moe",))
+    settings_given = {**sizes(ep=2, dp=2), "recompute": "selective", **PAIRED}
+    built(workload, **settings_given)
+    with pytest.raises(InputError, match="send their tokens again") as caught:
+        built(replace(workload, software=again), **settings_given)
+    assert caught.value.where == "overlap_moe_expert_parallel_comm"
+
+
 CONTRADICTIONS = {
     "a mode for two of four": (
         {**sizes(pp=4), "recompute": ("none", "full")},

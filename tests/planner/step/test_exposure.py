@@ -5,17 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimators.dispatch import ALONE, Contention
 from planner.step.exposure import (
     Behind,
     InLayers,
     LayerPassTimes,
+    PairedCompute,
     PassProgress,
     TimedBucket,
-    beside_all,
+    beside_each_other,
     bucket_parameters,
     first_pass_end,
     gathered_at,
     layer_times,
+    paired_compute,
     parameter_buckets,
     pass_times,
     reduced_at,
@@ -69,14 +72,72 @@ NONE = np.zeros((3, 0))
 
 def test_what_goes_on_beside_a_layer_shows_where_it_is_longer():
     layers = LayerPassTimes(column(16, 16), column(12, 12))
-    whole, worked = beside_all(layers, column(3, 20), 1.0, reserves=False)
+    whole, worked = beside_each_other(layers, column(3, 20), ALONE)
     assert (whole.tolist(), worked.tolist()) == ([16, 20], [12, 12])
     # Half as fast for as long as it goes on: 4 s of it do 2 s of work.
-    whole, worked = beside_all(layers, column(4, 40), 2.0, reserves=False)
+    slower = Contention(2.0, 1.0)
+    whole, worked = beside_each_other(layers, column(4, 40), slower)
     assert (whole.tolist(), worked.tolist()) == ([18, 40], [14, 24])
     # Half as fast in all of a layer that sends.
-    whole, worked = beside_all(layers, column(4, 0), 2.0, reserves=True)
+    whole, worked = beside_each_other(layers, column(4, 0), slower, reserves=True)
     assert (whole.tolist(), worked.tolist()) == ([28, 16], [24, 12])
+
+
+def raced(compute: float, beside: float, contention: Contention) -> float:
+    """Let both go on until one is done, and what is left of the other alone."""
+    together = min(compute * contention.compute, beside * contention.sending)
+    return together + max(
+        compute - together / contention.compute, beside - together / contention.sending
+    )
+
+
+@given(
+    compute=st.floats(0.1, 10.0),
+    beside=st.floats(0.1, 10.0),
+    contention=st.builds(Contention, st.floats(1.0, 1.9), st.floats(1.0, 1.9)),
+)
+def test_what_slows_each_other_down_ends_when_both_have_raced_to_their_ends(
+    compute, beside, contention
+):
+    layers = LayerPassTimes(column(compute), column(compute))
+    whole, worked = beside_each_other(layers, column(beside), contention)
+    assert whole[0] == pytest.approx(raced(compute, beside, contention))
+    assert compute <= worked[0] <= whole[0] * (1.0 + 1e-12)
+
+
+@given(
+    times=st.tuples(*[st.floats(0.0, 10.0)] * 4),
+    share=st.floats(0.0, 1.0),
+    contention=st.builds(Contention, st.floats(1.0, 1.3), st.floats(1.0, 1.3)),
+)
+def test_weight_gradients_wait_for_what_they_can_hide_and_no_longer(
+    times, share, contention
+):
+    forward, backward, beside, inside = times
+    compute = np.array([[forward], [backward], [share * backward]])
+    experts = np.minimum(inside, compute)
+    now, later = (
+        paired_compute(compute, experts, column(beside), contention, delays=delays)
+        for delays in (False, True)
+    )
+    both = [np.sum(pair, axis=0) for pair in (now, later)]
+    assert both[0] == pytest.approx(both[1])
+
+    def lasts(pair: PairedCompute) -> float:
+        passes = [
+            beside_each_other(
+                LayerPassTimes(window, window), column(beside), contention
+            ).whole
+            for compute in pair
+            for window in compute
+        ]
+        return float(np.sum(passes))
+
+    assert lasts(later) <= lasts(now) * (1.0 + 1e-9)
+    if contention == ALONE:
+        # What both passes compute in a window, or both things sent, is the least.
+        least = [max(w, 2.0 * beside) for w in both[0][:, 0]]
+        assert lasts(later) >= sum(least) * (1.0 - 1e-9)
 
 
 def test_weights_are_gathered_before_a_layer_or_beside_the_one_before():

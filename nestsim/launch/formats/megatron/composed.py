@@ -11,6 +11,7 @@ from typing import Any
 from estimators.dispatch import DISPATCHERS
 from estimators.layers.saved_activations import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.models.limits import MAX_LAYERS
+from estimators.software import GRAPH_MODULES
 from estimators.training import TrainingSpec
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.options import (
@@ -392,19 +393,31 @@ def _software(given: GivenOptions, preset: str) -> Settings:
     elif given.any_of(*known.FLASH):
         software["attention_kernel"] = "flash"
     software |= _recomputed_modules(given) | _dispatcher(given, preset)
-    graphs = given.word("cuda-graph-impl", "none") != "none"
-    if graphs and given.word("cuda-graph-scope", "full") == "full_iteration":
-        software["cuda_graphs"] = True
-    elif graphs:
-        given.assume("Kernels are launched one by one; graphs of layers are left out.")
-    return software
+    return software | _graphs(given)
+
+
+def _graphs(given: GivenOptions) -> Settings:
+    """Return what CUDA graphs capture; whole layers, of known sizes, by default."""
+    asked = given.any_of("enable-cuda-graph", "external-cuda-graph")
+    kind = given.word("cuda-graph-impl", "local" if asked else "none")
+    scope = given.words("cuda-graph-modules") or given.words("cuda-graph-scope")
+    names = {name for words in scope for name in words.split(",")} - {"full"}
+    if kind == "none":
+        return {}
+    if "full_iteration" in (kind, *names):
+        return {"cuda_graphs": "full_iteration"}
+    if others := sorted(names.difference(GRAPH_MODULES)):
+        given.assume(f"Graphs of {', '.join(others)} are left out.")
+    parts = [name for name in GRAPH_MODULES if name in names]
+    modules: Settings = {"cuda_graph_modules": parts} if names else {}
+    return {"cuda_graphs": "layers", **modules} if parts or not names else {}
 
 
 _ONCE = ("deepep", "hybridep")
 _NAME = "moe-token-dispatcher-type"
 
 
-def _dispatcher(given: GivenOptions, preset: str) -> dict[str, str]:
+def _dispatcher(given: GivenOptions, preset: str) -> dict[str, str | int]:
     """Return how tokens travel to experts, where that is not as the preset has it.
 
     ``allgather``, the default, hands all tokens to all ranks of an expert group;
@@ -424,9 +437,15 @@ def _dispatcher(given: GivenOptions, preset: str) -> dict[str, str]:
     if given.flag("moe-enable-deepep") and kind != "flex":
         given.assume("--moe-enable-deepep: Of the dispatchers flex alone has DeepEP.")
     taken = kind if kind in DISPATCHERS else "alltoall"
-    if taken == PRESETS[preset].dispatcher:
-        return {}
-    return {"moe_token_dispatcher_type": taken}
+    found: dict[str, str | int] = {}
+    names = ("moe-flex-dispatcher-num-sms", f"moe-{backend}-num-sms")
+    if kind == "flex" and (
+        processors := next(filter(None, map(given.whole, names)), 0)
+    ):
+        found["moe_flex_dispatcher_num_sms"] = processors
+    if taken != PRESETS[preset].dispatcher:
+        found["moe_token_dispatcher_type"] = taken
+    return found
 
 
 def _recomputed_modules(given: GivenOptions) -> Settings:

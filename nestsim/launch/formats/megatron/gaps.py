@@ -14,7 +14,12 @@ from estimators.models.spec import TransformerSpec
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
 from nestsim.launch.formats.megatron.options import GivenOptions
-from nestsim.launch.formats.megatron.settings import Values, launch_rules, rank_order
+from nestsim.launch.formats.megatron.settings import (
+    Values,
+    hides_shared_experts,
+    launch_rules,
+    rank_order,
+)
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.scenario.defaults import checked_plan, checked_training
@@ -75,6 +80,9 @@ def find_gaps(job: LaunchJob, values: Mapping[str, Values]) -> tuple[LaunchGap, 
     gaps += _refusals(job)
     gaps += _padded(job, values)
     gaps += _biased_experts(job)
+    graphs = job.workload.software.cuda_graphs
+    if tables["software"].get("cuda_graphs", "none") != graphs:
+        gaps.append(_gap("software.cuda_graphs", graphs))
     return tuple(gaps)
 
 
@@ -225,6 +233,8 @@ def _overlap_gaps(job: LaunchJob, software: Mapping[str, Any]) -> Iterator[Launc
         "overlap_param_gather": max(settings.zero_stage_by_stage()) > 0,
         "tp_comm_overlap": settings.tensor_model_parallel_size > 1,
         "overlap_p2p_comm": settings.virtual_pipeline_model_parallel_size > 1,
+        "delay_wgrad_compute": settings.overlap_moe_expert_parallel_comm,
+        "moe_shared_expert_overlap": hides_shared_experts(job),
     }
     for option in known.TABLE.part("overlaps"):
         name = option.key

@@ -193,6 +193,8 @@ def _dispatch(job: LaunchJob) -> Raw:
     if kind == "flex":
         # DeepEP sends a token once to each node that has experts for it.
         sent["moe-flex-dispatcher-backend"] = "deepep"
+        if processors := job.workload.software.moe_flex_dispatcher_num_sms:
+            sent["moe-deepep-num-sms"] = (str(processors),)
     launch = job.scenario.launch
     if launch is not None and launch.format == known.FORMAT:
         # The rest is what scripts say for themselves, or leave to Megatron-LM.
@@ -391,6 +393,18 @@ def _offload(job: LaunchJob) -> Raw:
     return options
 
 
+def hides_shared_experts(job: LaunchJob) -> bool:
+    """Return whether experts of all tokens can work beside all-to-alls.
+
+    ``core/transformer/transformer_config.py`` refuses it where passes hide these, or
+    where no dispatcher sends any.
+    """
+    kind = job.workload.software.moe_token_dispatcher_type
+    pairs = job.settings.overlap_moe_expert_parallel_comm
+    has_any = job.model.moe_shared_expert_intermediate_size > 0
+    return has_any and not pairs and kind != "allgather"
+
+
 def _overlaps(job: LaunchJob) -> Raw:
     execution, plan = job.workload.execution, job.settings
     options = dict(_written("overlaps", execution))
@@ -400,11 +414,37 @@ def _overlaps(job: LaunchJob) -> Raw:
         options.pop("tp-comm-overlap", None)
     if not _sharding(job) or "overlap-grad-reduce" not in options:
         options.pop("overlap-param-gather", None)
-    if job.workload.software.cuda_graphs:
-        options |= {
+    if not plan.overlap_moe_expert_parallel_comm:
+        options.pop("delay-wgrad-compute", None)
+    if not hides_shared_experts(job):
+        options.pop("moe-shared-expert-overlap", None)
+    return options | _graphs(job)
+
+
+def _graphs(job: LaunchJob) -> Raw:
+    """Return what captures CUDA graphs: of layers the parts that the model has."""
+    software, model = job.workload.software, job.model
+    if software.captures_step:
+        return {
             "cuda-graph-impl": "local",
             "cuda-graph-scope": "full_iteration",
             "no-check-for-nan-in-loss-and-grad": True,
             "te-rng-tracker": True,
         }
-    return options
+    present = {
+        "attn": True,
+        "mlp": any("dense" in kind for kind in model.block_kinds.values()),
+        "mamba": model.has_mamba,
+        "moe_router": bool(model.num_moe_experts),
+        "moe_preprocess": bool(model.num_moe_experts),
+    }
+    scope = tuple(name for name in software.cuda_graph_modules if present[name])
+    # transformer_config.py (core_v0.16.1): layers that run again are in no graph.
+    again = strongest(job.settings.recompute_by_stage()) in {"full", "stage"}
+    if software.cuda_graphs != "layers" or again or not scope:
+        return {}
+    return {
+        "cuda-graph-impl": "transformer_engine",
+        "cuda-graph-scope": scope,
+        "te-rng-tracker": True,
+    }

@@ -457,7 +457,7 @@ def _software(options: TitanOptions, plan: Settings) -> Settings:
     if options.flag("parallelism.enable_async_tensor_parallel"):
         table["tp_comm_overlap"] = True
     if options.is_command and not options.flag("training.disable_cuda_graphs"):
-        table["cuda_graphs"] = True
+        table["cuda_graphs"] = "full_iteration"
     compiled = options.flag("compile.enable")
     if compiled and "model" in options.texts("compile.components"):
         kernels = "Kernels are those of PyTorch without torch.compile."

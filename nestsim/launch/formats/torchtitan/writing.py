@@ -121,13 +121,15 @@ def is_pure(job: LaunchJob) -> bool:
 
 
 def _pipeline_cases(job: LaunchJob) -> dict[str, bool]:
-    plan, graphs = job.plan, job.workload.software.cuda_graphs
+    plan, software = job.plan, job.workload.software
+    graphs = software.captures_step
     pairs, piped = plan.overlap_moe_expert_parallel_comm, len(plan.stages) > 1
     has_pairs = plan.schedule == "dualpipe-v" and piped
     known = plan.schedule in titan.OPTIONS[titan.SCHEDULE].words.values()
     return {
         "software.cuda_graphs": graphs and not piped,
         "software.cuda_graphs: in a pipeline": graphs and piped,
+        "software.cuda_graphs: of layers": software.cuda_graphs == "layers",
         "schedule": piped and not known,
         "schedule: of one stage": not (piped or pairs or plan.schedule == "1f1b"),
         "overlap_moe_expert_parallel_comm: DualPipeV": pairs and has_pairs,
@@ -258,7 +260,7 @@ def _options(job: LaunchJob) -> Settings:
         "training.mixed_precision_reduce": "float32",
         "training.enable_cpu_offload": plan.stages[0].offload[:3] == (1.0, 1.0, 1.0),
         # Graphs are captured by default, and refused with a pipeline.
-        "training.disable_cuda_graphs": not job.workload.software.cuda_graphs
+        "training.disable_cuda_graphs": not job.workload.software.captures_step
         or len(plan.stages) > 1,
         **_parallelism(job),
         **_pipeline(job),

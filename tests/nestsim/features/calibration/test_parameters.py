@@ -3,21 +3,26 @@
 import math
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import tomli
 
 from estimators.constants import load_constants
 from nestsim.evaluate.uncertainty import (
+    Fitted,
     Setting,
     Uncertainty,
     band,
     load_uncertainty,
     memory_band,
+    narrowest,
     room_band,
+    traits_of,
 )
 from nestsim.features.calibration.bands import uncertainty_toml
 from nestsim.features.calibration.parameters import load_fit_spec, parse_fit_spec
+from nestsim.scenario.load import Scenario
 from planner.frameworks.framework import PRESETS
 from tests import failures
 from topologies.errors import InputError
@@ -50,6 +55,8 @@ def test_an_exclusion_needs_a_reason():
         parse_fit_spec({"row_error": 0.1, "excluded": [{"quality": "C"}]})
 
 
+SCENARIOS = Path(__file__).parents[4] / "scenarios"
+
 JOB = Setting(
     source="mine",
     software="fsdp",
@@ -60,26 +67,80 @@ JOB = Setting(
 
 BANDS = Uncertainty(
     measured={"all": 0.1, "cluster": 0.08, "cluster fsdp": 0.05},
-    new={"all": 0.2, "cluster": 0.15, "unknown": 0.3},
+    new={"all": 0.2, "cluster": 0.15},
+    wider={
+        "software": 0.2,
+        "chip": 0.08,
+        "kernels": 0.2,
+        "release": 0.08,
+        "model": 0.08,
+    },
     memory={
         "all": tuple(0.02 * k for k in range(-4, 5)),
         "fsdp": tuple(0.05 * k for k in range(-6, 3)),
     },
-    sources=frozenset({"mine"}),
-    software=frozenset({"fsdp"}),
-    accelerators=frozenset({"h100-sxm"}),
+    fitted=Fitted(
+        sources=frozenset({"mine"}),
+        software=frozenset({"fsdp"}),
+        accelerators=frozenset({"h100-sxm"}),
+        traits={"fsdp": frozenset({"latent attention"})},
+        releases={"fsdp": ("2.4", "26.08")},
+    ),
 )
 
 
 def test_the_narrowest_class_that_there_is_counts():
     assert BANDS.half_width(JOB) == 0.05
-    assert BANDS.half_width(replace(JOB, software="ddp")) == 0.08
     assert BANDS.half_width(replace(JOB, num_devices=8)) == 0.1
     assert BANDS.half_width(replace(JOB, source="")) == 0.15
-    assert BANDS.half_width(replace(JOB, source="", software="ddp")) == 0.3
     assert BANDS.half_width(replace(JOB, assumes_layout=True)) == 0.1
     low, high = BANDS.band(JOB)
     assert low * high == pytest.approx(1.0)
+
+
+@failures.over(
+    ("changes", "width", "words"),
+    [
+        ({}, 0.15, []),
+        ({"software": "ddp"}, 0.25, ["no row of ddp is known"]),
+        ({"accelerator": "h100-pcie"}, 0.15, []),
+        ({"accelerator": "b200"}, 0.17, ["no row of b200 was measured"]),
+        (
+            {"accelerator": "tpu-v7"},
+            0.25,
+            ["no row of tpu-v7 was measured, its kernels are those of h100-sxm"],
+        ),
+        ({"release": "2.4"}, 0.15, []),
+        (
+            {"release": "2.13"},
+            0.17,
+            ["release 2.13 is newer than all that were measured"],
+        ),
+        ({"release": "26.06.01"}, 0.15, []),
+        (
+            {"traits": frozenset({"Mamba-2 layers"})},
+            0.17,
+            ["no row of fsdp has Mamba-2 layers"],
+        ),
+        ({"traits": frozenset({"latent attention"})}, 0.15, []),
+    ],
+)
+def test_a_band_widens_with_what_a_job_is_unlike_and_says_why(changes, width, words):
+    job = replace(JOB, source="", **changes)
+    assert BANDS.half_width(job) == pytest.approx(width)
+    reasons = BANDS.reasons(job)
+    assert [reason.words for reason in reasons] == words
+    added = math.exp(width) - math.exp(0.15)
+    assert sum(reason.added for reason in reasons) == pytest.approx(added)
+
+
+def test_traits_are_those_of_the_model_and_its_dispatcher():
+    scenario = Scenario.from_file(SCENARIOS / "deepseek_v3_2048_h800.toml")
+    software = replace(scenario.software, moe_token_dispatcher_type="flex")
+    assert traits_of(scenario.spec, software) == {
+        "latent attention",
+        "experts reached by flex",
+    }
 
 
 def test_bands_of_memory_are_of_the_preset():
@@ -131,17 +192,19 @@ def test_bands_read_back_as_they_were_written():
     tables = tomli.loads(uncertainty_toml(BANDS))
     assert tables["measured"] == BANDS.measured
     assert tables["new"] == BANDS.new
+    assert tables["wider"] == BANDS.wider
+    assert tables["releases"] == {"fsdp": ["2.4", "26.08"]}
     assert {
         name: pytest.approx(tuple(deciles))
         for name, deciles in tables["memory"].items()
     } == BANDS.memory
-    assert tables["fitted"]["sources"] == ["mine"]
+    assert tables["traits"] == {"fsdp": ["latent attention"]}
 
 
 def test_shipped_bands_are_wider_on_clusters_that_were_not_measured():
     shipped = load_uncertainty()
     assert shipped.new["all"] >= shipped.measured["all"]
-    assert shipped.new["unknown"] >= shipped.new["all"]
+    assert {"chip", "kernels", "model", "release", "software"} == set(shipped.wider)
 
 
 @failures.over(
@@ -158,5 +221,5 @@ def test_bands_are_of_the_generation_of_a_device(accelerator, chip):
     assert setting.chip == chip
     assert setting.classes()[-1] == f"cluster fsdp {chip}"
     own = replace(BANDS, measured={**BANDS.measured, f"cluster fsdp {chip}": 0.01})
-    assert own.half_width(setting) == 0.01
-    assert own.half_width(replace(setting, software="ddp")) == 0.08
+    assert narrowest(own.measured, setting) == 0.01
+    assert narrowest(own.measured, replace(setting, software="ddp")) == 0.08

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.document.dumps import dump_json
-from nestsim.evaluate.uncertainty import Band
+from nestsim.evaluate.uncertainty import Band, Reason
+from nestsim.features.run.document import reasons_sentence
 from nestsim.features.run.record import (
     optimality_gap,
     plan_json,
@@ -200,12 +201,17 @@ def test_a_topology_has_its_tiers_and_no_infinity() -> None:
 def test_a_band_stands_on_both_sides_of_what_was_simulated() -> None:
     job = make_job(*FOUR_STAGES)
     assert result_json(job)["uncertainty"] is None
-    report = result_json(replace(job, band=Band(0.8, 1.25)))
+    reasons = (Reason("no row of b200 was measured", 0.11),)
+    report = result_json(replace(job, band=Band(0.8, 1.25), band_reasons=reasons))
     simulated, found = report["simulated"], report["uncertainty"]
     time, rate = simulated["iteration_time_s"], simulated["tokens_per_s"]
     assert found["share"] == 0.8
     assert found["iteration_time_s"] == pytest.approx([0.8 * time, 1.25 * time])
     assert found["tokens_per_s"] == pytest.approx([0.8 * rate, 1.25 * rate])
+    assert found["reasons"] == [{"words": "no row of b200 was measured", "added": 0.11}]
+    said = "That is wider than usual: no row of b200 was measured (+11.0 %)."
+    assert reasons_sentence(reasons).strip() == said
+    assert reasons_sentence(()) == ""
 
 
 def test_what_a_terminal_would_act_upon_is_escaped():

@@ -122,11 +122,12 @@ def test_runs_are_held_against_the_judgement_of_memory():
         name="own.csv",
         kind="throughput",
         rows=(
-            judged("a", 0.9, quality="A"),
+            judged("a", 0.7, quality="A"),
             judged("b", 1.25, quality="A-"),
             judged("c", 1.5, quality="C", source_key="other"),
             judged("d", 0.5, measured=math.nan, quality="A"),
             judged("e", 2.0, measured=math.nan, quality="A"),
+            judged("g", 0.95, measured=math.nan, quality="A"),
             RowResult(row=gpt(row_id="f"), code="fine-tuning", reason="of adapters"),
         ),
     )
@@ -136,14 +137,16 @@ def test_runs_are_held_against_the_judgement_of_memory():
         "ran_but_too_large": 2,
         "complete": 2,
         "complete_but_too_large": 1,
-        "out_of_memory": 2,
+        "ran_in_doubt": 0,
+        "out_of_memory": 3,
         "out_of_memory_but_fit": 1,
+        "out_of_memory_in_doubt": 1,
         "largest_share": 1.5,
     }
     assert report["by_source"]["other"]["judgement"]["ran_but_too_large"] == 1
     assert report["by_source"]["own"]["judgement"]["out_of_memory_but_fit"] == 1
     lines = list(csv.DictReader(io.StringIO(predictions_csv(result))))
-    fits = ["true", "false", "false", "true", "false", ""]
+    fits = ["true", "false", "false", "true", "false", "false", ""]
     assert [line["fits"] for line in lines] == fits
     assert lines[1]["peak_memory_share"] == "1.25"
     console = Console(record=True, width=200, file=io.StringIO())
@@ -166,8 +169,8 @@ def test_rows_are_judged_by_the_rule_of_scenarios():
         peak = max(stage.peak for stage in predictor.predict(case, memory=True).memory)
         usable = predictor.workload(case).tensor_memory()
         assert row.memory_share == pytest.approx(peak / usable)
-        assert row.fits == (peak <= usable)
     assert [row.fits for row in result.rows] == [True, False]
+    assert [row.need.fits_in_ten for row in result.rows] == [10, 0]
 
 
 def test_bands_are_written_beside_predictions_and_counted():
@@ -204,5 +207,6 @@ def test_a_rows_band_is_that_of_its_kind_of_job():
             accelerator="a100-80gb",
             num_devices=16,
             has_experts=has_experts,
+            traits=frozenset({"experts reached by alltoall"} if has_experts else ()),
         )
         assert row.band == shipped.band(job)

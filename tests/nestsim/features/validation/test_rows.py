@@ -64,8 +64,11 @@ def test_a_full_row_is_read_as_it_is_written():
             {"inter_node_net": "two cans"},
             "inter_node_net two cans: 200 Gbit/s per device between nodes",
         ),
-        ({"cuda_graphs": "attn, mamba"}, "not modelled: cuda_graphs mamba"),
-        ({"recompute": "selective: mlp"}, "not modelled: recompute_modules mlp"),
+        ({"cuda_graphs": "attn, moe"}, "not modelled: cuda_graphs moe"),
+        (
+            {"recompute": "selective: gdn_qkv"},
+            "not modelled: recompute_modules gdn_qkv",
+        ),
         ({"devices_per_node": ""}, "devices_per_node = 8"),
         ({"accelerator": "A100"}, "A100 with 80 GB"),
         ({"dp": ""}, "dp = 4, as the devices make"),
@@ -650,9 +653,15 @@ def test_a_hybrid_of_the_library_is_taken_as_a_whole():
     ("changed", "found", "value"),
     [
         ({"moe_overlap": "yes"}, "plan.overlap_moe_expert_parallel_comm", True),
-        ({"cuda_graphs": "full"}, "software.cuda_graphs", True),
-        ({"cuda_graphs": "none"}, "software.cuda_graphs", False),
+        ({"cuda_graphs": "full"}, "software.cuda_graphs", "full_iteration"),
+        ({"cuda_graphs": "none"}, "software.cuda_graphs", "none"),
+        ({"cuda_graphs": "attn + moe_router"}, "software.cuda_graphs", "layers"),
+        ({"cuda_graphs": "moe_router"}, "software.cuda_graph_modules", ("moe_router",)),
         ({"moe_dispatcher": "hybridep"}, "software.moe_token_dispatcher_type", "flex"),
+        ({"moe_dispatcher": "hybridep"}, "software.moe_flex_dispatcher_num_sms", 32),
+        ({"moe_dispatcher": "deepep"}, "software.moe_flex_dispatcher_num_sms", 0),
+        ({"overlaps": "delay_wgrad"}, "execution.delay_wgrad_compute", True),
+        ({"overlaps": "shared_expert"}, "execution.moe_shared_expert_overlap", True),
         (
             {"moe_dispatcher": "allgather"},
             "software.moe_token_dispatcher_type",
@@ -700,12 +709,13 @@ def test_a_recipe_holds_for_what_a_row_leaves_empty():
         "ep": "64",
     }
     case = read_case(gpt(**DEEPSEEK | cells))
-    assert case.software.cuda_graphs
+    assert case.software.captures_step
     assert case.software.moe_token_dispatcher_type == "flex"
     assert case.plan.overlap_moe_expert_parallel_comm
+    assert case.execution.delay_wgrad_compute
     assert "cuda_graphs full, by recipe" in case.assumed
     stated = read_case(gpt(**DEEPSEEK | cells | {"cuda_graphs": "none"}))
-    assert not stated.software.cuda_graphs
+    assert stated.software.cuda_graphs == "none"
     assert stated.plan.overlap_moe_expert_parallel_comm
 
 

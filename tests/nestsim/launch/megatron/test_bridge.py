@@ -69,6 +69,7 @@ KNOWN: dict[str, set[str]] = {
         "overlap_grad_reduce",
         "overlap_param_gather",
         "overlap_moe_expert_parallel_comm",
+        "delay_wgrad_compute",
     },
     # training/mixed_precision.py
     "mixed_precision": {

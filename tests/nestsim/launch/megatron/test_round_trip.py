@@ -169,6 +169,38 @@ def test_the_other_order_of_ranks_is_an_option() -> None:
     assert _again(scenario, _read(files)).plan == job.plan
 
 
+@failures.over(
+    ("setting", "value", "pairs"),
+    [
+        ("delay_wgrad_compute", True, True),
+        ("moe_shared_expert_overlap", True, False),
+        ("moe_flex_dispatcher_num_sms", 24, True),
+    ],
+)
+def test_what_goes_on_beside_experts_comes_back(
+    setting: str, value: object, pairs: bool
+) -> None:
+    plan = CHANGED["overlap_moe_expert_parallel_comm"]
+    scenario = small_scenario(
+        plan | {"overlap_moe_expert_parallel_comm": pairs},
+        model={"moe_shared_expert_intermediate_size": 128},
+        software={setting: value},
+    )
+    _, files = _written(scenario)
+    assert files.gaps == ()
+    imported = _read(files)
+    assert imported.assumptions == ()
+    assert imported.tables["software"][setting] == value
+    if setting != "moe_flex_dispatcher_num_sms":
+        # Megatron-LM refuses it where nothing is sent beside anything.
+        other = small_scenario(
+            plan | {"overlap_moe_expert_parallel_comm": not pairs},
+            software={setting: value},
+        )
+        assert "--delay-wgrad-compute" not in str(_written(other)[1].files[SCRIPT])
+        assert "--moe-shared-expert" not in str(_written(other)[1].files[SCRIPT])
+
+
 def test_experts_do_not_go_with_the_other_order_of_ranks() -> None:
     plan = {"order": "tp-cp-ep-pp-dp", "expert_model_parallel_size": 2}
     _, files = _written(small_scenario(plan))

@@ -14,6 +14,7 @@ from nestsim.launch.formats.megatron.writing import SCRIPT, write_megatron
 from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import LaunchSource, imported_scenario
 from nestsim.scenario.load import Scenario
+from tests import failures
 from tests.nestsim.launch.megatron.small import small_scenario
 
 SIZES = {
@@ -158,6 +159,46 @@ def test_what_a_script_says_comes_back_or_is_named(options: dict[str, str]) -> N
         assert rows(second) == tables["model"]["vocab_size"] + (
             -tables["model"]["vocab_size"] % int(options["tensor-model-parallel-size"])
         )
+
+
+@failures.over(
+    ("options", "found"),
+    [
+        ({"cuda-graph-impl": "none", "cuda-graph-scope": "attn"}, {}),
+        ({"cuda-graph-impl": "local"}, {"cuda_graphs": "layers"}),
+        ({"external-cuda-graph": ""}, {"cuda_graphs": "layers"}),
+        (
+            {"cuda-graph-impl": "transformer_engine", "cuda-graph-modules": "mlp,attn"},
+            {"cuda_graphs": "layers", "cuda_graph_modules": ["attn", "mlp"]},
+        ),
+        (
+            {"enable-cuda-graph": "", "cuda-graph-scope": "full_iteration"},
+            {"cuda_graphs": "full_iteration"},
+        ),
+        ({"cuda-graph-impl": "full_iteration"}, {"cuda_graphs": "full_iteration"}),
+    ],
+)
+def test_graphs_are_what_any_release_calls_them(options, found) -> None:
+    """Core 0.14 to 0.19: docs/user-guide/features/cuda_graph.md, Migration Guide."""
+    _, tables = read(script_of(SIZES | options))
+    software = tables["software"]
+    assert {name: software[name] for name in software if "graph" in name} == found
+
+
+def test_graphs_of_layers_are_of_what_the_model_has() -> None:
+    graphs = {"cuda_graphs": "layers"}
+    files = write_megatron(LaunchJob.of(small_scenario({}, software=graphs)))
+    values, tables = read(str(files.files[SCRIPT]))
+    parts = ("attn", "moe_router", "moe_preprocess")
+    assert values["cuda-graph-impl"] == ("transformer_engine",)
+    assert values["cuda-graph-scope"] == parts
+    assert tables["software"]["cuda_graph_modules"] == list(parts)
+    assert not [gap for gap in files.gaps if "graphs" in gap.setting]
+    # What runs again as a whole is in no graph: transformer_config.py (core_v0.16.1).
+    again = small_scenario({"recompute": "full"}, software=graphs)
+    files = write_megatron(LaunchJob.of(again))
+    assert "cuda-graph" not in str(files.files[SCRIPT])
+    assert "software.cuda_graphs" in {gap.setting for gap in files.gaps}
 
 
 def test_a_vocabulary_is_trained_as_it_was_priced_or_is_named() -> None:

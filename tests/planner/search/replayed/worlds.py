@@ -179,6 +179,8 @@ def random_workload(rng: random.Random, preset: str) -> Workload:
         sequence_length=length,
         **FAMILIES[family],
     )
+    if model.num_moe_experts and heads == 6:
+        model = replace(model, moe_shared_expert_intermediate_size=64)
     defaults = PRESETS[preset]
     execution = defaults.execution
     if rng.random() < 0.7:
@@ -189,7 +191,8 @@ def random_workload(rng: random.Random, preset: str) -> Workload:
             tp_comm_overlap=rng.random() < 0.5,
             communication_slowdown=rng.choice((1.0, 1.0, 1.3)),
             expert_skew=rng.choice((1.0, 1.0, 1.5)),
-            expert_communication_slowdown=defaults.execution.expert_communication_slowdown,
+            delay_wgrad_compute=heads == 4,
+            moe_shared_expert_overlap=heads == 6,
         )
     memory = rng.choice((1e12, 1e12, 80e9, 10e9, 3e9))
     return Workload(
