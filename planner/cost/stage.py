@@ -233,15 +233,23 @@ def passes_differ(workload: Workload, plan: Plan) -> bool:
         for collective in ledger_of(stage).sent_at(*PASSES)
     }
     execution = workload.execution
-    overlaps = (
-        execution.tp_comm_overlap,
-        workload.overlaps_shared_experts and plan.parallel.sizes().ep > 1,
-        execution.overlap_param_gather and WEIGHTS in sent,
-        execution.overlap_grad_reduce and GRADIENTS in sent,
-        *map(is_beside_passes, plan.stages),
-        SCHEDULES[plan.schedule].pairs_passes,
+    return (
+        passes_overlap(workload, plan.schedule, plan.parallel.sizes().ep)
+        or (execution.overlap_param_gather and WEIGHTS in sent)
+        or (execution.overlap_grad_reduce and GRADIENTS in sent)
+        or any(map(is_beside_passes, plan.stages))
     )
-    return any(overlaps) or execution.expert_skew > 1.0
+
+
+def passes_overlap(workload: Workload, schedule: str, ep: int) -> bool:
+    """Return whether passes hide or skew what layers send, with or without ZeRO."""
+    execution = workload.execution
+    return (
+        execution.tp_comm_overlap
+        or (workload.overlaps_shared_experts and ep > 1)
+        or SCHEDULES[schedule].pairs_passes
+        or execution.expert_skew > 1.0
+    )
 
 
 def _host_waits(

@@ -19,6 +19,7 @@ from estimators.layers.work import Degrees, LayerTable
 from estimators.training import Sizes, expert_data_size
 from planner.cost.choices import RATE_COLUMNS, RECOMPUTE_MODES, HostCosts
 from planner.cost.rates import StageRates, widest_overlap
+from planner.cost.stage import passes_overlap
 from planner.kernels import replay_bound as kernel
 from planner.kernels import replay_memory as terms
 from planner.kernels import tables
@@ -268,6 +269,7 @@ class ReplayBounds:
         """
         stages, wires, scarcity = replica
         table = self.workload.table(shape.degrees)
+        schedule = shape.schedule_name
         rates, exits = sent.rates, sent.exits
         rows = _rows_by_kind(rates, stages)
         own = [self._table(shape.degrees, kinds) for kinds in rows.kinds]
@@ -277,7 +279,7 @@ class ReplayBounds:
         if SENDS_IN_PASSES[choices.zero_stage].any():
             # Else the kernel does not look.
             shared = self._shared(table, rows.rates, shape)
-        known = self.columns(shape.degrees, shape.schedule_name)
+        known = self.columns(shape.degrees, schedule)
         tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
         degrees = shape.degrees
         sizes = Sizes(degrees.tp, degrees.cp, degrees.ep, shape.dp, shape.p)
@@ -298,16 +300,9 @@ class ReplayBounds:
             messages_time=self.workload.messages_time(shape.p),
             reduces_behind=execution.overlap_grad_reduce,
             gathers_ahead=execution.overlap_param_gather,
-            # Passes that hide or skew anything are written down layer by layer.
-            by_layer=(
-                self.by_layer
-                or execution.tp_comm_overlap
-                or execution.expert_skew > 1.0
-                or shape.pairs
-                or self.workload.overlaps_shared_experts
-            ),
+            by_layer=self.by_layer
+            or passes_overlap(self.workload, schedule, degrees.ep),
         )
-        schedule = shape.schedule_name
         counts = pass_counts(schedule, shape.p, shape.m, shape.v)
         return terms.PlanFamily(
             pipeline=terms.Pipeline(
@@ -424,7 +419,8 @@ class ReplayBounds:
         """Return `forward` and `backward` of the kernel."""
         rates = rows.rates
         own = rates.rows[:, : tables.DENSE_REDUCE].tobytes()
-        key = shape.degrees, shape.pairs, own, rows.kinds
+        splits = shape.pairs and SCHEDULES[shape.schedule_name].splits_backward
+        key = shape.degrees, shape.pairs, splits, own, rows.kinds
         if key not in self._passes:
             if len(self._passes) >= MOST_PASSES:
                 self._passes.clear()
@@ -439,12 +435,13 @@ class ReplayBounds:
 
         Those that another pass may be beside, or experts of all tokens, take no less
         than what goes between experts, and no less than all else: alone they take both.
-        Weight gradients may wait for the other pass of a pair. ``each`` is the table of
-        each row, or one for all.
+        Weight gradients may wait for the other pass of a pair, unless they are passes
+        of their own. ``each`` is the table of each row, or one for all.
         """
         execution = self.workload.execution
         hides_experts = shape.pairs or self.workload.overlaps_shared_experts
-        waits = float(shape.pairs and execution.delay_wgrad_compute)
+        splits = SCHEDULES[shape.schedule_name].splits_backward
+        waits = float(shape.pairs and execution.delay_wgrad_compute and not splits)
         table = each[0]
         rows = rates.rows[:, None, :]
         num_rows, num_layers = len(rates.rows), table.num_layers
