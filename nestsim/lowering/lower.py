@@ -321,7 +321,7 @@ def _stages(
     rates: PlacementRates | None,
     kinds: ActorKinds,
     *,
-    by_layer: bool,
+    by_layer: bool = False,
 ) -> list[list[_StageWork]]:
     """Return each stage, lowered for each of its kinds of actors."""
     stages = []
