@@ -95,7 +95,7 @@ def planned_and_replayed(job, schedule, network=NETWORK):
 
 
 def test_weight_gradients_that_wait_make_pairs_no_longer_in_plan_and_replay():
-    level = LevelSpec(name="node", fan_out=2, bandwidth=3e11, latency=SLOW)
+    level = LevelSpec(name="node", fan_out=2, bandwidth=3e11, latency=1.5e-5)
     now, later = (
         planned_and_replayed(
             expert_job(delay_wgrad_compute=delays),
