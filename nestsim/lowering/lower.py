@@ -160,7 +160,7 @@ def lower_plan(
     )
     if slows or not (by_layer or is_default):
         rates = rates_of(network, workload, plan)
-    stages = _stages(network, workload, priced, rates, kinds)
+    stages = _stages(network, workload, priced, rates, kinds, by_layer=by_layer)
     lowered = [of_stage[0] for of_stage in stages]
     first, *others = [
         _actor_times(
@@ -320,17 +320,25 @@ def _stages(
     priced: PricedPlan,
     rates: PlacementRates | None,
     kinds: ActorKinds,
+    *,
+    by_layer: bool = False,
 ) -> list[list[_StageWork]]:
     """Return each stage, lowered for each of its kinds of actors."""
-    return [
-        [
-            _stage(writer, writers.step_end, cost)
-            for writer, cost in zip(writers.passes, priced.costs_of(index), strict=True)
-        ]
-        for index, writers in enumerate(
-            _writers(network, workload, priced, rates, kinds)
+    stages = []
+    for index, writers in enumerate(_writers(network, workload, priced, rates, kinds)):
+        if by_layer and len(writers.passes) > 1:
+            # Different devices send the same, together.
+            for writer in writers.passes:
+                writer.share_delays()
+        stages.append(
+            [
+                _stage(writer, writers.step_end, cost)
+                for writer, cost in zip(
+                    writers.passes, priced.costs_of(index), strict=True
+                )
+            ]
         )
-    ]
+    return stages
 
 
 class _Writers(NamedTuple):

@@ -199,6 +199,7 @@ class StagePasses:
         self.hosts = _host_traffic(workload, self.table, plan, traffic.index)
         self.messages = layer_messages(self.table, self.stage, traffic)
         self.windows = self._windows(kinds)
+        self.delays: dict[tuple[int, int, bool], float] = {}
         self.shared: Mapping[int, FloatArray] = {}
         if workload.overlaps_shared_experts and not self.windows:
             shared = part_windows(workload, plan, SHARED, kinds)
@@ -219,6 +220,16 @@ class StagePasses:
             }
             by_chunk.append(passes)
         return tuple(by_chunk)
+
+    def share_delays(self) -> None:
+        """Have the stage send as slowly as the passes of any of its devices let it."""
+        if not (self.windows or self.shared):
+            return
+        self.write()
+        delays = self.traffic.delays
+        for where, delay in self.delays.items():
+            delays[where] = max(delay, delays.get(where, 0.0))
+        self.traffic.numbers.clear()
 
     def parameters(self, layer: int) -> tuple[float, float]:
         """Return the dense and the expert parameters of a layer, tied ones once."""
@@ -349,10 +360,11 @@ class StagePasses:
         if is_paired:
             outside, inside = self.windows[kind][:, layer].tolist()
             self._work(written, outside, messages)
-            self._send_beside(written, window, self._between(kind, layer, parts=2))
+            half = self._between(kind, layer, parts=2)
+            self._send_beside(written, window, half, (kind, layer, False))
             window = written.window()
             written.work(inside)
-            self._send_beside(written, window, self._between(kind, layer, parts=2))
+            self._send_beside(written, window, half, (kind, layer, True))
             return
         duration = self.times.forward[layer]
         if kind == BACKWARD:
@@ -364,12 +376,17 @@ class StagePasses:
             self._work(written, duration - shared, messages)
             window = written.window()
             written.work(shared)
-            self._send_beside(written, window, self._between(kind, layer, parts=1))
+            every = self._between(kind, layer, parts=1)
+            self._send_beside(written, window, every, (kind, layer, False))
         else:
             self._work(written, duration, messages)
 
     def _send_beside(
-        self, written: Pass, window: tuple[int, float], message: Message | None
+        self,
+        written: Pass,
+        window: tuple[int, float],
+        message: Message | None,
+        where: tuple[int, int, bool],
     ) -> None:
         """Send something beside all that a pass has done since its window began."""
         if message is None:
@@ -377,7 +394,8 @@ class StagePasses:
         assert self.rates is not None
         (place, begin), contention = window, self.workload.beside_experts
         worked, beside = written.worked - begin, self.traffic.time(message, self.rates)
-        delay = float(sending_delay(worked, beside, contention))
+        self.delays[where] = float(sending_delay(worked, beside, contention))
+        delay = self.traffic.delays.get(where, self.delays[where])
         number = self.traffic.number(self.traffic.delayed(message, delay, self.rates))
         written.operations.insert(place, ("send", 0.0, number))
         more = float(slowed(worked, contention.sending * beside, contention.compute))

@@ -122,6 +122,8 @@ class StageTraffic:
         self.degrees = plan_degrees(plan)
         self.skew = min(expert_skew, float(members.ep))
         self.numbers: dict[Message, int] = {}
+        # By kind of pass, layer and window, where kinds of devices share them [s].
+        self.delays: dict[tuple[int, int, bool], float] = {}
         self._lockstep_groups: dict[tuple[str, str, bool, bool], LockstepGroups] = {}
 
     def number(self, message: Message) -> int:

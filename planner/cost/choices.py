@@ -330,7 +330,7 @@ def choice_columns(
     if any(offload != NO_OFFLOAD for offload in offloads):
         assert costs is not None, "hosts keep something"
         ends = [costs.step_end(offload) for offload in offloads]
-    once, step = np.array(ends).T
+    once, step = np.array(ends).reshape(-1, 2).T
     return rows.Choices(
         recompute=np.array(modes, dtype=np.int64),
         zero_stage=np.array([choice.zero_stage for choice in choices], dtype=np.int64),

@@ -9,6 +9,7 @@ classes, interleaved chains and kernels: tests hold one against the other.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -232,15 +233,23 @@ def passes_differ(workload: Workload, plan: Plan) -> bool:
         for collective in ledger_of(stage).sent_at(*PASSES)
     }
     execution = workload.execution
-    overlaps = (
-        execution.tp_comm_overlap,
-        workload.overlaps_shared_experts and plan.parallel.sizes().ep > 1,
-        execution.overlap_param_gather and WEIGHTS in sent,
-        execution.overlap_grad_reduce and GRADIENTS in sent,
-        *map(is_beside_passes, plan.stages),
-        SCHEDULES[plan.schedule].pairs_passes,
+    return (
+        passes_overlap(workload, plan.schedule, plan.parallel.sizes().ep)
+        or (execution.overlap_param_gather and WEIGHTS in sent)
+        or (execution.overlap_grad_reduce and GRADIENTS in sent)
+        or any(map(is_beside_passes, plan.stages))
     )
-    return any(overlaps) or execution.expert_skew > 1.0
+
+
+def passes_overlap(workload: Workload, schedule: str, ep: int) -> bool:
+    """Return whether passes hide or skew what layers send, with or without ZeRO."""
+    execution = workload.execution
+    return (
+        execution.tp_comm_overlap
+        or (workload.overlaps_shared_experts and ep > 1)
+        or SCHEDULES[schedule].pairs_passes
+        or execution.expert_skew > 1.0
+    )
 
 
 def _host_waits(
@@ -530,10 +539,10 @@ class _ParameterTraffic:
     ) -> tuple[TimedBucket, ...]:
         """Return what chunks have it send in buckets at a moment, in their order."""
         size = bucket_parameters(plan.parallel.sizes().dp * plan.parallel.sizes().cp)
+        # Most buckets have as many parameters as others.
+        once = cache(partial(self.once, moment))
         timed = (
-            TimedBucket(
-                bucket.chunk, bucket.at, self.once(moment, bucket.dense, bucket.expert)
-            )
+            TimedBucket(bucket.chunk, bucket.at, once(bucket.dense, bucket.expert))
             for progress in chunks
             for bucket in parameter_buckets(
                 progress, size, first=moment == AFTER_OPTIMIZER

@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from planner.cost.pricing import device_grid
+from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import ANY_ORDER, SPLIT_CHECKS, WORDS, LaunchRules, Order
 from planner.search.device_kinds import DeviceOrder
 from planner.search.launchable_sizes import (
@@ -28,11 +29,13 @@ from planner.search.launchable_sizes import (
     size_breaches,
 )
 from planner.search.placements import Extents, extents_of, whole_dimensions
-from planner.search.space import configuration_of
+from planner.search.space import SearchSpec, configuration_of
+from planner.step.execution import Workload
 from planner.step.ledger import shards_weights
 from planner.step.plan import Offload, Plan
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import SCHEDULES, schedule_name
+from topologies import Network
 
 T = TypeVar("T")
 
@@ -412,3 +415,18 @@ def _distinct(values: Iterator[T]) -> list[T]:
 
 def _join_values(values: Sequence[object]) -> str:
     return ", ".join(str(value) for value in values)
+
+
+def is_launchable(
+    network: Network, workload: Workload, spec: SearchSpec, plan: Plan
+) -> bool:
+    """Tell whether a plan keeps the rules of the framework, where they hold."""
+    if not spec.launchable:
+        return True
+    facts = LaunchFacts.of(workload, network, idle_devices=spec.idle_devices)
+    return not broken_rules(plan, rules_of(spec), facts)
+
+
+def rules_of(spec: SearchSpec) -> LaunchRules:
+    """Return the rules of the framework that launches plans."""
+    return spec.rules or FRAMEWORKS["ideal"].rules

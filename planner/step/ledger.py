@@ -247,6 +247,11 @@ KERNEL_LEDGER = np.array(KERNEL_TERMS)
 """The ledger as one array: a row for each stage, a column for each field."""
 
 
+SENDS_IN_PASSES = np.array(
+    [terms.reduced_each + terms.gathered_each > 0.0 for terms in KERNEL_TERMS]
+)
+"""Whether each ZeRO stage reduces or gathers anything in every pass."""
+
 _GATHERED_ONCE = np.array([terms.gathered_once for terms in KERNEL_TERMS])
 
 

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
+from nestsim.evaluate.evaluator import build_job
+from nestsim.scenario.load import load_scenario
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from topologies.accelerators import load_accelerator
@@ -18,6 +21,8 @@ RESERVE = 4.0 * 2**30
 FIGURES = "figure"
 POWERS = tuple(2**k for k in range(11))
 EVERYTHING = SearchSpec(memory_reserve=RESERVE)
+SEARCHES = Path(__file__).parent / "searches"
+"""Scenarios of which all is searched, by the rules of a framework."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +39,15 @@ class Case:
     levels: int
     accelerator: str = "h100-sxm"
     spec: SearchSpec = EVERYTHING
+    scenario: Path | None = None
+    """What to search instead of the model, batch and network, which it has too."""
 
     def problem(self, time_limit: float | None) -> tuple[Network, Workload, SearchSpec]:
         """Return what `search` takes, nothing of it used before."""
+        if self.scenario is not None:
+            scenario = load_scenario(self.scenario)
+            spec = replace(scenario.search, time_limit=time_limit)
+            return (*build_job(scenario, None), spec)
         workload = Workload(
             graph=trace_model(self.model),
             training=TrainingSpec(global_batch_size=self.batch),
@@ -83,6 +94,21 @@ def figure_cases() -> Iterator[Case]:
                 levels=3,
             )
     yield powers_of_two()
+
+
+def scenario_cases() -> Iterator[Case]:
+    """Yield the searches of a framework's whole space that scenarios describe."""
+    for path in sorted(SEARCHES.glob("*.toml")):
+        scenario = load_scenario(path)
+        yield Case(
+            name=path.stem,
+            group=FIGURES,
+            model=scenario.spec,
+            batch=scenario.training.global_batch_size,
+            network=scenario.network_spec,
+            levels=len(build_network(scenario.network_spec).block_sizes),
+            scenario=path,
+        )
 
 
 def powers_of_two() -> Case:
@@ -165,9 +191,10 @@ def warm_up(case: Case) -> Case:
     """Return a small job of the same kind, which loads every kernel."""
     network = replace(usual(1), nodes_per_leaf=2, num_leaves=2)
     model = replace(case.model, num_layers=4)
-    return replace(case, model=model, batch=16, network=network)
+    return replace(case, model=model, batch=16, network=network, scenario=None)
 
 
 def all_cases() -> Mapping[str, Case]:
     """Return every case by its name."""
-    return {case.name: case for case in (*figure_cases(), *growth_cases())}
+    cases = (*figure_cases(), *scenario_cases(), *growth_cases())
+    return {case.name: case for case in cases}

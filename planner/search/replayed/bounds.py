@@ -19,6 +19,7 @@ from estimators.layers.work import Degrees, LayerTable
 from estimators.training import Sizes, expert_data_size
 from planner.cost.choices import RATE_COLUMNS, RECOMPUTE_MODES, HostCosts
 from planner.cost.rates import StageRates, widest_overlap
+from planner.cost.stage import passes_overlap
 from planner.kernels import replay_bound as kernel
 from planner.kernels import replay_memory as terms
 from planner.kernels import tables
@@ -33,14 +34,18 @@ from planner.search.replayed.orders import (
 )
 from planner.step.execution import Workload
 from planner.step.instructions import round_length
-from planner.step.ledger import KERNEL_LEDGER
+from planner.step.ledger import KERNEL_LEDGER, SENDS_IN_PASSES
 from planner.step.recompute import paired_bytes, repeats_by_mode
 from planner.step.schedules import SCHEDULES, schedule_name
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
-MOST_PASSES = 256
+MOST_PASSES = 2048
 """Most times of passes that are kept at a time."""
+
+
+_NOTHING_SHARED = np.zeros((0, 0, 0, 0)), np.zeros((0, 0, 0, 0))
+"""What ZeRO sends in passes where it sends nothing."""
 
 
 class Shape(NamedTuple):
@@ -240,7 +245,9 @@ class ReplayBounds:
         """
         found: kernel.PlanBounds | None = None
         for stages, wires in zip(kinds.replicas, sent.wires, strict=True):
-            family = self._family(shape, sent, stages, wires, kinds.scarcity)
+            family = self._family(
+                shape, sent, (stages, wires, kinds.scarcity), variants.choices
+            )
             one: kernel.PlanBounds = kernel.replay_bounds(family, variants, cutoff)
             if found is None:
                 found = one
@@ -253,18 +260,26 @@ class ReplayBounds:
         self,
         shape: Shape,
         sent: _Sent,
-        stages: tuple[Kinds, ...],
-        wires: FloatArray,
-        scarcity: FloatArray,
+        replica: tuple[tuple[Kinds, ...], FloatArray, FloatArray],
+        choices: tables.Choices,
     ) -> terms.PlanFamily:
-        """Return all that does not change from plan to plan, of some replicas."""
+        """Return all that does not change from plan to plan, of some replicas.
+
+        A replica is the kinds of its stages, their transfers and their scarcity.
+        """
+        stages, wires, scarcity = replica
         table = self.workload.table(shape.degrees)
+        schedule = shape.schedule_name
         rates, exits = sent.rates, sent.exits
         rows = _rows_by_kind(rates, stages)
         own = [self._table(shape.degrees, kinds) for kinds in rows.kinds]
         if len(own) == 1:
             own *= len(rows.rates.rows)
-        known = self.columns(shape.degrees, shape.schedule_name)
+        shared = _NOTHING_SHARED
+        if SENDS_IN_PASSES[choices.zero_stage].any():
+            # Else the kernel does not look.
+            shared = self._shared(table, rows.rates, shape)
+        known = self.columns(shape.degrees, schedule)
         tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
         degrees = shape.degrees
         sizes = Sizes(degrees.tp, degrees.cp, degrees.ep, shape.dp, shape.p)
@@ -285,16 +300,9 @@ class ReplayBounds:
             messages_time=self.workload.messages_time(shape.p),
             reduces_behind=execution.overlap_grad_reduce,
             gathers_ahead=execution.overlap_param_gather,
-            # Passes that hide or skew anything are written down layer by layer.
-            by_layer=(
-                self.by_layer
-                or execution.tp_comm_overlap
-                or execution.expert_skew > 1.0
-                or shape.pairs
-                or self.workload.overlaps_shared_experts
-            ),
+            by_layer=self.by_layer
+            or passes_overlap(self.workload, schedule, degrees.ep),
         )
-        schedule = shape.schedule_name
         counts = pass_counts(schedule, shape.p, shape.m, shape.v)
         return terms.PlanFamily(
             pipeline=terms.Pipeline(
@@ -307,7 +315,11 @@ class ReplayBounds:
                 if SCHEDULES[schedule].forward_first
                 else round_length(shape.p, shape.m),
             ),
-            passes=terms.PassDurations(*self._times(rows, shape), rows.rates.signature),
+            passes=terms.PassDurations(
+                *self._times(rows, shape),
+                *shared,
+                rows.rates.signature,
+            ),
             layers=known.layers,
             sent=terms.SentTerms(
                 np.ascontiguousarray(wires),
@@ -355,8 +367,19 @@ class ReplayBounds:
         On devices of some kinds, or on any device if there are none.
         """
         shape = Shape(degrees, 1, 1, 1, 1, pairs)
-        forward, backward, *_ = self._times(_Rows(rates, (kinds,)), shape)
+        forward, backward = self._times(_Rows(rates, (kinds,)), shape)
         return np.diff(forward[0]), np.diff(backward[0].min(axis=0))
+
+    def least_wire(self, degrees: Degrees, rates: tuple[StageRates, ...]) -> float:
+        """Return the least that transfers over a boundary take, forth and back [s].
+
+        Of configurations of several stages; 0 under rates of a single one.
+        """
+        num_bytes = self.columns(degrees).boundary_bytes
+        return 2.0 * min(
+            float(row.boundary[0, 0, 0] + row.boundary[0, 0, 1] * num_bytes)
+            for row in rates
+        )
 
     def stage_times(
         self,
@@ -374,7 +397,7 @@ class ReplayBounds:
         most = np.zeros(len(cuts))
         for stages in kinds.replicas:
             rows = _rows_by_kind(rates, stages)
-            forward, backward, *_ = self._times(rows, shape)
+            forward, backward = self._times(rows, shape)
             both = forward + backward[:, tables.NONE]
             row = rows.rates.signature[stage]
             held = both[row, cuts[:, 1:]] - both[row, cuts[:, :-1]]
@@ -384,7 +407,7 @@ class ReplayBounds:
             most = np.maximum(most, worked.max(axis=1))
         return np.asarray(shape.m * most * (1.0 - 1e-12))
 
-    def columns(self, degrees: Degrees, schedule: str) -> _Columns:
+    def columns(self, degrees: Degrees, schedule: str = "1f1b") -> _Columns:
         """Return what the kernel reads of a layer table, made once."""
         pairs = SCHEDULES[schedule].pairs_layers
         if (degrees, pairs) not in self._columns:
@@ -392,20 +415,18 @@ class ReplayBounds:
             self._columns[degrees, pairs] = _columns_of(table, pairs_layers=pairs)
         return self._columns[degrees, pairs]
 
-    def _times(
-        self, rows: _Rows, shape: Shape
-    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return `forward`, `backward`, `sharded` and `hidden` of the kernel."""
+    def _times(self, rows: _Rows, shape: Shape) -> tuple[FloatArray, FloatArray]:
+        """Return `forward` and `backward` of the kernel."""
         rates = rows.rates
         own = rates.rows[:, : tables.DENSE_REDUCE].tobytes()
-        key = shape.degrees, shape.pairs, own, rows.kinds
+        splits = shape.pairs and SCHEDULES[shape.schedule_name].splits_backward
+        key = shape.degrees, shape.pairs, splits, own, rows.kinds
         if key not in self._passes:
             if len(self._passes) >= MOST_PASSES:
                 self._passes.clear()
             each = [self._table(shape.degrees, kinds) for kinds in rows.kinds]
             self._passes[key] = self._in_layers(each, rates, shape)
-        table = self.workload.table(shape.degrees)
-        return (*self._passes[key], *self._shared(table, rates, shape))
+        return self._passes[key]
 
     def _in_layers(
         self, each: list[LayerTable], rates: StageRates, shape: Shape
@@ -414,12 +435,13 @@ class ReplayBounds:
 
         Those that another pass may be beside, or experts of all tokens, take no less
         than what goes between experts, and no less than all else: alone they take both.
-        Weight gradients may wait for the other pass of a pair. ``each`` is the table of
-        each row, or one for all.
+        Weight gradients may wait for the other pass of a pair, unless they are passes
+        of their own. ``each`` is the table of each row, or one for all.
         """
         execution = self.workload.execution
         hides_experts = shape.pairs or self.workload.overlaps_shared_experts
-        waits = float(shape.pairs and execution.delay_wgrad_compute)
+        splits = SCHEDULES[shape.schedule_name].splits_backward
+        waits = float(shape.pairs and execution.delay_wgrad_compute and not splits)
         table = each[0]
         rows = rates.rows[:, None, :]
         num_rows, num_layers = len(rates.rows), table.num_layers

@@ -23,16 +23,16 @@ from planner.cost.rates import (
     PricedGrid,
     StageRates,
 )
-from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LaunchRules
 from planner.kernels.replay_memory import Variants
+from planner.kernels.tables import Choices
 from planner.search.bounds import Relaxation, best_group_rates
 from planner.search.device_kinds import (
     PlacedKinds,
     most_memory,
 )
-from planner.search.launchable import broken_rules
-from planner.search.launchable_sizes import LaunchFacts, orders_of
+from planner.search.launchable import is_launchable, rules_of
+from planner.search.launchable_sizes import orders_of
 from planner.search.placements import (
     DevicePlaces,
     Placement,
@@ -45,8 +45,19 @@ from planner.search.placements import (
     whole_dimensions,
 )
 from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
-from planner.search.replayed.floors import first_bounds, relaxed_rates, shared_inside
-from planner.search.replayed.orders import alone_rates, placed_exits, relaxed_exits
+from planner.search.replayed.floors import (
+    SpaceLayouts,
+    are_too_full,
+    family_bounds,
+    relaxed_rates,
+    shared_inside,
+)
+from planner.search.replayed.orders import (
+    alone_rates,
+    is_listed,
+    placed_exits,
+    relaxed_exits,
+)
 from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace, layouts
 from planner.search.space import (
     Configuration,
@@ -57,7 +68,6 @@ from planner.search.space import (
 from planner.step.execution import Workload
 from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES, schedule_name
-from planner.step.virtual import block_span
 from planner.work import LAYER_TABLE, PRICED, PRICED_DEVICES, Progress, Work
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -170,6 +180,10 @@ class LaunchableCandidates:
     _placed: dict[object, Placed] = field(default_factory=dict)
     _grids: dict[object, PricedGrid] = field(default_factory=dict)
     _choosers: dict[object, AlgorithmChooser] = field(default_factory=dict)
+    _choices: dict[object, tuple[tuple[MemoryChoice, ...], Choices]] = field(
+        default_factory=dict
+    )
+    """What choices depend on -> these, and as kernels read them."""
     _held: list[int] = field(default_factory=lambda: [0])
     """Count of numbers that are kept, in a list because the rest is frozen."""
 
@@ -199,7 +213,7 @@ class LaunchableCandidates:
         """
         if progress is not None:
             progress("search: list what can be launched", None)
-        rules = spec.rules or FRAMEWORKS["ideal"].rules
+        rules = rules_of(spec)
         space = LaunchableSpace(
             workload=workload, spec=spec, rules=rules, num_devices=network.num_devices
         )
@@ -209,6 +223,8 @@ class LaunchableCandidates:
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
         first: list[FloatArray] = [np.zeros(0)]
+        cuts = SpaceLayouts.of(space, families)
+        fills = not any(is_listed(name) for name in space.tried_schedules)
         for number, family in enumerate(families):
             if progress is not None and number % FAMILIES_PER_REPORT == 0:
                 progress("search: bound the layers", number / len(families))
@@ -217,14 +233,16 @@ class LaunchableCandidates:
                 work.count(LAYER_TABLE + network.num_devices * tp // PRICED_DEVICES)
                 tensor[tp] = best_group_rates(network, tp)
             work.count(LAYER_TABLE)
-            rates = relaxed_rates(relaxation, tensor[tp], family.configuration(0))
-            plain, paired = (
-                first_bounds(bounds, family, rates, pairs=pairs)
-                for pairs in (False, True)
-            )
-            first.append(np.where(family.pairs + space.pairs_chunks, paired, plain))
-        sizes = [0, *(len(family.pp) for family in families)]
-        dropped["configurations"] = sum(sizes)
+            sizes = family.configuration(int(family.pp.argmax()))
+            rates = relaxed_rates(relaxation, tensor[tp], sizes)
+            pairs = (family.pairs > 0) | space.pairs_chunks
+            floors = family_bounds(bounds, family, rates, pairs, fills=fills, cuts=cuts)
+            floors[are_too_full(bounds, family, spec)] = np.inf
+            first.append(floors)
+        counts = [0, *(len(family.pp) for family in families)]
+        values = np.concatenate(first)
+        dropped["configurations"] = sum(counts)
+        dropped["out of memory"] = int(np.count_nonzero(np.isinf(values)))
         return cls(
             network=network,
             workload=workload,
@@ -236,8 +254,8 @@ class LaunchableCandidates:
             bounds=bounds,
             statistics=dropped,
             work=work,
-            first_bounds=np.concatenate(first),
-            starts=np.cumsum(sizes),
+            first_bounds=values,
+            starts=np.cumsum(counts),
             tiers=PlacementBounds.of(network),
             places=DevicePlaces(
                 network=network,
@@ -265,18 +283,18 @@ class LaunchableCandidates:
         With the kinds of devices that its placements have. Infinite if none fits in
         memory.
         """
-        least = np.inf
-        for shape, kinds, rates in product(
-            self._shapes(configuration),
-            self._distinct_kinds(configuration),
-            self._relaxed(configuration),
+        least, relaxed = np.inf, self._relaxed(configuration)
+        options = range(len(relaxed[0].group_sizes))
+        exits = relaxed_exits(self.tiers, configuration, len(options))
+        for (shape, kinds), rates in product(
+            product(self._shapes(configuration), self._distinct_kinds(configuration)),
+            relaxed,
         ):
-            options = range(len(rates.group_sizes))
-            choices = self.choices(configuration, options, shape.schedule)
-            if not choices:
+            choices, columns = self.choices(configuration, options, shape.schedule)
+            # Memory is the same under all rates.
+            is_full = rates is not relaxed[0] and np.isinf(least)
+            if is_full or not choices:
                 continue
-            columns = choice_columns(choices, self.bounds.hosts)
-            exits = relaxed_exits(self.tiers, configuration, len(options))
             for cuts, floor in self._sheaves(configuration, shape, kinds):
                 if floor >= min(least, cutoff):
                     least = min(least, floor)
@@ -340,7 +358,7 @@ class LaunchableCandidates:
                 continue
             sizes = placed.rates.group_sizes.tolist()
             options = self.space.sharding_options(configuration, sizes)
-            choices = self.choices(configuration, options, shape.schedule)
+            choices, columns = self.choices(configuration, options, shape.schedule)
             if not choices:
                 continue
             cuts = self.layouts(configuration, shape, placed.kinds)
@@ -349,7 +367,7 @@ class LaunchableCandidates:
                 floors = self._floors(shape, placed.kinds, cuts, least)
                 cuts = np.ascontiguousarray(cuts[floors < cutoff])
             self._spend(cuts, choices, placed.kinds)
-            variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
+            variants = Variants(cuts, columns)
             bounded = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
             fits = np.argwhere(np.isfinite(bounded.values))
             values = bounded.values[tuple(fits.T)]
@@ -375,11 +393,10 @@ class LaunchableCandidates:
         for index in range(len(self)):
             configuration = self[index]
             for shape in self._shapes(configuration):
-                choices = self.choices(configuration, (0,), shape.schedule)
+                choices, columns = self.choices(configuration, (0,), shape.schedule)
                 if not choices:
                     continue
                 rates = self._relaxed(configuration)[0]
-                columns = choice_columns(choices, self.bounds.hosts)
                 seen: set[bytes] = set()
                 for placement in self.placements(configuration):
                     kinds = self.kinds(placement)
@@ -405,11 +422,7 @@ class LaunchableCandidates:
 
     def is_launchable(self, plan: Plan) -> bool:
         """Tell whether a plan that somebody made keeps the rules, where they hold."""
-        if not self.spec.launchable:
-            return True
-        idle = self.spec.idle_devices
-        facts = LaunchFacts.of(self.workload, self.network, idle_devices=idle)
-        return not broken_rules(plan, self.rules, facts)
+        return is_launchable(self.network, self.workload, self.spec, plan)
 
     def has_room(self, priced: PricedPlan) -> bool:
         """Tell whether a plan fits by the account that judges plans."""
@@ -457,12 +470,24 @@ class LaunchableCandidates:
 
     def choices(
         self, configuration: Configuration, options: Sequence[int], schedule: str = ""
-    ) -> tuple[MemoryChoice, ...]:
+    ) -> tuple[tuple[MemoryChoice, ...], Choices]:
         """Return what all stages of a configuration may do about their memory.
 
-        None if nothing of it goes with a schedule; as of `Leaf`. Options are numbers of
-        sharding groups, the whole group first.
+        And the same as kernels read it. Nothing if nothing of it goes with a schedule;
+        as of `Leaf`. Options are numbers of sharding groups, the whole group first.
         """
+        alone = configuration.dp * configuration.cp == 1
+        # Neither micro-batch nor replicas have a say but for that.
+        sizes = configuration._replace(b=1, dp=1)
+        key = sizes, alone, tuple(options), schedule
+        if key not in self._choices:
+            listed = self._listed_choices(configuration, options, schedule)
+            self._choices[key] = listed, choice_columns(listed, self.bounds.hosts)
+        return self._choices[key]
+
+    def _listed_choices(
+        self, configuration: Configuration, options: Sequence[int], schedule: str
+    ) -> tuple[MemoryChoice, ...]:
         v, pairs = configuration.v, configuration.pairs
         schedule = schedule or schedule_name(v, pairs=pairs)
         splits = SCHEDULES[schedule].splits_backward
@@ -586,15 +611,14 @@ class LaunchableCandidates:
 
         Shape ``(Y, C + 1)``; those whose slower stages hold fewer blocks last.
         """
-        table = self.workload.table(shape.degrees)
-        first, last = block_span(table.is_block)
-        counts = self.space.layouts(configuration.pp, configuration.v)
-        if not kinds.are_alike:
-            more = self.space.unequal_layouts(
-                self._paces(shape, kinds), shape.schedule_name, configuration.v
-            )
-            counts = tuple(dict.fromkeys((*counts, *more)))
-        return layouts(counts, first, table.num_layers - last)
+        p, v = configuration.pp, configuration.v
+        if kinds.are_alike:
+            return self.space.cuts(p, v)
+        more = self.space.unequal_layouts(
+            self._paces(shape, kinds), shape.schedule_name, v
+        )
+        counts = dict.fromkeys((*self.space.layouts(p, v), *more))
+        return layouts(tuple(counts), *self.space.ends)
 
     def _paces(self, shape: Shape, kinds: PlacedKinds) -> tuple[float, ...]:
         """Return the compute of a block on each stage over that on the fastest.

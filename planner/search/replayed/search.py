@@ -12,15 +12,16 @@ The search ends when no bound left is below the best replay over 1 + `proven_gap
 other plan of the space replays faster by more than that. Stopped before, the least
 bound left still says how much faster any plan could be.
 
-First of all some plans of the dynamic program are replayed (`proposed_plans`). The
-queue is not told how fast they are, but for what it need not look at: plans slower than
-the best of them by more than `SLACK`. So the proof is the same, and the answer with
-them is never slower than without.
+First of all the plans that a competent user would try are replayed, before anything is
+listed, so that there is an answer at once; then some plans of the dynamic program
+(`proposed_plans`). The queue is not told how fast they are, but for what it need not
+look at: plans slower than the best of them by more than `SLACK`. So the proof is the
+same, and the answer with them is never slower than without.
 
 `search_beyond` tells what the framework's rules cost: it also replays the plans of
 `planner.search.best_first`, whose stages choose for themselves. What bounds the
 replayed time of that wider space is weak: in every plan some stage has the work of the
-mean stage.
+mean stage, and pipelines without chunks fill and empty.
 """
 
 import heapq
@@ -33,22 +34,15 @@ import numpy as np
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.search.best_first import LEFT, search
-from planner.search.bounds import Relaxation, best_group_rates
-from planner.search.replayed.bounds import ReplayBounds
+from planner.search.launchable import is_launchable
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
-from planner.search.replayed.floors import first_bounds, relaxed_rates
-from planner.search.space import (
-    Configuration,
-    SearchSpec,
-    configuration_of,
-    inner_configurations,
-)
+from planner.search.replayed.floors import least_work
+from planner.search.replayed.proposals import proposed_plans
+from planner.search.space import Configuration, SearchSpec, configuration_of
 from planner.search.thriftiest import fullest_stage, memory_sentence, sizes_label
 from planner.step.execution import Workload
 from planner.step.plan import Plan
-from planner.step.schedules import SCHEDULES
 from planner.work import (
-    DEFAULT_WORK,
     PLAN,
     LimitReachedError,
     Progress,
@@ -56,7 +50,7 @@ from planner.work import (
     Work,
     stopped_sentence,
 )
-from topologies import InputError, Network
+from topologies import Network
 from topologies.units import format_size
 
 REPLAY = 25_000
@@ -74,12 +68,6 @@ are not even alternatives."""
 
 MOST_BEYOND = 20
 """Most plans of the wider space that are replayed."""
-
-PROPOSED_SHARE = 60
-"""Divisor of the search's work limit: the part that the dynamic program may spend."""
-
-KEPT_EACH = 4
-"""Plans that the dynamic program keeps for each one that is replayed first."""
 
 
 class Judge(Protocol):
@@ -106,8 +94,8 @@ class Replays:
     """Plans to begin with: the answer is no slower than any of them that fits."""
 
     ordinary: Callable[[], Sequence[Plan]] = tuple
-    """Makes plans that a search which a limit stops looks at beside all proposals,
-    those of them that can be launched."""
+    """Makes plans that are replayed before all else, those of them that can be
+    launched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,15 +181,18 @@ class _BestReplayed:
             slowest = max(self.fastest, key=lambda c: (self.fastest[c].time, c))
             del self.fastest[slowest]
 
-    def ranked(self, proposed: "_BestReplayed") -> tuple[ReplayedPlan, ...]:
+    def ranked(self, *others: "_BestReplayed") -> tuple[ReplayedPlan, ...]:
         """Return these and faster ones of others, best first.
 
         Ties: others last, then by configuration.
         """
-        merged = {
-            configuration: (plan.time, True, configuration, plan)
-            for configuration, plan in proposed.fastest.items()
-        }
+        merged: dict[
+            Configuration, tuple[float, bool, Configuration, ReplayedPlan]
+        ] = {}
+        for other in others:
+            for configuration, plan in other.fastest.items():
+                if plan.time < merged.get(configuration, (np.inf,))[0]:
+                    merged[configuration] = plan.time, True, configuration, plan
         for configuration, plan in self.fastest.items():
             if plan.time <= merged.get(configuration, (np.inf,))[0]:
                 merged[configuration] = plan.time, False, configuration, plan
@@ -233,21 +224,24 @@ def search_replayed(
     """
     if work is None:
         work = Work(limit=spec.work_limit, time_limit=spec.time_limit)
+    first = _ordinary_answers(network, workload, spec, replays, work)
     candidates = LaunchableCandidates.enumerate(
         network,
         workload,
         spec,
         by_layer=replays.by_layer,
         work=work,
-        progress=progress,
+        progress=_with_best(progress, first),
     )
     frontier = _ReplayFrontier(candidates, replays.judge, spec.proven_gap, progress)
+    frontier.begin_with(first)
     try:
         for plan in replays.starts:
             frontier.try_plan(plan)
         frontier.propose()
         frontier.prove()
         frontier.fill()
+        frontier.sharpen()
     except LimitReachedError:
         pass
     spent = work.total()
@@ -256,25 +250,53 @@ def search_replayed(
         spent = replace(spent, stopped_by="")
     else:
         candidates.statistics[LEFT] = frontier.num_left
-        ordinary = filter(candidates.is_launchable, replays.ordinary())
-        for plan in (*frontier.others, *ordinary):
+        for plan in frontier.others:
             frontier.replay(plan)
-    plans = frontier.best.ranked(frontier.proposed)
-    infeasibility = ""
-    if not plans and spent.is_stopped:
-        left = frontier.num_left
-        what = f"{len(candidates) - left:,} of {len(candidates):,} configurations"
-        infeasibility = stopped_sentence(spent, what)
-    elif not plans:
-        infeasibility = _infeasibility(candidates)
+    plans = frontier.best.ranked(frontier.ordinary, frontier.proposed)
     return ReplayedSearch(
         plans=plans,
         lower_bound=min([frontier.bound, *(plan.time for plan in plans)]),
         statistics=dict(candidates.statistics),
         spent=spent,
-        infeasibility=infeasibility,
+        infeasibility="" if plans else _why_not(frontier, spent),
         proposed_time=frontier.proposed_time,
     )
+
+
+def _with_best(
+    progress: Progress | None, plans: Sequence[ReplayedPlan]
+) -> Progress | None:
+    """Say beside what is done how fast the best plan is that was replayed before."""
+    least = min((plan.time for plan in plans), default=np.inf)
+    if progress is None or not np.isfinite(least):
+        return progress
+    return lambda text, share: progress(f"{text}, best {least:.4g} s", share)
+
+
+def _ordinary_answers(
+    network: Network,
+    workload: Workload,
+    spec: SearchSpec,
+    replays: Replays,
+    work: Work,
+) -> list[ReplayedPlan]:
+    """Replay what a competent user would try, those plans that can be launched."""
+    answers: list[ReplayedPlan] = []
+    for plan in replays.ordinary():
+        if is_launchable(network, workload, spec, plan):
+            work.count(_replay_work(plan))
+            least = min((done.time for done in answers), default=np.inf)
+            priced = price_plan(network, workload, plan)
+            time = replays.judge(priced, least * SLACK)
+            answers.append(ReplayedPlan(time=time, priced=priced))
+    return answers
+
+
+def _replay_work(plan: Plan) -> int:
+    """Return the units of work of a plan and its replay."""
+    passes = 2 * len(plan.stages) * plan.num_microbatches
+    passes *= plan.virtual_pipeline_model_parallel_size
+    return PLAN + REPLAY + REPLAYED_PASSES * passes
 
 
 class _ReplayFrontier:
@@ -295,8 +317,12 @@ class _ReplayFrontier:
         """What the dynamic program proposed and was replayed before the queue."""
         self.others: tuple[Plan, ...] = ()
         """What it proposed beside."""
+        self.ordinary = _BestReplayed(keep=candidates.spec.keep_best)
+        """What a competent user would try, replayed before all else."""
         self._times: dict[Plan, float] = {}
-        self._order = np.argsort(candidates.first_bounds, kind="stable")
+        order = np.argsort(candidates.first_bounds, kind="stable")
+        # Without those that are known to fit nowhere, whose bound is infinite.
+        self._order = order[np.isfinite(candidates.first_bounds[order])]
         self._next = 0
         self._waiting: list[_WaitingPlan] = []
         self._number = 0
@@ -343,6 +369,20 @@ class _ReplayFrontier:
         time = self.proposed.time
         return time if np.isfinite(time) else np.nan
 
+    def begin_with(self, plans: Sequence[ReplayedPlan]) -> None:
+        """Take plans that were replayed before all else."""
+        self.candidates.statistics["plans replayed"] += len(plans)
+        for done in plans:
+            self._keep(self.ordinary, done)
+
+    def _keep(self, best: "_BestReplayed", done: ReplayedPlan) -> None:
+        """Remember how long a plan takes, and keep it if it fits."""
+        plan = done.priced.plan
+        self._times[plan] = done.time
+        if np.isfinite(done.time):
+            best.add(configuration_of(plan), done)
+            self.candidates.work.note_plan()
+
     def propose(self) -> None:
         """Replay what the dynamic program proposes."""
         plans = proposed_plans(self.candidates, self._progress)
@@ -350,11 +390,7 @@ class _ReplayFrontier:
         self.others = plans[number:]
         for plan in plans[:number]:
             self._count(plan)
-            done = self._replayed(plan, self.proposed.time * SLACK)
-            self._times[plan] = done.time
-            if np.isfinite(done.time):
-                self.proposed.add(configuration_of(plan), done)
-                self.candidates.work.note_plan()
+            self._keep(self.proposed, self._replayed(plan, self.proposed.time * SLACK))
 
     def try_plan(self, plan: Plan) -> None:
         """Replay a plan, and count that."""
@@ -364,9 +400,7 @@ class _ReplayFrontier:
 
     def _count(self, plan: Plan) -> None:
         """Count the replay of a plan."""
-        passes = 2 * len(plan.stages) * plan.num_microbatches
-        passes *= plan.virtual_pipeline_model_parallel_size
-        self.candidates.work.spend(PLAN + REPLAY + REPLAYED_PASSES * passes)
+        self.candidates.work.spend(_replay_work(plan))
 
     def prove(self) -> None:
         """Go on until nothing left can be faster by more than the tolerance."""
@@ -382,6 +416,16 @@ class _ReplayFrontier:
         limit = self.best.time * SLACK
         for _ in range(8 * self.best.keep):
             if len(self.best.fastest) >= self.best.keep or not self.bound < limit:
+                return
+            self._advance()
+
+    def sharpen(self) -> None:
+        """Sharpen some of the least bounds left, which costs no replays."""
+        for _ in range(8 * self.best.keep):
+            replays = self._waiting and isinstance(self._waiting[0].item, Leaves)
+            if self.bound >= self.best.time or (
+                replays and self._waiting_bound < self._fresh_bound
+            ):
                 return
             self._advance()
 
@@ -425,7 +469,12 @@ class _ReplayFrontier:
     @property
     def _cutoff(self) -> float:
         """Bounds from here on need not be known [s]."""
-        return min(self.best.time, self.proposed.time) * SLACK
+        return self._least_time * SLACK
+
+    @property
+    def _least_time(self) -> float:
+        """The fastest replay so far, infinite if there is none [s]."""
+        return min(self.best.time, self.proposed.time, self.ordinary.time)
 
     def _wait(self, bound: float, configuration: Configuration) -> None:
         self._number += 1
@@ -468,53 +517,19 @@ class _ReplayFrontier:
             f"search: {self._next:,} of {len(self._order):,} configurations bounded, "
             f"{statistics['plans replayed']} plans replayed"
         )
-        if np.isfinite(self.best.time):
-            gap = max(0.0, self.best.time / self.bound - 1.0)
-            text += f", best {self.best.time:.4g} s, proven to {gap:.1%}"
+        if np.isfinite(self._least_time):
+            gap = max(0.0, self._least_time / self.bound - 1.0)
+            text += f", best {self._least_time:.4g} s, none below {self.bound:.4g} s"
+            text += f": proven to {gap:.1%}"
         self._progress(text, min(work.share, 1.0) or None)
 
 
-def proposed_plans(
-    candidates: LaunchableCandidates, progress: Progress | None = None
-) -> tuple[Plan, ...]:
-    """Return plans of the dynamic program that are in the space, best planned first.
-
-    By their exact timelines. Neither these nor the planned cost are lower bounds of a
-    replay: contention makes replays longer, and a split may hide more than the cost
-    grants. So no configuration is left out because of its planned cost.
-
-    Counted on the work of the search, in units only: no clock has a say. What the
-    program found of their number is in the statistics.
-    """
-    spec = candidates.spec
-    if not spec.proposals:
-        return ()
-    limit = DEFAULT_WORK if spec.work_limit is None else spec.work_limit
-    # As if it had a plan: at the limit it ends with what it has.
-    work = Work(limit=limit // PROPOSED_SHARE, has_plan=True)
-    wider = replace(spec, hides=True, keep_best=KEPT_EACH * spec.proposals)
-    statistics = candidates.statistics
-    statistics["plans of the dynamic program"] = 0
-    statistics["of these in the space"] = 0
-    try:
-        planned = search(
-            candidates.network, candidates.workload, wider, work=work, progress=progress
-        )
-    except InputError:
-        return ()
-    finally:
-        candidates.work.count(work.spent)
-    ranked = sorted(
-        (
-            priced
-            for priced in planned.plans
-            if candidates.is_searched(priced.plan) and candidates.has_room(priced)
-        ),
-        key=lambda priced: (priced.iteration_time, configuration_of(priced.plan)),
-    )
-    statistics["plans of the dynamic program"] = len(planned.plans)
-    statistics["of these in the space"] = len(ranked)
-    return tuple(priced.plan for priced in ranked)
+def _why_not(frontier: _ReplayFrontier, spent: Spent) -> str:
+    """Say why there is no plan: what stopped the search, or what fits nowhere."""
+    if not spent.is_stopped:
+        return _infeasibility(frontier.candidates)
+    number, left = len(frontier.candidates), frontier.num_left
+    return stopped_sentence(spent, f"{number - left:,} of {number:,} configurations")
 
 
 def _infeasibility(candidates: LaunchableCandidates) -> str:
@@ -601,7 +616,7 @@ def search_beyond(
             fastest[configuration] = ReplayedPlan(time=time, priced=priced)
     ranked = sorted(fastest.items(), key=lambda item: (item[1].time, item[0]))
     plans = tuple(plan for _, plan in ranked[: spec.keep_best])
-    least = _least_work(network, workload, spec)
+    least = least_work(network, workload, spec)
     stopped = inside.spent.stopped_by or outside.spent.stopped_by
     return ReplayedSearch(
         plans=plans,
@@ -619,26 +634,3 @@ def search_beyond(
         proposed_time=float(proposed),
         launchable_time=min((plan.time for plan in inside.plans), default=np.nan),
     )
-
-
-def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float:
-    """Return what the mean stage works at least, in any configuration [s]."""
-    inner, _ = inner_configurations(workload, spec, network.num_devices)
-    relaxation = Relaxation.of(network)
-    bounds = ReplayBounds.of(network, workload, by_layer=True, memory=np.inf)
-    rules = spec.rules
-    pairs = rules is not None and (
-        rules.overlap_expert_parallel
-        or any(SCHEDULES[name].pairs_chunks for name in rules.schedules)
-    )
-    tensor = {}
-    least = np.inf
-    for item in inner:
-        tp = item.degrees.tp
-        if tp not in tensor:
-            tensor[tp] = best_group_rates(network, tp)
-        rates = relaxed_rates(relaxation, tensor[tp], item.configuration(0))
-        may_pair = pairs and item.degrees.ep > 1
-        floors = first_bounds(bounds, item, rates, pairs=may_pair)
-        least = min(least, float(floors.min()))
-    return least

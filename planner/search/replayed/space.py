@@ -18,7 +18,7 @@ microbatches.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ from planner.step.instructions import round_length
 from planner.step.plan import COUNTED_MODES, Offload
 from planner.step.recompute import sending_again
 from planner.step.schedules import SCHEDULES, schedule_name
+from planner.step.virtual import block_span
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4
@@ -225,19 +226,10 @@ class ConfigurationFamily(NamedTuple):
             and (np.column_stack(self[1:]) == sizes).all(axis=1).any()
         )
 
-    def using(self, num_devices: int) -> "ConfigurationFamily | None":
-        """Return those that use so many devices, or None if none does."""
-        ranks = self.degrees.tp * self.degrees.cp
-        chosen = ranks * self.pp * self.dp == num_devices
-        if not chosen.any():
-            return None
-        columns = (column[chosen] for column in self[1:])
-        return ConfigurationFamily(self.degrees, *columns)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LaunchableSpace:
-    """What a framework can launch of a job."""
+    """What a framework can launch of a job; keeps what it was asked for."""
 
     workload: Workload
     """Model and batch."""
@@ -255,6 +247,17 @@ class LaunchableSpace:
     """What of degrees stages and replicas depend on -> stages, chunks, replicas and
     pairing, one row each."""
 
+    _chunks: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    """Stages and microbatches -> numbers of chunks."""
+
+    _layouts: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(
+        default_factory=dict
+    )
+    """Stages and chunks -> blocks of each virtual stage, for each layout."""
+
+    _cuts: dict[tuple[int, int], IntArray] = field(default_factory=dict)
+    """Stages and chunks -> first layer of each virtual stage, for each layout."""
+
     def families(self) -> tuple[tuple[ConfigurationFamily, ...], Counter[str]]:
         """Return the configurations, and how many sizes were left out, and why.
 
@@ -263,38 +266,48 @@ class LaunchableSpace:
         """
         dropped: Counter[str] = Counter()
         facts = LaunchFacts.of(self.workload, self.num_devices)
-        found = [
-            family
+        allowed = [
+            degrees
             for degrees in degrees_of(
                 self.workload, self.spec, self.num_devices, self.rules
             )
             if self._is_allowed(degrees, facts, dropped)
-            and (family := self._family(degrees, facts)) is not None
         ]
-        if not self.spec.idle_devices:
-            whole = [
-                whole
-                for family in found
-                if (whole := family.using(self.num_devices)) is not None
-            ]
-            if whole:
-                dropped["left devices idle"] = sum(
-                    len(family.pp) for family in found
-                ) - sum(len(family.pp) for family in whole)
-                found = whole
-        return tuple(found), dropped
+        # Most sizes leave devices idle: those are listed only where they are searched.
+        for idle in (True,) if self.spec.idle_devices else (False, True):
+            families = (self._family(degrees, facts, idle=idle) for degrees in allowed)
+            known = tuple(family for family in families if family is not None)
+            if known:
+                break
+        return known, dropped
 
     def layouts(self, p: int, v: int) -> tuple[tuple[int, ...], ...]:
         """Return the blocks of each virtual stage, for each way to share them out."""
-        rules = self.rules
-        return block_counts(
-            self.workload.chain[1],
-            p,
-            v,
-            rules.splits,
-            empty_ends=rules.empty_ends,
-            trailing=self._trailing,
+        if (p, v) not in self._layouts:
+            self._layouts[p, v] = block_counts(
+                self.workload.chain[1],
+                p,
+                v,
+                self.rules.splits,
+                empty_ends=self.rules.empty_ends,
+                trailing=self._trailing,
+            )
+        return self._layouts[p, v]
+
+    def cuts(self, p: int, v: int) -> IntArray:
+        """Return the first layer of each virtual stage, for each layout."""
+        if (p, v) not in self._cuts:
+            self._cuts[p, v] = layouts(self.layouts(p, v), *self.ends)
+        return self._cuts[p, v]
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """Layers in front of the first block, and behind the last one."""
+        names = self.workload.graph.names
+        first, last = block_span(
+            np.array([float(name.startswith("block")) for name in names])
         )
+        return first, len(names) - last
 
     def unequal_layouts(
         self, paces: tuple[float, ...], schedule: str, v: int
@@ -324,7 +337,7 @@ class LaunchableSpace:
             empty_ends=rules.empty_ends,
         )
 
-    @property
+    @cached_property
     def _trailing(self) -> int:
         """Layers behind the last block that cost about as much as one."""
         names = self.workload.graph.names
@@ -388,7 +401,7 @@ class LaunchableSpace:
             and not deals_out(self.rules, name, p, m, v)
         )
 
-    @property
+    @cached_property
     def tried_schedules(self) -> tuple[str, ...]:
         """Names of the schedules that are asked for and that the framework has.
 
@@ -399,7 +412,7 @@ class LaunchableSpace:
             return rules.schedules
         return tuple(name for name in self.spec.schedules if name in rules.schedules)
 
-    @property
+    @cached_property
     def pairs_chunks(self) -> bool:
         """Whether a schedule pairs passes of its own accord."""
         return any(SCHEDULES[name].pairs_chunks for name in self.tried_schedules)
@@ -488,34 +501,40 @@ class LaunchableSpace:
         return True
 
     def _family(
-        self, degrees: Degrees, facts: LaunchFacts
+        self, degrees: Degrees, facts: LaunchFacts, *, idle: bool
     ) -> ConfigurationFamily | None:
-        """Return the configurations of some degrees, or None if there are none."""
+        """Return the configurations of some degrees, or None if there are none.
+
+        Those that leave devices idle only if ``idle`` says so.
+        """
         tp, cp, ep = degrees[:3]
         unit = degrees.grouping.replica_unit(degrees[:3])
         fills = ep if self.rules.experts_fill_data else 0
         splits = degrees.sequence_parallel
         size = degrees.micro_batch_size
-        key = tp * cp, size, unit, ep > 1, tp > 1, cp > 1, splits, fills
+        key = tp * cp, size, unit, ep > 1, tp > 1, cp > 1, splits, fills, idle
         if key not in self._rows:
             rows = [
                 (pp, v, dp, pairs)
-                for pp, dp in self._shapes(degrees, unit)
-                if self.zero_stages(pp, degrees) and self.offloads(pp)
+                for pp, dp in self._shapes(degrees, unit, idle=idle)
                 if not any(shape_breaches(_sizes(degrees, pp, dp), self.rules, facts))
-                for v in self._chunks(degrees, pp, dp)
-                if self.recompute_modes(v)
-                for pairs in self.pairings(degrees.ep, pp, v, self._rounds(degrees, dp))
+                for m in (self._rounds(degrees, dp),)
+                for v in self._chunks_of(pp, m)
+                for pairs in self.pairings(degrees.ep, pp, v, m)
             ]
             columns = np.array(rows, dtype=np.int64).T
             self._rows[key] = np.ascontiguousarray(columns) if rows else None
         found = self._rows[key]
         return None if found is None else ConfigurationFamily(degrees, *found)
 
-    def _shapes(self, degrees: Degrees, unit: int) -> Iterator[tuple[int, int]]:
+    def _shapes(
+        self, degrees: Degrees, unit: int, *, idle: bool
+    ) -> Iterator[tuple[int, int]]:
         """Yield numbers of stages, and of replicas, multiples of ``unit``."""
         spec, batch = self.spec, self.workload.training.global_batch_size
-        groups = self.num_devices // (degrees.tp * degrees.cp)
+        groups, rest = divmod(self.num_devices, degrees.tp * degrees.cp)
+        if rest and not idle:
+            return
         replicas = [
             dp
             for dp in divisors(batch // degrees.micro_batch_size)
@@ -526,10 +545,18 @@ class LaunchableSpace:
         stages = spec.pipeline_model_parallel_sizes
         most = max(self.workload.chain[1], 1) if self.rules.pipeline else 1
         for pp in range(1, min(groups, most) + 1):
-            if stages is None or pp in stages:
-                yield from ((pp, dp) for dp in replicas if dp * pp <= groups)
+            fitting = [dp for dp in replicas if dp * pp <= groups]
+            if not idle:
+                fitting = [dp for dp in fitting if dp * pp == groups]
+            asked = stages is None or pp in stages
+            if fitting and asked and self._has_choices(degrees, pp):
+                yield from ((pp, dp) for dp in fitting)
 
-    @property
+    def _has_choices(self, degrees: Degrees, pp: int) -> bool:
+        """Tell whether plans of some stages have anything to do about memory."""
+        return bool(self.zero_stages(pp, degrees) and self.offloads(pp))
+
+    @cached_property
     def _takes_any_number(self) -> bool:
         """Whether a schedule of several chunks takes microbatches in any number."""
         some = [SCHEDULES[name] for name in self.tried_schedules]
@@ -540,9 +567,13 @@ class LaunchableSpace:
         batch = self.workload.training.global_batch_size
         return batch // (dp * degrees.micro_batch_size)
 
-    def _chunks(self, degrees: Degrees, pp: int, dp: int) -> Iterator[int]:
-        """Yield numbers of chunks."""
-        m = self._rounds(degrees, dp)
+    def _chunks_of(self, pp: int, m: int) -> tuple[int, ...]:
+        """Return numbers of chunks of plans of some stages and microbatches."""
+        if (pp, m) not in self._chunks:
+            self._chunks[pp, m] = tuple(self._allowed_chunks(pp, m))
+        return self._chunks[pp, m]
+
+    def _allowed_chunks(self, pp: int, m: int) -> Iterator[int]:
         deals = m % round_length(pp, m) == 0
         sizes = self.spec.virtual_pipeline_model_parallel_sizes
         most = self.workload.chain[1] // pp + 1
@@ -550,7 +581,7 @@ class LaunchableSpace:
             if v > 1 and (pp == 1 or not (deals or self._takes_any_number)):
                 return
             allowed = (sizes is None or v in sizes) and self.schedules(pp, v, m)
-            if allowed and self.layouts(pp, v):
+            if allowed and self.recompute_modes(v) and self.layouts(pp, v):
                 yield v
 
 

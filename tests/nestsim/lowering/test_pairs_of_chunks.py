@@ -13,6 +13,7 @@ from planner.plans.spec import PlanSpec
 from planner.step.execution import SHARED
 from tests import failures
 from tests.planner.examples import eight_devices, tiny_job
+from tests.planner.fleets import slow_fleet
 from topologies import FatTreeSpec, LevelSpec, build_network
 from topologies.accelerators import load_accelerator
 
@@ -94,7 +95,7 @@ def planned_and_replayed(job, schedule, network=NETWORK):
 
 
 def test_weight_gradients_that_wait_make_pairs_no_longer_in_plan_and_replay():
-    level = LevelSpec(name="node", fan_out=2, bandwidth=3e11, latency=SLOW)
+    level = LevelSpec(name="node", fan_out=2, bandwidth=3e11, latency=1.5e-5)
     now, later = (
         planned_and_replayed(
             expert_job(delay_wgrad_compute=delays),
@@ -107,6 +108,28 @@ def test_weight_gradients_that_wait_make_pairs_no_longer_in_plan_and_replay():
     assert others.paired_forward > times.paired_forward
     assert others.paired_backward < times.paired_backward
     assert later.iteration_time < now.iteration_time
+
+
+def test_devices_that_differ_send_between_experts_together():
+    """What goes on beside compute is as slow as the slowest device has it."""
+    level = LevelSpec(name="node", fan_out=2, bandwidth=3e9, latency=SLOW)
+    network = build_network(FatTreeSpec(levels=(level,)))
+    spec = PlanSpec(
+        micro_batch_size=1,
+        data_parallel_size=2,
+        expert_model_parallel_size=2,
+        schedule="combined-1f1b",
+    )
+    times = []
+    for factors in ((1.0, 1.0), (1.0, 2.0), (2.0, 2.0)):
+        job = expert_job(expert_communication_slowdown=1.25)
+        job = job.on(slow_fleet(job, factors))
+        found = price_plan(network, job, build_plan(network, job, spec))
+        settings = ReplaySettings(granularity="layer")
+        work = lower_plan(network, job, found, settings)
+        times.append(replay(network, work, settings).iteration_time)
+    quick, mixed, slow = times
+    assert quick < mixed <= slow * (1.0 + 1e-9)
 
 
 def test_experts_of_all_tokens_hide_all_to_alls_as_far_as_they_last():

@@ -135,6 +135,26 @@ def test_no_bound_exceeds_the_replay_where_weight_gradients_are_apart(schedule):
     assert checked >= 20
 
 
+@failures.over("schedule, hides_experts", [("dualpipe-v", False), ("zb-v", True)])
+def test_what_zero_sends_in_passes_is_shared_by_chunks_as_in_the_replay(
+    schedule, hides_experts
+):
+    """Pairs send what is theirs even without experts; others a mean layer's part."""
+    world = split_world(5007, schedule).spec_with(
+        tensor_model_parallel_sizes=(1,),
+        context_parallel_sizes=(2,),
+        pipeline_model_parallel_sizes=(2,),
+        data_parallel_sizes=(3,),
+        zero_stages=(3,),
+        micro_batch_sizes=(1,),
+    )
+    execution = replace(
+        world.workload.execution, moe_shared_expert_overlap=hides_experts
+    )
+    world = world._replace(workload=replace(world.workload, execution=execution))
+    assert check_world(world, 1, configurations=1, plans=12) >= 6
+
+
 @failures.over("preset", ["ideal", "maxtext"])
 def test_no_bound_exceeds_the_replay_where_all_forward_passes_come_first(preset):
     checked = 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 from planner.search.best_first import search
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
-from planner.search.replayed.search import KEPT_EACH
+from planner.search.replayed.proposals import KEPT_EACH
 from tests.planner.search.replayed.test_search import SEEDS, searched, wholes
 
 PROPOSALS = 3
