@@ -83,7 +83,7 @@ def kernel_efficiency(accelerator: str, span: int) -> float | None:
     )
 
 
-class Contention(NamedTuple):
+class Sharing(NamedTuple):
     """How compute and an all-to-all between experts beside it slow each other down."""
 
     compute: float
@@ -93,13 +93,13 @@ class Contention(NamedTuple):
     """Factor on the duration of what is sent while compute goes on beside it."""
 
 
-ALONE = Contention(1.0, 1.0)
+ALONE = Sharing(1.0, 1.0)
 """Neither takes longer beside the other."""
 
 
 def contention(
     accelerator: Accelerator, software: Software, compute: float | None
-) -> Contention:
+) -> Sharing:
     """Return how compute and all-to-alls between experts slow each other down.
 
     A device computes with the multiprocessors that do not send. Devices whose senders
@@ -128,7 +128,7 @@ def contention(
         )
     if compute is None:
         compute = units / (units - taken)
-    return Contention(compute, beside)
+    return Sharing(compute, beside)
 
 
 def _senders(accelerator: str, software: Software) -> tuple[int, float]:

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from estimators.chain import build_layer_table
 from estimators.constants import Constants, load_constants
-from estimators.dispatch import Contention, contention
+from estimators.dispatch import Sharing, contention
 from estimators.layers.saved_activations import block_matrices
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, LayerTable
@@ -369,7 +369,7 @@ class Workload:
         return self.execution.moe_shared_expert_overlap and sends
 
     @cached_property
-    def beside_experts(self) -> Contention:
+    def beside_experts(self) -> Sharing:
         """How compute and all-to-alls between experts slow each other down."""
         known = self.execution.expert_communication_slowdown
         return contention(self.accelerator, self.software, known)

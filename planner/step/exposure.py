@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.dispatch import Contention
+from estimators.dispatch import Sharing
 from topologies.arrays import FloatArray
 
 
@@ -138,7 +138,7 @@ def layer_times(
 def beside_each_other(
     layers: LayerPassTimes,
     beside: FloatArray,
-    contention: Contention,
+    contention: Sharing,
     *,
     reserves: bool = False,
 ) -> LayerPassTimes:
@@ -169,7 +169,7 @@ def beside_each_other(
 
 
 def sending_delay(
-    compute: FloatArray | float, beside: FloatArray | float, contention: Contention
+    compute: FloatArray | float, beside: FloatArray | float, contention: Sharing
 ) -> FloatArray:
     """Return how much longer something is on its way beside compute [s].
 
@@ -185,7 +185,7 @@ def delayed_gradients(
     compute: FloatArray,
     gradients: FloatArray,
     beside: FloatArray,
-    contention: Contention,
+    contention: Sharing,
 ) -> FloatArray:
     """Return which weight gradients wait to be beside what the next pass sends [s].
 
@@ -223,7 +223,7 @@ def paired_compute(
     compute: FloatArray,
     experts: FloatArray,
     beside: FloatArray,
-    contention: Contention,
+    contention: Sharing,
     *,
     delays: bool,
 ) -> PairedCompute:

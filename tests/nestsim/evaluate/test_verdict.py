@@ -191,7 +191,7 @@ def test_slow_devices_are_in_the_plan_and_no_part_of_the_gap():
     even, _, _ = explained([[0], [1], [2], [3]], 1e11)
     priced, done, gap = explained([[0], [1], [2], [3]], 1e11, slowdown=1.5)
     assert priced.iteration_time > 1.4 * even.iteration_time
-    assert done.iteration_time == pytest.approx(priced.iteration_time, rel=1e-9)
+    assert done.iteration_time == pytest.approx(priced.iteration_time, rel=1e-8)
     assert set(gap.terms) == {"contention", "synchronisation"}
 
 

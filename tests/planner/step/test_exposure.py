@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.dispatch import ALONE, Contention
+from estimators.dispatch import ALONE, Sharing
 from planner.step.exposure import (
     Behind,
     InLayers,
@@ -75,7 +75,7 @@ def test_what_goes_on_beside_a_layer_shows_where_it_is_longer():
     whole, worked = beside_each_other(layers, column(3, 20), ALONE)
     assert (whole.tolist(), worked.tolist()) == ([16, 20], [12, 12])
     # Half as fast for as long as it goes on: 4 s of it do 2 s of work.
-    slower = Contention(2.0, 1.0)
+    slower = Sharing(2.0, 1.0)
     whole, worked = beside_each_other(layers, column(4, 40), slower)
     assert (whole.tolist(), worked.tolist()) == ([18, 40], [14, 24])
     # Half as fast in all of a layer that sends.
@@ -83,7 +83,7 @@ def test_what_goes_on_beside_a_layer_shows_where_it_is_longer():
     assert (whole.tolist(), worked.tolist()) == ([28, 16], [24, 12])
 
 
-def raced(compute: float, beside: float, contention: Contention) -> float:
+def raced(compute: float, beside: float, contention: Sharing) -> float:
     """Let both go on until one is done, and what is left of the other alone."""
     together = min(compute * contention.compute, beside * contention.sending)
     return together + max(
@@ -94,7 +94,7 @@ def raced(compute: float, beside: float, contention: Contention) -> float:
 @given(
     compute=st.floats(0.1, 10.0),
     beside=st.floats(0.1, 10.0),
-    contention=st.builds(Contention, st.floats(1.0, 1.9), st.floats(1.0, 1.9)),
+    contention=st.builds(Sharing, st.floats(1.0, 1.9), st.floats(1.0, 1.9)),
 )
 def test_what_slows_each_other_down_ends_when_both_have_raced_to_their_ends(
     compute, beside, contention
@@ -108,7 +108,7 @@ def test_what_slows_each_other_down_ends_when_both_have_raced_to_their_ends(
 @given(
     times=st.tuples(*[st.floats(0.0, 10.0)] * 4),
     share=st.floats(0.0, 1.0),
-    contention=st.builds(Contention, st.floats(1.0, 1.3), st.floats(1.0, 1.3)),
+    contention=st.builds(Sharing, st.floats(1.0, 1.3), st.floats(1.0, 1.3)),
 )
 def test_weight_gradients_wait_for_what_they_can_hide_and_no_longer(
     times, share, contention

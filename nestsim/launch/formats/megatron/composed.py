@@ -578,12 +578,10 @@ def _recompute(
     given: GivenOptions, plan: Mapping[str, Any], model: Mapping[str, Any]
 ) -> Settings:
     granularity, method = _granularity(given)
-    if granularity == "selective":
+    if granularity != "full":
         modules = given.words("recompute-modules") or ATTENTION_CORE
-        runs = [name for name in modules if name in RECOMPUTE_MODULES]
-        return {"recompute": "selective" if runs else "none"}
-    if granularity == "none":
-        return {"recompute": "none"}
+        repeats = granularity == "selective" and {*modules} & {*RECOMPUTE_MODULES}
+        return {"recompute": "selective" if repeats else "none"}
     names = ("recompute-num-layers", "activations-checkpoint-num-layers")
     older = (*names, "checkpoint-num-layers")
     count = next((n for name in older if (n := given.whole(name)) is not None), 1)
@@ -596,9 +594,7 @@ def _recompute(
     if count > 1 and count >= most and chunks == 1:
         return {"recompute": "stage"}
     if count > 1:
-        given.assume(
-            f"Each block is recomputed by itself, not {count} blocks together."
-        )
+        given.assume(f"Blocks are recomputed one by one, not {count} together.")
     return {"recompute": "full"}
 
 
@@ -608,16 +604,15 @@ def _granularity(given: GivenOptions) -> tuple[str, str]:
     Older versions had other options for it.
     """
     words = {"full": "full", "selective": "selective"}
-    method = given.word("recompute-method") or given.word(
-        "activations-checkpoint-method"
-    )
+    older = given.word("activations-checkpoint-method")
+    method = given.word("recompute-method") or older
     for name in ("recompute-granularity", "activations-checkpoint-granularity"):
         if name in given:
             return given.choice(name, words, "none"), method
     if given.any_of("recompute-activations"):
         return "selective", method
-    older = ("checkpoint-activations", "deepspeed-activation-checkpointing")
-    return "full" if method or given.any_of(*older) else "none", method
+    oldest = ("checkpoint-activations", "deepspeed-activation-checkpointing")
+    return "full" if method or given.any_of(*oldest) else "none", method
 
 
 def _sharding(given: GivenOptions, ranks: int | None) -> Settings:
@@ -631,11 +626,11 @@ def _sharding(given: GivenOptions, ranks: int | None) -> Settings:
         if given.any_of("bf16") and stage == 0:
             # DeepSpeed's BF16_Optimizer shards its states (runtime/bf16_optimizer.py).
             stage = 1
-    if given.word("optimizer") == "dist_muon":
-        stage = 1
     table: Settings = {"zero_stage": stage}
+    if given.word("optimizer") == "dist_muon":
+        table["zero_stage"] = 1
     instances = given.whole("num-distributed-optimizer-instances") or 1
-    if instances > 1 and stage and ranks:
+    if instances > 1 and table["zero_stage"] and ranks:
         if ranks % instances:
             raise Value(instances, "--num-distributed-optimizer-instances").error(
                 "does not divide the data- and context-parallel ranks",
@@ -650,7 +645,6 @@ def _offload(given: GivenOptions, model: Mapping[str, Any]) -> Settings:
     if given.flag("optimizer-cpu-offload"):
         part = given.real("optimizer-offload-fraction")
         table["offload_optimizer"] = 1.0 if part is None else part
-    layers = given.whole("cpu-offloading-num-layers")
-    if layers:
+    if layers := given.whole("cpu-offloading-num-layers"):
         table["offload_activations"] = layers / _num_blocks(model)
     return table
