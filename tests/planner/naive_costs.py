@@ -20,13 +20,15 @@ Piece = tuple[tuple[int, int], ...]
 """First layer of each chunk, and the one after its last."""
 
 REPEATED = {
-    "none": lambda item, is_block: 0.0 * is_block,
-    # The attention core holds the ring of context parallelism, and nothing else.
-    "selective": lambda item, is_block: 0.0 * is_block + (item.group == "context"),
-    "full": lambda item, is_block: is_block,
-    "stage": lambda item, is_block: 1.0 + 0.0 * is_block,
+    "none": lambda item, is_block: (0.0 * is_block, 0.0 * is_block),
+    "selective": lambda item, is_block: (item.repeated_count, item.repeated_bytes),
+    "full": lambda item, is_block: (
+        is_block * item.forward_count,
+        is_block * item.forward_bytes,
+    ),
+    "stage": lambda item, is_block: (item.forward_count, item.forward_bytes),
 }
-"""Which layers' forward collectives a recompute mode repeats."""
+"""Number and bytes of what a recompute mode sends again, by layer."""
 
 
 class Job(NamedTuple):
@@ -159,11 +161,9 @@ class Pieces:
             if mode != "none":
                 found[mode] += self.held @ table.recompute_time[mode]
             for item in table.traffic:
-                repeated = self.held * REPEATED[mode](item, table.is_block)
+                count, num_bytes = REPEATED[mode](item, table.is_block)
                 found[mode] += line(
-                    _rate(rates, item),
-                    repeated @ item.forward_count,
-                    repeated @ item.forward_bytes,
+                    _rate(rates, item), self.held @ count, self.held @ num_bytes
                 )
         return found
 
