@@ -280,9 +280,21 @@ def _ordinary_answers(
     replays: Replays,
     work: Work,
 ) -> list[ReplayedPlan]:
-    """Replay what a competent user would try, those plans that can be launched."""
+    """Replay what a competent user would try, of listed sizes, where it can run."""
     answers: list[ReplayedPlan] = []
     for plan in replays.ordinary():
+        sizes = configuration_of(plan)
+        listed = (
+            (spec.micro_batch_sizes, sizes.b),
+            (spec.tensor_model_parallel_sizes, sizes.tp),
+            (spec.pipeline_model_parallel_sizes, sizes.pp),
+            (spec.virtual_pipeline_model_parallel_sizes, sizes.v),
+            (spec.data_parallel_sizes, sizes.dp),
+            (spec.context_parallel_sizes, sizes.cp),
+            (spec.expert_model_parallel_sizes, sizes.ep),
+        )
+        if any(known and size not in known for known, size in listed):
+            continue
         if is_launchable(network, workload, spec, plan):
             work.count(_replay_work(plan))
             least = min((done.time for done in answers), default=np.inf)
@@ -370,10 +382,11 @@ class _ReplayFrontier:
         return time if np.isfinite(time) else np.nan
 
     def begin_with(self, plans: Sequence[ReplayedPlan]) -> None:
-        """Take plans that were replayed before all else."""
+        """Take plans of the space that were replayed before all else."""
         self.candidates.statistics["plans replayed"] += len(plans)
         for done in plans:
-            self._keep(self.ordinary, done)
+            if self.candidates.is_searched(done.priced.plan):
+                self._keep(self.ordinary, done)
 
     def _keep(self, best: "_BestReplayed", done: ReplayedPlan) -> None:
         """Remember how long a plan takes, and keep it if it fits."""
