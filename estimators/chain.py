@@ -93,9 +93,10 @@ def layer_times(
     """
     model = platform.operator_times(training, graph.spec)
     software = platform.software
-    graphs = replace(
-        platform, software=replace(software, cuda_graphs="full_iteration")
-    ).operator_times(training, graph.spec)
+    graphs = model
+    if software.cuda_graphs == "layers":
+        whole = replace(software, cuda_graphs="full_iteration")
+        graphs = replace(platform, software=whole).operator_times(training, graph.spec)
     blocks = {
         kind
         for name, kind in zip(graph.names, graph.kinds, strict=True)

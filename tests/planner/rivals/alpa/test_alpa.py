@@ -89,7 +89,6 @@ def test_it_splits_what_no_number_of_stages_divides():
         sum(name.startswith("block") for name in names[first : last + 1])
         for first, last in layers_of(plan)
     ]
-    # The head takes about as long as a block: its stage has fewer.
     assert (len(counts), sum(counts), max(counts)) == (4, 9, 3)
 
 
