@@ -41,9 +41,9 @@ def priced(slowdown: float, schedule: str, ep: int = 2):
 
 @failures.over("slowdown", [1.0, 1.25])
 def test_pairs_last_as_long_in_the_replay_as_they_are_planned_to(slowdown):
-    job, found = priced(slowdown, "dualpipe-v")
-    replayed = replay(NETWORK, lower_plan(NETWORK, job, found), ReplaySettings())
-    assert replayed.iteration_time == pytest.approx(found.iteration_time, rel=1e-8)
+    job, planned = priced(slowdown, "dualpipe-v")
+    replayed = replay(NETWORK, lower_plan(NETWORK, job, planned), ReplaySettings())
+    assert replayed.iteration_time == pytest.approx(planned.iteration_time, rel=1e-8)
 
 
 def test_pairs_hide_all_to_alls_and_pay_for_the_processors_that_these_have():
@@ -59,8 +59,8 @@ def test_pairs_hide_all_to_alls_and_pay_for_the_processors_that_these_have():
 
 
 def test_without_all_to_alls_pairs_are_passes_in_turn():
-    _, found = priced(1.25, "dualpipe-v", ep=1)
-    for stage in found.stages:
+    _, planned = priced(1.25, "dualpipe-v", ep=1)
+    for stage in planned.stages:
         for times in stage.chunk_times:
             assert times.paired_forward == pytest.approx(times.forward, rel=1e-12)
             assert times.paired_backward == pytest.approx(times.backward, rel=1e-12)
@@ -88,10 +88,10 @@ def planned_and_replayed(job, schedule, network=NETWORK):
         expert_model_parallel_size=2,
         schedule=schedule,
     )
-    found = price_plan(network, job, build_plan(network, job, spec))
-    replayed = replay(network, lower_plan(network, job, found), ReplaySettings())
-    assert replayed.iteration_time == pytest.approx(found.iteration_time, rel=1e-8)
-    return found
+    planned = price_plan(network, job, build_plan(network, job, spec))
+    replayed = replay(network, lower_plan(network, job, planned), ReplaySettings())
+    assert replayed.iteration_time == pytest.approx(planned.iteration_time, rel=1e-8)
+    return planned
 
 
 def test_weight_gradients_that_wait_make_pairs_no_longer_in_plan_and_replay():
@@ -124,9 +124,9 @@ def test_devices_that_differ_send_between_experts_together():
     for factors in ((1.0, 1.0), (1.0, 2.0), (2.0, 2.0)):
         job = expert_job(expert_communication_slowdown=1.25)
         job = job.on(slow_fleet(job, factors))
-        found = price_plan(network, job, build_plan(network, job, spec))
+        planned = price_plan(network, job, build_plan(network, job, spec))
         settings = ReplaySettings(granularity="layer")
-        work = lower_plan(network, job, found, settings)
+        work = lower_plan(network, job, planned, settings)
         times.append(replay(network, work, settings).iteration_time)
     quick, mixed, slow = times
     assert quick < mixed <= slow * (1.0 + 1e-9)
@@ -146,5 +146,5 @@ def test_experts_of_all_tokens_hide_all_to_alls_as_far_as_they_last():
     software = replace(job.software, moe_token_dispatcher_type="allgather")
     for overlaps in (False, True):
         job = expert_job(moe_shared_expert_overlap=overlaps)
-        found = planned_and_replayed(replace(job, software=software), "1f1b")
-        assert found.terms["hidden"] == 0.0
+        planned = planned_and_replayed(replace(job, software=software), "1f1b")
+        assert planned.terms["hidden"] == 0.0

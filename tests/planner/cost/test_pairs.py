@@ -32,11 +32,11 @@ def priced(pairs, slowdown=1.0, **settings):
 
 
 def test_one_stage_takes_a_pass_alone_then_pairs_then_a_pass_alone():
-    found, plain = priced(True), priced(False)
-    m = found.plan.num_microbatches
+    paired, plain = priced(True), priced(False)
+    m = paired.plan.num_microbatches
     assert m > 1
-    ((forward, backward, _, first, second, _),) = found.stages[0].chunk_times
-    assert found.pipeline_time == pytest.approx(
+    ((forward, backward, _, first, second, _),) = paired.stages[0].chunk_times
+    assert paired.pipeline_time == pytest.approx(
         forward + (m - 1) * (first + second) + backward
     )
     # Alone they are what they are without pairs.
@@ -45,8 +45,8 @@ def test_one_stage_takes_a_pass_alone_then_pairs_then_a_pass_alone():
 
 
 def test_a_pair_takes_what_is_sent_or_all_else_and_slows_down_what_is_beside():
-    found, plain = priced(True), priced(False)
-    ((forward, backward, _, first, second, _),) = found.stages[0].chunk_times
+    paired, plain = priced(True), priced(False)
+    ((forward, backward, _, first, second, _),) = paired.stages[0].chunk_times
     sent = plain.stages[0].parts["expert all-to-all"]
     both, pair = forward + backward, first + second
     assert max(both - sent, sent) <= pair * (1.0 + 1e-12)
@@ -56,20 +56,22 @@ def test_a_pair_takes_what_is_sent_or_all_else_and_slows_down_what_is_beside():
 
 
 def test_what_pairs_hide_is_hidden_and_no_bubble():
-    found, plain = priced(True), priced(False)
-    m = found.plan.num_microbatches
-    ((forward, backward, _, first, second, _),) = found.stages[0].chunk_times
+    paired, plain = priced(True), priced(False)
+    m = paired.plan.num_microbatches
+    ((forward, backward, _, first, second, _),) = paired.stages[0].chunk_times
     saved = (m - 1) * (forward + backward - first - second)
-    assert found.terms["hidden"] == pytest.approx(-saved)
-    assert found.terms["bubble"] == pytest.approx(0.0, abs=1e-9 * found.iteration_time)
+    assert paired.terms["hidden"] == pytest.approx(-saved)
+    assert paired.terms["bubble"] == pytest.approx(
+        0.0, abs=1e-9 * paired.iteration_time
+    )
     assert plain.terms["hidden"] == 0.0
     assert plain.terms["bubble"] == pytest.approx(0.0, abs=1e-9 * plain.iteration_time)
 
 
 def test_a_layer_more_is_held_and_no_microbatch():
-    found, plain = (priced(pairs).stages[0].memory for pairs in (True, False))
-    assert found["activations"] == plain["activations"]
-    more = found["working"] - plain["working"]
+    paired, plain = (priced(pairs).stages[0].memory for pairs in (True, False))
+    assert paired["activations"] == plain["activations"]
+    more = paired["working"] - plain["working"]
     assert 0.0 < more < plain["activations"]
 
 

@@ -437,15 +437,15 @@ def _dispatcher(given: GivenOptions, preset: str) -> dict[str, str | int]:
     if given.flag("moe-enable-deepep") and kind != "flex":
         given.assume("--moe-enable-deepep: Of the dispatchers flex alone has DeepEP.")
     taken = kind if kind in DISPATCHERS else "alltoall"
-    found: dict[str, str | int] = {}
+    sending: dict[str, str | int] = {}
     names = ("moe-flex-dispatcher-num-sms", f"moe-{backend}-num-sms")
     if kind == "flex" and (
         processors := next(filter(None, map(given.whole, names)), 0)
     ):
-        found["moe_flex_dispatcher_num_sms"] = processors
+        sending["moe_flex_dispatcher_num_sms"] = processors
     if taken != PRESETS[preset].dispatcher:
-        found["moe_token_dispatcher_type"] = taken
-    return found
+        sending["moe_token_dispatcher_type"] = taken
+    return sending
 
 
 def _recomputed_modules(given: GivenOptions) -> Settings:

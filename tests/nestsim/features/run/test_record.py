@@ -209,8 +209,8 @@ def test_a_band_stands_on_both_sides_of_what_was_simulated() -> None:
     assert found["iteration_time_s"] == pytest.approx([0.8 * time, 1.25 * time])
     assert found["tokens_per_s"] == pytest.approx([0.8 * rate, 1.25 * rate])
     assert found["reasons"] == [{"words": "no row of b200 was measured", "added": 0.11}]
-    said = "That is wider than usual: no row of b200 was measured (+11.0 %)."
-    assert reasons_sentence(reasons).strip() == said
+    sentence = "That is wider than usual: no row of b200 was measured (+11.0 %)."
+    assert reasons_sentence(reasons).strip() == sentence
     assert reasons_sentence(()) == ""
 
 
