@@ -38,7 +38,7 @@ from planner.rivals.manual import manual_plans
 from planner.rivals.protocol import PlannerOutcome, PlannerSettings, fits
 from planner.search.launchable import BrokenRule, broken_rules
 from planner.search.launchable_sizes import LaunchFacts
-from planner.search.replayed.search import Replays
+from planner.search.replayed.replays import Replays
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.memory import stage_rooms

@@ -32,7 +32,7 @@ from topologies.units import format_size
 
 if TYPE_CHECKING:
     from planner.plans.spec import PlanSpec
-    from planner.search.replayed.search import Replays
+    from planner.search.replayed.replays import Replays
 
 STARTS = ("manual", "random", "dp")
 """Where a Metropolis walk may start: the plan of Megatron's heuristics, a random one

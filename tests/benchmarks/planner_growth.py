@@ -25,7 +25,8 @@ from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import ReplaySettings, replayed_time
 from planner.cost.objective import PricedPlan
 from planner.search.best_first import LEFT
-from planner.search.replayed.search import ReplayedSearch, Replays, search_replayed
+from planner.search.replayed.replays import Replays
+from planner.search.replayed.search import ReplayedSearch, search_replayed
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from tests.benchmarks.measured import (

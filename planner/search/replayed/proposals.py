@@ -1,19 +1,59 @@
-"""Plans of the dynamic program that a search replays before it begins to prove."""
+"""Plans that a search replays before it begins to prove.
+
+Those that a competent user would try, and some of the dynamic program.
+"""
 
 from dataclasses import replace
 
+import numpy as np
+
+from planner.cost.pricing import price_plan
 from planner.search.best_first import search
+from planner.search.launchable import is_launchable
 from planner.search.replayed.candidates import LaunchableCandidates
-from planner.search.space import configuration_of
+from planner.search.replayed.replays import SLACK, ReplayedPlan, Replays, replay_work
+from planner.search.space import SearchSpec, configuration_of
+from planner.step.execution import Workload
 from planner.step.plan import Plan
 from planner.work import DEFAULT_WORK, Progress, Work
-from topologies import InputError
+from topologies import InputError, Network
 
 PROPOSED_SHARE = 60
 """Divisor of the search's work limit: the part that the dynamic program may spend."""
 
 KEPT_EACH = 4
 """Plans that the dynamic program keeps for each one that is replayed first."""
+
+
+def ordinary_answers(
+    network: Network,
+    workload: Workload,
+    spec: SearchSpec,
+    replays: Replays,
+    work: Work,
+) -> list[ReplayedPlan]:
+    """Replay what a competent user would try, of listed sizes, where it can run."""
+    answers: list[ReplayedPlan] = []
+    for plan in replays.ordinary():
+        sizes = configuration_of(plan)
+        listed = (
+            (spec.micro_batch_sizes, sizes.b),
+            (spec.tensor_model_parallel_sizes, sizes.tp),
+            (spec.pipeline_model_parallel_sizes, sizes.pp),
+            (spec.virtual_pipeline_model_parallel_sizes, sizes.v),
+            (spec.data_parallel_sizes, sizes.dp),
+            (spec.context_parallel_sizes, sizes.cp),
+            (spec.expert_model_parallel_sizes, sizes.ep),
+        )
+        if any(known and size not in known for known, size in listed):
+            continue
+        if is_launchable(network, workload, spec, plan):
+            work.count(replay_work(plan))
+            least = min((done.time for done in answers), default=np.inf)
+            priced = price_plan(network, workload, plan)
+            time = replays.judge(priced, least * SLACK)
+            answers.append(ReplayedPlan(time=time, priced=priced))
+    return answers
 
 
 def proposed_plans(

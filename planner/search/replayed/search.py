@@ -25,25 +25,30 @@ mean stage, and pipelines without chunks fill and empty.
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.search.best_first import LEFT, search
-from planner.search.launchable import is_launchable
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
 from planner.search.replayed.floors import least_work
-from planner.search.replayed.proposals import proposed_plans
+from planner.search.replayed.proposals import ordinary_answers, proposed_plans
+from planner.search.replayed.replays import (
+    SLACK,
+    BestReplayed,
+    Judge,
+    ReplayedPlan,
+    Replays,
+    replay_work,
+)
 from planner.search.space import Configuration, SearchSpec, configuration_of
 from planner.search.thriftiest import fullest_stage, memory_sentence, sizes_label
 from planner.step.execution import Workload
 from planner.step.plan import Plan
 from planner.work import (
-    PLAN,
     LimitReachedError,
     Progress,
     Spent,
@@ -53,60 +58,11 @@ from planner.work import (
 from topologies import Network
 from topologies.units import format_size
 
-REPLAY = 25_000
-"""Units of work of a replay, before its passes are counted."""
-
-REPLAYED_PASSES = 15
-"""Units of work of each pass of a replayed plan's stages."""
-
 STEPS_PER_REPORT = 64
 """Steps between two reports of progress."""
 
-SLACK = 1.25
-"""Factor on the best replay up to which bounds are worked out in full: plans beyond it
-are not even alternatives."""
-
 MOST_BEYOND = 20
 """Most plans of the wider space that are replayed."""
-
-
-class Judge(Protocol):
-    """Replays a plan."""
-
-    def __call__(self, priced: PricedPlan, cutoff: float) -> float:
-        """Return its replayed iteration time, infinity if it does not fit [s].
-
-        Any number from ``cutoff`` on may stand for a time that is longer.
-        """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replays:
-    """How plans are judged."""
-
-    judge: Judge
-    """Replays a plan."""
-
-    by_layer: bool = False
-    """Whether it sends the collectives inside of layers over the links."""
-
-    starts: tuple[Plan, ...] = ()
-    """Plans to begin with: the answer is no slower than any of them that fits."""
-
-    ordinary: Callable[[], Sequence[Plan]] = tuple
-    """Makes plans that are replayed before all else, those of them that can be
-    launched."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayedPlan:
-    """A plan that was replayed."""
-
-    time: float
-    """Replayed iteration time [s]."""
-
-    priced: PricedPlan
-    """Plan with its price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,55 +107,6 @@ class _WaitingPlan(NamedTuple):
     """Position of the next plan among those of a placement."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _BestReplayed:
-    """The fastest replay of each of the best configurations."""
-
-    keep: int
-    """Most configurations that are kept."""
-    fastest: dict[Configuration, ReplayedPlan] = field(default_factory=dict)
-    """Configuration -> its fastest plan."""
-
-    @property
-    def time(self) -> float:
-        """Replayed time of the fastest plan, infinite if there is none [s]."""
-        return min((plan.time for plan in self.fastest.values()), default=np.inf)
-
-    @property
-    def cutoff(self) -> float:
-        """Replays from here on are not kept [s]."""
-        if len(self.fastest) < self.keep:
-            return np.inf
-        return max(plan.time for plan in self.fastest.values())
-
-    def add(self, configuration: Configuration, plan: ReplayedPlan) -> None:
-        """Keep a plan if it is among the best."""
-        known = self.fastest.get(configuration)
-        if known is None or plan.time < known.time:
-            self.fastest[configuration] = plan
-        if len(self.fastest) > self.keep:
-            slowest = max(self.fastest, key=lambda c: (self.fastest[c].time, c))
-            del self.fastest[slowest]
-
-    def ranked(self, *others: "_BestReplayed") -> tuple[ReplayedPlan, ...]:
-        """Return these and faster ones of others, best first.
-
-        Ties: others last, then by configuration.
-        """
-        merged: dict[
-            Configuration, tuple[float, bool, Configuration, ReplayedPlan]
-        ] = {}
-        for other in others:
-            for configuration, plan in other.fastest.items():
-                if plan.time < merged.get(configuration, (np.inf,))[0]:
-                    merged[configuration] = plan.time, True, configuration, plan
-        for configuration, plan in self.fastest.items():
-            if plan.time <= merged.get(configuration, (np.inf,))[0]:
-                merged[configuration] = plan.time, False, configuration, plan
-        order = sorted(merged.values(), key=lambda item: item[:3])
-        return tuple(plan for *_, plan in order[: self.keep])
-
-
 def search_replayed(
     network: Network,
     workload: Workload,
@@ -224,7 +131,7 @@ def search_replayed(
     """
     if work is None:
         work = Work(limit=spec.work_limit, time_limit=spec.time_limit)
-    first = _ordinary_answers(network, workload, spec, replays, work)
+    first = ordinary_answers(network, workload, spec, replays, work)
     candidates = LaunchableCandidates.enumerate(
         network,
         workload,
@@ -273,44 +180,6 @@ def _with_best(
     return lambda text, share: progress(f"{text}, best {least:.4g} s", share)
 
 
-def _ordinary_answers(
-    network: Network,
-    workload: Workload,
-    spec: SearchSpec,
-    replays: Replays,
-    work: Work,
-) -> list[ReplayedPlan]:
-    """Replay what a competent user would try, of listed sizes, where it can run."""
-    answers: list[ReplayedPlan] = []
-    for plan in replays.ordinary():
-        sizes = configuration_of(plan)
-        listed = (
-            (spec.micro_batch_sizes, sizes.b),
-            (spec.tensor_model_parallel_sizes, sizes.tp),
-            (spec.pipeline_model_parallel_sizes, sizes.pp),
-            (spec.virtual_pipeline_model_parallel_sizes, sizes.v),
-            (spec.data_parallel_sizes, sizes.dp),
-            (spec.context_parallel_sizes, sizes.cp),
-            (spec.expert_model_parallel_sizes, sizes.ep),
-        )
-        if any(known and size not in known for known, size in listed):
-            continue
-        if is_launchable(network, workload, spec, plan):
-            work.count(_replay_work(plan))
-            least = min((done.time for done in answers), default=np.inf)
-            priced = price_plan(network, workload, plan)
-            time = replays.judge(priced, least * SLACK)
-            answers.append(ReplayedPlan(time=time, priced=priced))
-    return answers
-
-
-def _replay_work(plan: Plan) -> int:
-    """Return the units of work of a plan and its replay."""
-    passes = 2 * len(plan.stages) * plan.num_microbatches
-    passes *= plan.virtual_pipeline_model_parallel_size
-    return PLAN + REPLAY + REPLAYED_PASSES * passes
-
-
 class _ReplayFrontier:
     """What is left of the space, by its sharpest bounds."""
 
@@ -323,13 +192,13 @@ class _ReplayFrontier:
     ) -> None:
         self.candidates, self.judge = candidates, judge
         self.tolerance, self._progress = tolerance, progress
-        self.best = _BestReplayed(keep=candidates.spec.keep_best)
+        self.best = BestReplayed(keep=candidates.spec.keep_best)
         """What the queue has replayed, and what the search was told to start with."""
-        self.proposed = _BestReplayed(keep=max(candidates.spec.proposals, 1))
+        self.proposed = BestReplayed(keep=max(candidates.spec.proposals, 1))
         """What the dynamic program proposed and was replayed before the queue."""
         self.others: tuple[Plan, ...] = ()
         """What it proposed beside."""
-        self.ordinary = _BestReplayed(keep=candidates.spec.keep_best)
+        self.ordinary = BestReplayed(keep=candidates.spec.keep_best)
         """What a competent user would try, replayed before all else."""
         self._times: dict[Plan, float] = {}
         order = np.argsort(candidates.first_bounds, kind="stable")
@@ -388,7 +257,7 @@ class _ReplayFrontier:
             if self.candidates.is_searched(done.priced.plan):
                 self._keep(self.ordinary, done)
 
-    def _keep(self, best: "_BestReplayed", done: ReplayedPlan) -> None:
+    def _keep(self, best: BestReplayed, done: ReplayedPlan) -> None:
         """Remember how long a plan takes, and keep it if it fits."""
         plan = done.priced.plan
         self._times[plan] = done.time
@@ -413,7 +282,7 @@ class _ReplayFrontier:
 
     def _count(self, plan: Plan) -> None:
         """Count the replay of a plan."""
-        self.candidates.work.spend(_replay_work(plan))
+        self.candidates.work.spend(replay_work(plan))
 
     def prove(self) -> None:
         """Go on until nothing left can be faster by more than the tolerance."""

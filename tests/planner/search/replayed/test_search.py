@@ -16,7 +16,8 @@ from planner.cost.objective import PricedPlan
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.candidates import Leaf
-from planner.search.replayed.search import Replays, search_replayed
+from planner.search.replayed.replays import Replays
+from planner.search.replayed.search import search_replayed
 from planner.step.plan import COUNTED_MODES, NO_OFFLOAD, Offload, Plan
 from planner.step.recompute import SENDING_AGAIN
 from planner.step.virtual import block_span

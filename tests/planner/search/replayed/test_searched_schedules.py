@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from planner.search.replayed.search import Replays, search_replayed
+from planner.search.replayed.replays import Replays
+from planner.search.replayed.search import search_replayed
 from planner.step.schedules import SCHEDULES
 from tests.planner.search.replayed.worlds import ROUNDING, random_world
 

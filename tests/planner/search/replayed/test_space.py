@@ -15,7 +15,8 @@ from planner.frameworks.framework import FRAMEWORKS
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts, orders_of
 from planner.search.placements import Extents, whole_dimensions
-from planner.search.replayed.search import Replays, search_replayed
+from planner.search.replayed.replays import Replays
+from planner.search.replayed.search import search_replayed
 from planner.search.replayed.space import LaunchableSpace, layouts
 from planner.search.space import Configuration, SearchSpec
 from planner.step.plan import Plan, Stage
