@@ -114,7 +114,8 @@ def _end(lines: list[str], head: int) -> int:
 
 
 _INFORMED = 0.9
-"""Rows inform of a constant if they shrink its prior's deviation below this part."""
+"""Sources of a constant are looked for if rows shrink its prior's deviation below this
+part."""
 
 _WITNESS = 0.1
 """A source informs of a constant if it has this part of all that rows say of it."""

@@ -37,8 +37,9 @@ NUM_FOLDS = 5
 _FAR = 3.0
 """Distance that a refit may go from the full fit, in the logarithm: anywhere."""
 
-_INFORMED = 0.7
-"""Rows inform of a constant if they shrink its prior's deviation below this part."""
+_SETTLED = 0.7
+"""All rows settle a constant if they shrink its prior's deviation below this part; what
+is left of them does not if the deviation stays above it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -201,12 +202,12 @@ def refit_without(
         point = np.where(kept, result, point)
         result[free] = deviations(part, box.only(free), spec.row_error)
         spread = np.where(kept, result, spread)
-    untold = (spread > _INFORMED * box.sigma) & (
-        full.deviations <= _INFORMED * box.sigma
+    unsettled = (spread > _SETTLED * box.sigma) & (
+        full.deviations <= _SETTLED * box.sigma
     )
     names = tuple(
         parameter.name
-        for parameter, lost in zip(full.parameters, untold, strict=True)
+        for parameter, lost in zip(full.parameters, unsettled, strict=True)
         if lost
     )
     return point, names
