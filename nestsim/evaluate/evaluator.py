@@ -39,6 +39,7 @@ from planner.rivals.protocol import PlannerOutcome, PlannerSettings, fits
 from planner.search.launchable import BrokenRule, broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.replays import Replays
+from planner.search.replayed.trail import ProofTrail
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.memory import stage_rooms
@@ -73,6 +74,9 @@ class Evaluator:
 
     memory_band: MemoryBand | None = None
     """How far off what plans need of memory may be; None for exact."""
+
+    trail: ProofTrail | None = None
+    """What a search fills for a certificate; None where nobody asks for one."""
 
     @classmethod
     def of(cls, scenario: Scenario, progress: Progress | None = None) -> "Evaluator":
@@ -252,6 +256,7 @@ class Evaluator:
             judge=self.replayed_time,
             by_layer=self.simulation.granularity == "layer",
             ordinary=self._ordinary_plans,
+            trail=self.trail,
         )
 
     def find(

@@ -385,40 +385,44 @@ class LaunchableCandidates:
             yield known[key]
 
     def thriftiest(self) -> Leaf:
-        """Return the plan that needs the least memory, the first of equals.
-
-        With shards shared by the whole group, which is the most that share them.
-        """
-        least, leaf = np.inf, None
-        for index in range(len(self)):
-            configuration = self[index]
-            for shape in self._shapes(configuration):
-                choices, columns = self.choices(configuration, (0,), shape.schedule)
-                if not choices:
-                    continue
-                rates = self._relaxed(configuration)[0]
-                seen: set[bytes] = set()
-                for placement in self.placements(configuration):
-                    kinds = self.kinds(placement)
-                    if kinds.key in seen:
-                        continue
-                    seen.add(kinds.key)
-                    cuts = self.layouts(configuration, shape, kinds)
-                    variants = Variants(cuts, columns)
-                    memory = self.bounds.memory_of(shape, rates, variants, kinds)
-                    if memory.min() < least:
-                        least = float(memory.min())
-                        choice, layout = np.unravel_index(memory.argmin(), memory.shape)
-                        cut = tuple(cuts[layout].tolist())
-                        leaf = Leaf(
-                            configuration,
-                            cut,
-                            choices[choice],
-                            placement,
-                            schedule=shape.schedule,
-                        )
+        """Return the plan that needs the least memory, the first of equals."""
+        every = (self.least_memory(self[index]) for index in range(len(self)))
+        leaf = min(every, key=lambda least: least[0])[1]
         assert leaf is not None, "the space is not empty"
         return leaf
+
+    def least_memory(self, configuration: Configuration) -> tuple[float, Leaf | None]:
+        """Return the least memory of a configuration's plans, and the plan [byte].
+
+        That of the fullest stage, the first of equals; infinite if it has no plan. With
+        shards shared by the whole group, which is the most that share them.
+        """
+        least, leaf = np.inf, None
+        for shape in self._shapes(configuration):
+            choices, columns = self.choices(configuration, (0,), shape.schedule)
+            if not choices:
+                continue
+            rates = self._relaxed(configuration)[0]
+            seen: set[bytes] = set()
+            for placement in self.placements(configuration):
+                kinds = self.kinds(placement)
+                if kinds.key in seen:
+                    continue
+                seen.add(kinds.key)
+                cuts = self.layouts(configuration, shape, kinds)
+                variants = Variants(cuts, columns)
+                memory = self.bounds.memory_of(shape, rates, variants, kinds)
+                if memory.min() < least:
+                    least = float(memory.min())
+                    choice, layout = np.unravel_index(memory.argmin(), memory.shape)
+                    leaf = Leaf(
+                        configuration,
+                        tuple(cuts[layout].tolist()),
+                        choices[choice],
+                        placement,
+                        schedule=shape.schedule,
+                    )
+        return least, leaf
 
     def is_launchable(self, plan: Plan) -> bool:
         """Tell whether a plan that somebody made keeps the rules, where they hold."""

@@ -266,12 +266,20 @@ def family_bounds(
 def are_too_full(
     bounds: ReplayBounds, family: ConfigurationFamily, spec: SearchSpec
 ) -> BoolArray:
-    """Tell which configurations fit in no way: parameters alone fill the mean stage.
+    """Tell which configurations fit in no way: parameters alone fill the mean stage."""
+    least = mean_stage_parameters(bounds, family, spec)
+    return np.asarray(least * (1.0 - 1e-9) > bounds.memory)
 
-    Under any ZeRO stage, all devices sharing shards. None where hosts may keep some.
+
+def mean_stage_parameters(
+    bounds: ReplayBounds, family: ConfigurationFamily, spec: SearchSpec
+) -> FloatArray:
+    """Return what a device of the mean stage holds of parameters at least [byte].
+
+    Under any ZeRO stage, all devices sharing shards. Nothing where hosts may keep some.
     """
     if any(offload != NO_OFFLOAD for offload in spec.offload):
-        return np.zeros(len(family.pp), dtype=np.bool_)
+        return np.zeros(len(family.pp))
     degrees, widths = family.degrees, bounds.workload.parameter_bytes
     table, layers = bounds.workload.table(degrees), bounds.columns(degrees).layers
     dense = float(layers.dense.sum()) - table.tied_parameters
@@ -292,7 +300,7 @@ def are_too_full(
         held += widths.gradients * np.where(terms.shards_gradients, shard, whole)
         held += widths.weights * np.where(terms.shards_weights, shard, whole)
         least = np.minimum(least, held)
-    return np.asarray(least / family.pp * (1.0 - 1e-9) > bounds.memory)
+    return np.asarray(least / family.pp)
 
 
 def mean_stage_bounds(

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from planner.cost.objective import PricedPlan
+from planner.search.replayed.trail import ProofTrail
 from planner.search.space import Configuration
 from planner.step.plan import Plan
 from planner.work import PLAN
@@ -48,6 +49,9 @@ class Replays:
     ordinary: Callable[[], Sequence[Plan]] = tuple
     """Makes plans that are replayed before all else, those of them that can be
     launched."""
+
+    trail: ProofTrail | None = None
+    """What is to be filled for a certificate; None where nobody asks for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,11 +39,11 @@ from planner.search.replayed.proposals import ordinary_answers, proposed_plans
 from planner.search.replayed.replays import (
     SLACK,
     BestReplayed,
-    Judge,
     ReplayedPlan,
     Replays,
     replay_work,
 )
+from planner.search.replayed.trail import OpenedPlans, RelaxedBound, ReplayTime
 from planner.search.space import Configuration, SearchSpec, configuration_of
 from planner.search.thriftiest import fullest_stage, memory_sentence, sizes_label
 from planner.step.execution import Workload
@@ -140,7 +140,7 @@ def search_replayed(
         work=work,
         progress=_with_best(progress, first),
     )
-    frontier = _ReplayFrontier(candidates, replays.judge, spec.proven_gap, progress)
+    frontier = _ReplayFrontier(candidates, replays, spec.proven_gap, progress)
     frontier.begin_with(first)
     try:
         for plan in replays.starts:
@@ -160,9 +160,17 @@ def search_replayed(
         for plan in frontier.others:
             frontier.replay(plan)
     plans = frontier.best.ranked(frontier.ordinary, frontier.proposed)
+    lower_bound = min([frontier.bound, *(plan.time for plan in plans)])
+    if replays.trail is not None:
+        replays.trail.candidates = candidates
+        replays.trail.lower_bound = lower_bound
+        replays.trail.stopped_by = spent.stopped_by
+        if plans:
+            replays.trail.best = plans[0].priced
+            replays.trail.best_time = plans[0].time
     return ReplayedSearch(
         plans=plans,
-        lower_bound=min([frontier.bound, *(plan.time for plan in plans)]),
+        lower_bound=lower_bound,
         statistics=dict(candidates.statistics),
         spent=spent,
         infeasibility="" if plans else _why_not(frontier, spent),
@@ -186,11 +194,13 @@ class _ReplayFrontier:
     def __init__(
         self,
         candidates: LaunchableCandidates,
-        judge: Judge,
+        replays: Replays,
         tolerance: float,
         progress: Progress | None,
     ) -> None:
-        self.candidates, self.judge = candidates, judge
+        self.candidates, self.judge = candidates, replays.judge
+        self.trail = replays.trail
+        """What is to be filled for a certificate."""
         self.tolerance, self._progress = tolerance, progress
         self.best = BestReplayed(keep=candidates.spec.keep_best)
         """What the queue has replayed, and what the search was told to start with."""
@@ -253,9 +263,11 @@ class _ReplayFrontier:
     def begin_with(self, plans: Sequence[ReplayedPlan]) -> None:
         """Take plans of the space that were replayed before all else."""
         self.candidates.statistics["plans replayed"] += len(plans)
+        least = min((done.time for done in plans), default=np.inf)
         for done in plans:
             if self.candidates.is_searched(done.priced.plan):
                 self._keep(self.ordinary, done)
+                self._note(done, least * SLACK)
 
     def _keep(self, best: BestReplayed, done: ReplayedPlan) -> None:
         """Remember how long a plan takes, and keep it if it fits."""
@@ -323,6 +335,9 @@ class _ReplayFrontier:
         configuration = self.candidates[int(self._order[self._next])]
         floor = self._fresh_bound
         value = self.candidates.relaxed_bound(configuration, self._cutoff)
+        if self.trail is not None:
+            number = int(self._order[self._next])
+            self.trail.relaxed[number] = RelaxedBound(value, self._cutoff)
         self._next += 1
         if np.isinf(value):
             self.candidates.statistics["out of memory"] += 1
@@ -336,11 +351,17 @@ class _ReplayFrontier:
         """
         try:
             if isinstance(waiting.item, Leaves):
-                leaf = waiting.item.leaf(waiting.place)
-                self.try_plan(self.candidates.plan(leaf))
+                plan = self.candidates.plan(waiting.item.leaf(waiting.place))
+                self.try_plan(plan)
+                if self.trail is not None:
+                    self.trail.note_tried(waiting.item, plan)
                 self._wait_for(waiting.item, waiting.place + 1, waiting.bound)
             else:
-                listed = list(self.candidates.leaves(waiting.item, self._cutoff))
+                cutoff = self._cutoff
+                listed = list(self.candidates.leaves(waiting.item, cutoff))
+                if self.trail is not None:
+                    opened = OpenedPlans(cutoff, tuple(listed))
+                    self.trail.opened[waiting.item] = opened
                 self.candidates.statistics["configurations opened"] += 1
                 for leaves in listed:
                     self._wait_for(leaves, 0, waiting.bound)
@@ -389,7 +410,14 @@ class _ReplayFrontier:
             candidates.statistics["proposals met again"] += 1
             return ReplayedPlan(time=self._times[plan], priced=priced)
         candidates.statistics["plans replayed"] += 1
-        return ReplayedPlan(time=self.judge(priced, cutoff), priced=priced)
+        done = ReplayedPlan(time=self.judge(priced, cutoff), priced=priced)
+        self._note(done, cutoff)
+        return done
+
+    def _note(self, done: ReplayedPlan, cutoff: float) -> None:
+        """Note a replay for a certificate, if one is asked for."""
+        if self.trail is not None:
+            self.trail.replays[done.priced.plan] = ReplayTime(done.time, cutoff)
 
     def _report(self) -> None:
         if self._progress is None:
