@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nestsim.commands.report import FolderReport, Report
+    from nestsim.features.certificate.command import VerifyReport, verify
     from nestsim.features.collectives.command import CollectivesReport, collectives
     from nestsim.features.compare.command import (
         CompareReport,
@@ -73,6 +74,7 @@ __all__ = [
     "SweepReport",
     "TenancyReport",
     "ValidateReport",
+    "VerifyReport",
     "collectives",
     "compare",
     "compare_networks",
@@ -91,6 +93,7 @@ __all__ = [
     "stress",
     "sweep",
     "validate",
+    "verify",
 ]
 
 _NAMES = MappingProxyType(
@@ -101,6 +104,7 @@ _NAMES = MappingProxyType(
             "ExplainReport JobReport PlanReport explain plan run simulate"
         ),
         "nestsim.features.run.pages": "ReportPage report_page",
+        "nestsim.features.certificate.command": "VerifyReport verify",
         "nestsim.features.collectives.command": "CollectivesReport collectives",
         "nestsim.features.compare.command": (
             "CompareReport NetworksReport compare compare_networks"

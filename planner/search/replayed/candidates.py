@@ -384,6 +384,30 @@ class LaunchableCandidates:
             )
             yield known[key]
 
+    def bounds_alone(self, leaves: Leaves) -> FloatArray:
+        """Bound the plans of a placement one at a time, in full, ``(K, Y)`` [s].
+
+        By choice and layout. What `leaves` finds with all of them in a call, unless its
+        cutoff ends that early. Infinite where a plan does not fit in memory.
+        """
+        configuration = leaves.configuration
+        (shape,) = (
+            shape
+            for shape in self._shapes(configuration)
+            if shape.schedule == leaves.schedule
+        )
+        relaxed = self._least(self._relaxed(configuration))
+        placed = self.placed(configuration, leaves.placement)
+        alone = np.zeros((len(leaves.choices), len(leaves.layouts)))
+        for number, choice in enumerate(leaves.choices):
+            columns = choice_columns((choice,), self.bounds.hosts)
+            for layout in range(len(leaves.layouts)):
+                cuts = np.ascontiguousarray(leaves.layouts[layout : layout + 1])
+                variants = Variants(cuts, columns)
+                bounded = self.bounds.placed(shape, relaxed, placed, variants, np.inf)
+                alone[number, layout] = bounded.values[0, 0]
+        return alone
+
     def thriftiest(self) -> Leaf:
         """Return the plan that needs the least memory, the first of equals."""
         every = (self.least_memory(self[index]) for index in range(len(self)))
