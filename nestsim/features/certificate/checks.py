@@ -5,7 +5,7 @@ is not, `Inspection.how` says.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -35,11 +35,15 @@ from nestsim.features.certificate.record import (
     CertificateRecord,
     OpenedRecord,
     PlacementPlansRecord,
+    ReplayRecord,
     gap_of,
     sheets,
     space_rules,
 )
+from planner.cost.objective import PricedPlan
 from planner.search.replayed.candidates import Leaves
+from planner.search.replayed.replays import SLACK
+from planner.search.space import configuration_of
 from planner.search.thriftiest import sizes_label
 from planner.step.plan import Plan
 from topologies.arrays import FloatArray
@@ -322,12 +326,20 @@ def _logic_failures(record: CertificateRecord, job: Recheck) -> Iterator[str]:
 
 def _order_failures(job: Recheck, time: float) -> Iterator[str]:
     """Yield replays that are faster than the answer, or than their bounds."""
-    for name, floor, exact, at_least in _every_replay(job):
-        reached = exact if exact is not None else at_least
-        if reached is not None and reached < time:
-            yield f"{name} replays faster than the answer: {reached!r} s."
-        if exact is not None and exact < floor * (1.0 - CLOSE) - TICKS:
-            yield f"{name} replays below its bound: {exact!r} s."
+    reached = {math.inf}
+    for name, floor, replayed in _every_replay(job):
+        reached.add(infinite(replayed) * SLACK)
+        if infinite(replayed) < time:
+            yield f"{name} replays faster than the answer: {replayed!r} s."
+        if infinite(replayed) < floor * (1.0 - CLOSE) - TICKS:
+            yield f"{name} replays below its bound: {replayed!r} s."
+    cutoffs = [
+        *job.record.configurations.cutoff_s,
+        *(opened.cutoff_s for opened in job.record.opened),
+    ]
+    for cutoff in dict.fromkeys(map(infinite, cutoffs)):
+        if cutoff not in reached:
+            yield f"Bounds end at {cutoff!r} s, which no replay asks for."
 
 
 def _left(job: Recheck) -> list[float]:
@@ -357,20 +369,17 @@ def _bounds_of(opened: OpenedRecord, sheet: PlacementPlansRecord) -> tuple[float
     return opened.placements[sheet.same_as % len(opened.placements)].bound_s
 
 
-def _every_replay(
-    job: Recheck,
-) -> Iterator[tuple[str, float, float | None, float | None]]:
-    """Yield what was replayed, its bound, its time, and what it takes at least [s]."""
+def _every_replay(job: Recheck) -> Iterator[tuple[str, float, float | None]]:
+    """Yield what was replayed, its bound, and its time [s]."""
     for opened in job.record.opened:
         label = f"A plan of configuration {opened.configuration}"
         for sheet in opened.placements:
-            done = zip(sheet.replayed_s, sheet.at_least_s, strict=False)
-            for bound, (exact, least) in zip(
-                _bounds_of(opened, sheet), done, strict=False
+            for bound, time in zip(
+                _bounds_of(opened, sheet), sheet.replayed_s, strict=False
             ):
-                yield f"{label} on {sheet.placement}", bound, exact, least
+                yield f"{label} on {sheet.placement}", bound, time
     for number, first in enumerate(job.record.first_replays):
-        yield f"First replay {number}", 0.0, first.replayed_s, first.at_least_s
+        yield f"First replay {number}", 0.0, first.replayed_s
 
 
 def check_answer(job: Recheck) -> Inspection:
@@ -381,57 +390,70 @@ def check_answer(job: Recheck) -> Inspection:
         "the answer",
         int(answer is not None),
         "looked for in the space, its memory counted, its step replayed link by link",
-        []
-        if answer is None
-        else _replay_failures(
-            job, "The answer", answer.plan, (answer.replayed_s, answer.at_least_s)
-        ),
+        () if answer is None else _plan_failures(job, "The answer", answer),
     )
 
 
-def _replay_failures(
-    job: Recheck,
-    name: str,
-    written: Mapping[str, object],
-    times: tuple[float | None, float | None],
-) -> Iterator[str]:
+def _plan_failures(job: Recheck, name: str, written: ReplayRecord) -> Iterator[str]:
     """Yield what does not hold of a plan that is written out."""
     try:
-        plan = Plan.from_json(written)
+        plan = Plan.from_json(written.plan)
         priced = job.evaluator.price(plan)
     except (InputError, IndexError, KeyError, ValueError):
         yield f"{name} is no plan of this job."
         return
-    if not job.candidates.is_searched(plan):
+    if priced.plan.to_json() != written.plan:
+        yield f"{name} is not written as the plan that it is."
+    elif not _is_in_space(job, plan):
         yield f"{name} is not in the space."
     elif not job.candidates.has_room(priced):
         yield f"{name} does not fit in memory."
-    elif priced.plan.to_json() != written:
-        yield f"{name} is not written as the plan that it is."
     else:
-        yield from _time_failures(
-            name, *times, lambda cutoff: job.evaluator.replayed_time(priced, cutoff)
-        )
+        yield from _time_failures(job, name, priced, written.replayed_s)
+
+
+def _is_in_space(job: Recheck, plan: Plan) -> bool:
+    """Tell whether a plan is of the space: by the rules, or as one that is listed.
+
+    Its devices are those of a placement of its configuration.
+    """
+    candidates, configuration = job.candidates, configuration_of(plan)
+    if not any(configuration in family for family in candidates.families):
+        return False
+    devices = tuple(stage.devices for stage in plan.stages)
+    placements = candidates.placements(configuration)
+    if all(placement.rows != devices for placement in placements):
+        return False
+    if candidates.is_searched(plan):
+        return True
+    listed = (
+        leaves
+        for leaves in candidates.leaves(configuration, math.inf)
+        if leaves.placement.rows == devices
+    )
+    return any(
+        candidates.plan(leaves.leaf(index)) == plan
+        for leaves in listed
+        for index in range(len(leaves.bounds))
+    )
 
 
 def _time_failures(
-    name: str,
-    exact: float | None,
-    at_least: float | None,
-    replayed: Callable[[float], float],
+    job: Recheck, name: str, priced: PricedPlan, known: float | None
 ) -> Iterator[str]:
     """Yield it if a plan's replay is not what was written."""
-    now = replayed(infinite(at_least))
-    if exact is not None and not is_close(exact, now):
-        yield f"{name} replays in {now!r} s, not {exact!r} s."
-    elif exact is None and now < infinite(at_least) * (1.0 - CLOSE):
-        yield f"{name} replays in {now!r} s, which is less than {at_least!r} s."
-    elif exact is not None and at_least is not None:
-        yield f"{name} was replayed and broken off."
+    answer = job.record.answer
+    best = math.inf if answer is None else infinite(answer.replayed_s)
+    now = job.evaluator.replayed_time(priced, best if known is None else math.inf)
+    if known is not None and not is_close(known, now):
+        yield f"{name} replays in {now!r} s, not {known!r} s."
+    elif known is None and now < best:
+        yield f"{name} was broken off, and replays in {now!r} s, before the answer."
 
 
 def check_replays(job: Recheck) -> Inspection:
     """Replay plans again that the search replayed."""
+    first = job.record.first_replays
     every = [
         (place, number, index)
         for place, opened in enumerate(job.record.opened)
@@ -439,33 +461,24 @@ def check_replays(job: Recheck) -> Inspection:
         for index in range(len(sheet.replayed_s))
         if place in job.anew and number < len(job.anew[place])
     ]
-    first = job.record.first_replays
     chosen = job.sample([*every, *((-1, number, 0) for number in range(len(first)))])
 
     def failures() -> Iterator[str]:
-        for done, (place, number, index) in enumerate(chosen):
-            job.tell(f"replay plan {done + 1} of {len(chosen)} again")
+        for done, (place, number, index) in enumerate(chosen, 1):
+            job.tell(f"replay plan {done} of {len(chosen)} again")
             if place < 0:
-                row = first[number]
-                times = row.replayed_s, row.at_least_s
-                yield from _replay_failures(
-                    job, f"First replay {number}", row.plan, times
-                )
+                yield from _plan_failures(job, f"First replay {number}", first[number])
                 continue
-            sheet = job.record.opened[place].placements[number]
-            leaves = job.anew[place][number]
-            if index >= min(len(leaves.bounds), len(sheet.at_least_s)):
+            opened, leaves = job.record.opened[place], job.anew[place][number]
+            if index >= len(leaves.bounds):
                 yield "More plans were replayed than there are."
                 continue
-            name = f"Plan {index} of {leaves.placement.name}"
-            priced = job.evaluator.price(job.candidates.plan(leaves.leaf(index)))
+            label = job.label(opened.configuration)
             yield from _time_failures(
-                f"{job.label(job.record.opened[place].configuration)}: {name}",
-                sheet.replayed_s[index],
-                sheet.at_least_s[index],
-                lambda cutoff, priced=priced: job.evaluator.replayed_time(  # type: ignore[misc]
-                    priced, cutoff
-                ),
+                job,
+                f"{label}: plan {index} on {leaves.placement.name}",
+                job.evaluator.price(job.candidates.plan(leaves.leaf(index))),
+                opened.placements[number].replayed_s[index],
             )
 
     how = f"of {len(every) + len(first):,} that the search replayed, evenly spaced"

@@ -119,9 +119,8 @@ class PlacementPlansRecord(Record):
     num_out_of_memory: int
     """Plans that do not fit: pairs of a choice and a layout that are not listed."""
     replayed_s: tuple[float | None, ...]
-    """Replayed times of the first plans; null for one that was broken off [s]."""
-    at_least_s: tuple[float | None, ...]
-    """What those that were broken off take at least; null for others [s]."""
+    """Replayed times of the first plans; null for one that was broken off behind the
+    answer's time, or has too many passes to be replayed [s]."""
 
 
 class OpenedRecord(Record):
@@ -139,9 +138,7 @@ class ReplayRecord(Record):
 
     plan: Mapping[str, object]
     replayed_s: float | None
-    """Replayed time; null if the replay was broken off [s]."""
-    at_least_s: float | None
-    """What it takes at least if the replay was broken off; else null [s]."""
+    """Replayed time; null as in `PlacementPlansRecord` [s]."""
 
 
 class CertificateRecord(Record):
@@ -277,7 +274,6 @@ def sheet_record(
         bound_s=tuple(bounds.tolist()),
         num_out_of_memory=num_out,
         replayed_s=tuple(done.exact for done in replays),
-        at_least_s=tuple(done.at_least for done in replays),
     )
 
 
@@ -313,11 +309,7 @@ def _opened(
 
 
 def _replay_record(plan: Plan, done: ReplayTime) -> dict[str, object]:
-    return {
-        "plan": plan.to_json(),
-        "replayed_s": done.exact,
-        "at_least_s": done.at_least,
-    }
+    return {"plan": plan.to_json(), "replayed_s": done.exact}
 
 
 def _configurations(

@@ -44,13 +44,8 @@ class ReplayTime(NamedTuple):
 
     @property
     def exact(self) -> float | None:
-        """Time of a replay that was not broken off, None if it was [s]."""
+        """Time of a replay, None of one that was broken off [s]."""
         return self.time if self.time < self.cutoff else None
-
-    @property
-    def at_least(self) -> float | None:
-        """What a replay that was broken off takes at least, else None [s]."""
-        return self.cutoff if self.exact is None and self.cutoff < np.inf else None
 
 
 @dataclass(slots=True, kw_only=True)
