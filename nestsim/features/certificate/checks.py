@@ -90,6 +90,9 @@ def _row_failures(job: Recheck) -> Iterator[str]:
             yield f"{job.label(position)} is not in the space."
     if len({*job.rows}) < len(job.rows):
         yield "A configuration is there twice."
+    for position, by in enumerate(job.record.configurations.by):
+        if not 0 <= by < len(CLOSINGS):
+            yield f"{job.label(position)}: nothing closes it."
 
 
 def check_first_bounds(job: Recheck) -> Inspection:
@@ -421,8 +424,14 @@ def _is_in_space(job: Recheck, plan: Plan) -> bool:
     if not any(configuration in family for family in candidates.families):
         return False
     devices = tuple(stage.devices for stage in plan.stages)
-    placements = candidates.placements(configuration)
-    if all(placement.rows != devices for placement in placements):
+    for placement in candidates.placements(configuration):
+        if placement.rows == devices:
+            break
+    else:
+        return False
+    shardings = candidates.rates(configuration, placement).shardings
+    groups = {option.group_size for option in shardings}
+    if not groups >= {stage.sharding_group_size for stage in plan.stages}:
         return False
     if candidates.is_searched(plan):
         return True

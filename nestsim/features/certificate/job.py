@@ -152,11 +152,21 @@ def verify_job(
         with restored_scenario(record.scenario, trust_code=trust_code) as scenario:
             trail_for(scenario)
             evaluator = Evaluator.of(scenario, progress)
-            job = Recheck.of(record, evaluator, replays, progress)
-            checked = [sealed, *(check(job) for check in CHECKS)]
+            checked = sealed, *inspected(record, evaluator, replays, progress)
     return VerifyResult(
-        name=path.name, record=record, inspections=tuple(checked), replays=replays
+        name=path.name, record=record, inspections=checked, replays=replays
     )
+
+
+def inspected(
+    record: CertificateRecord,
+    evaluator: Evaluator,
+    replays: int | None = REPLAYS,
+    progress: Progress | None = None,
+) -> tuple[Inspection, ...]:
+    """Check what a certificate says of a job; parameters are those of `verify_job`."""
+    job = Recheck.of(record, evaluator, replays, progress)
+    return tuple(check(job) for check in CHECKS)
 
 
 def read_certificate(path: Path) -> tuple[CertificateRecord, Inspection]:
