@@ -424,12 +424,12 @@ def _is_in_space(job: Recheck, plan: Plan) -> bool:
     if not any(configuration in family for family in candidates.families):
         return False
     devices = tuple(stage.devices for stage in plan.stages)
-    for placement in candidates.placements(configuration):
+    for placement in candidates.listing.placements(configuration):
         if placement.rows == devices:
             break
     else:
         return False
-    shardings = candidates.rates(configuration, placement).shardings
+    shardings = candidates.prices.rates(configuration, placement).shardings
     groups = {option.group_size for option in shardings}
     if not groups >= {stage.sharding_group_size for stage in plan.stages}:
         return False

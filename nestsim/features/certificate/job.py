@@ -54,7 +54,7 @@ def trail_for(scenario: Scenario) -> ProofTrail:
             return ProofTrail()
         where, got = "search.launchable", "false"
     elif scenario.planner != "nest":
-        where, got = "planner.name", scenario.planner
+        where, got = "search.planner", scenario.planner
     else:
         where, got = "search.objective", search.objective
     raise InputError(

@@ -26,7 +26,7 @@ def has_plain_bounds(candidates: LaunchableCandidates) -> bool:
     They are not where devices differ or schedules put weight gradients off.
     """
     fleet = candidates.workload.fleet
-    tried = candidates.space.tried_schedules
+    tried = candidates.listing.space.tried_schedules
     return (fleet is None or fleet.is_uniform) and not any(map(is_listed, tried))
 
 
@@ -46,7 +46,7 @@ def _family_bounds(
     rates = relaxed_rates(candidates.relaxation, tensor, sizes)
     wire = candidates.bounds.least_wire(family.degrees, rates)
     bounds = np.zeros(len(family.pp))
-    may_pair = (family.pairs > 0) | candidates.space.pairs_chunks
+    may_pair = (family.pairs > 0) | candidates.listing.space.pairs_chunks
     for pairs in (False, True):
         chosen = may_pair == pairs
         if not chosen.any():
@@ -63,7 +63,7 @@ def _family_bounds(
             b = family.degrees.micro_batch_size
             m = workload.training.global_batch_size // (b * family.dp[rows])
             messages = 2.0 * workload.messages_time(2) if p > 1 else 0.0
-            cuts = candidates.space.cuts(p, v)
+            cuts = candidates.listing.space.cuts(p, v)
             held = np.diff(before[cuts], axis=1) + messages
             turns = v == 1 and is_plain and not pairs
             paths = _paths(held.reshape(-1, v, p), m, wire, takes_turns=turns) + end
@@ -74,7 +74,7 @@ def _family_bounds(
 
 def _is_plain(candidates: LaunchableCandidates) -> bool:
     """Tell whether pipelines without chunks are 1F1B."""
-    tried = candidates.space.tried_schedules
+    tried = candidates.listing.space.tried_schedules
     return {name for name in tried if not SCHEDULES[name].interleaves} <= {"1f1b"}
 
 

@@ -182,7 +182,7 @@ def certificate_json(scenario: Scenario, trail: ProofTrail) -> dict[str, object]
     if candidates is None:
         raise InputError(
             "there is no search to certify",
-            where="planner.name",
+            where="search.planner",
             expected="the search of nest for the fastest replay",
         )
     spec, best = candidates.spec, trail.best

@@ -296,7 +296,8 @@ def test_what_is_no_certificate_of_this_version_is_refused(
             **data,
             "scenario": {
                 **data["scenario"],
-                "text": data["scenario"]["text"] + '\n[planner]\nname = "manual"\n',
+                "text": data["scenario"]["text"]
+                + '\n[search.planner]\nname = "manual"\n',
             },
         },
     }
