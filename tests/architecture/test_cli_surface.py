@@ -32,14 +32,14 @@ RATES = ("--bandwidth", "--nic-bandwidth", "--ranks")
 
 SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
-    "run": [*WRITES, "--html", "--verbose", "-v", "SCENARIO..."],
+    "run": [*WRITES, "--certificate", "--html", "--verbose", "-v", "SCENARIO..."],
     "report": [
         *("--force", "--output", "--quiet", "--scenario", "--trust-code", "-o", "-q"),
         "FOLDER",
     ],
     "plan": [
         *("--explain", "--json", "--nest-instance", "--quiet", "--score", "--verbose"),
-        *("-q", "-v"),
+        *("--certificate", "--force", "-q", "-v"),
         "SCENARIO",
     ],
     "simulate": [*WRITES, "--html", "--verbose", "-v", "--plan", "SCENARIO"],
@@ -79,6 +79,7 @@ SURFACE = {
         *(*WRITES, "--max-bytes", "--min-bytes", "--step-factor", "-b", "-e", "-f"),
         "SCENARIO",
     ],
+    "verify": ["--json", "--quiet", "--replays", "--trust-code", "-q", "FILE"],
     "topology": [*WRITES, "SCENARIO"],
     "models": ["--json"],
     "accelerators": ["--json"],

@@ -431,7 +431,10 @@ def _is_in_space(job: Recheck, plan: Plan) -> bool:
         return False
     shardings = candidates.prices.rates(configuration, placement).shardings
     groups = {option.group_size for option in shardings}
-    if not groups >= {stage.sharding_group_size for stage in plan.stages}:
+    if any(
+        stage.sharding_group_size not in (groups if stage.zero_stage else {1})
+        for stage in plan.stages
+    ):
         return False
     if candidates.is_searched(plan):
         return True
