@@ -197,13 +197,13 @@ def check_memory(job: Recheck) -> Inspection:
             leaf = job.candidates.least_memory(job.candidates[number])[1]
             if leaf is None:
                 continue
-            priced = job.evaluator.price(job.candidates.plan(leaf))
+            priced = job.keeping_gradients.price(job.candidates.plan(leaf))
             if job.candidates.has_room(priced) and _fits_host(job, priced.host_memory):
                 yield f"{job.label(position)}: {plan_label(priced.plan)} fits."
 
     how = (
         f"their least demanding plans again, {len(job.sample(every)):,} of these by "
-        "the account that judges plans, too"
+        "the account that judges plans, too, with gradients that are there all the time"
     )
     return inspection(
         "configurations of which no plan fits", len(every), how, failures()

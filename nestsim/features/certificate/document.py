@@ -170,7 +170,8 @@ def not_checked(result: VerifyResult) -> tuple[str, ...]:
         "Relaxed bounds, and bounds of plans, are computed by the functions of the "
         "search, apart from each other; what speaks for them are their proofs and the "
         "replays that were made here.",
-        "The replay itself is a model.",
+        "The space is that of plans which fit while gradients are there for the whole "
+        "step; and the replay is a model.",
     )
     if result.replays is None:
         return rest

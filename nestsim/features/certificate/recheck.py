@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -124,6 +124,18 @@ class Recheck:
             self.candidates[index]: index for index in range(len(self.candidates))
         }
         return [number.get(row) for row in self.rows]
+
+    @cached_property
+    def keeping_gradients(self) -> Evaluator:
+        """What prices plans whose gradients are there for the whole step.
+
+        As the search takes them, whatever `Execution.frees_gradients` gives back.
+        """
+        workload = self.evaluator.workload
+        if not workload.execution.frees_gradients:
+            return self.evaluator
+        execution = replace(workload.execution, frees_gradients=False)
+        return replace(self.evaluator, workload=replace(workload, execution=execution))
 
     def known(self, *closings: int) -> Iterator[tuple[int, int]]:
         """Yield positions and numbers of configurations that something closes."""
