@@ -1,6 +1,6 @@
 """What holds where the tables [training], [search] and [plan] are silent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -202,7 +202,7 @@ def with_defaults(document: Mapping[str, Any]) -> Mapping[str, Any]:
     framework = FRAMEWORKS[preset.name]
     release = software.get("release")
     rules = framework.rules_of(release if release in framework.releases else None)
-    filled = {
+    filled: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
         "cluster": with_system,
         "training": lambda table: with_training_defaults(table, preset),
         "software": lambda table: with_software_defaults(table, preset),

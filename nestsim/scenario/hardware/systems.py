@@ -145,7 +145,7 @@ class System(Spec):
             full = len(shape) == len(self.slices[-1]) and all(wraps)
             wraps = [full] * len(shape)
         links = 2 * len(self.slices[-1])
-        table = {
+        table: Table = {
             "kind": "torus" if any(wraps) else "mesh",
             "dimensions": shape,
             "bandwidth": f"{device.interconnect_bandwidth / links!r} B/s",
