@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         import_launch,
     )
     from nestsim.scenario.load import Scenario, load_scenario
+    from nestsim.scenario.one_line import scenario_of
     from planner.step.plan import Plan
     from topologies.errors import InputError
 
@@ -87,6 +88,7 @@ __all__ = [
     "plan",
     "report_page",
     "run",
+    "scenario_of",
     "simulate",
     "stress",
     "sweep",
@@ -114,6 +116,7 @@ _NAMES = MappingProxyType(
         "nestsim.features.sweep.executors.dask": "DaskWorkers",
         "nestsim.features.validation.command": "ValidateReport validate",
         "nestsim.scenario.load": "Scenario load_scenario",
+        "nestsim.scenario.one_line": "scenario_of",
         "planner.step.plan": "Plan",
         "topologies.errors": "InputError",
     }

@@ -37,7 +37,7 @@ Table = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class System(Spec):
+class Machines(Spec):
     """Servers joined by a fabric, a single machine, or slices of a torus."""
 
     words: Text
@@ -165,18 +165,18 @@ def _product(shape: tuple[int, ...]) -> int:
 
 
 @cache
-def systems() -> Mapping[str, System]:
+def systems() -> Mapping[str, Machines]:
     """Return all of ``systems.toml`` by name."""
     text = files("nestsim.scenario.hardware").joinpath("systems.toml")
     tables = tomli.loads(text.read_text(encoding="utf-8"))
     for table in tables.values():
         table["slices"] = tuple(map(tuple, table.get("slices", ())))
     return MappingProxyType(
-        {name: checked(System, table) for name, table in tables.items()}
+        {name: checked(Machines, table) for name, table in tables.items()}
     )
 
 
-def load_system(name: str) -> System:
+def load_system(name: str) -> Machines:
     """Return a system.
 
     Raises
