@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nestsim.commands.report import FolderReport, Report
+    from nestsim.features.advise.command import AdviceReport, advise
     from nestsim.features.collectives.command import CollectivesReport, collectives
     from nestsim.features.compare.command import (
         CompareReport,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from topologies.errors import InputError
 
 __all__ = [
+    "AdviceReport",
     "CollectivesReport",
     "CompareReport",
     "DaskWorkers",
@@ -74,6 +76,7 @@ __all__ = [
     "SweepReport",
     "TenancyReport",
     "ValidateReport",
+    "advise",
     "collectives",
     "compare",
     "compare_networks",
@@ -103,6 +106,7 @@ _NAMES = MappingProxyType(
             "ExplainReport JobReport PlanReport explain plan run simulate"
         ),
         "nestsim.features.run.pages": "ReportPage report_page",
+        "nestsim.features.advise.command": "AdviceReport advise",
         "nestsim.features.collectives.command": "CollectivesReport collectives",
         "nestsim.features.compare.command": (
             "CompareReport NetworksReport compare compare_networks"
