@@ -35,6 +35,10 @@ RATES = ("--bandwidth", "--nic-bandwidth", "--ranks")
 SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
     "run": [*WRITES, *WORDS, "--html", "--verbose", "-v", "SCENARIO..."],
+    "advise": [
+        *(*FILES, "--verbose", "-v", "--model", "--cluster", "--accelerator"),
+        *("--num-devices", "--set", "--no-search", "JOB"),
+    ],
     "report": [
         *("--force", "--output", "--quiet", "--scenario", "--trust-code", "-o", "-q"),
         "FOLDER",

@@ -32,11 +32,11 @@ from planner.rivals.protocol import fits
 from planner.work import Progress
 from topologies.errors import InputError
 
-MOST_TOGETHER = 3
-"""Changes that are tried together at most."""
-
 MOST_PARTS = 10
 """Single changes whose combinations are tried."""
+
+MOST_PAIRS = 6
+"""Pairs of changes to which a third one is added."""
 
 MOST_SHOWN = 6
 """Advice of one change that is given, and advice of several."""
@@ -221,7 +221,7 @@ def advise_job(
     """
     progress_of(progress, "advise: replay what runs today")
     today = simulate_job(scenario)
-    trials = _Trials(scenario, progress)
+    trials = Trials(scenario, progress)
     singles = trials.singles()
     advice = trials.combined(singles)
     best = None
@@ -239,7 +239,7 @@ def advise_job(
     )
 
 
-class _Trials:
+class Trials:
     """What has been tried."""
 
     def __init__(self, scenario: Scenario, progress: Progress | None) -> None:
@@ -337,11 +337,11 @@ class _Trials:
         ]
         found_pairs = self._all(pairs)
         advice += found_pairs
-        best = sorted(found_pairs, key=lambda found: found.time)[:MOST_PARTS]
+        best = sorted(found_pairs, key=lambda found: found.time)[:MOST_PAIRS]
         more = [
             (*pair.changes, part)
             for pair in best
-            for part in parts
+            for part in (*parts, *tight)
             if part not in pair.changes
         ]
         seen: dict[frozenset[int], tuple[Setting, ...]] = {}
