@@ -115,9 +115,10 @@ def _sections(result: AdviceResult) -> Iterator[Section]:
             FactList({"tried": tried}),
             Sentences(
                 (
-                    "Each time is a replay of the whole step. Differences below "
-                    f"{percent(result.error)} are noise: as much do predictions of "
-                    "one job under two settings err, in 8 of 10 public pairs.",
+                    "Each time is a replay of the whole step. In 8 of 10 public pairs "
+                    "of one job under two settings, the predicted ratio of times is "
+                    f"off by less than {percent(result.error)}: smaller gains are "
+                    "noise, until they are measured.",
                 )
             ),
         ),
