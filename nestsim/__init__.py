@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nestsim.commands.report import FolderReport, Report
+    from nestsim.features.advise.command import AdviceReport, advise
     from nestsim.features.certificate.command import VerifyReport, verify
     from nestsim.features.collectives.command import CollectivesReport, collectives
     from nestsim.features.compare.command import (
@@ -48,10 +49,12 @@ if TYPE_CHECKING:
         import_launch,
     )
     from nestsim.scenario.load import Scenario, load_scenario
+    from nestsim.scenario.one_line import scenario_of
     from planner.step.plan import Plan
     from topologies.errors import InputError
 
 __all__ = [
+    "AdviceReport",
     "CollectivesReport",
     "CompareReport",
     "DaskWorkers",
@@ -75,6 +78,7 @@ __all__ = [
     "TenancyReport",
     "ValidateReport",
     "VerifyReport",
+    "advise",
     "collectives",
     "compare",
     "compare_networks",
@@ -89,6 +93,7 @@ __all__ = [
     "plan",
     "report_page",
     "run",
+    "scenario_of",
     "simulate",
     "stress",
     "sweep",
@@ -104,6 +109,7 @@ _NAMES = MappingProxyType(
             "ExplainReport JobReport PlanReport explain plan run simulate"
         ),
         "nestsim.features.run.pages": "ReportPage report_page",
+        "nestsim.features.advise.command": "AdviceReport advise",
         "nestsim.features.certificate.command": "VerifyReport verify",
         "nestsim.features.collectives.command": "CollectivesReport collectives",
         "nestsim.features.compare.command": (
@@ -118,6 +124,7 @@ _NAMES = MappingProxyType(
         "nestsim.features.sweep.executors.dask": "DaskWorkers",
         "nestsim.features.validation.command": "ValidateReport validate",
         "nestsim.scenario.load": "Scenario load_scenario",
+        "nestsim.scenario.one_line": "scenario_of",
         "planner.step.plan": "Plan",
         "topologies.errors": "InputError",
     }
@@ -129,6 +136,10 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("nestsim")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -430,11 +430,18 @@ def _unread_plan(scenario: Scenario) -> tuple[str, ...]:
 
 
 def run_task(
-    scenarios: list[Path], output: Path | None, certificate: Path | None
+    scenarios: list[Path],
+    output: Path | None,
+    certificate: Path | None,
+    made: Scenario | None,
 ) -> list[Task]:
-    """Return a task for each scenario, all of them read and checked."""
+    """Return a task for each scenario, all of them read and checked.
+
+    Or for the one that was made of a few words.
+    """
     file = certificate_output(certificate, several=len(scenarios) > 1)
-    loaded = [load_scenario(path) for path in scenarios]
+    loaded = [load_scenario(path) for path in scenarios] if made is None else [made]
+    places = run_folders([scenario.path for scenario in loaded], output)
     return [
         Task(
             call=partial(run, scenario, certify=file is not None),
@@ -443,7 +450,7 @@ def run_task(
             files=FILES,
             file=file,
         )
-        for scenario, folder in zip(loaded, run_folders(scenarios, output), strict=True)
+        for scenario, folder in zip(loaded, places, strict=True)
     ]
 
 
@@ -472,6 +479,7 @@ def run_folders(scenarios: Sequence[Path], output: Path | None) -> list[Path]:
 
 def plan_task(
     scenario: Path | None,
+    made: Scenario | None,
     explain: str | None,
     nest_instance: Path | None,
     score: bool,
@@ -479,13 +487,14 @@ def plan_task(
 ) -> Task:
     """Return the task of searching plans, of explaining or of solving an instance."""
     expected = "either a scenario file or --nest-instance FILE"
-    if scenario is None and nest_instance is None:
+    source = made or scenario
+    if source is None and nest_instance is None:
         raise InputError("nothing to plan", where="SCENARIO", expected=expected)
-    if scenario is not None and nest_instance is not None:
+    if source is not None and nest_instance is not None:
         raise InputError(
             "does not go with a scenario",
             where="--nest-instance",
-            got=str(scenario),
+            got=str(scenario or "--model"),
             expected=expected,
         )
     if score and nest_instance is None:
@@ -494,32 +503,32 @@ def plan_task(
             where="--score",
             expected="--nest-instance FILE",
         )
-    if certificate is not None and (explain is not None or scenario is None):
+    if certificate is not None and (explain is not None or source is None):
         raise InputError(
             "is of the search of a scenario",
             where="--certificate",
             expected="a scenario file, without --explain or --nest-instance",
         )
     if explain is not None:
-        return Task(call=_explanation(scenario, explain))
+        return Task(call=_explanation(source, explain))
     if nest_instance is not None:
         return Task(call=partial(_solved_instance, nest_instance, score))
-    assert scenario is not None
+    assert source is not None
     file = certificate_output(certificate)
     return Task(
-        call=partial(plan, scenario, certify=file is not None),
-        inputs=[scenario],
+        call=partial(plan, source, certify=file is not None),
+        inputs=[] if scenario is None else [scenario],
         file=file,
     )
 
 
-def _explanation(scenario: Path | None, text: str) -> partial[ExplainReport]:
+def _explanation(scenario: Scenario | Path | None, text: str) -> partial[ExplainReport]:
     """Return what explains a configuration of a scenario, both read."""
     if scenario is None:
         raise InputError(
             "needs a scenario to search", where="--explain", expected="a scenario file"
         )
-    loaded = load_scenario(scenario)
+    loaded = scenario_from(scenario)
     return partial(explain, loaded, request_of(text, "--explain"))
 
 
