@@ -50,11 +50,22 @@ def read_plan(path: Path) -> Plan:
         the file and the key.
     """
     try:
-        file = Value(read_json(path, expected=_EXPECTED, most_bytes=MAX_FILE))
-        _check_forms(file)
-        return Plan.from_json(file.table())
+        return plan_from(read_json(path, expected=_EXPECTED, most_bytes=MAX_FILE))
     except InputError as error:
         raise error.at(str(path), ": ") from None
+
+
+def plan_from(written: object) -> Plan:
+    """Return the plan of plain values, every one of the type and range that it has.
+
+    Raises
+    ------
+    InputError
+        If they are none, with the key in ``where``.
+    """
+    file = Value(written)
+    _check_forms(file)
+    return Plan.from_json(file.table())
 
 
 def _check_forms(file: Value) -> None:

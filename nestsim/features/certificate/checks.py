@@ -41,6 +41,8 @@ from nestsim.features.certificate.record import (
     space_rules,
 )
 from planner.cost.objective import PricedPlan
+from planner.plans.checks import check_plan
+from planner.plans.written import plan_from
 from planner.search.replayed.candidates import Leaves
 from planner.search.replayed.replays import SLACK
 from planner.search.space import configuration_of
@@ -400,9 +402,10 @@ def check_answer(job: Recheck) -> Inspection:
 def _plan_failures(job: Recheck, name: str, written: ReplayRecord) -> Iterator[str]:
     """Yield what does not hold of a plan that is written out."""
     try:
-        plan = Plan.from_json(written.plan)
+        plan = plan_from(written.plan)
+        check_plan(job.evaluator.workload, plan, job.evaluator.network.num_devices)
         priced = job.evaluator.price(plan)
-    except (InputError, IndexError, KeyError, ValueError):
+    except InputError:
         yield f"{name} is no plan of this job."
         return
     if priced.plan.to_json() != written.plan:

@@ -16,7 +16,8 @@ from nestsim.document.wording import plan_label, plural
 from nestsim.features.certificate.job import VerifyResult
 from nestsim.features.certificate.recheck import Inspection
 from nestsim.features.certificate.record import CertificateRecord
-from planner.step.plan import Plan
+from planner.plans.written import plan_from
+from topologies.errors import InputError
 from topologies.units import format_duration
 
 
@@ -156,8 +157,8 @@ def _facts(record: CertificateRecord) -> Mapping[str, str]:
         return {}
     facts = {"written by": f"nestsim {record.nestsim}", "of": record.scenario.file}
     try:
-        plan = Plan.from_json(record.answer.plan)
-    except ValueError:
+        plan = plan_from(record.answer.plan)
+    except InputError:
         return facts
     return {"plan": plan_label(plan), **facts}
 
