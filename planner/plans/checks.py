@@ -183,7 +183,7 @@ def check_schedule(plan: Plan) -> None:
         schedule = find_schedule(plan.schedule)
         schedule.check(*sizes)
     except InputError as error:
-        raise error.at("schedule") from None
+        raise (error if error.where else error.at("schedule")) from None
     schedule.check_length(*sizes)
 
 

@@ -87,6 +87,13 @@ class PlanSpec(ParallelDegrees):
     interleaved if stages have several chunks; with "maxtext" its own, "scanned" and
     "circular"."""
 
+    microbatch_group_size_per_vp_stage: Annotated[Count | None, Examples(4)] = None
+    """Microbatches that go through one chunk before the next one's turn, with
+    interleaved 1F1B: Megatron's --microbatch-group-size-per-virtual-pipeline-stage. At
+    least as many as stages, and so has the last group. Larger groups wait less for slow
+    links, and keep more activations. Left out, as many as stages, or a few more where
+    those come out even."""
+
     overlap_moe_expert_parallel_comm: Annotated[bool, Examples(True)] = False
     """Whether all-to-alls between experts go on beside the passes of another
     microbatch, as Megatron Core's overlap_moe_expert_parallel_comm has it: each forward

@@ -30,6 +30,7 @@ from estimators.layers.work import LayerTable
 from estimators.training import ParameterBytes
 from planner.step import recompute
 from planner.step.execution import Workload
+from planner.step.instructions import ScheduleSizes
 from planner.step.ledger import GRADIENTS, LEDGER, OPTIMIZER, WEIGHTS
 from planner.step.offload import STAGING, staging_bytes
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
@@ -500,7 +501,8 @@ def _in_flight_bytes(
     """
     v = plan.virtual_pipeline_model_parallel_size
     schedule = SCHEDULES[plan.schedule]
-    count = schedule.in_flight(index, len(plan.stages), plan.num_microbatches, v)
+    sizes = ScheduleSizes(len(plan.stages), plan.num_microbatches, v)
+    count = schedule.in_flight(index, *sizes)
     count += schedule.bubbles_kept(len(plan.stages))
     if v == 1:
         return count * activations.saved[0]
@@ -515,7 +517,7 @@ def _in_flight_bytes(
     per_microbatch = float(np.max(laid, axis=0).sum())
     leads = float(ends[0].sum()) if chunks[0].start == 0 else 0.0
     trails = float(sum(end.sum() for end in ends)) - leads
-    trailing = schedule.last_in_flight(plan.num_microbatches)
+    trailing = schedule.last_in_flight(sizes)
     return count * (per_microbatch + leads) + trailing * trails
 
 

@@ -82,6 +82,10 @@ CHANGED: dict[str, dict[str, Any]] = {
         "cp_comm_type": "a2a+p2p",
         "hierarchical_context_parallel_sizes": [2, 2],
     },
+    "microbatch_group_size_per_vp_stage": {
+        "virtual_pipeline_model_parallel_size": 2,
+        "microbatch_group_size_per_vp_stage": 4,
+    },
     "sequence_parallel": {"sequence_parallel": False},
     "schedule": {"schedule": "gpipe"},
     "overlap_moe_expert_parallel_comm": {
