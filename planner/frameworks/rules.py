@@ -203,6 +203,10 @@ class LaunchRules:
     microbatches: str = INTERLEAVED
     """How microbatches are dealt out: `INTERLEAVED`, `ROUNDS` or `ALWAYS`."""
 
+    microbatch_groups: bool = False
+    """Whether microbatches may go through chunks in groups of a size that is asked for,
+    `planner.step.instructions.group_takes`."""
+
     full_schedules: tuple[str, ...] = ()
     """Schedules that want as many microbatches as stages, or more."""
 

@@ -34,7 +34,7 @@ from planner.step.execution import Workload
 from planner.step.ledger import shards_weights
 from planner.step.plan import Offload, Plan
 from planner.step.recompute import SENDING_AGAIN
-from planner.step.schedules import SCHEDULES, schedule_name
+from planner.step.schedules import SCHEDULES, grouped_name, schedule_name
 from topologies import Network
 
 T = TypeVar("T")
@@ -180,11 +180,12 @@ def _pipeline(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
     pp, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
     if pp == 1 or not rules.pipeline:
         return
-    is_combined = plan.schedule == schedule_name(v, pairs=True)
-    known = schedule_name(v) if is_combined else plan.schedule
+    family, group = plan.schedule_family, plan.microbatch_group_size_per_vp_stage
+    is_combined = family == schedule_name(v, pairs=True)
+    known = schedule_name(v) if is_combined else family
     if known not in rules.schedules:
         yield "schedule", plan.schedule, f"one of {', '.join(rules.schedules)}"
-    m = plan.num_microbatches
+    m, known = plan.num_microbatches, grouped_name(known, group)
     if known in SCHEDULES and (expected := deals_out(rules, known, pp, m, v)):
         yield "microbatches", f"{m} microbatches on {pp} stages of {v} chunks", expected
 

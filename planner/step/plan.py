@@ -26,7 +26,7 @@ from annotated_types import Ge, Le
 from estimators.grouping import PLAIN_GROUPING
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
-from planner.step.instructions import GROUP_SIZE
+from planner.step.rounds import GROUP_SIZE
 from planner.step.schedules import SCHEDULES, grouped_name
 from topologies.errors import InputError, short_repr
 from topologies.settings import NameChoice

@@ -95,15 +95,13 @@ import numpy as np
 from planner.step.instructions import (
     BACKWARD,
     FORWARD,
-    GROUP_SIZE,
-    IN_GROUPS_OF,
     WEIGHT,
     Instructions,
     Schedule,
     ScheduleSizes,
-    round_length,
     warm_up_then_alternate,
 )
+from planner.step.rounds import GROUP_SIZE, IN_GROUPS_OF, is_usual, round_length
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 
@@ -461,11 +459,15 @@ def grouped_name(name: str, group: int | None) -> str:
     return f"{name}{IN_GROUPS_OF}{group}"
 
 
+def paired_name(name: str) -> str:
+    """Return the combined schedule of 1F1B, in the same groups."""
+    plain, v = SCHEDULES[name], 2 if SCHEDULES[name].interleaves else 1
+    return grouped_name(schedule_name(v, pairs=True), plain.group)
+
+
 def deals_as_usual(name: str, num_stages: int, num_microbatches: int) -> bool:
     """Tell whether groups of the size that a name says are those of its family."""
-    group = SCHEDULES[name].group if name in SCHEDULES else None
-    usual = round_length(num_stages, num_microbatches)
-    return group == usual and num_microbatches % usual == 0
+    return is_usual(SCHEDULES[name].group, num_stages, num_microbatches)
 
 
 def schedule_name(v: int, *, pairs: bool = False) -> str:

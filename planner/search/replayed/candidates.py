@@ -439,12 +439,13 @@ class LaunchableCandidates:
         cuts = sorted(first for first, _ in chunks)
         cuts.append(1 + max(last for _, last in chunks))
         return (
-            plan.schedule in self.spec.schedules
+            plan.schedule_family in self.spec.schedules
             and any(wanted in family for family in self.families)
             and self.is_launchable(plan)
             and any(
                 cuts in self.layouts(wanted, shape, kinds).tolist()
                 for shape in self._shapes(wanted)
+                if shape.schedule == plan.schedule
                 for kinds in self._distinct_kinds(wanted)
             )
         )
@@ -593,9 +594,8 @@ class LaunchableCandidates:
     def _shapes(self, configuration: Configuration) -> list[Shape]:
         """Return the shape with each schedule."""
         shape = self._shape(configuration)
-        if configuration.pairs:
-            return [shape._replace(schedule=shape.schedule_name)]
-        names = self.space.schedules(shape.p, shape.v, shape.m)
+        p, v, m, pairs = shape.p, shape.v, shape.m, shape.pairs
+        names = self.space.schedules(p, v, m, pairs=pairs)
         experts = configuration.ep > 1
         return [
             shape._replace(

@@ -14,7 +14,8 @@ from nestsim.simulator.work import (
     RingPhase,
     StageMemory,
 )
-from planner.step.instructions import BACKWARD, FORWARD, group_takes
+from planner.step.instructions import BACKWARD, FORWARD
+from planner.step.rounds import group_takes
 from planner.step.schedules import SCHEDULES
 from topologies.network import Level, Links, Network, Routes
 

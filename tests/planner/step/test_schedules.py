@@ -17,8 +17,8 @@ from planner.step.instructions import (
     PAIRED_FORWARD,
     WEIGHT,
     ScheduleSizes,
-    group_takes,
 )
+from planner.step.rounds import group_takes
 from planner.step.schedules import (
     SCHEDULES,
     deals_as_usual,
