@@ -327,6 +327,10 @@ class LaunchRules:
     """Whether ranks next to each other may share a second copy of the weights beside
     ZeRO-3 (hpZ)."""
 
+    reshards_in_groups: bool = False
+    """Whether weights may be sharded again over ranks next to each other after forward
+    passes, where no tensor-parallel ranks split them (FSDP2)."""
+
     second_copies_alone: bool = False
     """Whether such copies go only with shards over all replicas, and with layers that
     no tensor-parallel ranks split."""

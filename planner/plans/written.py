@@ -230,6 +230,11 @@ def _stage_settings(plan: Plan, ranks: int) -> dict[str, Any]:
     if set(columns["recompute_num_layers"]) != {None}:
         counts = columns["recompute_num_layers"]
         columns["recompute_num_layers"] = [count or 0 for count in counts]
+    if set(columns["reshard_after_forward"]) != {None}:
+        columns["reshard_after_forward"] = [
+            stage.reshard_after_forward or max(stage.sharding_group_size, 2)
+            for stage in plan.stages
+        ]
     settings = {name: _one_or_each(values) for name, values in columns.items()}
     if settings["sharding_group_size"] == ranks:
         settings["sharding_group_size"] = None

@@ -190,7 +190,17 @@ class Stage:
     """With ZeRO-3, data-parallel ranks next to each other that share a second copy of
     the weights (hpZ of ZeRO++, `planner.step.ledger`); 1 for no such copy."""
 
+    reshard_after_forward: int | None = None
+    """With ZeRO-3, data-parallel ranks next to each other that share the weights from
+    each forward pass to its backward pass (FSDP2, `planner.step.ledger`); None for all
+    that share shards."""
+
     __repr__ = short_repr
+
+    @property
+    def nearby_size(self) -> int:
+        """Ranks next to each other that share what some passes gather; 1 for none."""
+        return self.reshard_after_forward or self.zero_hpz_partition_size
 
     @property
     def layers(self) -> tuple[int, int]:
@@ -238,6 +248,7 @@ STAGE_SETTINGS: Mapping[str, StageSetting] = MappingProxyType(
         "recompute_num_layers": StageSetting(int, None, least=0),
         "offload": StageSetting(_read_offload, NO_OFFLOAD),
         "zero_hpz_partition_size": StageSetting(int, 1),
+        "reshard_after_forward": StageSetting(int, None, least=2),
     }
 )
 """Field of a stage that is a choice of its own -> how plans write it, in the order of

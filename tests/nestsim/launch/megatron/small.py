@@ -106,6 +106,12 @@ CHANGED: dict[str, dict[str, Any]] = {
         "zero_stage": 3,
         "zero_hpz_partition_size": 8,
     },
+    "reshard_after_forward": {
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+        "zero_stage": 3,
+        "reshard_after_forward": 8,
+    },
     "recompute_num_layers": {"recompute": "full", "recompute_num_layers": 2},
     "offload_weights": {"offload_weights": 0.5},
     "offload_gradients": {"offload_gradients": 0.5},
