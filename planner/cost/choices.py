@@ -272,6 +272,9 @@ class MemoryChoice(NamedTuple):
     counting: int = 0
     """0 if all blocks of each chunk are recomputed, 1 if as few as memory asks for, 2
     if as few of every n-th."""
+    recompute_modules: tuple[str, ...] = ()
+    """What selective recompute of all stages runs again; none: as the software has
+    it."""
 
 
 def choices_of(
@@ -313,7 +316,9 @@ def goes_with(recompute: str, offload: Offload) -> bool:
 
 
 def choice_columns(
-    choices: tuple[MemoryChoice, ...], costs: "HostCosts | None" = None
+    choices: tuple[MemoryChoice, ...],
+    costs: "HostCosts | None" = None,
+    module_sets: tuple[tuple[str, ...], ...] = (),
 ) -> rows.Choices:
     """Return the choices as the kernels read them.
 
@@ -323,8 +328,16 @@ def choice_columns(
         The choices.
     costs
         What hosts cost; None if they keep nothing.
+    module_sets
+        What selective recompute may run again of the choices' modules: rows of the
+        kernels behind the recompute modes.
     """
-    modes = [RECOMPUTE_MODES[choice.recompute] for choice in choices]
+    modes = [
+        rows.NUM_MODES + module_sets.index(choice.recompute_modules)
+        if choice.recompute_modules
+        else RECOMPUTE_MODES[choice.recompute]
+        for choice in choices
+    ]
     offloads = [choice.offload for choice in choices]
     ends = [(0.0, 0.0)] * len(choices)
     if any(offload != NO_OFFLOAD for offload in offloads):

@@ -131,7 +131,8 @@ class Choices(NamedTuple):
     """What stages may choose from, shape ``(C,)`` each."""
 
     recompute: IntVector
-    """Recompute mode, by its number."""
+    """Recompute mode, by its number; behind those, sets of modules that selective
+    recompute may run again, which interval classes do not know."""
 
     zero_stage: IntVector
     """Stage of ZeRO."""

@@ -28,6 +28,7 @@ from planner.step.plan import (
     Offload,
     Plan,
     Recompute,
+    RecomputeModule,
     ZeroStage,
 )
 from planner.step.schedules import SCHEDULES
@@ -160,6 +161,14 @@ class SearchSpec(Spec):
     """What a stage may recompute in the backward pass: nothing, the attention core, or
     each block from its input. No framework has "stage", everything from the stage's
     input: it is tried where it is listed."""
+
+    recompute_modules: Annotated[
+        Distinct[RecomputeModule] | None, Examples(["layernorm", "mlp", "moe_act"])
+    ] = None
+    """Of what selective recompute may be made where the framework of `software.preset`
+    names modules, names of `software.recompute_modules`: sets of these are tried beside
+    that setting. Left out, all that the framework has; none where that setting names
+    others than "core_attn". Only the search for the fastest replay tries them."""
 
     zero_stages: Annotated[Distinct[ZeroStage], Examples([0, 1], default=None)] = (
         0,
@@ -333,7 +342,7 @@ class Inner(NamedTuple):
 
     def configuration(self, index: int) -> Configuration:
         """Return one of its configurations."""
-        tp, cp, ep, b, _, grouping = self.degrees
+        tp, cp, ep, b, _, grouping, _ = self.degrees
         pp, dp = int(self.pp[index]), int(self.dp[index])
         return Configuration(tp, cp, ep, b, self.v, pp, dp, grouping)
 

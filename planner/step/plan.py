@@ -24,6 +24,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from estimators.grouping import PLAIN_GROUPING
+from estimators.layers.saved_activations import RECOMPUTE_MODULES
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from planner.step.schedules import SCHEDULES
@@ -127,6 +128,7 @@ COUNTED_MODES = frozenset({"selective", "full"})
 
 
 Recompute = Annotated[str, NameChoice(("none", "selective", "full", "stage"))]
+RecomputeModule = Annotated[str, NameChoice(tuple(RECOMPUTE_MODULES))]
 ZeroStage = Annotated[int, Ge(0), Le(3)]
 
 
@@ -279,6 +281,10 @@ class Plan:
     stages: tuple[Stage, ...]
     """Stages of the pipeline, from the first to the last."""
 
+    recompute_modules: tuple[str, ...] = ()
+    """What ``"selective"`` recompute of all stages runs again, keys of `estimators.
+    layers.saved_activations.RECOMPUTE_MODULES`; none: as the software has it."""
+
     __repr__ = short_repr
 
     @property
@@ -292,6 +298,7 @@ class Plan:
             micro_batch_size=self.micro_batch_size,
             sequence_parallel=self.parallel.sequence_parallel,
             grouping=self.parallel.grouping,
+            recompute_modules=self.recompute_modules,
         )
 
     @property
@@ -361,8 +368,12 @@ class Plan:
 
     def _unusual_settings(self) -> dict[str, Any]:
         """Return what few plans do: keys that are left out where they say nothing."""
-        name = "overlap_moe_expert_parallel_comm"
-        return {name: True} if self.overlap_moe_expert_parallel_comm else {}
+        written: dict[str, Any] = {}
+        if self.overlap_moe_expert_parallel_comm:
+            written["overlap_moe_expert_parallel_comm"] = True
+        if self.recompute_modules:
+            written["recompute_modules"] = list(self.recompute_modules)
+        return written
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Plan":
@@ -391,6 +402,7 @@ class Plan:
                 stages=tuple(
                     _stage_from_json(stage, ranks) for stage in data["stages"]
                 ),
+                recompute_modules=tuple(data.get("recompute_modules", ())),
             )
         except KeyError as error:
             raise InputError("setting is missing", where=str(error.args[0])) from None

@@ -219,7 +219,13 @@ class LaunchableCandidates:
         )
         families, dropped = space.families()
         memory = most_memory(workload, spec.memory_reserve)
-        bounds = ReplayBounds.of(network, workload, by_layer=by_layer, memory=memory)
+        bounds = ReplayBounds.of(
+            network,
+            workload,
+            by_layer=by_layer,
+            memory=memory,
+            module_sets=space.module_sets,
+        )
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
         first: list[FloatArray] = [np.zeros(0)]
@@ -482,7 +488,8 @@ class LaunchableCandidates:
         key = sizes, alone, tuple(options), schedule
         if key not in self._choices:
             listed = self._listed_choices(configuration, options, schedule)
-            self._choices[key] = listed, choice_columns(listed, self.bounds.hosts)
+            columns = choice_columns(listed, self.bounds.hosts, self.bounds.module_sets)
+            self._choices[key] = listed, columns
         return self._choices[key]
 
     def _listed_choices(
@@ -491,16 +498,18 @@ class LaunchableCandidates:
         v, pairs = configuration.v, configuration.pairs
         schedule = schedule or schedule_name(v, pairs=pairs)
         splits = SCHEDULES[schedule].splits_backward
+        sends = SCHEDULES[schedule].pairs_passes and configuration.ep > 1
         zeros = self.space.zero_stages(configuration.pp, configuration)
         most = 1 if configuration.dp * configuration.cp == 1 else len(zeros)
         hybrid = self.space.hybrid_sharding
         return tuple(
-            MemoryChoice(mode, zero, option, offload, counting)
+            MemoryChoice(mode, zero, option, offload, counting, modules)
             for offload in self.space.offloads(configuration.pp)
             for mode, counting in self.space.savings(
                 schedule, configuration.pp, v, ep=configuration.ep
             )
             if goes_with(mode, offload) and not (splits and offload.in_passes)
+            for modules in ([()] if counting else self.space.modules(mode, pairs=sends))
             for zero in [
                 zero for zero in zeros if self.rules.keeps_beside(offload, mode, zero)
             ][:most]
