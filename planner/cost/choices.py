@@ -329,9 +329,23 @@ def choice_columns(
     costs
         What hosts cost; None if they keep nothing.
     module_sets
-        What selective recompute may run again of the choices' modules: rows of the
-        kernels behind the recompute modes.
+        What selective recompute may run again of the choices' modules, quick ones
+        first: rows of the kernels behind the recompute modes. One counts where those
+        before it and no recompute, which come first in ``choices``, do not fit.
     """
+    quicker = {
+        choice: number for number, choice in enumerate(choices) if not choice.counting
+    }
+    unless = [-1] * len(choices)
+    for number, choice in enumerate(choices):
+        if choice.recompute_modules:
+            place = module_sets.index(choice.recompute_modules)
+            before = [
+                choice._replace(recompute="none", recompute_modules=()),
+                *(choice._replace(recompute_modules=s) for s in module_sets[:place]),
+            ]
+            known = [quicker[other] for other in before if other in quicker]
+            unless[number] = known[-1] if known else -1
     modes = [
         rows.NUM_MODES + module_sets.index(choice.recompute_modules)
         if choice.recompute_modules
@@ -349,6 +363,7 @@ def choice_columns(
         zero_stage=np.array([choice.zero_stage for choice in choices], dtype=np.int64),
         sharding=np.array([choice.sharding for choice in choices], dtype=np.int64),
         counting=np.array([choice.counting for choice in choices], dtype=np.int64),
+        unless=np.array(unless, dtype=np.int64),
         offload=np.array(offloads, dtype=np.float64),
         host_step=np.ascontiguousarray(step),
         host_once=np.ascontiguousarray(once),

@@ -555,6 +555,8 @@ def _fill_bounds(
     values, memory = bounds.values, bounds.memory
     p, m = family.pipeline.p, family.pipeline.m
     choices = variants.choices
+    is_bounded = family.job.constants.memory < np.inf
+    is_settled = np.zeros(choices.zero_stage.shape[0], dtype=np.bool_)
     for i in range(p):
         times = family.order.crossings[i]
         stages.counts[i] = family.job.boundary_bytes * m * times
@@ -571,6 +573,10 @@ def _fill_bounds(
                 host_step=choices.host_step[c],
                 host_once=choices.host_once[c],
             )
+            is_settled[c] = choices.unless[c] >= 0 and is_settled[choices.unless[c]]
+            if is_settled[c]:
+                memory[c, y] = np.inf
+                continue
             if choices.counting[c] > 0:
                 count = _least_count(family, plan, choices.counting[c])
                 if count == 0:
@@ -581,6 +587,7 @@ def _fill_bounds(
             memory[c, y] = most_memory(family, plan)
             if memory[c, y] * _SAFE <= family.job.constants.memory:
                 values[c, y] = _bound(family, plan, stages, cutoff)
+                is_settled[c] = is_bounded
 
 
 @kernel
@@ -590,7 +597,8 @@ def replay_bounds(family: PlanFamily, variants: Variants, cutoff: float) -> Plan
     The bound is infinite where the memory exceeds what a device has; where it reaches
     the cutoff [s] it may be of part of the paths only. Where the number of repeated
     blocks is counted, it is the least that fits, which takes least time; both are
-    infinite where that is none or all of them.
+    infinite where that is none or all of them, and where another choice fits that comes
+    before (`Choices.unless`).
     """
     p, num_virtual = family.pipeline.p, family.pipeline.p * family.pipeline.v
     shape = variants.choices.zero_stage.shape[0], variants.layouts.shape[0]

@@ -144,6 +144,10 @@ class Choices(NamedTuple):
     """0 where all blocks of each chunk are recomputed, 1 where as few as memory asks
     for, 2 where every n-th. Interval classes know all blocks only."""
 
+    unless: IntVector
+    """Choice before this one which it stands in for where that does not fit, nor any
+    that that stands in for; -1 where it counts in any case."""
+
     offload: FloatMatrix
     """Fractions that the host keeps of weights, gradients, optimizer states and saved
     activations, shape ``(C, 4)``."""
