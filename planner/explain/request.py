@@ -332,19 +332,14 @@ def exclusions(spec: SearchSpec, request: Request) -> Iterator[str]:
         if allowed is not None:
             if value not in allowed:
                 yield f"search.{SETTINGS[key]} allows only {_listed(allowed)}"
-        elif key in _POWERS_OF_TWO and int(value) not in _POWERS_OF_TWO[key]:
-            yield f"search.{SETTINGS[key]} is left out, which means powers of two" + (
-                f" up to {LARGEST_MICRO_BATCH}" if key == "b" else ""
-            )
-
-
-_POWERS_OF_TWO: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {
-        "b": MICRO_BATCHES,
-        "cp": tuple(2**k for k in range(LARGEST_SIZE.bit_length())),
-    }
-)
-"""Sizes of which powers of two are searched where their setting is left out."""
+        elif key == "cp" and int(value).bit_count() > 1:
+            yield f"search.{SETTINGS[key]} is left out, which means powers of two"
+        elif key == "b" and not spec.keeps_rules and int(value) not in MICRO_BATCHES:
+            left_out = f"search.{SETTINGS[key]} is left out, which means powers of two"
+            yield f"{left_out} up to {LARGEST_MICRO_BATCH}"
+        elif key == "b" and int(value) > LARGEST_MICRO_BATCH:
+            left_out = f"search.{SETTINGS[key]} is left out, which means"
+            yield f"{left_out} {LARGEST_MICRO_BATCH} at most"
 
 
 def _listed(values: tuple[object, ...]) -> str:

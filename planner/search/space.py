@@ -52,7 +52,10 @@ launchable plans of one choice for all stages; the other a closed form that hide
 nothing, among all splits with a choice for each stage."""
 
 
-SEARCHED = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v")
+SEARCHED = (
+    *("1f1b", "gpipe", "interleaved-1f1b"),
+    *("zb-h1", "zb-h2", "zb-v", "dualpipe-v"),
+)
 """Schedules that are searched."""
 
 MAX_WORK = 10**15
@@ -99,7 +102,8 @@ class SearchSpec(Spec):
     """What the planner may try. A list that is left out is searched in full."""
 
     micro_batch_sizes: Annotated[Distinct[Count] | None, Examples([1, 2, 4])] = None
-    """Sequences of a microbatch that may be tried."""
+    """Sequences of a microbatch that may be tried. Left out, the divisors of the batch
+    up to 64; powers of two where plans need not be launched."""
 
     tensor_model_parallel_sizes: Annotated[
         Distinct[Count] | None, Examples([1, 2, 4, 8])
@@ -193,9 +197,9 @@ class SearchSpec(Spec):
         "interleaved-1f1b",
     )
     """Orders of the microbatches' forward and backward passes that may be tried, where
-    the framework of `software.preset` has them; MaxText's own stand for 1F1B. Those
-    that split the backward pass, "zb-h1", "zb-h2", "zb-v" and "dualpipe-v", are tried
-    where they are listed."""
+    the framework of `software.preset` has them; MaxText's own stand for 1F1B. "gpipe"
+    and those that split the backward pass, "zb-h1", "zb-h2", "zb-v" and "dualpipe-v",
+    are tried where they are listed."""
 
     launchable: Annotated[bool, Examples(False)] = True
     """Whether the search keeps to plans that the framework of `software.preset` can
@@ -246,8 +250,13 @@ class SearchSpec(Spec):
 
     @property
     def micro_batches(self) -> list[int]:
-        """Micro-batch sizes that are searched, rising."""
+        """Micro-batch sizes that are searched, rising, whatever the batch."""
         return sorted(self.micro_batch_sizes or MICRO_BATCHES)
+
+    def full_micro_batches(self, global_batch_size: int) -> list[int]:
+        """Return the micro-batch sizes that plans may have if none is partly empty."""
+        sizes = self.micro_batch_sizes or range(1, LARGEST_MICRO_BATCH + 1)
+        return sorted(size for size in sizes if global_batch_size % size == 0)
 
     @property
     def keeps_rules(self) -> bool:
@@ -265,11 +274,10 @@ USUAL_CP_COMM_TYPES = ("p2p", "a2a")
 is gathered is as many bytes as go round a ring, and two levels lie between the two."""
 
 LARGEST_MICRO_BATCH = 64
-"""Largest micro-batch size that is searched when the scenario does not say: powers of
-two up to this."""
+"""Largest micro-batch size that is searched when the scenario does not say."""
 
 MICRO_BATCHES = tuple(2**k for k in range(LARGEST_MICRO_BATCH.bit_length()))
-"""Micro-batch sizes that are searched when the scenario does not say."""
+"""Those of which batches need not be multiples."""
 
 MOST_CONFIGURATIONS = 2**25
 """Most configurations of a space: the bounds alone of a larger one would take more than
@@ -459,11 +467,14 @@ def degrees_of(
 ) -> Iterator[Degrees]:
     """Yield what layer tables depend on, dividing the model or not.
 
-    With ``rules`` ranks form all groups that the framework has, without them rings and
-    tensor-parallel groups of experts alone.
+    With ``rules`` ranks form all groups that the framework has, and microbatches are
+    full; without them there are rings and tensor-parallel groups of experts alone.
     """
     model = workload.graph.spec
     within_data = workload.software.experts_within_data
+    sizes = spec.micro_batches
+    if rules is not None:
+        sizes = spec.full_micro_batches(workload.training.global_batch_size)
     tps = spec.tensor_model_parallel_sizes or divisors(model.num_attention_heads)
     powers = [2**k for k in range(num_devices.bit_length())]
     cps = spec.context_parallel_sizes or (
@@ -486,7 +497,7 @@ def degrees_of(
                     if grouping.expert_span((tp, cp, ep)) <= num_devices
                 ]
                 is_split = sequence_parallel(spec, tp)
-                for b, grouping in product(spec.micro_batches, tried):
+                for b, grouping in product(sizes, tried):
                     yield Degrees(tp, cp, ep, b, is_split, grouping)
 
 

@@ -383,6 +383,7 @@ class LaunchableCandidates:
         cuts.append(1 + max(last for _, last in chunks))
         return (
             plan.schedule in self.spec.schedules
+            and plan.recompute_modules in {(), *self.listing.space.module_sets}
             and any(wanted in family for family in self.families)
             and self.is_launchable(plan)
             and self.listing.has_layout(wanted, cuts)
