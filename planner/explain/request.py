@@ -21,7 +21,12 @@ from planner.explain.infeasibility import (
     restricted_settings,
 )
 from planner.frameworks.rules import EVEN, TENSOR
-from planner.search.space import LARGEST_MICRO_BATCH, MICRO_BATCHES, SearchSpec
+from planner.search.space import (
+    LARGEST_MICRO_BATCH,
+    MICRO_BATCHES,
+    MORE_MICRO_BATCHES,
+    SearchSpec,
+)
 from planner.step.execution import Workload
 from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
@@ -334,12 +339,13 @@ def exclusions(spec: SearchSpec, request: Request) -> Iterator[str]:
                 yield f"search.{SETTINGS[key]} allows only {_listed(allowed)}"
         elif key == "cp" and int(value).bit_count() > 1:
             yield f"search.{SETTINGS[key]} is left out, which means powers of two"
-        elif key == "b" and not spec.keeps_rules and int(value) not in MICRO_BATCHES:
-            left_out = f"search.{SETTINGS[key]} is left out, which means powers of two"
-            yield f"{left_out} up to {LARGEST_MICRO_BATCH}"
-        elif key == "b" and int(value) > LARGEST_MICRO_BATCH:
-            left_out = f"search.{SETTINGS[key]} is left out, which means"
-            yield f"{left_out} {LARGEST_MICRO_BATCH} at most"
+        elif key == "b" and int(value) not in MICRO_BATCHES:
+            more = MORE_MICRO_BATCHES if spec.keeps_rules else ()
+            if int(value) not in more:
+                left_out = f"search.{SETTINGS[key]} is left out, which means"
+                beside = "".join(f", {size}" for size in more)
+                powers = f"powers of two up to {LARGEST_MICRO_BATCH}"
+                yield f"{left_out} {powers}{beside}"
 
 
 def _listed(values: tuple[object, ...]) -> str:

@@ -102,8 +102,8 @@ class SearchSpec(Spec):
     """What the planner may try. A list that is left out is searched in full."""
 
     micro_batch_sizes: Annotated[Distinct[Count] | None, Examples([1, 2, 4])] = None
-    """Sequences of a microbatch that may be tried. Left out, the divisors of the batch
-    up to 64; powers of two where plans need not be launched."""
+    """Sequences of a microbatch that may be tried. Left out, powers of two up to 64, 3
+    and 6, as far as they divide the batch."""
 
     tensor_model_parallel_sizes: Annotated[
         Distinct[Count] | None, Examples([1, 2, 4, 8])
@@ -255,7 +255,7 @@ class SearchSpec(Spec):
 
     def full_micro_batches(self, global_batch_size: int) -> list[int]:
         """Return the micro-batch sizes that plans may have if none is partly empty."""
-        sizes = self.micro_batch_sizes or range(1, LARGEST_MICRO_BATCH + 1)
+        sizes = self.micro_batch_sizes or (*MICRO_BATCHES, *MORE_MICRO_BATCHES)
         return sorted(size for size in sizes if global_batch_size % size == 0)
 
     @property
@@ -277,7 +277,11 @@ LARGEST_MICRO_BATCH = 64
 """Largest micro-batch size that is searched when the scenario does not say."""
 
 MICRO_BATCHES = tuple(2**k for k in range(LARGEST_MICRO_BATCH.bit_length()))
-"""Those of which batches need not be multiples."""
+"""Micro-batch sizes that are searched when the scenario does not say."""
+
+MORE_MICRO_BATCHES = (3, 6)
+"""Those beside them in plans that are to be launched, where the batch is a multiple:
+between larger powers of two devices gain little."""
 
 MOST_CONFIGURATIONS = 2**25
 """Most configurations of a space: the bounds alone of a larger one would take more than
