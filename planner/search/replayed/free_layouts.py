@@ -70,8 +70,7 @@ class FreeLayouts:
     """Units of work that proposals took."""
 
     def proposed(self, priced: PricedPlan, limit: float) -> Iterator[PricedPlan]:
-        """Yield plans like another but for their layouts that may take less than a
-        limit [s].
+        """Yield plans of other layouts that may take less than a limit [s].
 
         None if the framework does not take them, or such a plan was asked about before,
         or more work than `FREE_SHARE` allows went into them.
@@ -95,8 +94,8 @@ class FreeLayouts:
             if dealing.time(cuts) + after_passes < limit:
                 layouts[tuple(cuts.tolist())] = None
         layouts.pop(tuple(dealing.cuts.tolist()), None)
-        for cuts in layouts:
-            other = _with_layout(plan, cuts)
+        for layout in layouts:
+            other = _with_layout(plan, layout)
             work.spend(PLAN)
             if self.candidates.is_launchable(other):
                 known = price_plan(
