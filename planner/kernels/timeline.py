@@ -198,6 +198,13 @@ class MovableChain(NamedTuple):
     least: IntVector
     """Fewest layers of each virtual stage, shape ``(C,)``."""
 
+    parameters: FloatVector
+    """Parameters of the layers in front of each, shape ``(L + 1,)``."""
+
+    step_end: FloatMatrix
+    """Time of each stage after its last pass [s], and for each of its parameters [s],
+    shape ``(2, p)``."""
+
 
 @subkernel
 def _dealt_time(
@@ -208,9 +215,9 @@ def _dealt_time(
     boundaries: BoundaryTimes,
     more: int,
 ) -> float:
-    """Return when the last stage is done, with ``more`` microbatches than are listed.
+    """Return the end of the step, with ``more`` microbatches than are listed [s].
 
-    These take as long as others of the middle of the first stage's list [s].
+    These take as long as others of the middle of the first stage's list.
     """
     each = np.empty(lists.kind.shape[0])
     for o in range(each.shape[0]):
@@ -221,7 +228,10 @@ def _dealt_time(
     _, _, end, stage_end = instruction_timeline(
         lists, num_microbatches, each, floors, boundaries
     )
-    time: float = stage_end.max()
+    for k in range(chain.stage.shape[0]):
+        held = chain.parameters[cuts[k + 1]] - chain.parameters[cuts[k]]
+        stage_end[chain.stage[k]] += held * chain.step_end[1, chain.stage[k]]
+    time: float = (stage_end + chain.step_end[0]).max()
     if more:
         first, half = lists.indptr[1], num_microbatches // 2
         a = first // 2 - (first // num_microbatches) * (half // 2)

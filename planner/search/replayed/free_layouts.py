@@ -52,8 +52,11 @@ STEPS = 60
 _KINDS = FORWARD, BACKWARD, WEIGHT, FORWARD, BACKWARD, FORWARD
 """Kind of the passes in each field of `planner.cost.objective.ChunkTimes`."""
 
+FREE_WORK = 200_000
+"""Units of work that free layouts may take of any search."""
+
 FREE_SHARE = 20
-"""Divisor of the work of the search: the part that free layouts may take of it."""
+"""Divisor of the work of a search: the part that they may take beyond it."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -73,25 +76,24 @@ class FreeLayouts:
         """Yield plans of other layouts that may take less than a limit [s].
 
         None if the framework does not take them, or such a plan was asked about before,
-        or more work than `FREE_SHARE` allows went into them.
+        or more work than `FREE_WORK` and `FREE_SHARE` allow went into them.
         """
         plan, work = priced.plan, self.candidates.work
         key = configuration_of(plan), plan.placement
         is_free = LAYOUT in self.candidates.rules.splits and len(plan.stages) > 1
         if not is_free or not self.candidates.spec.proposals or key in self._seen:
             return
-        if self._spent * FREE_SHARE > work.spent:
+        if self._spent > FREE_WORK + work.spent // FREE_SHARE:
             return
         self._seen.add(key)
         before = work.spent
         work.spend(PLAN)
         dealing = _Dealing.of(self.candidates, priced)
-        after_passes = priced.iteration_time - priced.pipeline_time
         layouts: dict[tuple[int, ...], None] = {}
         for crowded in CROWDED:
             cuts = dealing.dealt(crowded)
             work.spend(dealing.steps // STEPS)
-            if dealing.time(cuts) + after_passes < limit:
+            if dealing.time(cuts) < limit:
                 layouts[tuple(cuts.tolist())] = None
         layouts.pop(tuple(dealing.cuts.tolist()), None)
         for layout in layouts:
@@ -180,6 +182,8 @@ class _Dealing:
                 virtual.stage.copy(),
                 _most_layers(candidates, priced, blocks[virtual.number].sum(axis=1)),
                 least,
+                np.append(0.0, np.cumsum(table.parameters)),
+                _step_ends(priced, table.parameters),
             ),
             cuts=cuts,
             wires=np.ascontiguousarray(wires.T),
@@ -190,7 +194,7 @@ class _Dealing:
         return self._deal(self.cuts, crowded, MOST_STEPS)[0]
 
     def time(self, cuts: IntArray) -> float:
-        """Return when the last pass ends where transfers never meet [s]."""
+        """Return when the step ends, about, where transfers never meet [s]."""
         return self._deal(cuts, 1.0, 0)[1]
 
     def _deal(
@@ -204,6 +208,22 @@ class _Dealing:
         )
         self.steps = steps
         return found, time
+
+
+def _step_ends(priced: PricedPlan, parameters: FloatArray) -> FloatArray:
+    """Return what each stage takes after its last pass, as `MovableChain` has it [s].
+
+    Of what it takes if nothing is hidden the part that is exposed of the whole plan.
+    """
+    tied = np.array([cost.tied_time for cost in priced.stages])
+    ends = np.array([cost.step_end_time for cost in priced.stages])
+    after = priced.iteration_time - priced.pipeline_time
+    exposed = min(1.0, after / ends.max()) if ends.max() > 0.0 else 0.0
+    held = [
+        sum(float(parameters[first : last + 1].sum()) for first, last in stage.chunks)
+        for stage in priced.plan.stages
+    ]
+    return exposed * np.stack([tied, (ends - tied) / held])
 
 
 def _most_layers(
