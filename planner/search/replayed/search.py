@@ -18,6 +18,10 @@ listed, so that there is an answer at once; then some plans of the dynamic progr
 look at: plans slower than the best of them by more than `SLACK`. So the proof is the
 same, and the answer with them is never slower than without.
 
+From plans that were replayed others are proposed whose layouts are not listed
+(`FreeLayouts`). They are no part of what is proven; the search ends when no plan of the
+space is faster than they are, by more than `proven_gap`.
+
 `search_beyond` tells what the framework's rules cost: it also replays the plans of
 `planner.search.best_first`, whose stages choose for themselves. What bounds the
 replayed time of that wider space is weak: in every plan some stage has the work of the
@@ -38,6 +42,7 @@ from planner.search.replayed.floors import least_work
 from planner.search.replayed.free_layouts import FreeLayouts
 from planner.search.replayed.proposals import ordinary_answers, proposed_plans
 from planner.search.replayed.replays import (
+    OTHER_LAYOUTS,
     SLACK,
     BestReplayed,
     Judge,
@@ -281,10 +286,12 @@ class _ReplayFrontier:
         plans = proposed_plans(self.candidates, self._progress)
         number = self.candidates.spec.proposals
         self.others = plans[number:]
+        replayed = []
         for plan in plans[:number]:
             self._count(plan)
-            done = self._replayed(plan, self.proposed.time * SLACK)
-            self._keep(self.proposed, done)
+            replayed.append(self._replayed(plan, self.proposed.time * SLACK))
+            self._keep(self.proposed, replayed[-1])
+        for done in replayed:
             self._deal_anew(done)
 
     def try_plan(self, plan: Plan) -> None:
@@ -405,7 +412,7 @@ class _ReplayFrontier:
         limit = self._least_time / (1.0 + self.tolerance)
         for priced in self._layouts.proposed(done.priced, limit):
             self._count(priced.plan)
-            self.candidates.statistics["other layouts replayed"] += 1
+            self.candidates.statistics[OTHER_LAYOUTS] += 1
             time = self.judge(priced, self._least_time)
             if time < self._least_time:
                 self.free.add(

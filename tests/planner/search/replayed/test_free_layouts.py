@@ -16,7 +16,7 @@ from planner.kernels.timeline import (
     timeline,
 )
 from planner.search.launchable import block_counts, is_launchable
-from planner.search.replayed.replays import Replays
+from planner.search.replayed.replays import OTHER_LAYOUTS, Replays
 from planner.search.replayed.search import search_replayed
 from planner.step.schedules import SCHEDULES
 from tests.planner.search.replayed.test_search import (
@@ -113,7 +113,7 @@ def test_answers_are_near_the_best_of_all_layouts():
         assert fastest.time <= without.plans[0].time
         # What is proven is of the listed layouts, whichever the answer has.
         assert told_apart(without.plans[0].priced.plan) in listed
-        assert "other layouts replayed" not in without.statistics
+        assert OTHER_LAYOUTS not in without.statistics
         assert found.lower_bound <= min(best_listed, fastest.time) + case.slack
         assert fastest.time <= found.lower_bound * 1.01 + case.slack
         beyond += name not in listed
@@ -128,7 +128,7 @@ def test_only_frameworks_that_take_layouts_get_others():
         rules = replace(world.spec.rules, splits=("even", "ends", "balanced"))
         case = Whole(world.spec_with(rules=rules), {}, {})
         found = answer(case, 4)
-        assert "other layouts replayed" not in found.statistics
+        assert OTHER_LAYOUTS not in found.statistics
         for one in found.plans:
             plan = one.priced.plan
             assert is_launchable(world.network, world.workload, case.world.spec, plan)
