@@ -18,6 +18,10 @@ listed, so that there is an answer at once; then some plans of the dynamic progr
 look at: plans slower than the best of them by more than `SLACK`. So the proof is the
 same, and the answer with them is never slower than without.
 
+From plans that were replayed others are proposed whose layouts are not listed
+(`FreeLayouts`). They are no part of what is proven; the search ends when no plan of the
+space is faster than they are, by more than `proven_gap`.
+
 `search_beyond` tells what the framework's rules cost: it also replays the plans of
 `planner.search.best_first`, whose stages choose for themselves. What bounds the
 replayed time of that wider space is weak: in every plan some stage has the work of the
@@ -35,8 +39,10 @@ from planner.cost.pricing import price_plan
 from planner.search.best_first import LEFT, search
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
 from planner.search.replayed.floors import least_work
+from planner.search.replayed.free_layouts import FreeLayouts
 from planner.search.replayed.proposals import ordinary_answers, proposed_plans
 from planner.search.replayed.replays import (
+    OTHER_LAYOUTS,
     SLACK,
     BestReplayed,
     Judge,
@@ -159,7 +165,7 @@ def search_replayed(
         candidates.statistics[LEFT] = frontier.num_left
         for plan in frontier.others:
             frontier.replay(plan)
-    plans = frontier.best.ranked(frontier.ordinary, frontier.proposed)
+    plans = frontier.best.ranked(frontier.ordinary, frontier.proposed, frontier.free)
     return ReplayedSearch(
         plans=plans,
         lower_bound=min([frontier.bound, *(plan.time for plan in plans)]),
@@ -200,6 +206,9 @@ class _ReplayFrontier:
         """What it proposed beside."""
         self.ordinary = BestReplayed(keep=candidates.spec.keep_best)
         """What a competent user would try, replayed before all else."""
+        self.free = BestReplayed(keep=candidates.spec.keep_best)
+        """Plans of layouts beyond those that are listed."""
+        self._layouts = FreeLayouts(candidates=candidates)
         self._times: dict[Plan, float] = {}
         order = np.argsort(candidates.first_bounds, kind="stable")
         # Without those that are known to fit nowhere, whose bound is infinite.
@@ -233,7 +242,12 @@ class _ReplayFrontier:
     @property
     def is_proven(self) -> bool:
         """Whether no plan left can be faster by more than the tolerance."""
-        return self.bound >= self.best.time / (1.0 + self.tolerance)
+        return self.bound >= self._answer_time / (1.0 + self.tolerance)
+
+    @property
+    def _answer_time(self) -> float:
+        """The fastest replay of the queue and of free layouts [s]."""
+        return min(self.best.time, self.free.time)
 
     @property
     def num_left(self) -> int:
@@ -256,6 +270,8 @@ class _ReplayFrontier:
         for done in plans:
             if self.candidates.is_searched(done.priced.plan):
                 self._keep(self.ordinary, done)
+        for done in plans:
+            self._deal_anew(done)
 
     def _keep(self, best: BestReplayed, done: ReplayedPlan) -> None:
         """Remember how long a plan takes, and keep it if it fits."""
@@ -270,9 +286,13 @@ class _ReplayFrontier:
         plans = proposed_plans(self.candidates, self._progress)
         number = self.candidates.spec.proposals
         self.others = plans[number:]
+        replayed = []
         for plan in plans[:number]:
             self._count(plan)
-            self._keep(self.proposed, self._replayed(plan, self.proposed.time * SLACK))
+            replayed.append(self._replayed(plan, self.proposed.time * SLACK))
+            self._keep(self.proposed, replayed[-1])
+        for done in replayed:
+            self._deal_anew(done)
 
     def try_plan(self, plan: Plan) -> None:
         """Replay a plan, and count that."""
@@ -295,7 +315,7 @@ class _ReplayFrontier:
 
     def fill(self) -> None:
         """Replay some more plans, as alternatives, where few were looked at."""
-        limit = self.best.time * SLACK
+        limit = self._answer_time * SLACK
         for _ in range(8 * self.best.keep):
             if len(self.best.fastest) >= self.best.keep or not self.bound < limit:
                 return
@@ -305,7 +325,7 @@ class _ReplayFrontier:
         """Sharpen some of the least bounds left, which costs no replays."""
         for _ in range(8 * self.best.keep):
             replays = self._waiting and isinstance(self._waiting[0].item, Leaves)
-            if self.bound >= self.best.time or (
+            if self.bound >= self._answer_time or (
                 replays and self._waiting_bound < self._fresh_bound
             ):
                 return
@@ -356,7 +376,7 @@ class _ReplayFrontier:
     @property
     def _least_time(self) -> float:
         """The fastest replay so far, infinite if there is none [s]."""
-        return min(self.best.time, self.proposed.time, self.ordinary.time)
+        return min(self._answer_time, self.proposed.time, self.ordinary.time)
 
     def _wait(self, bound: float, configuration: Configuration) -> None:
         self._number += 1
@@ -379,7 +399,27 @@ class _ReplayFrontier:
         if done.time < cutoff:
             self.best.add(configuration_of(plan), done)
             self.candidates.work.note_plan()
+            self._deal_anew(done)
         self._report()
+
+    def _deal_anew(self, done: ReplayedPlan) -> None:
+        """Replay layouts beyond those that are listed, from a plan that is no slower.
+
+        Those that may be faster than the best plan by more than the tolerance.
+        """
+        if not done.time < self._cutoff:
+            return
+        limit = self._least_time / (1.0 + self.tolerance)
+        for priced in self._layouts.proposed(done.priced, limit):
+            self._count(priced.plan)
+            self.candidates.statistics[OTHER_LAYOUTS] += 1
+            time = self.judge(priced, self._least_time)
+            if time < self._least_time:
+                self.free.add(
+                    configuration_of(priced.plan),
+                    ReplayedPlan(time=time, priced=priced),
+                )
+                self.candidates.work.note_plan()
 
     def _replayed(self, plan: Plan, cutoff: float) -> ReplayedPlan:
         """Replay a plan, unless that was done before."""
