@@ -93,14 +93,14 @@ def promised_time(
     return math.nan if time is None else time
 
 
-_OF_A_SEARCH = ("planner_rank", "objective", "candidates", "search")
+_OF_A_SEARCH = ("planner_rank", "objective", "candidates", "simplest", "search")
 """Keys of ``result.json`` that a plan that was given does not have."""
 
 
 def result_json(result: "ReplayedResult") -> dict[str, object]:
     """Return everything that was found about replayed plans, for programs.
 
-    Of a plan that was given nothing was searched: four keys are missing, and the bound
+    Of a plan that was given nothing was searched: five keys are missing, and the bound
     is null.
     """
     best = reported_candidate(result)
@@ -125,6 +125,7 @@ def result_json(result: "ReplayedResult") -> dict[str, object]:
         "device_memory_bytes": result.device_memory,
         "assumptions": assumptions_json(result.assumptions),
         "candidates": candidate_rows(result),
+        "simplest": simplest_json(result),
         "search": _search_json(result),
         **(priced_json(result, best) if best else {}),
     }
@@ -150,6 +151,25 @@ def priced_json(
 def broken_rules_json(candidate: "Candidate") -> list[dict[str, str]]:
     """Return the rules of the framework that a plan breaks."""
     return [rule.to_json() for rule in candidate.broken_rules]
+
+
+def simplest_json(result: "ReplayedResult") -> dict[str, object] | None:
+    """Return the simplest plan that is nearly as fast; None if none is known."""
+    simplest = result.simplest
+    if simplest is None:
+        return None
+    candidate = simplest.candidate
+    return {
+        "plan": candidate.priced.plan.to_json(),
+        "simulated": ThroughputRecord.dump(candidate.simulated),
+        "engine": candidate.replay.engine,
+        "slower_by": simplest.slower_by,
+        "below_model_error": result.is_within_error(simplest.slower_by),
+        "within": simplest.within,
+        "is_reported": simplest.is_reported,
+        "spared": list(simplest.spared),
+        "added": list(simplest.added),
+    }
 
 
 def _search_json(result: "JobResult[Any]") -> dict[str, object]:

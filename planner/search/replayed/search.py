@@ -313,7 +313,7 @@ class _ReplayFrontier:
         """Replay some more plans, as alternatives, where few were looked at."""
         limit = self.best.time * SLACK
         try:
-            for _ in range(8 * self.best.keep):
+            for _ in range(4 * self.best.keep):
                 self._set_twins_aside()
                 least = min(self._fresh_bound, self._waiting_bound)
                 if len(self.best.fastest) >= self.best.keep or not least < limit:
@@ -324,13 +324,18 @@ class _ReplayFrontier:
                 heapq.heappush(self._waiting, self._twins.pop())
 
     def _set_twins_aside(self) -> None:
-        """Take plans from the front that are no alternatives to those that are kept."""
-        while self._waiting and isinstance(self._waiting[0].item, Leaves):
-            leaves, place = self._waiting[0].item, self._waiting[0].place
-            sizes = leaves.configuration
-            mode = leaves.leaf(place).choice.recompute
-            alternative = Alternative(sizes.tp, sizes.pp, sizes.ep, sizes.cp, mode)
-            if alternative not in self.best.fastest:
+        """Take from the front what is no alternative to what is kept.
+
+        Of configurations those of kept sizes, whatever they recompute.
+        """
+        while self._waiting:
+            item, place = self._waiting[0].item, self._waiting[0].place
+            is_listed = isinstance(item, Leaves)
+            sizes = item.configuration if isinstance(item, Leaves) else item
+            mode = item.leaf(place).choice.recompute if isinstance(item, Leaves) else ""
+            alike = Alternative(sizes.tp, sizes.pp, sizes.ep, sizes.cp, mode)
+            kept = {known if is_listed else known[:-1] for known in self.best.fastest}
+            if (alike if is_listed else alike[:-1]) not in kept:
                 return
             self._twins.append(heapq.heappop(self._waiting))
 

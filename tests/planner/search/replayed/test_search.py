@@ -479,22 +479,3 @@ def test_a_plan_to_begin_with_that_does_not_fit_is_no_answer():
         }
         tried += 1
     assert tried
-
-
-def test_kept_plans_are_of_different_configurations_and_the_best_of_them():
-    for case in wholes(SEEDS):
-        found, _ = searched(case, keep_best=3)
-        sizes = [
-            (plan.parallel.sizes(), plan.micro_batch_size)
-            for plan in (one.priced.plan for one in found.plans)
-        ]
-        chunks = [
-            (
-                one.priced.plan.virtual_pipeline_model_parallel_size,
-                one.priced.plan.overlap_moe_expert_parallel_comm,
-            )
-            for one in found.plans
-        ]
-        both = list(zip(sizes, chunks, strict=True))
-        assert len(both) == len(set(both)) <= 3
-        assert np.all(np.diff([one.time for one in found.plans]) >= 0.0)
