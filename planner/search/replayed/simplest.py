@@ -21,7 +21,8 @@ from planner.frameworks.rules import LaunchRules
 from planner.search.launchable import rank_order
 from planner.search.launchable_sizes import orders_of
 from planner.search.placements import Placement, extents_of, whole_dimensions
-from planner.search.replayed.candidates import LaunchableCandidates, Leaf, Leaves
+from planner.search.replayed.candidates import LaunchableCandidates, Leaves
+from planner.search.replayed.listing import Leaf
 from planner.search.replayed.replays import ReplayedPlan
 from planner.search.space import Configuration, configuration_of
 from planner.step.execution import Workload
