@@ -117,8 +117,20 @@ class Assumptions(JobBasis):
 class SimplestPlan:
     """The simplest confirmed plan that is nearly as fast as the reported one."""
 
-    candidate: Candidate
-    """The plan, replayed; the reported one where none is simpler."""
+    plan: Plan
+    """The plan; the reported one where none is simpler."""
+
+    iteration_time: float
+    """Replayed iteration time [s]."""
+
+    tokens_per_second: float
+    """Throughput in the replay [token/s]."""
+
+    peak_memory: float
+    """Memory of the fullest device in the replay [byte]."""
+
+    engine: str
+    """Name of the engine that replayed it."""
 
     slower_by: float
     """How much longer than the reported plan it takes, relative."""

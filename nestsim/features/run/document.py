@@ -399,7 +399,7 @@ def simplest_sentence(result: "JobResult[Any]") -> str:
     simplest = result.simplest
     if simplest is None or simplest.is_reported:
         return ""
-    label = plan_label(simplest.candidate.priced.plan)
+    label = plan_label(simplest.plan)
     return f"Simpler: {label} takes {simplest_words(result, simplest)}."
 
 
@@ -478,15 +478,13 @@ def simplest_facts(
     result: "JobResult[Any]", simplest: "SimplestPlan"
 ) -> dict[str, str]:
     """Return what a simpler plan than the reported one is, and what it costs."""
-    candidate, plan = simplest.candidate, simplest.candidate.priced.plan
+    plan, time = simplest.plan, format_duration(simplest.iteration_time)
     rows = {
         "plan": plan_label(plan),
         "placement": f"{plan.placement} (innermost first)",
-        "time": f"{format_duration(candidate.simulated.iteration_time)} per iteration, "
-        f"{simplest_words(result, simplest)}",
-        "peak memory": size_of_limit(
-            candidate.simulated.peak_memory, result.device_memory
-        ),
+        "schedule": schedule_label(plan),
+        "time": f"{time} per iteration, {simplest_words(result, simplest)}",
+        "peak memory": size_of_limit(simplest.peak_memory, result.device_memory),
         "does without": ", ".join(simplest.spared),
         "but has": ", ".join(simplest.added),
     }

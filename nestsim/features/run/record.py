@@ -6,7 +6,7 @@ Times are in seconds, sizes in bytes, rates per second; a number that does not e
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from nestsim.document.dumps import Of, Record, csv_of, plain_record
@@ -60,6 +60,43 @@ class ThroughputRecord(Record):
 
     peak_memory_bytes: float
     """Most that a device holds [byte]."""
+
+
+class SimplestRecord(Record):
+    """The simplest plan that is nearly as fast as the reported one."""
+
+    plan: Mapping[str, object]
+    """The plan, as ``plan`` of the reported one."""
+
+    iteration_time_s: float
+    """Replayed iteration time [s]."""
+
+    tokens_per_s: Annotated[float, Of("tokens_per_second")]
+    """Throughput [token/s]."""
+
+    peak_memory_bytes: float
+    """Most that a device holds [byte]."""
+
+    engine: str
+    """Name of the engine that replayed it."""
+
+    slower_by: float
+    """How much longer than the reported plan it takes, relative."""
+
+    within: float
+    """How much longer it may take, relative."""
+
+    below_model_error: bool
+    """Whether that is less than the model errs; false where that is not known."""
+
+    is_reported: bool
+    """Whether it is the reported plan itself."""
+
+    spared: tuple[str, ...]
+    """What the reported plan has and it has not."""
+
+    added: tuple[str, ...]
+    """What it has and the reported plan has not."""
 
 
 def reported_candidate(result: "ReplayedResult") -> "Candidate | None":
@@ -158,18 +195,11 @@ def simplest_json(result: "ReplayedResult") -> dict[str, object] | None:
     simplest = result.simplest
     if simplest is None:
         return None
-    candidate = simplest.candidate
-    return {
-        "plan": candidate.priced.plan.to_json(),
-        "simulated": ThroughputRecord.dump(candidate.simulated),
-        "engine": candidate.replay.engine,
-        "slower_by": simplest.slower_by,
-        "below_model_error": result.is_within_error(simplest.slower_by),
-        "within": simplest.within,
-        "is_reported": simplest.is_reported,
-        "spared": list(simplest.spared),
-        "added": list(simplest.added),
-    }
+    return SimplestRecord.dump(
+        simplest,
+        plan=simplest.plan.to_json(),
+        below_model_error=result.is_within_error(simplest.slower_by),
+    )
 
 
 def _search_json(result: "JobResult[Any]") -> dict[str, object]:
