@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -479,3 +480,38 @@ def test_a_plan_to_begin_with_that_does_not_fit_is_no_answer():
         }
         tried += 1
     assert tried
+
+
+def test_progress_says_from_the_first_replay_on_how_good_the_answer_is():
+    pattern = re.compile(
+        r"search: (?:no plan that fits yet|best (?P<best>\S+) s)"
+        r"(?:, none below (?P<bound>\S+) s)?(?:: proven to (?P<gap>\S+)%)?"
+        r"; (?P<doing>.+)"
+    )
+    proven = 0
+    for case in wholes(SEEDS[:6]):
+        searched_too, texts = case.world.candidates().is_searched, list[str]()
+        plans = [plan for plan in case.fitting() if searched_too(plan)][:2]
+        replays = Replays(
+            judge=Judge(case),
+            by_layer=case.world.settings.granularity == "layer",
+            ordinary=lambda plans=plans: plans,
+            simplest_within=0.05,
+        )
+        search_replayed(
+            *case.world[:3], replays, progress=lambda text, _, to=texts: to.append(text)
+        )
+        said = [pattern.fullmatch(text) for text in texts]
+        assert all(said), texts
+        bests = [float(one["best"]) for one in said if one["best"]]
+        assert bests == sorted(bests, reverse=True)
+        # Of three digits more than are written.
+        assert all(best >= case.best * (1.0 - 1e-3) for best in bests)
+        bounds = [float(one["bound"]) for one in said if one["bound"]]
+        assert all(bound <= case.best * (1.0 + 1e-3) for bound in bounds)
+        named = {one["doing"]: one["best"] for one in said}
+        assert {"list what can be launched", "bound the layers"} <= named.keys()
+        if plans:
+            assert all(one["best"] for one in said[2:])
+            proven += any(one["gap"] for one in said)
+    assert proven >= 3
