@@ -313,7 +313,7 @@ class _ReplayFrontier:
         """Replay some more plans, as alternatives, where few were looked at."""
         limit = self.best.time * SLACK
         try:
-            for _ in range(4 * self.best.keep):
+            for _ in range(8 * self.best.keep):
                 self._set_twins_aside()
                 least = min(self._fresh_bound, self._waiting_bound)
                 if len(self.best.fastest) >= self.best.keep or not least < limit:
