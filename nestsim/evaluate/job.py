@@ -170,9 +170,7 @@ def _simplest(
     return SimplestPlan(
         plan=simple.priced.plan,
         iteration_time=simple.simulated.iteration_time,
-        tokens_per_second=simple.simulated.tokens_per_second,
         peak_memory=simple.simulated.peak_memory,
-        engine=simple.replay.engine,
         slower_by=slower_by,
         within=within,
         spared=theirs.beyond(ours),

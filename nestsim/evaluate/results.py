@@ -123,14 +123,8 @@ class SimplestPlan:
     iteration_time: float
     """Replayed iteration time [s]."""
 
-    tokens_per_second: float
-    """Throughput in the replay [token/s]."""
-
     peak_memory: float
     """Memory of the fullest device in the replay [byte]."""
-
-    engine: str
-    """Name of the engine that replayed it."""
 
     slower_by: float
     """How much longer than the reported plan it takes, relative."""

@@ -249,9 +249,7 @@ def _simplest(data: Value) -> SimplestPlan | None:
     return SimplestPlan(
         plan=plan,
         iteration_time=record.iteration_time_s,
-        tokens_per_second=record.tokens_per_s,
         peak_memory=record.peak_memory_bytes,
-        engine=record.engine,
         slower_by=record.slower_by,
         within=record.within,
         spared=record.spared,

@@ -71,14 +71,8 @@ class SimplestRecord(Record):
     iteration_time_s: float
     """Replayed iteration time [s]."""
 
-    tokens_per_s: Annotated[float, Of("tokens_per_second")]
-    """Throughput [token/s]."""
-
     peak_memory_bytes: float
     """Most that a device holds [byte]."""
-
-    engine: str
-    """Name of the engine that replayed it."""
 
     slower_by: float
     """How much longer than the reported plan it takes, relative."""

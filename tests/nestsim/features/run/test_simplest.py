@@ -22,9 +22,7 @@ def with_simplest(**changes: Any) -> ReplayedResult:
     simplest = SimplestPlan(
         plan=other.priced.plan,
         iteration_time=1.01 * result.candidates[0].simulated.iteration_time,
-        tokens_per_second=1000.0,
         peak_memory=2.0**30,
-        engine="simpy",
         slower_by=0.01,
         within=0.02,
         spared=("2 chunks per stage",),
@@ -80,4 +78,3 @@ def test_a_run_replays_and_confirms_a_simpler_plan(within: float) -> None:
     slower = best.simulated.iteration_time * (1.0 + simplest.slower_by)
     assert simplest.iteration_time == pytest.approx(slower)
     assert simplest.peak_memory <= result.usable_memory
-    assert simplest.engine == "simpy"
