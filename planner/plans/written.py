@@ -51,11 +51,21 @@ def read_plan(path: Path) -> Plan:
         the file and the key.
     """
     try:
-        file = Value(read_json(path, expected=_EXPECTED, most_bytes=MAX_FILE))
-        _check_forms(file)
-        return Plan.from_json(file.table())
+        return plan_of(Value(read_json(path, expected=_EXPECTED, most_bytes=MAX_FILE)))
     except InputError as error:
         raise error.at(str(path), ": ") from None
+
+
+def plan_of(data: Value) -> Plan:
+    """Return the plan that is written in a file, or in a part of one.
+
+    Raises
+    ------
+    InputError
+        If that is no plan.
+    """
+    _check_forms(data)
+    return Plan.from_json(data.table())
 
 
 def _check_forms(file: Value) -> None:

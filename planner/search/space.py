@@ -230,7 +230,13 @@ class SearchSpec(Spec):
     replay begins with; 0 for none. The answer is the same, or faster with them."""
 
     keep_best: Annotated[int, Ge(1), Le(1000), Examples(5)] = 5
-    """Distinct plans to keep and replay, best first."""
+    """Distinct plans to keep and replay, best first. A search for the fastest replay
+    keeps plans that differ in tensor-, pipeline-, expert- or context-parallel size, or
+    in what they recompute."""
+
+    simplest_within: Annotated[float, Ge(0), Le(0.25), Examples(0.02)] = 0.02
+    """How much slower than the reported plan, relative, the simplest plan beside it may
+    be, which `nestsim run` looks for and replays; 0 for none."""
 
     work_limit: Annotated[
         Annotated[int, Ge(1), Le(MAX_WORK)] | None,
