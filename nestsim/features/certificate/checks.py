@@ -42,7 +42,7 @@ from nestsim.features.certificate.record import (
 )
 from planner.cost.objective import PricedPlan
 from planner.plans.checks import check_plan
-from planner.plans.written import plan_from
+from planner.plans.written import plan_of
 from planner.search.replayed.candidates import Leaves
 from planner.search.replayed.replays import SLACK
 from planner.search.space import configuration_of
@@ -50,6 +50,7 @@ from planner.search.thriftiest import sizes_label
 from planner.step.plan import Plan
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
+from topologies.input_file import Value
 
 
 def check_space(job: Recheck) -> Inspection:
@@ -402,7 +403,7 @@ def check_answer(job: Recheck) -> Inspection:
 def _plan_failures(job: Recheck, name: str, written: ReplayRecord) -> Iterator[str]:
     """Yield what does not hold of a plan that is written out."""
     try:
-        plan = plan_from(written.plan)
+        plan = plan_of(Value(written.plan))
         check_plan(job.evaluator.workload, plan, job.evaluator.network.num_devices)
         priced = job.evaluator.price(plan)
     except InputError:
@@ -421,7 +422,8 @@ def _plan_failures(job: Recheck, name: str, written: ReplayRecord) -> Iterator[s
 def _is_in_space(job: Recheck, plan: Plan) -> bool:
     """Tell whether a plan is of the space: by the rules, or as one that is listed.
 
-    Its devices are those of a placement of its configuration.
+    Its devices are those of a placement of its configuration. Layouts beyond those that
+    are listed, which a search proposes, count if they can be launched.
     """
     candidates, configuration = job.candidates, configuration_of(plan)
     if not any(configuration in family for family in candidates.families):
@@ -439,7 +441,9 @@ def _is_in_space(job: Recheck, plan: Plan) -> bool:
         for stage in plan.stages
     ):
         return False
-    if candidates.is_searched(plan):
+    if candidates.is_launchable(plan) and (
+        candidates.is_searched(plan) or not _has_listed_layout(job, plan)
+    ):
         return True
     listed = (
         leaves
@@ -451,6 +455,14 @@ def _is_in_space(job: Recheck, plan: Plan) -> bool:
         for leaves in listed
         for index in range(len(leaves.bounds))
     )
+
+
+def _has_listed_layout(job: Recheck, plan: Plan) -> bool:
+    """Tell whether bounds cover the layout of a plan."""
+    chunks = sorted(chunk for stage in plan.stages for chunk in stage.chunks)
+    cuts = [*(first for first, _ in chunks), chunks[-1][1] + 1]
+    listing = job.candidates.listing
+    return listing.has_layout(configuration_of(plan), cuts, plan.schedule)
 
 
 def _time_failures(

@@ -16,8 +16,9 @@ from nestsim.document.wording import plan_label, plural
 from nestsim.features.certificate.job import VerifyResult
 from nestsim.features.certificate.recheck import Inspection
 from nestsim.features.certificate.record import CertificateRecord
-from planner.plans.written import plan_from
+from planner.plans.written import plan_of
 from topologies.errors import InputError
+from topologies.input_file import Value
 from topologies.units import format_duration
 
 
@@ -157,7 +158,7 @@ def _facts(record: CertificateRecord) -> Mapping[str, str]:
         return {}
     facts = {"written by": f"nestsim {record.nestsim}", "of": record.scenario.file}
     try:
-        plan = plan_from(record.answer.plan)
+        plan = plan_of(Value(record.answer.plan))
     except InputError:
         return facts
     return {"plan": plan_label(plan), **facts}
