@@ -243,7 +243,8 @@ def choice_label(choice: MemoryChoice) -> str:
     kept = [f"{name} {part:g}" for name, part in choice.offload._asdict().items()]
     counted = ("all blocks", "fewest blocks", "fewest of every n-th block")
     return (
-        f"{choice.recompute}, {counted[choice.counting]}, ZeRO-{choice.zero_stage}, "
+        f"{' '.join((choice.recompute, *choice.recompute_modules))}, "
+        f"{counted[choice.counting]}, ZeRO-{choice.zero_stage}, "
         f"sharding {choice.sharding}, host keeps {', '.join(kept)}"
     )
 

@@ -341,7 +341,8 @@ class LaunchableCandidates:
         placed = self.prices.placed(configuration, leaves.placement)
         alone = np.zeros((len(leaves.choices), len(leaves.layouts)))
         for number, choice in enumerate(leaves.choices):
-            columns = choice_columns((choice,), self.listing.hosts)
+            sets = self.listing.space.module_sets
+            columns = choice_columns((choice,), self.listing.hosts, sets)
             for layout in range(len(leaves.layouts)):
                 cuts = np.ascontiguousarray(leaves.layouts[layout : layout + 1])
                 variants = Variants(cuts, columns)
