@@ -286,7 +286,10 @@ def _are_sound(alone: FloatArray, leaves: Leaves, cutoff: float) -> bool:
     together = np.full_like(alone, np.inf)
     together[leaves.numbers[:, 0], leaves.numbers[:, 1]] = leaves.bounds
     fits = np.isfinite(together)
-    if (fits != np.isfinite(alone)).any():
+    # Some choices count only where quicker ones do not fit.
+    always = np.array([not choice.recompute_modules for choice in leaves.choices])
+    differs = fits != np.isfinite(alone)
+    if differs[always].any() or (fits & differs).any():
         return False
     known, full = together[fits], alone[fits]
     is_same = np.isclose(known, full, rtol=CLOSE, atol=0.0)
