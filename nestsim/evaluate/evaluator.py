@@ -25,6 +25,7 @@ from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, ju
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.simulation import SimulationSpec
+from nestsim.simulator.frames import Frames
 from nestsim.simulator.jittered import jittered_times
 from nestsim.simulator.noise import Jitter
 from nestsim.simulator.replay import replay, replayed_time
@@ -73,6 +74,12 @@ class Evaluator:
 
     memory_band: MemoryBand | None = None
     """How far off what plans need of memory may be; None for exact."""
+
+    _frames: Frames = field(init=False)
+    """What steps have in common that were replayed for their times alone."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_frames", Frames(self.network))
 
     @classmethod
     def of(cls, scenario: Scenario, progress: Progress | None = None) -> "Evaluator":
@@ -156,7 +163,8 @@ class Evaluator:
             work = self.lower(priced, memory=False)
         except InputError:
             return math.inf
-        return replayed_time(self.network, work, self.simulation, cutoff=cutoff)
+        settings, frames = self.simulation, self._frames
+        return replayed_time(self.network, work, settings, cutoff=cutoff, frames=frames)
 
     def jittered_times(
         self,

@@ -32,7 +32,7 @@ from nestsim.simulator.work import (
     RingPhase,
 )
 from planner.cost.rates import StageGroups
-from planner.step.exposure import PassProgress, parameter_buckets
+from planner.step.exposure import PassProgress, buckets_of_chunks
 from planner.step.ledger import (
     ACROSS,
     AFTER_OPTIMIZER,
@@ -371,8 +371,7 @@ def _buckets(
     *,
     first: bool,
 ) -> Iterator[Bucket]:
-    for progress in chunks:
-        for bucket in parameter_buckets(progress, size, first=first):
-            phases = collective(bucket.dense, bucket.expert)
-            if phases:
-                yield Bucket(bucket.chunk, bucket.at, phases)
+    for bucket in buckets_of_chunks(chunks, size, first=first):
+        phases = collective(bucket.dense, bucket.expert)
+        if phases:
+            yield Bucket(bucket.chunk, bucket.at, phases)

@@ -42,7 +42,7 @@ from planner.step.exposure import (
     PassTimes,
     TimedBucket,
     bucket_parameters,
-    parameter_buckets,
+    buckets_of_chunks,
 )
 from planner.step.ledger import (
     ACROSS,
@@ -543,9 +543,8 @@ class _ParameterTraffic:
         once = cache(partial(self.once, moment))
         timed = (
             TimedBucket(bucket.chunk, bucket.at, once(bucket.dense, bucket.expert))
-            for progress in chunks
-            for bucket in parameter_buckets(
-                progress, size, first=moment == AFTER_OPTIMIZER
+            for bucket in buckets_of_chunks(
+                chunks, size, first=moment == AFTER_OPTIMIZER
             )
         )
         return tuple(bucket for bucket in timed if bucket.time > 0.0)
