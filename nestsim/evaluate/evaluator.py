@@ -120,7 +120,9 @@ class Evaluator:
         peak = max(stage.peak_memory for stage in priced.stages)
         return _throughput(self.network, self.workload, priced.iteration_time, peak)
 
-    def lower(self, priced: PricedPlan, *, memory: bool = True) -> PipelineWork:
+    def lower(
+        self, priced: PricedPlan, *, memory: bool = True, notes: bool = True
+    ) -> PipelineWork:
         """Return one step of a plan as the simulator takes it."""
         return lower_plan(
             self.network,
@@ -128,6 +130,7 @@ class Evaluator:
             priced,
             self.simulation,
             memory=memory,
+            notes=notes,
         )
 
     def replay(
@@ -160,7 +163,7 @@ class Evaluator:
         longer time may stand for it.
         """
         try:
-            work = self.lower(priced, memory=False)
+            work = self.lower(priced, memory=False, notes=False)
         except InputError:
             return math.inf
         settings, frames = self.simulation, self._frames

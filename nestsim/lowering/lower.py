@@ -107,6 +107,7 @@ def lower_plan(
     settings: ReplaySettings = _DEFAULT,
     *,
     memory: bool = True,
+    notes: bool = True,
 ) -> PipelineWork:
     """Return one training step of the plan, ready for the replay.
 
@@ -118,6 +119,8 @@ def lower_plan(
         Whether what layers send is simulated event by event.
     memory
         Whether to say what each stage holds; without it `PipelineWork.memory` is empty.
+    notes
+        Whether to say what is not simulated.
 
     Returns
     -------
@@ -159,7 +162,7 @@ def lower_plan(
         or workload.overlaps_shared_experts
     )
     if slows or not (by_layer or is_default):
-        rates = rates_of(network, workload, plan)
+        rates = priced.rates or rates_of(network, workload, plan)
     stages = _stages(network, workload, priced, rates, kinds, by_layer=by_layer)
     lowered = [of_stage[0] for of_stage in stages]
     first, *others = [
@@ -211,7 +214,9 @@ def lower_plan(
             *execution_notes(priced, settings, workload),
             *left_out_level_notes(network, plan),
             *mixed_device_notes(priced, workload.fleet),
-        ),
+        )
+        if notes
+        else (),
     )
 
 

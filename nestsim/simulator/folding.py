@@ -290,6 +290,7 @@ def entries_of_rows(
 
 
 def row_pointers(counts: IntArray) -> IntArray:
+    """Return where rows of so many entries begin, and behind them where they end."""
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 

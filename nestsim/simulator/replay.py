@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 from nestsim.simulator.build import Model, build_model
 from nestsim.simulator.compiled import end_of_compiled_run, simulate_compiled
 from nestsim.simulator.flows import SIGNAL, Traffic
-from nestsim.simulator.frames import Frames
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
+from nestsim.simulator.frames import Frames
 from nestsim.simulator.programs import PASS_KINDS, StageProgram
 from nestsim.simulator.simpy_engine import end_of_run, simulate
 from nestsim.simulator.system import (

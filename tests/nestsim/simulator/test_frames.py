@@ -1,4 +1,4 @@
-"""Systems put together of what steps have in common: array by array those of folding."""
+"""Systems put together of what steps share: array by array those of folding."""
 
 import dataclasses
 
