@@ -22,6 +22,7 @@ from nestsim.evaluate.cost import ClusterCost
 from nestsim.evaluate.results import Candidate, Throughput
 from nestsim.evaluate.uncertainty import MemoryBand, room_band
 from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
+from nestsim.lowering.collectives import KeptPhases
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.simulation import SimulationSpec
@@ -78,8 +79,12 @@ class Evaluator:
     _frames: Frames = field(init=False)
     """What steps have in common that were replayed for their times alone."""
 
+    _phases: KeptPhases = field(init=False)
+    """Phases of collectives of their ends."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "_frames", Frames(self.network))
+        object.__setattr__(self, "_phases", KeptPhases(self.network))
 
     @classmethod
     def of(cls, scenario: Scenario, progress: Progress | None = None) -> "Evaluator":
@@ -120,9 +125,7 @@ class Evaluator:
         peak = max(stage.peak_memory for stage in priced.stages)
         return _throughput(self.network, self.workload, priced.iteration_time, peak)
 
-    def lower(
-        self, priced: PricedPlan, *, memory: bool = True, notes: bool = True
-    ) -> PipelineWork:
+    def lower(self, priced: PricedPlan, *, memory: bool = True) -> PipelineWork:
         """Return one step of a plan as the simulator takes it."""
         return lower_plan(
             self.network,
@@ -130,7 +133,6 @@ class Evaluator:
             priced,
             self.simulation,
             memory=memory,
-            notes=notes,
         )
 
     def replay(
@@ -163,7 +165,15 @@ class Evaluator:
         longer time may stand for it.
         """
         try:
-            work = self.lower(priced, memory=False, notes=False)
+            work = lower_plan(
+                self.network,
+                self.workload,
+                priced,
+                self.simulation,
+                memory=False,
+                notes=False,
+                known=self._phases,
+            )
         except InputError:
             return math.inf
         settings, frames = self.simulation, self._frames

@@ -19,7 +19,6 @@ Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``t`` ranks of a re
 ``k div p`` of stage ``k mod p``.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -485,10 +484,11 @@ class StagePorts:
         buckets, and several phases of one: the reduce-scatter and the all-gather inside
         of nodes that belong to one all-reduce.
         """
-        posted: Counter[int] = Counter()
+        posted: dict[int, int] = {}
         ends = []
         for phases in (*self.gather_buckets, *self.reduce_buckets):
-            posted.update(phases)
+            for port in phases:
+                posted[port] = posted.get(port, 0) + 1
             ends.append((phases[-1], posted[phases[-1]]))
         return ends
 

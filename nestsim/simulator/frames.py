@@ -21,8 +21,8 @@ This holds for steps whose passes send nothing inside, and whose clock has the f
 tick, which a bound of the step's end tells; all others are folded by themselves.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -60,10 +60,11 @@ from nestsim.simulator.system import (
 from nestsim.simulator.work import PipelineWork
 from planner.step.schedules import find_schedule
 from topologies.arrays import FloatArray, IntArray
+from topologies.keeping import Keeper
 from topologies.network import Network
 
-_MOST_BYTES = 2**26
-"""Bytes in all frames that are kept, and in their keys."""
+_ROOM = 2**26
+"""Bytes that all frames may take, and their keys."""
 
 
 _FamilyKey = tuple[str, int, int] | bytes
@@ -142,8 +143,9 @@ class Frames:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self._frames: OrderedDict[_Key, Frame] = OrderedDict()
-        self._size = 0
+        self._frames = Keeper[_Key, Frame](
+            lambda key, frame: key.size + frame.size, _ROOM
+        )
 
     def system(self, work: PipelineWork) -> System | None:
         """Return the folded system of a step; None if it has to be folded by itself.
@@ -157,20 +159,9 @@ class Frames:
             return None
         columns, numbers = number_flows(work)
         keys = _family_keys(work, columns.families)
-        frame = self._frame(_key(work, keys))
+        key = _key(work, keys)
+        frame = self._frames.get(key, partial(build_frame, self.network, key))
         return _assembled(frame, work, columns.families, keys, numbers)
-
-    def _frame(self, key: _Key) -> Frame:
-        """Return a frame, made anew if it was not met lately."""
-        frame = self._frames.get(key)
-        if frame is None:
-            frame = self._frames[key] = build_frame(self.network, key)
-            self._size += key.size + frame.size
-            while self._size > _MOST_BYTES and len(self._frames) > 1:
-                gone = self._frames.popitem(last=False)
-                self._size -= sum(part.size for part in gone)
-        self._frames.move_to_end(key)
-        return frame
 
 
 def _family_keys(

@@ -14,9 +14,9 @@ Letters as in `planner.kernels.split`: ``x[r, s]`` the transfers at both boundar
 stage ``s`` in replica ``r``, ``ws`` and ``wm`` the weights of sum and maximum.
 """
 
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +37,7 @@ from planner.step.plan import Plan, Stage
 from planner.step.schedules import find_schedule
 from topologies import InputError, Network
 from topologies.arrays import FloatArray, IntArray
+from topologies.keeping import Keeper
 
 
 class Weights(NamedTuple):
@@ -191,8 +192,8 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
     )
 
 
-_MOST_PLACEMENTS = 64
-"""Placements whose rates `PlanCharges` keeps."""
+_ROOM = 2**26
+"""Bytes that the rates that `PlanCharges` keeps may take, and their keys."""
 
 
 class PlanCharges:
@@ -208,7 +209,9 @@ class PlanCharges:
 
     def __init__(self, network: Network, workload: Workload) -> None:
         self.network, self.workload = network, workload
-        self._rates: OrderedDict[tuple[Hashable, ...], PlacementRates] = OrderedDict()
+        self._rates = Keeper[tuple[bytes, Hashable], PlacementRates](
+            lambda key, rates: 2 * len(key[0]) + 4 * rates.activation.nbytes, _ROOM
+        )
 
     def __call__(self, plan: Plan) -> PricedPlan:
         """Return a plan with what its stages are charged; the rest is NaN or empty."""
@@ -234,20 +237,17 @@ class PlanCharges:
     def rates(self, plan: Plan) -> PlacementRates:
         """Return `rates_of` a plan."""
         names = plan.tensor_algorithm, plan.gradient_algorithm
-        key = (
-            device_grid(plan).tobytes(),
+        others = (
             plan.parallel,
             # What collectives are chosen by, where the plan does not name them.
             plan.degrees if "auto" in names else None,
             *names,
             *((stage.zero_stage > 0, _sharing(stage)) for stage in plan.stages),
         )
-        if key not in self._rates:
-            self._rates[key] = rates_of(self.network, self.workload, plan)
-            if len(self._rates) > _MOST_PLACEMENTS:
-                self._rates.popitem(last=False)
-        self._rates.move_to_end(key)
-        return self._rates[key]
+        return self._rates.get(
+            (device_grid(plan).tobytes(), others),
+            partial(rates_of, self.network, self.workload, plan),
+        )
 
 
 def _sharing(stage: Stage) -> tuple[int, int]:

@@ -70,7 +70,7 @@ def test_steps_of_every_schedule_share_frames(schedule, data):
 
 
 def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
-    monkeypatch.setattr("nestsim.simulator.frames._MOST_BYTES", 300)
+    monkeypatch.setattr("nestsim.simulator.frames._ROOM", 300)
     net = switch(6)
     frames = Frames(net)
     for _ in range(2):
