@@ -402,7 +402,7 @@ def _buckets(
     *,
     first: bool,
 ) -> Iterator[Bucket]:
-    for bucket in buckets_of_chunks(chunks, size, first=first):
-        phases = collective(bucket.dense, bucket.expert)
+    for chunk, (_, at, dense, expert) in buckets_of_chunks(chunks, size, first=first):
+        phases = collective(dense, expert)
         if phases:
-            yield Bucket(bucket.chunk, bucket.at, phases)
+            yield Bucket(chunk, at, phases)

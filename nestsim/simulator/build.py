@@ -168,13 +168,14 @@ def port_table(
     """
     width = max(rows.channels.shape[1] for rows in by_stage)
     blocks = []
-    for block, stage in enumerate((*range(len(by_stage)), *programs.streams)):
+    for place, stage in enumerate((*range(len(by_stage)), *programs.streams)):
         channels = by_stage[stage].channels
         if actors is not None:
-            ends = np.searchsorted(actors, len(channels) * np.array([block, block + 1]))
-            channels = channels[actors[slice(*ends)] - len(channels) * block]
-        missing = width - channels.shape[1]
-        blocks.append(np.pad(channels, ((0, 0), (0, missing)), constant_values=NONE))
+            ends = np.searchsorted(actors, len(channels) * np.array([place, place + 1]))
+            channels = channels[actors[slice(*ends)] - len(channels) * place]
+        block = np.full((len(channels), width), NONE)
+        block[:, : channels.shape[1]] = channels
+        blocks.append(block)
     return np.concatenate(blocks)
 
 

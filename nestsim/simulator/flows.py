@@ -339,10 +339,11 @@ def _collective(
                 num_sources=num_sources,
                 num_bytes=phase.bytes_per_member,
                 num_steps=phase.num_steps,
-                pairs=DevicePairs(np.array([phase.ends()[0].size]), *phase.ends()),
+                pairs=DevicePairs(np.array([ends[0].size]), *ends),
             )
         )
         for phase in phases
+        for ends in (phase.ends(),)
     )
 
 

@@ -548,8 +548,8 @@ class _ParameterTraffic:
         # Most buckets have as many parameters as others.
         once = cache(partial(self.once, moment))
         timed = (
-            TimedBucket(bucket.chunk, bucket.at, once(bucket.dense, bucket.expert))
-            for bucket in buckets_of_chunks(
+            TimedBucket(chunk, bucket.at, once(bucket.dense, bucket.expert))
+            for chunk, bucket in buckets_of_chunks(
                 chunks, size, first=moment == AFTER_OPTIMIZER
             )
         )

@@ -432,16 +432,19 @@ def parameter_buckets(
 
 def buckets_of_chunks(
     chunks: Iterable[PassProgress], size: float, *, first: bool
-) -> Iterator[ParameterBucket]:
-    """Yield the `parameter_buckets` of chunks; those of alike chunks are made once."""
+) -> Iterator[tuple[int, ParameterBucket]]:
+    """Yield the `parameter_buckets` of chunks, with the number of each one's chunk.
+
+    Those of alike chunks are made once, with the number of the first of them.
+    """
     known: dict[tuple[tuple[float, ...], ...], list[ParameterBucket]] = {}
     for progress in chunks:
         number, *columns = progress
         key = tuple(map(tuple, columns))
         if key not in known:
             known[key] = parameter_buckets(progress, size, first=first)
-        for _, *bucket in known[key]:
-            yield ParameterBucket(number, *bucket)
+        for bucket in known[key]:
+            yield number, bucket
 
 
 def _bucket_edges(total: float, size: float) -> list[tuple[float, float]]:
