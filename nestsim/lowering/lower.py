@@ -101,7 +101,7 @@ class _StageWork(NamedTuple):
     """What the planner charges the stage."""
 
 
-def lower_plan(
+def lower_plan(  # noqa: PLR0913 - what is lowered, and what is said of it
     network: Network,
     workload: Workload,
     priced: PricedPlan,

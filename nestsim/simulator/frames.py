@@ -289,10 +289,12 @@ def _ports(key: _Key, first: Sequence[int]) -> tuple[IntArray, list[Steps]]:
     for name, begin in zip(key.families, first, strict=True):
         if isinstance(name, bytes):
             continue
-        ends = (name[1],)
-        if name[0] in _DIRECTIONS:
-            back = _DIRECTIONS.index(name[0])
-            ends = name[1 + back], name[2 - back]
+        kind, sender, receiver = name
+        ends: tuple[int, ...] = (sender, receiver)
+        if kind == "gradient":
+            ends = receiver, sender
+        if kind == "signal":
+            ends = ends[:1]
         for stage, posting in zip(ends, (True, key.meets), strict=False):
             if posting:
                 posts[stage].append(Step(0.0, NONE, 0, len(columns[stage]), 0))
@@ -359,10 +361,9 @@ def _assembled(
         return None
     steps = tuple(program.steps for program in programs.distinct)
     posted = ports[num_posts(steps, ports.shape[1])[programs.of_actor] > 0]
-    _, links, weights = entries_of_rows(
-        frame.incidence.indptr, rows, frame.incidence.links, frame.incidence.weights
-    )
-    crossed = np.diff(frame.incidence.indptr)[rows]
+    crossing = frame.incidence
+    _, entries = entries_of_rows(crossing.indptr, rows, np.arange(crossing.links.size))
+    crossed = np.diff(crossing.indptr)[rows]
     return System(
         programs=steps,
         program=programs.of_actor,
@@ -372,7 +373,9 @@ def _assembled(
         ),
         latency=quantise(latency, TICK),
         num_bytes=num_bytes[copy],
-        incidence=Incidence(row_pointers(crossed), links, weights),
+        incidence=Incidence(
+            row_pointers(crossed), crossing.links[entries], crossing.weights[entries]
+        ),
         capacity=frame.capacity,
         tick=TICK,
         num_recorded=len(copies),
