@@ -252,7 +252,7 @@ class PlanCharges:
 
 def _sharing(stage: Stage) -> tuple[int, int]:
     """Return the sizes of the groups that share a stage's parameters."""
-    return stage.sharding_group_size, stage.zero_hpz_partition_size
+    return stage.sharding_group_size, stage.nearby_size
 
 
 def plan_kinds(workload: Workload, plan: Plan) -> ActorKinds:

@@ -136,7 +136,7 @@ def plan_settings(plan: Plan, is_block: FloatArray, global_batch_size: int) -> P
         Sequences per optimizer step.
     """
     parallel, v = plan.parallel, plan.virtual_pipeline_model_parallel_size
-    pairs = _hides_experts(plan)
+    pairs, family = _hides_experts(plan), plan.schedule_family
     in_order = order_of(plan.placement)
     ranks = parallel.data_parallel_size * parallel.context_parallel_size
     full = plan.micro_batch_size * parallel.data_parallel_size * plan.num_microbatches
@@ -155,9 +155,8 @@ def plan_settings(plan: Plan, is_block: FloatArray, global_batch_size: int) -> P
             parallel.hierarchical_context_parallel_sizes
         ),
         sequence_parallel=parallel.sequence_parallel,
-        schedule=(
-            None if plan.schedule == schedule_name(v, pairs=pairs) else plan.schedule
-        ),
+        schedule=None if family == schedule_name(v, pairs=pairs) else family,
+        microbatch_group_size_per_vp_stage=plan.microbatch_group_size_per_vp_stage,
         overlap_moe_expert_parallel_comm=pairs,
         **_stage_settings(plan, ranks),
         pipeline_model_parallel_layout=_layout(plan, is_block),
@@ -231,6 +230,11 @@ def _stage_settings(plan: Plan, ranks: int) -> dict[str, Any]:
     if set(columns["recompute_num_layers"]) != {None}:
         counts = columns["recompute_num_layers"]
         columns["recompute_num_layers"] = [count or 0 for count in counts]
+    if set(columns["reshard_after_forward"]) != {None}:
+        columns["reshard_after_forward"] = [
+            stage.reshard_after_forward or max(stage.sharding_group_size, 2)
+            for stage in plan.stages
+        ]
     settings = {name: _one_or_each(values) for name, values in columns.items()}
     if settings["sharding_group_size"] == ranks:
         settings["sharding_group_size"] = None

@@ -142,6 +142,13 @@ class SearchSpec(Spec):
     ] = None
     """Numbers of chunks that a stage may have; more than 1 is interleaved 1F1B."""
 
+    microbatch_group_sizes_per_vp_stage: Annotated[
+        Distinct[Count] | None, Examples([8, 16])
+    ] = None
+    """Numbers of microbatches that may go through one chunk before the next one's turn,
+    beside the usual one (`plan.microbatch_group_size_per_vp_stage`), where
+    `software.preset` has such groups. For the objective "replayed"."""
+
     sequence_parallel: Annotated[bool | None, Examples(True)] = None
     """Whether Megatron's sequence parallelism is on. Left out, it is wherever the
     tensor-parallel size exceeds 1."""

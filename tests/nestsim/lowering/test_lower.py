@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nestsim.lowering.collectives import LockstepGroups, all_to_all_phase
-from nestsim.lowering.collectives import KeptPhases
+from nestsim.lowering.collectives import KeptPhases, LockstepGroups, all_to_all_phase
 from nestsim.lowering.lower import _stages, lower_plan
 from nestsim.lowering.notes import left_out_level_notes
 from nestsim.lowering.passes import Pass
