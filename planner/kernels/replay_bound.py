@@ -423,9 +423,6 @@ def _least_exit(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> float:
     p = family.pipeline.p
     reduced = job.reduce_bytes * (2.0 * sent.reduced_whole + sent.reduced_once)
     gathered = job.gather_bytes * sent.gathered_once
-    if option > 0:
-        # Shared inside blocks that may hold all of a group: only what goes across.
-        reduced, gathered = 0.0, 0.0
     shared = 2.0 * job.reduce_bytes * sent.reduced_across / plan.group
     least_dense, least_expert = _smallest(sizes[0]), _smallest(sizes[1])
     found = np.inf if is_choice else 0.0
@@ -442,10 +439,12 @@ def _least_exit(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> float:
                 if is_choice:
                     # Which stages stand where is open: all like the smallest.
                     size = least_dense if kind == 0 else least_expert
-                volume += exits.shares[row, 2 + kind, i] * reduced * size
-                gathers += exits.shares[row, 2 + kind, i] * gathered * size
+                leaving = exits.shares[row, 2 + kind, i]
                 if kind == 0 and option > 0:
+                    leaving = exits.inside[row, option, i]
                     volume += exits.across[row, option, i] * shared * size
+                volume += leaving * reduced * size
+                gathers += leaving * gathered * size
             ends += volume if family.job.gathers_ahead else volume + gathers
             total += volume + gathers
             if not is_choice:

@@ -547,7 +547,7 @@ class LaunchableCandidates:
             sizes = tuple(option.group_size for option in rates.shardings)
             exits = placed_exits(self.tiers, groups, sizes)
             read = rates.stage_rates._replace(boundary=np.zeros((0, 0, 2)))
-            arrays = (*read, alone.ends, *alone.boundaries, *exits[:3])
+            arrays = (*read, alone.ends, *alone.boundaries, *exits[:4])
             content = b"".join(array.tobytes() for array in arrays)
             placed = Placed(read, alone, exits, kinds, content + kinds.key)
             self._held[0] += 2 * placed.size

@@ -67,6 +67,7 @@ def drawn_case(rng, zero, option):
         length=length,
         exits=numbers(rng, rows, 4, p, high=rng.choice((0, 4))),
         exits_across=numbers(rng, rows, NUM_OPTIONS, p, high=4),
+        exits_inside=numbers(rng, rows, NUM_OPTIONS, p, high=4),
         exit_inverses=numbers(rng, rows, high=rng.choice((1, 5))),
         is_choice=rng.random() < 0.4,
         reduces_behind=rng.random() < 0.5,
@@ -136,6 +137,7 @@ def compiled(case, cutoff=np.inf):
     exits = terms.BlockExits(
         shares=np.array(case.exits).reshape(rows, 4, case.p),
         across=np.array(case.exits_across).reshape(rows, NUM_OPTIONS, case.p),
+        inside=np.array(case.exits_inside).reshape(rows, NUM_OPTIONS, case.p),
         inverses=np.array(case.exit_inverses, dtype=np.float64),
         is_choice=case.is_choice,
     )
