@@ -17,7 +17,8 @@ from planner.rivals.protocol import fits
 from planner.search.best_first import search
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
-from planner.search.replayed.candidates import LaunchableCandidates, Leaf, Leaves
+from planner.search.replayed.candidates import LaunchableCandidates, Leaves
+from planner.search.replayed.listing import Leaf
 from planner.search.space import Configuration, SearchSpec, configuration_of
 from planner.step.execution import Workload
 from planner.step.plan import Plan

@@ -1,50 +1,23 @@
 """The launchable plans of a job: their bounds, and the plans themselves."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.work import Degrees
-from planner.cost.choices import (
-    MemoryChoice,
-    choice_columns,
-    goes_with,
-)
+from planner.cost.choices import MemoryChoice
 from planner.cost.objective import PricedPlan
-from planner.cost.pricing import placement_choices
-from planner.cost.rates import (
-    AlgorithmChoice,
-    AlgorithmChooser,
-    PlacementRates,
-    PricedGrid,
-    StageRates,
-)
+from planner.cost.rates import StageRates
 from planner.frameworks.rules import LaunchRules
 from planner.kernels.replay_memory import Variants
-from planner.kernels.tables import Choices
 from planner.search.bounds import Relaxation, best_group_rates
-from planner.search.device_kinds import (
-    PlacedKinds,
-    most_memory,
-)
+from planner.search.device_kinds import PlacedKinds, most_memory
 from planner.search.launchable import is_launchable, rules_of
-from planner.search.launchable_sizes import orders_of
-from planner.search.placements import (
-    DevicePlaces,
-    Placement,
-    PlacementBounds,
-    PlanOutline,
-    StageOutline,
-    extents_of,
-    groups_of,
-    placed_plan,
-    whole_dimensions,
-)
-from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
+from planner.search.placements import DevicePlaces, Placement, PlacementBounds
+from planner.search.replayed.bounds import ReplayBounds, Shape
 from planner.search.replayed.floors import (
     SpaceLayouts,
     are_too_full,
@@ -52,28 +25,16 @@ from planner.search.replayed.floors import (
     relaxed_rates,
     shared_inside,
 )
-from planner.search.replayed.orders import (
-    alone_rates,
-    is_listed,
-    placed_exits,
-    relaxed_exits,
-)
-from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace, layouts
-from planner.search.space import (
-    Configuration,
-    SearchSpec,
-    configuration_of,
-    sequence_parallel,
-)
+from planner.search.replayed.listing import Leaf, PlanListing
+from planner.search.replayed.orders import is_listed, relaxed_exits
+from planner.search.replayed.prices import PlacementPrices
+from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace
+from planner.search.space import Configuration, SearchSpec, configuration_of
 from planner.step.execution import Workload
 from planner.step.plan import Plan
-from planner.step.schedules import SCHEDULES, schedule_name
-from planner.work import LAYER_TABLE, PRICED, PRICED_DEVICES, Progress, Work
+from planner.work import LAYER_TABLE, PRICED_DEVICES, Progress, Work
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
-
-MOST_PRICED_NUMBERS = 2**25
-"""Numbers that are kept of placements at a time: 256 MB."""
 
 BOUND = 450
 """Units of work of the bound of a plan, before its layers are counted."""
@@ -85,31 +46,8 @@ layout."""
 SHEAF = 32
 """Layouts that are bounded together where devices differ."""
 
-PACE_DIGITS = 3
-"""Digits of the ratio of two devices' speeds."""
-
-MOST_GRIDS = 64
-"""Placements whose prices under every algorithm are kept at a time."""
-
 FAMILIES_PER_REPORT = 16
 """Families of configurations between two reports of progress."""
-
-
-class Leaf(NamedTuple):
-    """A plan, but for its devices' prices."""
-
-    configuration: Configuration
-    """Sizes of the plan."""
-    layout: tuple[int, ...]
-    """First layer of each virtual stage, and the number of layers."""
-    choice: MemoryChoice
-    """Memory choice of all stages."""
-    placement: Placement
-    """Where the ranks are."""
-    num_layers: int | None = None
-    """Blocks of each chunk that are recomputed; None for all of them."""
-    schedule: str = ""
-    """Name of the schedule; empty for 1F1B, interleaved with several chunks."""
 
 
 class Leaves(NamedTuple):
@@ -155,8 +93,6 @@ class LaunchableCandidates:
     """Model, job and device."""
     spec: SearchSpec
     """Space that is searched."""
-    space: LaunchableSpace
-    """Configurations, layouts and choices that can be launched."""
     families: tuple[ConfigurationFamily, ...]
     """Families of configurations of the space."""
     relaxation: Relaxation
@@ -173,19 +109,10 @@ class LaunchableCandidates:
     """Lower bound of every configuration's replay, families one after another [s]."""
     starts: IntArray
     """Number of the first configuration of each family, and the number of all."""
-    tiers: PlacementBounds
-    """Blocks of the network."""
-    places: DevicePlaces
-    """What devices there are on placements."""
-    _placed: dict[object, Placed] = field(default_factory=dict)
-    _grids: dict[object, PricedGrid] = field(default_factory=dict)
-    _choosers: dict[object, AlgorithmChooser] = field(default_factory=dict)
-    _choices: dict[object, tuple[tuple[MemoryChoice, ...], Choices]] = field(
-        default_factory=dict
-    )
-    """What choices depend on -> these, and as kernels read them."""
-    _held: list[int] = field(default_factory=lambda: [0])
-    """Count of numbers that are kept, in a list because the rest is frozen."""
+    listing: PlanListing
+    """What plans each configuration has."""
+    prices: PlacementPrices
+    """What placements cost."""
 
     @classmethod
     def enumerate(
@@ -243,11 +170,15 @@ class LaunchableCandidates:
         values = np.concatenate(first)
         dropped["configurations"] = sum(counts)
         dropped["out of memory"] = int(np.count_nonzero(np.isinf(values)))
+        places = DevicePlaces(
+            network=network, workload=workload, reserve=spec.memory_reserve, work=work
+        )
+        listing = PlanListing(space=space, places=places, hosts=bounds.hosts)
+        tiers = PlacementBounds.of(network)
         return cls(
             network=network,
             workload=workload,
             spec=spec,
-            space=space,
             families=families,
             relaxation=relaxation,
             tensor_rates=tensor,
@@ -256,19 +187,16 @@ class LaunchableCandidates:
             work=work,
             first_bounds=values,
             starts=np.cumsum(counts),
-            tiers=PlacementBounds.of(network),
-            places=DevicePlaces(
-                network=network,
-                workload=workload,
-                reserve=spec.memory_reserve,
-                work=work,
+            listing=listing,
+            prices=PlacementPrices(
+                network=network, listing=listing, tiers=tiers, work=work
             ),
         )
 
     @property
     def rules(self) -> LaunchRules:
         """What the framework can launch."""
-        return self.space.rules
+        return self.listing.space.rules
 
     def __len__(self) -> int:
         return len(self.first_bounds)
@@ -285,12 +213,17 @@ class LaunchableCandidates:
         """
         least, relaxed = np.inf, self._relaxed(configuration)
         options = range(len(relaxed[0].group_sizes))
-        exits = relaxed_exits(self.tiers, configuration, len(options))
+        exits = relaxed_exits(self.prices.tiers, configuration, len(options))
         for (shape, kinds), rates in product(
-            product(self._shapes(configuration), self._distinct_kinds(configuration)),
+            product(
+                self.listing.shapes(configuration),
+                self.listing.distinct_kinds(configuration),
+            ),
             relaxed,
         ):
-            choices, columns = self.choices(configuration, options, shape.schedule)
+            choices, columns = self.listing.choices(
+                configuration, options, shape.schedule
+            )
             # Memory is the same under all rates.
             is_full = rates is not relaxed[0] and np.isinf(least)
             if is_full or not choices:
@@ -314,7 +247,7 @@ class LaunchableCandidates:
 
         All at once, with no bound, if all stages have devices of the same kinds.
         """
-        cuts = self.layouts(configuration, shape, kinds)
+        cuts = self.listing.layouts(configuration, shape, kinds)
         if kinds.are_alike:
             yield cuts, 0.0
             return
@@ -347,9 +280,9 @@ class LaunchableCandidates:
         least = self._relaxed(configuration)
         relaxed = self._least(least)
         for shape, placement in product(
-            self._shapes(configuration), self.placements(configuration)
+            self.listing.shapes(configuration), self.listing.placements(configuration)
         ):
-            placed = self.placed(configuration, placement)
+            placed = self.prices.placed(configuration, placement)
             self.statistics["placements"] += 1
             key = shape.schedule, placed.key
             if key in known:
@@ -357,11 +290,13 @@ class LaunchableCandidates:
                 yield known[key]._replace(placement=placement)
                 continue
             sizes = placed.rates.group_sizes.tolist()
-            options = self.space.sharding_options(configuration, sizes)
-            choices, columns = self.choices(configuration, options, shape.schedule)
+            options = self.listing.space.sharding_options(configuration, sizes)
+            choices, columns = self.listing.choices(
+                configuration, options, shape.schedule
+            )
             if not choices:
                 continue
-            cuts = self.layouts(configuration, shape, placed.kinds)
+            cuts = self.listing.layouts(configuration, shape, placed.kinds)
             if not placed.kinds.are_alike:
                 # What cannot even be an alternative is never looked at.
                 floors = self._floors(shape, placed.kinds, cuts, least)
@@ -392,18 +327,20 @@ class LaunchableCandidates:
         least, leaf = np.inf, None
         for index in range(len(self)):
             configuration = self[index]
-            for shape in self._shapes(configuration):
-                choices, columns = self.choices(configuration, (0,), shape.schedule)
+            for shape in self.listing.shapes(configuration):
+                choices, columns = self.listing.choices(
+                    configuration, (0,), shape.schedule
+                )
                 if not choices:
                     continue
                 rates = self._relaxed(configuration)[0]
                 seen: set[bytes] = set()
-                for placement in self.placements(configuration):
-                    kinds = self.kinds(placement)
+                for placement in self.listing.placements(configuration):
+                    kinds = self.listing.kinds(placement)
                     if kinds.key in seen:
                         continue
                     seen.add(kinds.key)
-                    cuts = self.layouts(configuration, shape, kinds)
+                    cuts = self.listing.layouts(configuration, shape, kinds)
                     variants = Variants(cuts, columns)
                     memory = self.bounds.memory_of(shape, rates, variants, kinds)
                     if memory.min() < least:
@@ -442,197 +379,19 @@ class LaunchableCandidates:
             plan.schedule in self.spec.schedules
             and any(wanted in family for family in self.families)
             and self.is_launchable(plan)
-            and any(
-                cuts in self.layouts(wanted, shape, kinds).tolist()
-                for shape in self._shapes(wanted)
-                for kinds in self._distinct_kinds(wanted)
-            )
+            and self.listing.has_layout(wanted, cuts)
         )
 
     def plan(self, leaf: Leaf) -> Plan:
         """Write a plan out."""
-        configuration, layout, choice, placement, num_layers, schedule = leaf
-        rates = self.rates(configuration, placement)
-        p, v = configuration.pp, configuration.v
-        schedule = schedule or schedule_name(v, pairs=configuration.pairs)
-        number = SCHEDULES[schedule].virtual_stages(p, v).number.tolist()
-        shape = self._shape(configuration)
-        stages = tuple(
-            StageOutline(
-                tuple((layout[k], layout[k + 1] - 1) for k in held), choice, num_layers
-            )
-            for held in number
-        )
-        outline = PlanOutline(
-            stages, schedule, shape.m, shape.degrees.sequence_parallel
-        )
-        return placed_plan(configuration, outline, placement, rates)
-
-    def choices(
-        self, configuration: Configuration, options: Sequence[int], schedule: str = ""
-    ) -> tuple[tuple[MemoryChoice, ...], Choices]:
-        """Return what all stages of a configuration may do about their memory.
-
-        And the same as kernels read it. Nothing if nothing of it goes with a schedule;
-        as of `Leaf`. Options are numbers of sharding groups, the whole group first.
-        """
-        alone = configuration.dp * configuration.cp == 1
-        # Neither micro-batch nor replicas have a say but for that.
-        sizes = configuration._replace(b=1, dp=1)
-        key = sizes, alone, tuple(options), schedule
-        if key not in self._choices:
-            listed = self._listed_choices(configuration, options, schedule)
-            self._choices[key] = listed, choice_columns(listed, self.bounds.hosts)
-        return self._choices[key]
-
-    def _listed_choices(
-        self, configuration: Configuration, options: Sequence[int], schedule: str
-    ) -> tuple[MemoryChoice, ...]:
-        v, pairs = configuration.v, configuration.pairs
-        schedule = schedule or schedule_name(v, pairs=pairs)
-        splits = SCHEDULES[schedule].splits_backward
-        zeros = self.space.zero_stages(configuration.pp, configuration)
-        most = 1 if configuration.dp * configuration.cp == 1 else len(zeros)
-        hybrid = self.space.hybrid_sharding
-        return tuple(
-            MemoryChoice(mode, zero, option, offload, counting)
-            for offload in self.space.offloads(configuration.pp)
-            for mode, counting in self.space.savings(
-                schedule, configuration.pp, v, ep=configuration.ep
-            )
-            if goes_with(mode, offload) and not (splits and offload.in_passes)
-            for zero in [
-                zero for zero in zeros if self.rules.keeps_beside(offload, mode, zero)
-            ][:most]
-            for option in (options if zero in hybrid else options[:1])
-        )
-
-    def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
-        """Return the placements that ranks numbered by the framework lead to.
-
-        Over devices in each order that has other kinds work together.
-        """
-        extents = extents_of(configuration)
-        by_steps: dict[object, Placement] = {}
-        for order in orders_of(self.rules, configuration):
-            placement = whole_dimensions(order, extents)
-            by_steps.setdefault(placement.steps, placement)
-        return self.places.over_orders(tuple(by_steps.values()))
-
-    def kinds(self, placement: Placement) -> PlacedKinds:
-        """Return the kinds of devices that work on a placement."""
-        return self.places.kinds(placement)
-
-    def _distinct_kinds(self, configuration: Configuration) -> list[PlacedKinds]:
-        """Return the kinds that work on each of a configuration's placements, once."""
-        by_key: dict[bytes, PlacedKinds] = {}
-        for placement in self.placements(configuration):
-            kinds = self.kinds(placement)
-            by_key.setdefault(kinds.key, kinds)
-        return list(by_key.values())
-
-    def placed(self, configuration: Configuration, placement: Placement) -> Placed:
-        """Return what bounds read of a placement, made once."""
-        place = _place(configuration, placement)
-        if place not in self._choosers:
-            self.rates(configuration, placement)
-            self._choosers[place] = self._grids[place].chooser()
-        names = self._choosers[place].names(*self._algorithms(configuration))
-        key = place, names
-        if key not in self._placed:
-            rates = self.rates(configuration, placement)
-            groups = groups_of(configuration, placement)
-            kinds = self.kinds(placement)
-            alone = alone_rates(self.network, groups, rates, kinds.which)
-            sizes = tuple(option.group_size for option in rates.shardings)
-            exits = placed_exits(self.tiers, groups, sizes)
-            read = rates.stage_rates._replace(boundary=np.zeros((0, 0, 2)))
-            arrays = (*read, alone.ends, *alone.boundaries, *exits[:4])
-            content = b"".join(array.tobytes() for array in arrays)
-            placed = Placed(read, alone, exits, kinds, content + kinds.key)
-            self._held[0] += 2 * placed.size
-            if self._held[0] > MOST_PRICED_NUMBERS:
-                self._placed.clear()
-                self._held[0] = 2 * placed.size
-            self._placed[key] = placed
-        return self._placed[key]
-
-    def rates(
-        self, configuration: Configuration, placement: Placement
-    ) -> PlacementRates:
-        """Price a placement, all groups at the same time."""
-        key = _place(configuration, placement)
-        if key not in self._grids:
-            if len(self._grids) >= MOST_GRIDS:
-                self._grids.clear()
-            members = configuration.devices * (2 + configuration.ep)
-            self.work.spend(2 * PRICED + members // PRICED_DEVICES)
-            groups = groups_of(configuration, placement)
-            self._grids[key] = PricedGrid(self.network, groups)
-        return self._grids[key].rates(*self._algorithms(configuration))
-
-    def _algorithms(
-        self, configuration: Configuration
-    ) -> tuple[AlgorithmChoice, AlgorithmChoice]:
-        """Return how tensor and data collectives choose their algorithm."""
-        table = self.workload.table(self._shape(configuration).degrees)
-        return placement_choices(table, self.workload, configuration.pp)
+        rates = self.prices.rates(leaf.configuration, leaf.placement)
+        return self.listing.plan(leaf, rates)
 
     def _spend(
         self, cuts: IntArray, choices: tuple[MemoryChoice, ...], kinds: PlacedKinds
     ) -> None:
         layers = len(cuts) * len(choices) * self.workload.chain[0]
         self.work.spend(len(kinds.replicas) * (BOUND + layers // BOUNDED_LAYERS))
-
-    def _shape(self, configuration: Configuration) -> Shape:
-        tp, cp, ep, b, v, pp, dp, grouping, pairs = configuration
-        degrees = Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp), grouping)
-        m = self.workload.num_microbatches(b, dp)
-        return Shape(degrees, dp, pp, v, m, pairs)
-
-    def _shapes(self, configuration: Configuration) -> list[Shape]:
-        """Return the shape with each schedule."""
-        shape = self._shape(configuration)
-        if configuration.pairs:
-            return [shape._replace(schedule=shape.schedule_name)]
-        names = self.space.schedules(shape.p, shape.v, shape.m)
-        experts = configuration.ep > 1
-        return [
-            shape._replace(
-                schedule=name, pairs=experts and SCHEDULES[name].pairs_passes
-            )
-            for name in names
-        ]
-
-    def layouts(
-        self, configuration: Configuration, shape: Shape, kinds: PlacedKinds
-    ) -> IntArray:
-        """Return the first layer of each virtual stage, for each way to cut the chain.
-
-        Shape ``(Y, C + 1)``; those whose slower stages hold fewer blocks last.
-        """
-        p, v = configuration.pp, configuration.v
-        if kinds.are_alike:
-            return self.space.cuts(p, v)
-        more = self.space.unequal_layouts(
-            self._paces(shape, kinds), shape.schedule_name, v
-        )
-        counts = dict.fromkeys((*self.space.layouts(p, v), *more))
-        return layouts(tuple(counts), *self.space.ends)
-
-    def _paces(self, shape: Shape, kinds: PlacedKinds) -> tuple[float, ...]:
-        """Return the compute of a block on each stage over that on the fastest.
-
-        To `PACE_DIGITS` digits: what differs by less is no class of its own.
-        """
-        is_block = self.workload.table(shape.degrees).is_block > 0
-        paces = np.zeros(len(kinds.stages))
-        for number, groups in enumerate(kinds.stages):
-            for group in groups:
-                table = self.workload.table(shape.degrees, group)
-                both = table.forward_time + table.backward_time
-                paces[number] = max(paces[number], float(both[is_block].sum()))
-        return tuple(np.round(paces / paces.min(), PACE_DIGITS).tolist())
 
     def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         tensor = self.tensor_rates[configuration.tp]
@@ -643,8 +402,3 @@ class LaunchableCandidates:
         """Return rates that are at most any of some."""
         rows = np.min([stage_rates.rows for stage_rates in rates], axis=0)
         return rates[0]._replace(rows=rows)
-
-
-def _place(configuration: Configuration, placement: Placement) -> object:
-    """Return what tells placements apart whose groups differ."""
-    return placement.place, configuration.ep, configuration.grouping

@@ -435,7 +435,7 @@ def _infeasibility(candidates: LaunchableCandidates) -> str:
     leaf = candidates.thriftiest()
     priced = price_plan(candidates.network, candidates.workload, candidates.plan(leaf))
     workload = candidates.workload
-    kinds = candidates.kinds(leaf.placement)
+    kinds = candidates.listing.kinds(leaf.placement)
     stage = fullest_stage(priced, kinds.scarcity)
     needed, memory = priced.stages[stage].peak_memory, memory / kinds.scarcity[stage]
     name = workload.smallest_of(priced.plan.stages[stage].devices).name

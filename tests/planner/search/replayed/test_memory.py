@@ -31,10 +31,10 @@ def fullest(world, plan):
 
 def fits(candidates, leaf, memory):
     """Tell whether the kernel finds that a plan fits into some memory."""
-    placed = candidates.placed(leaf.configuration, leaf.placement)
+    placed = candidates.prices.placed(leaf.configuration, leaf.placement)
     bounds = replace(candidates.bounds, memory=memory)
     found = bounds.placed(
-        candidates._shape(leaf.configuration)._replace(schedule=leaf.schedule),
+        candidates.listing.shape(leaf.configuration)._replace(schedule=leaf.schedule),
         candidates._least(candidates._relaxed(leaf.configuration)),
         placed,
         Variants(np.array([leaf.layout]), choice_columns((leaf.choice,))),

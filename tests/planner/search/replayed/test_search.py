@@ -15,7 +15,7 @@ from planner.cost.choices import MemoryChoice, goes_with
 from planner.cost.objective import PricedPlan
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
-from planner.search.replayed.candidates import Leaf
+from planner.search.replayed.listing import Leaf
 from planner.search.replayed.replays import Replays
 from planner.search.replayed.search import search_replayed
 from planner.step.plan import COUNTED_MODES, NO_OFFLOAD, Offload, Plan
@@ -87,15 +87,15 @@ def fits(world: World, priced: PricedPlan) -> bool:
 def every_leaf(world):
     """Yield every plan: all sizes, layouts, rank orders and ways to save memory."""
     candidates = world.candidates()
-    rules, spec = candidates.rules, world.spec
+    rules, spec, listing = candidates.rules, world.spec, candidates.listing
     for number in range(len(candidates)):
         sizes = candidates[number]
         v, pp, pairs = sizes.v, sizes.pp, sizes.pairs
-        schedules = [shape.schedule for shape in candidates._shapes(sizes)]
-        for placement in candidates.placements(sizes):
-            kinds = candidates.kinds(placement)
-            cuts = candidates.layouts(sizes, candidates._shape(sizes), kinds).tolist()
-            shardings = candidates.rates(sizes, placement).shardings
+        schedules = [shape.schedule for shape in listing.shapes(sizes)]
+        for placement in listing.placements(sizes):
+            kinds = listing.kinds(placement)
+            cuts = listing.layouts(sizes, listing.shape(sizes), kinds).tolist()
+            shardings = candidates.prices.rates(sizes, placement).shardings
             modes = set(rules.recompute) - (SENDING_AGAIN if pairs else set())
             for mode in spec.recompute:
                 if mode not in modes or (mode == "stage" and v > 1):
