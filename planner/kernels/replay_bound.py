@@ -73,7 +73,7 @@ from planner.kernels.replay_memory import (
     most_memory,
 )
 from planner.kernels.tables import JobConstants, zero_terms
-from topologies.arrays import FloatMatrix, FloatVector, IntMatrix
+from topologies.arrays import FloatCube, FloatMatrix, FloatVector, IntMatrix
 from topologies.compiling import kernel, subkernel, writing_kernel
 
 _SAFE = 1.0 - 1e-12
@@ -250,6 +250,26 @@ def _listed_behind(
 
 
 @subkernel
+def _update(
+    family: PlanFamily, plan: PlanChoice, i: int, dense: float, expert: float
+) -> float:
+    """Return what a stage does once its parameters' gradients are reduced [s]."""
+    job, devices, sent = family.job, family.devices, plan.sent
+    step = dense + expert
+    if sent.shards_optimizer > 0.0:
+        step = dense / plan.group + expert / job.constants.expert_group
+    time: float = step * devices.step_time[i] + job.step_once
+    if plan.offload[tables.OPTIMIZER] > 0.0:
+        time += plan.host_once + plan.host_step * step
+        time += plan.offload[tables.OPTIMIZER] * devices.host_saving[i] * step
+    senders = family.sent.senders[plan.option]
+    time += job.shard_time * senders * sent.gathered_once
+    if not job.gathers_ahead:
+        time += _gathering(family.sent.ends[i], plan, dense, expert, job.constants)
+    return time
+
+
+@subkernel
 def _fill_ends(
     family: PlanFamily, plan: PlanChoice, stages: _Stages
 ) -> tuple[float, float]:
@@ -263,8 +283,7 @@ def _fill_ends(
     """
     p, v, job, layers = family.pipeline.p, family.pipeline.v, family.job, family.layers
     others = family.pipeline.round_passes
-    constants, sent, f, b = job.constants, plan.sent, stages.forward, stages.backward
-    devices = family.devices
+    constants, f, b = job.constants, stages.forward, stages.backward
     first_end, start_wait = 0.0, 0.0
     joins = family.order.number[0, v - 1] == p * v - 1
     for i in range(p):
@@ -285,21 +304,11 @@ def _fill_ends(
             if chunk == 0:
                 first_dense, first_expert = dense, expert
         rate = family.sent.ends[i]
-        step = dense + expert
-        if sent.shards_optimizer > 0.0:
-            step = dense / plan.group + expert / constants.expert_group
         stages.work[i] = work
         stages.sizes[0, i], stages.sizes[1, i] = dense, expert
-        optimizer = step * devices.step_time[i] + job.step_once
-        if plan.offload[tables.OPTIMIZER] > 0.0:
-            optimizer += plan.host_once + plan.host_step * step
-            optimizer += plan.offload[tables.OPTIMIZER] * devices.host_saving[i] * step
-        senders = family.sent.senders[plan.option]
-        optimizer += job.shard_time * senders * sent.gathered_once
+        optimizer = _update(family, plan, i, dense, expert)
         if not joins and (i == 0 or i == p - 1):
             optimizer += job.tied_time
-        if not job.gathers_ahead:
-            optimizer += _gathering(rate, plan, dense, expert, constants)
         reduced = _reduction(rate, plan, dense, expert, constants)
         stages.hidden[i] = later if job.reduces_behind else 0.0
         stages.released[i] = 0.0
@@ -542,6 +551,40 @@ def _with_count(plan: PlanChoice, count: int) -> PlanChoice:
     )
 
 
+@subkernel
+def _choice(family: PlanFamily, variants: Variants, c: int, y: int) -> PlanChoice:
+    """Return a plan that repeats all blocks, if any."""
+    choices = variants.choices
+    return PlanChoice(
+        bounds=variants.layouts[y],
+        mode=choices.recompute[c],
+        num_blocks=_ALL,
+        option=choices.sharding[c],
+        group=family.sent.group_sizes[choices.sharding[c]],
+        sent=zero_terms(family.job.ledger, choices.zero_stage[c]),
+        offload=choices.offload[c],
+        host_step=choices.host_step[c],
+        host_once=choices.host_once[c],
+    )
+
+
+@subkernel
+def _stages(p: int, num_virtual: int) -> _Stages:
+    """Return stages of which nothing is known."""
+    return _Stages(
+        forward=np.empty(num_virtual),
+        backward=np.empty(num_virtual),
+        weight=np.empty(num_virtual),
+        passed_on=np.empty(num_virtual),
+        work=np.empty(p),
+        step_ends=np.empty(p),
+        hidden=np.empty(p),
+        released=np.empty(p),
+        sizes=np.empty((2, p)),
+        counts=np.empty(p),
+    )
+
+
 @writing_kernel
 def _fill_bounds(
     family: PlanFamily,
@@ -559,17 +602,7 @@ def _fill_bounds(
         stages.counts[i] = family.job.boundary_bytes * m * times
     for y in range(variants.layouts.shape[0]):
         for c in range(choices.zero_stage.shape[0]):
-            plan = PlanChoice(
-                bounds=variants.layouts[y],
-                mode=choices.recompute[c],
-                num_blocks=_ALL,
-                option=choices.sharding[c],
-                group=family.sent.group_sizes[choices.sharding[c]],
-                sent=zero_terms(family.job.ledger, choices.zero_stage[c]),
-                offload=choices.offload[c],
-                host_step=choices.host_step[c],
-                host_once=choices.host_once[c],
-            )
+            plan = _choice(family, variants, c, y)
             if choices.counting[c] > 0:
                 count = _least_count(family, plan, choices.counting[c])
                 if count == 0:
@@ -598,17 +631,119 @@ def replay_bounds(family: PlanFamily, variants: Variants, cutoff: float) -> Plan
     memory = np.zeros(shape)
     counts = np.zeros(shape, dtype=np.int64)
     bounds = PlanBounds(values, memory, counts)
-    stages = _Stages(
-        forward=np.empty(num_virtual),
-        backward=np.empty(num_virtual),
-        weight=np.empty(num_virtual),
-        passed_on=np.empty(num_virtual),
-        work=np.empty(p),
-        step_ends=np.empty(p),
-        hidden=np.empty(p),
-        released=np.empty(p),
-        sizes=np.empty((2, p)),
-        counts=np.empty(p),
-    )
+    stages = _stages(p, num_virtual)
     _fill_bounds(family, variants, cutoff, stages, bounds)
     return bounds
+
+
+class StageTerms(NamedTuple):
+    """What the stages of one plan do, no longer than in any replay."""
+
+    durations: FloatMatrix
+    """Passes of each virtual stage: forward, backward and weight gradients, the latter
+    in the second where they are no passes of their own, shape ``(3, C)`` [s]."""
+
+    gathers: FloatMatrix
+    """Gathering the weights of each chunk before its first pass, shape ``(p, v)``
+    [s]."""
+
+    updates: FloatVector
+    """Optimizer step and what gathers its weights, shape ``(p,)`` [s]."""
+
+    reduction: FloatMatrix
+    """Reducing gradients of dense and expert parameters: once if there are any [s], and
+    for a parameter [s], shape ``(p, 4)``."""
+
+    sizes: FloatCube
+    """Dense (0) and expert (1) parameters of each chunk, shape ``(2, p, v)``."""
+
+
+@writing_kernel
+def _fill_terms(
+    family: PlanFamily,
+    variants: Variants,
+    num_blocks: int,
+    stages: _Stages,
+    terms: StageTerms,
+) -> None:
+    """Fill the terms of the first plan."""
+    p, v, job = family.pipeline.p, family.pipeline.v, family.job
+    plan = _choice(family, variants, 0, 0)
+    if num_blocks > 0:
+        plan = _with_count(plan, num_blocks)
+    _fill_passes(family, plan, stages)
+    joins = family.order.number[0, v - 1] == p * v - 1
+    for i in range(p):
+        rate, dense, expert = family.sent.ends[i], 0.0, 0.0
+        for chunk in range(v):
+            k = family.order.number[i, chunk]
+            held, spread = 0.0, 0.0
+            for layer in range(plan.bounds[k], plan.bounds[k + 1]):
+                held += family.layers.dense[layer]
+                spread += family.layers.expert[layer]
+            if joins and k == p * v - 1:
+                held -= job.tied_parameters
+            terms.sizes[0, i, chunk], terms.sizes[1, i, chunk] = held, spread
+            if job.gathers_ahead:
+                terms.gathers[i, chunk] = _gathering(
+                    rate, plan, held, spread, job.constants
+                )
+            dense, expert = dense + held, expert + spread
+        terms.updates[i] = _update(family, plan, i, dense, expert)
+        for kind in range(2):
+            once = _reduction(rate, plan, 1.0 - kind, 1.0 * kind, job.constants)
+            twice = _reduction(rate, plan, 2.0 - 2.0 * kind, 2.0 * kind, job.constants)
+            terms.reduction[i, 2 * kind] = max(0.0, 2.0 * once - twice)
+            terms.reduction[i, 2 * kind + 1] = twice - once
+
+
+@kernel
+def stage_terms(family: PlanFamily, variants: Variants, num_blocks: int) -> StageTerms:
+    """Return the terms of the first plan, which repeats so many blocks; 0 for all."""
+    p, v = family.pipeline.p, family.pipeline.v
+    stages = _stages(p, p * v)
+    terms = StageTerms(
+        durations=np.zeros((3, p * v)),
+        gathers=np.zeros((p, v)),
+        updates=np.zeros(p),
+        reduction=np.zeros((p, 4)),
+        sizes=np.zeros((2, p, v)),
+    )
+    _fill_terms(family, variants, num_blocks, stages, terms)
+    terms.durations[0] = stages.forward
+    terms.durations[1] = stages.backward
+    if family.order.is_listed:
+        terms.durations[1], terms.durations[2] = stages.passed_on, stages.weight
+    return terms
+
+
+@writing_kernel
+def _exit(family: PlanFamily, variants: Variants, stages: _Stages) -> float:
+    """Bound the first plan by what leaves blocks of the network [s]."""
+    return _least_exit(family, _choice(family, variants, 0, 0), stages)
+
+
+@kernel
+def exit_bound(
+    family: PlanFamily, variants: Variants, sizes: FloatCube, released: FloatVector
+) -> float:
+    """Bound the first plan by what leaves blocks of the network [s].
+
+    Parameters
+    ----------
+    family, variants
+        The plan.
+    sizes
+        As of `StageTerms`.
+    released
+        The earliest begin of collectives of each stage's end, shape ``(p,)`` [s].
+    """
+    p = family.pipeline.p
+    stages = _stages(p, p * family.pipeline.v)
+    for i in range(p):
+        times = family.order.crossings[i]
+        stages.counts[i] = family.job.boundary_bytes * family.pipeline.m * times
+        stages.released[i] = released[i]
+        for kind in range(2):
+            stages.sizes[kind, i] = sizes[kind, i].sum()
+    return _exit(family, variants, stages)

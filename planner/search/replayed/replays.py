@@ -10,6 +10,7 @@ from planner.cost.objective import PricedPlan
 from planner.search.space import Configuration
 from planner.step.plan import Plan
 from planner.work import PLAN
+from topologies.arrays import FloatArray
 
 REPLAY = 25_000
 """Units of work of a replay, before its passes are counted."""
@@ -32,6 +33,11 @@ class Judge(Protocol):
         """
 
 
+def no_transfers(plan: Plan) -> FloatArray | None:
+    """Know nothing of what transfers of a plan share."""
+    del plan
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replays:
     """How plans are judged."""
@@ -44,6 +50,12 @@ class Replays:
 
     starts: tuple[Plan, ...] = ()
     """Plans to begin with: the answer is no slower than any of them that fits."""
+
+    transfers: Callable[[Plan], FloatArray | None] = no_transfers
+    """Returns latency [s] and inverse bandwidth [s/byte] of activations and gradients
+    over the boundary after each stage, no more than in the plan's replay, by replica,
+    shape ``(d, p, 2, 2)``; the same for all layouts, microbatches and recompute. None
+    if it knows no more than what each takes alone."""
 
     ordinary: Callable[[], Sequence[Plan]] = tuple
     """Makes plans that are replayed before all else, those of them that can be

@@ -62,7 +62,10 @@ def share(groups, inside):
 
 
 def leaving(grid, inside, group_sizes):
-    """Return a block's row: ``[boundary forth, back, dense, expert, *across, *inside][p]``."""
+    """Return a block's row, by stage.
+
+    ``[boundary forth, back, dense, expert, *across, *inside]``.
+    """
     pp = len(grid)
     row = [[0.0] * pp for _ in range(4 + 2 * len(group_sizes))]
     for stage in range(pp):
