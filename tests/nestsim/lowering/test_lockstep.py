@@ -86,7 +86,7 @@ def test_replicas_that_share_an_adapter_share_it_in_their_price():
         if not len(candidates) or is_worn:
             continue
         for one in candidates.leaves(candidates[0], np.inf):
-            if one.placement.name.endswith("dp4 pp2"):
+            if len(one.bounds) and one.placement.name.endswith("dp4 pp2"):
                 plan = candidates.plan(one.leaf(0))
                 rates = lockstep_transfers(world.network, world.workload, plan)
                 shared = np.full((4, 2), 4.0 / adapters.max())
