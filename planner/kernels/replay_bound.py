@@ -73,7 +73,7 @@ from planner.kernels.replay_memory import (
     most_memory,
 )
 from planner.kernels.tables import JobConstants, zero_terms
-from topologies.arrays import FloatCube, FloatMatrix, FloatVector, IntMatrix
+from topologies.arrays import FloatMatrix, FloatVector, IntMatrix
 from topologies.compiling import kernel, subkernel, writing_kernel
 
 _SAFE = 1.0 - 1e-12
@@ -96,7 +96,7 @@ class PlanBounds(NamedTuple):
     """Repeated blocks of each chunk where they are counted, else 0."""
 
 
-class _Stages(NamedTuple):
+class StageTimes(NamedTuple):
     """What is found of the stages of one plan."""
 
     forward: FloatVector
@@ -131,7 +131,7 @@ class _Stages(NamedTuple):
 
 
 @subkernel
-def _reduction(
+def reduction_time(
     rate: FloatVector, plan: PlanChoice, dense: float, expert: float, job: JobConstants
 ) -> float:
     """Return the gradient collective of some parameters, alone on its links [s]."""
@@ -162,7 +162,7 @@ def _reduction(
 
 
 @subkernel
-def _gathering(
+def gathering_time(
     rate: FloatVector, plan: PlanChoice, dense: float, expert: float, job: JobConstants
 ) -> float:
     """Return how long the weights of an update take to gather, alone [s]."""
@@ -180,7 +180,7 @@ def _gathering(
 
 
 @subkernel
-def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
+def fill_passes(family: PlanFamily, plan: PlanChoice, stages: StageTimes) -> None:
     """Fill the times of the passes of each virtual stage."""
     p, v, job = family.pipeline.p, family.pipeline.v, family.job
     bounds, mode, option = plan.bounds, plan.mode, plan.option
@@ -239,7 +239,7 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
 
 @subkernel
 def _listed_behind(
-    family: PlanFamily, stages: _Stages, stage: int, chunk: int
+    family: PlanFamily, stages: StageTimes, stage: int, chunk: int
 ) -> float:
     """Return the passes of a chunk from the stage's first complete gradient on [s]."""
     order, k = family.order, family.order.number[stage, chunk]
@@ -250,7 +250,7 @@ def _listed_behind(
 
 
 @subkernel
-def _update(
+def update_time(
     family: PlanFamily, plan: PlanChoice, i: int, dense: float, expert: float
 ) -> float:
     """Return what a stage does once its parameters' gradients are reduced [s]."""
@@ -265,13 +265,13 @@ def _update(
     senders = family.sent.senders[plan.option]
     time += job.shard_time * senders * sent.gathered_once
     if not job.gathers_ahead:
-        time += _gathering(family.sent.ends[i], plan, dense, expert, job.constants)
+        time += gathering_time(family.sent.ends[i], plan, dense, expert, job.constants)
     return time
 
 
 @subkernel
 def _fill_ends(
-    family: PlanFamily, plan: PlanChoice, stages: _Stages
+    family: PlanFamily, plan: PlanChoice, stages: StageTimes
 ) -> tuple[float, float]:
     """Fill what stages do at the step's end.
 
@@ -306,10 +306,10 @@ def _fill_ends(
         rate = family.sent.ends[i]
         stages.work[i] = work
         stages.sizes[0, i], stages.sizes[1, i] = dense, expert
-        optimizer = _update(family, plan, i, dense, expert)
+        optimizer = update_time(family, plan, i, dense, expert)
         if not joins and (i == 0 or i == p - 1):
             optimizer += job.tied_time
-        reduced = _reduction(rate, plan, dense, expert, constants)
+        reduced = reduction_time(rate, plan, dense, expert, constants)
         stages.hidden[i] = later if job.reduces_behind else 0.0
         stages.released[i] = 0.0
         if job.reduces_behind:
@@ -323,17 +323,17 @@ def _fill_ends(
             first_end = stages.weight[0] + optimizer
             first_end += 0.0 if job.reduces_behind else reduced
         elif job.reduces_behind and v > 1:
-            alone = _reduction(rate, plan, first_dense, first_expert, constants)
+            alone = reduction_time(rate, plan, first_dense, first_expert, constants)
             first_end = optimizer + max(0.0, alone - b[0])
         if job.gathers_ahead:
-            needed = _gathering(rate, plan, first_dense, first_expert, constants)
+            needed = gathering_time(rate, plan, first_dense, first_expert, constants)
             start_wait = max(0.0, needed - f[0])
     return first_end, start_wait
 
 
 @subkernel
 def _longest_path(
-    family: PlanFamily, stages: _Stages, r: int, first_end: float
+    family: PlanFamily, stages: StageTimes, r: int, first_end: float
 ) -> float:
     """Return the longest path of waits in one replica [s]."""
     p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
@@ -383,7 +383,7 @@ def _longest_path(
 
 @subkernel
 def _listed_path(
-    family: PlanFamily, stages: _Stages, r: int, first_end: float
+    family: PlanFamily, stages: StageTimes, r: int, first_end: float
 ) -> float:
     """Return the longest path of waits of an order that is read list by list [s]."""
     p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
@@ -425,7 +425,7 @@ def _smallest(values: FloatVector) -> float:
 
 
 @subkernel
-def _least_exit(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> float:
+def least_exit(family: PlanFamily, plan: PlanChoice, stages: StageTimes) -> float:
     """Bound the step by what must leave blocks of the network [s]."""
     exits, sizes, sent = family.sent.exits, stages.sizes, plan.sent
     is_choice, option, job = exits.is_choice, plan.option, family.job.constants
@@ -467,10 +467,10 @@ def _least_exit(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> float:
 
 @subkernel
 def _bound(
-    family: PlanFamily, plan: PlanChoice, stages: _Stages, cutoff: float
+    family: PlanFamily, plan: PlanChoice, stages: StageTimes, cutoff: float
 ) -> float:
     """Return the bound of one plan that fits [s]."""
-    _fill_passes(family, plan, stages)
+    fill_passes(family, plan, stages)
     first_end, start_wait = _fill_ends(family, plan, stages)
     value = 0.0
     for r in range(family.sent.wires.shape[0]):
@@ -482,7 +482,7 @@ def _bound(
             break
     value += start_wait
     if family.sent.exits.shares.shape[0] > 0 and value < cutoff:
-        value = max(value, _least_exit(family, plan, stages))
+        value = max(value, least_exit(family, plan, stages))
     return value * _SAFE
 
 
@@ -504,14 +504,14 @@ def _least_count(family: PlanFamily, plan: PlanChoice, counting: int) -> int:
         most, least = max(most, blocks), min(least, blocks)
     if counting > 1 and least < most:
         return 0
-    if most_memory(family, _with_count(plan, 0)) * _SAFE <= room:
+    if most_memory(family, with_count(plan, 0)) * _SAFE <= room:
         return 0
-    if most_memory(family, _with_count(plan, most)) * _SAFE > room:
+    if most_memory(family, with_count(plan, most)) * _SAFE > room:
         return 0
     low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        if most_memory(family, _with_count(plan, middle)) * _SAFE <= room:
+        if most_memory(family, with_count(plan, middle)) * _SAFE <= room:
             high = middle
         else:
             low = middle
@@ -536,7 +536,7 @@ def _every(count: int, blocks: int, v: int) -> int:
 
 
 @subkernel
-def _with_count(plan: PlanChoice, count: int) -> PlanChoice:
+def with_count(plan: PlanChoice, count: int) -> PlanChoice:
     """Return a choice with another number of repeated blocks."""
     return PlanChoice(
         plan.bounds,
@@ -552,7 +552,7 @@ def _with_count(plan: PlanChoice, count: int) -> PlanChoice:
 
 
 @subkernel
-def _choice(family: PlanFamily, variants: Variants, c: int, y: int) -> PlanChoice:
+def plan_choice(family: PlanFamily, variants: Variants, c: int, y: int) -> PlanChoice:
     """Return a plan that repeats all blocks, if any."""
     choices = variants.choices
     return PlanChoice(
@@ -569,9 +569,9 @@ def _choice(family: PlanFamily, variants: Variants, c: int, y: int) -> PlanChoic
 
 
 @subkernel
-def _stages(p: int, num_virtual: int) -> _Stages:
+def empty_stages(p: int, num_virtual: int) -> StageTimes:
     """Return stages of which nothing is known."""
-    return _Stages(
+    return StageTimes(
         forward=np.empty(num_virtual),
         backward=np.empty(num_virtual),
         weight=np.empty(num_virtual),
@@ -590,7 +590,7 @@ def _fill_bounds(
     family: PlanFamily,
     variants: Variants,
     cutoff: float,
-    stages: _Stages,
+    stages: StageTimes,
     bounds: PlanBounds,
 ) -> None:
     """Fill the bounds, the memory and the repeated blocks of all plans."""
@@ -602,14 +602,14 @@ def _fill_bounds(
         stages.counts[i] = family.job.boundary_bytes * m * times
     for y in range(variants.layouts.shape[0]):
         for c in range(choices.zero_stage.shape[0]):
-            plan = _choice(family, variants, c, y)
+            plan = plan_choice(family, variants, c, y)
             if choices.counting[c] > 0:
                 count = _least_count(family, plan, choices.counting[c])
                 if count == 0:
                     memory[c, y] = np.inf
                     continue
                 bounds.counts[c, y] = count
-                plan = _with_count(plan, count)
+                plan = with_count(plan, count)
             memory[c, y] = most_memory(family, plan)
             if memory[c, y] * _SAFE <= family.job.constants.memory:
                 values[c, y] = _bound(family, plan, stages, cutoff)
@@ -631,119 +631,6 @@ def replay_bounds(family: PlanFamily, variants: Variants, cutoff: float) -> Plan
     memory = np.zeros(shape)
     counts = np.zeros(shape, dtype=np.int64)
     bounds = PlanBounds(values, memory, counts)
-    stages = _stages(p, num_virtual)
+    stages = empty_stages(p, num_virtual)
     _fill_bounds(family, variants, cutoff, stages, bounds)
     return bounds
-
-
-class StageTerms(NamedTuple):
-    """What the stages of one plan do, no longer than in any replay."""
-
-    durations: FloatMatrix
-    """Passes of each virtual stage: forward, backward and weight gradients, the latter
-    in the second where they are no passes of their own, shape ``(3, C)`` [s]."""
-
-    gathers: FloatMatrix
-    """Gathering the weights of each chunk before its first pass, shape ``(p, v)``
-    [s]."""
-
-    updates: FloatVector
-    """Optimizer step and what gathers its weights, shape ``(p,)`` [s]."""
-
-    reduction: FloatMatrix
-    """Reducing gradients of dense and expert parameters: once if there are any [s], and
-    for a parameter [s], shape ``(p, 4)``."""
-
-    sizes: FloatCube
-    """Dense (0) and expert (1) parameters of each chunk, shape ``(2, p, v)``."""
-
-
-@writing_kernel
-def _fill_terms(
-    family: PlanFamily,
-    variants: Variants,
-    num_blocks: int,
-    stages: _Stages,
-    terms: StageTerms,
-) -> None:
-    """Fill the terms of the first plan."""
-    p, v, job = family.pipeline.p, family.pipeline.v, family.job
-    plan = _choice(family, variants, 0, 0)
-    if num_blocks > 0:
-        plan = _with_count(plan, num_blocks)
-    _fill_passes(family, plan, stages)
-    joins = family.order.number[0, v - 1] == p * v - 1
-    for i in range(p):
-        rate, dense, expert = family.sent.ends[i], 0.0, 0.0
-        for chunk in range(v):
-            k = family.order.number[i, chunk]
-            held, spread = 0.0, 0.0
-            for layer in range(plan.bounds[k], plan.bounds[k + 1]):
-                held += family.layers.dense[layer]
-                spread += family.layers.expert[layer]
-            if joins and k == p * v - 1:
-                held -= job.tied_parameters
-            terms.sizes[0, i, chunk], terms.sizes[1, i, chunk] = held, spread
-            if job.gathers_ahead:
-                terms.gathers[i, chunk] = _gathering(
-                    rate, plan, held, spread, job.constants
-                )
-            dense, expert = dense + held, expert + spread
-        terms.updates[i] = _update(family, plan, i, dense, expert)
-        for kind in range(2):
-            once = _reduction(rate, plan, 1.0 - kind, 1.0 * kind, job.constants)
-            twice = _reduction(rate, plan, 2.0 - 2.0 * kind, 2.0 * kind, job.constants)
-            terms.reduction[i, 2 * kind] = max(0.0, 2.0 * once - twice)
-            terms.reduction[i, 2 * kind + 1] = twice - once
-
-
-@kernel
-def stage_terms(family: PlanFamily, variants: Variants, num_blocks: int) -> StageTerms:
-    """Return the terms of the first plan, which repeats so many blocks; 0 for all."""
-    p, v = family.pipeline.p, family.pipeline.v
-    stages = _stages(p, p * v)
-    terms = StageTerms(
-        durations=np.zeros((3, p * v)),
-        gathers=np.zeros((p, v)),
-        updates=np.zeros(p),
-        reduction=np.zeros((p, 4)),
-        sizes=np.zeros((2, p, v)),
-    )
-    _fill_terms(family, variants, num_blocks, stages, terms)
-    terms.durations[0] = stages.forward
-    terms.durations[1] = stages.backward
-    if family.order.is_listed:
-        terms.durations[1], terms.durations[2] = stages.passed_on, stages.weight
-    return terms
-
-
-@writing_kernel
-def _exit(family: PlanFamily, variants: Variants, stages: _Stages) -> float:
-    """Bound the first plan by what leaves blocks of the network [s]."""
-    return _least_exit(family, _choice(family, variants, 0, 0), stages)
-
-
-@kernel
-def exit_bound(
-    family: PlanFamily, variants: Variants, sizes: FloatCube, released: FloatVector
-) -> float:
-    """Bound the first plan by what leaves blocks of the network [s].
-
-    Parameters
-    ----------
-    family, variants
-        The plan.
-    sizes
-        As of `StageTerms`.
-    released
-        The earliest begin of collectives of each stage's end, shape ``(p,)`` [s].
-    """
-    p = family.pipeline.p
-    stages = _stages(p, p * family.pipeline.v)
-    for i in range(p):
-        times = family.order.crossings[i]
-        stages.counts[i] = family.job.boundary_bytes * family.pipeline.m * times
-        stages.released[i] = released[i]
-        for kind in range(2):
-            stages.sizes[kind, i] = sizes[kind, i].sum()
-    return _exit(family, variants, stages)

@@ -24,7 +24,7 @@ import numpy as np
 
 from planner.cost.choices import choice_columns
 from planner.cost.rates import StageRates
-from planner.kernels import replay_bound as kernel
+from planner.kernels import stage_terms as kernel
 from planner.kernels.replay_memory import PlanFamily, Variants
 from planner.kernels.timeline import (
     BoundaryTimes,
@@ -92,7 +92,7 @@ def _order(schedule: str, p: int, m: int, v: int) -> _Order:
     )
 
 
-class _Reached(NamedTuple):
+class _PassEnds(NamedTuple):
     """How far passes bring the stages of replicas of a kind."""
 
     ends: FloatArray
@@ -131,7 +131,7 @@ def timeline_bound(
         _reached(order, family, own, rates)
         for family, own, rates in zip(families, terms, boundaries, strict=True)
     ]
-    both = _Reached(*(np.max(times, axis=0) for times in zip(*reached, strict=True)))
+    both = _PassEnds(*(np.max(times, axis=0) for times in zip(*reached, strict=True)))
     reduced, released = _reduced(families[0], terms[0], both)
     end = max(
         float((np.where(reduced > both.ends, reduced, own.ends) + term.updates).max())
@@ -146,7 +146,7 @@ def timeline_bound(
 
 def _reached(
     order: _Order, family: PlanFamily, terms: kernel.StageTerms, rates: FloatArray
-) -> _Reached:
+) -> _PassEnds:
     """Return how far passes bring the stages of replicas of a kind, the latest."""
     lists = order.lists
     durations = terms.durations[lists.kind, lists.virtual_stage]
@@ -177,11 +177,11 @@ def _reached(
         )
         assert status == 0, "a schedule's instructions wait for each other"
         found.append((ends, starts[order.completing]))
-    return _Reached(*(np.max(times, axis=0) for times in zip(*found, strict=True)))
+    return _PassEnds(*(np.max(times, axis=0) for times in zip(*found, strict=True)))
 
 
 def _reduced(
-    family: PlanFamily, terms: kernel.StageTerms, reached: _Reached
+    family: PlanFamily, terms: kernel.StageTerms, reached: _PassEnds
 ) -> tuple[FloatArray, FloatArray]:
     """Return when gradients are reduced, and begin to be, shape ``(p,)`` each [s].
 
