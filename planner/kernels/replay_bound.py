@@ -96,7 +96,7 @@ class PlanBounds(NamedTuple):
     """Repeated blocks of each chunk where they are counted, else 0."""
 
 
-class StageTimes(NamedTuple):
+class PlanStages(NamedTuple):
     """What is found of the stages of one plan."""
 
     forward: FloatVector
@@ -180,7 +180,7 @@ def gathering_time(
 
 
 @subkernel
-def fill_passes(family: PlanFamily, plan: PlanChoice, stages: StageTimes) -> None:
+def fill_passes(family: PlanFamily, plan: PlanChoice, stages: PlanStages) -> None:
     """Fill the times of the passes of each virtual stage."""
     p, v, job = family.pipeline.p, family.pipeline.v, family.job
     bounds, mode, option = plan.bounds, plan.mode, plan.option
@@ -239,7 +239,7 @@ def fill_passes(family: PlanFamily, plan: PlanChoice, stages: StageTimes) -> Non
 
 @subkernel
 def _listed_behind(
-    family: PlanFamily, stages: StageTimes, stage: int, chunk: int
+    family: PlanFamily, stages: PlanStages, stage: int, chunk: int
 ) -> float:
     """Return the passes of a chunk from the stage's first complete gradient on [s]."""
     order, k = family.order, family.order.number[stage, chunk]
@@ -271,7 +271,7 @@ def update_time(
 
 @subkernel
 def _fill_ends(
-    family: PlanFamily, plan: PlanChoice, stages: StageTimes
+    family: PlanFamily, plan: PlanChoice, stages: PlanStages
 ) -> tuple[float, float]:
     """Fill what stages do at the step's end.
 
@@ -333,7 +333,7 @@ def _fill_ends(
 
 @subkernel
 def _longest_path(
-    family: PlanFamily, stages: StageTimes, r: int, first_end: float
+    family: PlanFamily, stages: PlanStages, r: int, first_end: float
 ) -> float:
     """Return the longest path of waits in one replica [s]."""
     p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
@@ -383,7 +383,7 @@ def _longest_path(
 
 @subkernel
 def _listed_path(
-    family: PlanFamily, stages: StageTimes, r: int, first_end: float
+    family: PlanFamily, stages: PlanStages, r: int, first_end: float
 ) -> float:
     """Return the longest path of waits of an order that is read list by list [s]."""
     p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
@@ -425,7 +425,7 @@ def _smallest(values: FloatVector) -> float:
 
 
 @subkernel
-def least_exit(family: PlanFamily, plan: PlanChoice, stages: StageTimes) -> float:
+def least_exit(family: PlanFamily, plan: PlanChoice, stages: PlanStages) -> float:
     """Bound the step by what must leave blocks of the network [s]."""
     exits, sizes, sent = family.sent.exits, stages.sizes, plan.sent
     is_choice, option, job = exits.is_choice, plan.option, family.job.constants
@@ -467,7 +467,7 @@ def least_exit(family: PlanFamily, plan: PlanChoice, stages: StageTimes) -> floa
 
 @subkernel
 def _bound(
-    family: PlanFamily, plan: PlanChoice, stages: StageTimes, cutoff: float
+    family: PlanFamily, plan: PlanChoice, stages: PlanStages, cutoff: float
 ) -> float:
     """Return the bound of one plan that fits [s]."""
     fill_passes(family, plan, stages)
@@ -569,9 +569,9 @@ def plan_choice(family: PlanFamily, variants: Variants, c: int, y: int) -> PlanC
 
 
 @subkernel
-def empty_stages(p: int, num_virtual: int) -> StageTimes:
+def empty_stages(p: int, num_virtual: int) -> PlanStages:
     """Return stages of which nothing is known."""
-    return StageTimes(
+    return PlanStages(
         forward=np.empty(num_virtual),
         backward=np.empty(num_virtual),
         weight=np.empty(num_virtual),
@@ -590,7 +590,7 @@ def _fill_bounds(
     family: PlanFamily,
     variants: Variants,
     cutoff: float,
-    stages: StageTimes,
+    stages: PlanStages,
     bounds: PlanBounds,
 ) -> None:
     """Fill the bounds, the memory and the repeated blocks of all plans."""

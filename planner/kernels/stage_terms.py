@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.kernels.replay_bound import (
-    StageTimes,
+    PlanStages,
     empty_stages,
     fill_passes,
     gathering_time,
@@ -52,7 +52,7 @@ def _fill_terms(
     family: PlanFamily,
     variants: Variants,
     num_blocks: int,
-    stages: StageTimes,
+    stages: PlanStages,
     terms: StageTerms,
 ) -> None:
     """Fill the terms of the first plan."""
@@ -109,7 +109,7 @@ def stage_terms(family: PlanFamily, variants: Variants, num_blocks: int) -> Stag
 
 
 @writing_kernel
-def _exit(family: PlanFamily, variants: Variants, stages: StageTimes) -> float:
+def _exit(family: PlanFamily, variants: Variants, stages: PlanStages) -> float:
     """Bound the first plan by what leaves blocks of the network [s]."""
     return least_exit(family, plan_choice(family, variants, 0, 0), stages)
 
