@@ -275,9 +275,9 @@ class Case:
 
     # What leaves blocks.
 
-    def leaving(self) -> float:
+    def leaving(self, released: list[float] | None = None) -> float:
         """Bound the step by what must leave blocks of the network."""
-        released = [
+        released = released or [
             max(self.last_backward(wires, i) for wires in self.wires)
             - self.passes_behind(i)
             for i in range(self.p)
