@@ -284,7 +284,7 @@ class LaunchableCandidates:
         """
         known: dict[tuple[str, bytes], Leaves] = {}
         least = self._relaxed(configuration)
-        relaxed = self._least(least)
+        relaxed = self.least_rates(configuration)
         for shape, placement in product(
             self.listing.shapes(configuration), self.listing.placements(configuration)
         ):
@@ -405,7 +405,8 @@ class LaunchableCandidates:
         rates = relaxed_rates(self.relaxation, tensor, configuration)
         return shared_inside(rates, configuration.tp, self.network.block_sizes)
 
-    def _least(self, rates: tuple[StageRates, ...]) -> StageRates:
-        """Return rates that are at most any of some."""
+    def least_rates(self, configuration: Configuration) -> StageRates:
+        """Return rates that no placement of a configuration can beat."""
+        rates = self._relaxed(configuration)
         rows = np.min([stage_rates.rows for stage_rates in rates], axis=0)
         return rates[0]._replace(rows=rows)

@@ -60,6 +60,7 @@ from planner.search.replayed.simplest import (
     SimplestReplayed,
     simpler_leaves,
 )
+from planner.search.replayed.timelines import TimelineBounds
 from planner.search.space import Configuration, SearchSpec
 from planner.search.thriftiest import fullest_stage, memory_sentence, sizes_label
 from planner.step.execution import Workload
@@ -125,6 +126,8 @@ class _WaitingPlan(NamedTuple):
     """Configuration, or plans of one placement, that waits."""
     place: int = 0
     """Position of the next plan among those of a placement."""
+    is_sharp: bool = False
+    """Whether the bound is that of the plan's timeline."""
 
 
 def search_replayed(
@@ -204,6 +207,11 @@ class _ReplayFrontier:
     ) -> None:
         self.candidates, self.judge = candidates, replays.judge
         self._charges = PlanCharges(candidates.network, candidates.workload)
+        self._timelines = TimelineBounds(
+            bounds=candidates.bounds,
+            prices=candidates.prices,
+            transfers=replays.transfers,
+        )
         self.tolerance, self._progress = candidates.spec.proven_gap, progress
         self.best = BestReplayed(keep=candidates.spec.keep_best)
         """What the queue has replayed, and what the search was told to start with."""
@@ -363,7 +371,7 @@ class _ReplayFrontier:
     def sharpen(self) -> None:
         """Sharpen some of the least bounds left, which costs no replays."""
         for _ in range(8 * self.best.keep):
-            replays = self._waiting and isinstance(self._waiting[0].item, Leaves)
+            replays = self._waiting and self._waiting[0].is_sharp
             if self.bound >= self._answer_time or (
                 replays and self._waiting_bound < self._fresh_bound
             ):
@@ -428,7 +436,14 @@ class _ReplayFrontier:
         try:
             if isinstance(waiting.item, Leaves):
                 leaf = waiting.item.leaf(waiting.place)
-                self.try_plan(self.candidates.plan(leaf))
+                if waiting.is_sharp:
+                    self.try_plan(self.candidates.plan(leaf))
+                    return
+                relaxed = self.candidates.least_rates(waiting.item.configuration)
+                bound = max(waiting.bound, self._timelines.bound(leaf, relaxed))
+                heapq.heappush(
+                    self._waiting, waiting._replace(bound=bound, is_sharp=True)
+                )
                 self._wait_for(waiting.item, waiting.place + 1, waiting.bound)
             else:
                 listed = list(self.candidates.leaves(waiting.item, self._cutoff))

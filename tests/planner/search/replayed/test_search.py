@@ -214,6 +214,7 @@ def searched(case, *, starts=(), proposals=0, **changes):
     replays = Replays(
         judge=judge,
         by_layer=world.settings.granularity == "layer",
+        transfers=world.transfers,
         starts=starts,
     )
     spec = replace(world.spec, proposals=proposals, **changes)
