@@ -201,10 +201,9 @@ class _ReplayFrontier:
         self.ordinary = BestReplayed(keep=candidates.spec.keep_best)
         """What a competent user would try, replayed before all else."""
         self._times: dict[Plan, float] = {}
-        order = np.argsort(candidates.first_bounds, kind="stable")
-        # Without those that are known to fit nowhere, whose bound is infinite.
-        self._order = order[np.isfinite(candidates.first_bounds[order])]
-        self._next = 0
+        self._fresh = candidates.queue()
+        self._num_fresh = len(candidates) - candidates.statistics["out of memory"]
+        self._num_bounded = 0
         self._waiting: list[_WaitingPlan] = []
         self._number = 0
 
@@ -216,19 +215,12 @@ class _ReplayFrontier:
     @property
     def _fresh_bound(self) -> float:
         """The bound of the next configuration, infinite if all were looked at [s]."""
-        if not self._has_fresh:
-            return np.inf
-        return float(self.candidates.first_bounds[self._order[self._next]])
+        return self._fresh.bound
 
     @property
     def _waiting_bound(self) -> float:
         """The smallest bound of what was looked at, infinite if nothing waits [s]."""
         return self._waiting[0].bound if self._waiting else np.inf
-
-    @property
-    def _has_fresh(self) -> bool:
-        """Whether there are configurations that were not looked at."""
-        return self._next < len(self._order)
 
     @property
     def is_proven(self) -> bool:
@@ -242,7 +234,7 @@ class _ReplayFrontier:
             plan.item.configuration if isinstance(plan.item, Leaves) else plan.item
             for plan in self._waiting
         }
-        return len(self._order) - self._next + len(waiting)
+        return self._num_fresh - self._num_bounded + len(waiting)
 
     @property
     def proposed_time(self) -> float:
@@ -313,17 +305,18 @@ class _ReplayFrontier:
 
     def _advance(self) -> None:
         """Sharpen the smallest bound left, or replay the plan that it is of."""
-        if self._has_fresh and self._fresh_bound <= self._waiting_bound:
+        if self._fresh_bound <= self._waiting_bound:
             self._look_at_next()
         else:
             self._open(heapq.heappop(self._waiting))
 
     def _look_at_next(self) -> None:
         """Sharpen the bound of the next configuration; drop it if it does not fit."""
-        configuration = self.candidates[int(self._order[self._next])]
+        configuration = self.candidates[self._fresh.number]
         floor = self._fresh_bound
         value = self.candidates.relaxed_bound(configuration, self._cutoff)
-        self._next += 1
+        self._fresh.drop()
+        self._num_bounded += 1
         if np.isinf(value):
             self.candidates.statistics["out of memory"] += 1
         else:
@@ -396,8 +389,8 @@ class _ReplayFrontier:
             return
         work, statistics = self.candidates.work, self.candidates.statistics
         text = (
-            f"search: {self._next:,} of {len(self._order):,} configurations bounded, "
-            f"{statistics['plans replayed']} plans replayed"
+            f"search: {self._num_bounded:,} of {self._num_fresh:,} configurations "
+            f"bounded, {statistics['plans replayed']} plans replayed"
         )
         if np.isfinite(self._least_time):
             gap = max(0.0, self._least_time / self.bound - 1.0)

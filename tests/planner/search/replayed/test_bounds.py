@@ -13,7 +13,11 @@ import pytest
 from planner.frameworks.framework import FRAMEWORKS
 from planner.step.schedules import SCHEDULES
 from tests import failures
-from tests.planner.search.replayed.worlds import ROUNDING, random_world
+from tests.planner.search.replayed.worlds import (
+    ROUNDING,
+    every_first_bound,
+    random_world,
+)
 
 FASTER = 1.0 + 1e-9
 SPLIT = [name for name, one in SCHEDULES.items() if one.splits_backward]
@@ -36,9 +40,10 @@ def check_world(world, seed, *, configurations, plans):
     """Hold the bounds of some plans of a job against their replays; say how many."""
     candidates, rng = world.candidates(), random.Random(seed)
     checked = 0
+    first_bounds = every_first_bound(candidates)
     for index in drawn(candidates, rng, configurations) if len(candidates) else ():
         configuration = candidates[index]
-        first = float(candidates.first_bounds[index])
+        first = float(first_bounds[index])
         relaxed = candidates.relaxed_bound(configuration, np.inf)
         leaves = list(candidates.leaves(configuration, np.inf))
         some = [(one, k) for one in leaves for k in range(len(one.bounds))]
