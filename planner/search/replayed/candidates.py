@@ -27,7 +27,7 @@ from planner.search.replayed.floors import (
     shared_inside,
 )
 from planner.search.replayed.listing import Leaf, PlanListing
-from planner.search.replayed.orders import is_listed, relaxed_exits
+from planner.search.replayed.orders import Exits, is_listed, relaxed_exits
 from planner.search.replayed.prices import PlacementPrices
 from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace
 from planner.search.space import Configuration, SearchSpec, configuration_of
@@ -43,6 +43,9 @@ BOUND = 450
 BOUNDED_LAYERS = 40
 """Layers for which a bound takes one unit of work more, each counted once a choice and
 layout."""
+
+MOST_UNPLACED = 512
+"""Sizes whose relaxed rates and exits are kept at a time."""
 
 SHEAF = 32
 """Layouts that are bounded together where devices differ."""
@@ -120,6 +123,9 @@ class LaunchableCandidates:
     """What placements cost."""
     _first: dict[int, FloatArray] = field(default_factory=dict)
     """Number of a family -> first bounds of its configurations."""
+    _unplaced: dict[Configuration, tuple[tuple[StageRates, ...], tuple[Exits, ...]]] = (
+        field(default_factory=dict)
+    )
 
     @classmethod
     def enumerate(
@@ -243,9 +249,8 @@ class LaunchableCandidates:
         With the kinds of devices that its placements have. Infinite if none fits in
         memory.
         """
-        least, relaxed = np.inf, self._relaxed(configuration)
+        least, (relaxed, exits) = np.inf, self._whatever_placement(configuration)
         options = range(len(relaxed[0].group_sizes))
-        exits = relaxed_exits(self.prices.tiers, configuration, len(options))
         for (shape, kinds), rates in product(
             product(
                 self.listing.shapes(configuration),
@@ -424,6 +429,23 @@ class LaunchableCandidates:
     ) -> None:
         layers = len(cuts) * len(choices) * self.workload.chain[0]
         self.work.spend(len(kinds.replicas) * (BOUND + layers // BOUNDED_LAYERS))
+
+    def _whatever_placement(
+        self, configuration: Configuration
+    ) -> tuple[tuple[StageRates, ...], tuple[Exits, ...]]:
+        """Return rates that no placement can beat, and what leaves blocks at least.
+
+        Micro-batch, chunks and pairing have no say in them.
+        """
+        sizes = configuration._replace(b=1, v=1, pairs=False)
+        if sizes not in self._unplaced:
+            if len(self._unplaced) >= MOST_UNPLACED:
+                # The oldest.
+                del self._unplaced[next(iter(self._unplaced))]
+            rates = self._relaxed(sizes)
+            exits = relaxed_exits(self.prices.tiers, sizes, len(rates[0].group_sizes))
+            self._unplaced[sizes] = rates, exits
+        return self._unplaced[sizes]
 
     def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         tensor = self.tensor_rates[configuration.tp]

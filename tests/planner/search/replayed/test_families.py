@@ -1,5 +1,6 @@
 """Families are opened when they are due, and floors say when that is."""
 
+import random
 from collections import Counter
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from estimators.layers.sharding import chain_parameters
 from estimators.training import Sizes, expert_data_size
+from planner.search.replayed import candidates as module
 from planner.search.replayed.families import ConfigurationQueue
 from tests import failures
 from tests.planner.search.replayed.worlds import random_world
@@ -65,3 +67,25 @@ def test_parameters_and_groups_of_families_are_those_of_tables(seed):
             expert_data_size(Sizes(*degrees[:3], dp, pp), degrees.grouping)
             for dp, pp in pairs
         ]
+
+
+@failures.over("seed", range(0, 60, 4))
+def test_bounds_do_not_depend_on_what_was_bounded_before(seed, monkeypatch):
+    world = random_world(seed)
+    every = range(len(world.candidates()))
+    drawn = random.Random(seed).sample(every, min(len(every), 30))
+    found = []
+    for kept, order in ((512, drawn), (1, drawn[::-1])):
+        monkeypatch.setattr(module, "MOST_UNPLACED", kept)
+        candidates = world.candidates()
+        bounds = {
+            number: candidates.relaxed_bound(candidates[number], np.inf)
+            for number in order
+        }
+        found.append(bounds | {"work": candidates.work.spent})
+    alone = {}
+    for number in drawn[:5]:
+        candidates = world.candidates()
+        alone[number] = candidates.relaxed_bound(candidates[number], np.inf)
+    assert found[0] == found[1]
+    assert alone.items() <= found[0].items()
