@@ -113,6 +113,8 @@ class LaunchableCandidates:
     """Lower bound of the replays of each family [s]."""
     too_full: tuple[BoolArray, ...]
     """Which configurations of each family fit in no way."""
+    fills: bool
+    """Whether no schedule puts weight gradients off."""
     cuts: SpaceLayouts | None
     """Layouts of the space, where first bounds read them."""
     starts: IntArray
@@ -163,11 +165,13 @@ class LaunchableCandidates:
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
         floors = np.zeros(len(families))
+        fills = not any(is_listed(name) for name in space.tried_schedules)
         least = FamilyFloors(
             bounds=bounds,
             relaxation=relaxation,
             tensor_rates=tensor,
             pairs=space.pairs_chunks,
+            fills=fills,
         )
         for number, family in enumerate(families):
             if progress is not None and number % FAMILIES_PER_REPORT == 0:
@@ -200,6 +204,7 @@ class LaunchableCandidates:
             work=work,
             floors=floors,
             too_full=too_full,
+            fills=fills,
             cuts=SpaceLayouts.of(space, families),
             starts=np.cumsum(counts),
             listing=listing,
@@ -227,13 +232,12 @@ class LaunchableCandidates:
         """
         if number not in self._first:
             family, space = self.families[number], self.listing.space
-            fills = not any(is_listed(name) for name in space.tried_schedules)
             sizes = family.configuration(int(family.pp.argmax()))
             tensor = self.tensor_rates[family.degrees.tp]
             rates = relaxed_rates(self.relaxation, tensor, sizes)
             pairs = (family.pairs > 0) | space.pairs_chunks
             found = family_bounds(
-                self.bounds, family, rates, pairs, fills=fills, cuts=self.cuts
+                self.bounds, family, rates, pairs, fills=self.fills, cuts=self.cuts
             )
             found[self.too_full[number]] = np.inf
             self._first[number] = found

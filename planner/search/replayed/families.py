@@ -6,7 +6,7 @@ says. So each has a floor that costs a small part of a table: some stage has the
 the mean stage, of which only the operators' own times and the collectives beside the
 experts are counted::
 
-    T >= m / p  sum over layers of (max(compute, tensor) or compute + tensor) + context
+    T >= (m / p or 1 / (1 - (1 - 1/m)^p)) sum of layers
 
 A family is opened when its floor is the least bound left, so that configurations come
 in the order that they would come in if all were bounded before.
@@ -34,7 +34,7 @@ from planner.cost.choices import RATE_COLUMNS
 from planner.kernels import tables
 from planner.search.bounds import Relaxation
 from planner.search.replayed.bounds import ReplayBounds
-from planner.search.replayed.floors import relaxed_rates
+from planner.search.replayed.floors import mean_stage_shares, relaxed_rates
 from planner.search.replayed.space import ConfigurationFamily
 from planner.search.space import Configuration
 from topologies.arrays import FloatArray, IntArray
@@ -69,6 +69,8 @@ class FamilyFloors:
     """Tensor-parallel size -> least rates of its collectives."""
     pairs: bool
     """Whether passes may go on beside each other in any configuration."""
+    fills: bool
+    """Whether no schedule puts weight gradients off: so pipelines fill and empty."""
     _apart: dict[Degrees, _PartTimes] = field(default_factory=dict)
     """Degrees without what experts alone depend on -> times of all but experts."""
     _rates: dict[object, FloatArray] = field(default_factory=dict)
@@ -95,9 +97,8 @@ class FamilyFloors:
             layers = np.maximum(layers, exchanged)
         else:
             layers += exchanged
-        replicas = float((family.dp * family.pp).max())
-        batch = workload.training.global_batch_size / degrees.micro_batch_size
-        return batch / replicas * float(self._counts @ layers) * _ROUNDING
+        share = float(mean_stage_shares(workload, family, fills=self.fills).min())
+        return share * float(self._counts @ layers) * _ROUNDING
 
     @cached_property
     def _are_sums(self) -> bool:

@@ -335,13 +335,21 @@ def mean_stage_bounds(
         Whether pipelines fill and empty, as for `first_bounds`.
     """
     whole = min(float(forward.sum() + backward.sum()) for forward, backward in times)
-    m = _num_microbatches(workload, family)
     lead = workload.messages_time(2) * (family.pp > 1)
     work = whole + 2.0 * family.v * family.pp * lead
+    share = mean_stage_shares(workload, family, fills=fills)
+    return np.asarray(share * work * (1.0 - 1e-12))
+
+
+def mean_stage_shares(
+    workload: Workload, family: ConfigurationFamily | Inner, *, fills: bool
+) -> FloatArray:
+    """Return what the mean stage takes over the work of a microbatch, at least."""
+    m = _num_microbatches(workload, family)
     share = m / family.pp
     if fills:
         share = np.where(family.v == 1, pipelined(m, family.pp), share)
-    return np.asarray(share * work * (1.0 - 1e-12))
+    return np.asarray(share)
 
 
 def pipelined(m: IntArray, p: IntArray) -> FloatArray:
