@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nestsim.commands.report import FolderReport, Report
+    from nestsim.features.advise.command import AdviceReport, advise
     from nestsim.features.collectives.command import CollectivesReport, collectives
     from nestsim.features.compare.command import (
         CompareReport,
@@ -47,10 +48,12 @@ if TYPE_CHECKING:
         import_launch,
     )
     from nestsim.scenario.load import Scenario, load_scenario
+    from nestsim.scenario.one_line import scenario_of
     from planner.step.plan import Plan
     from topologies.errors import InputError
 
 __all__ = [
+    "AdviceReport",
     "CollectivesReport",
     "CompareReport",
     "DaskWorkers",
@@ -73,6 +76,7 @@ __all__ = [
     "SweepReport",
     "TenancyReport",
     "ValidateReport",
+    "advise",
     "collectives",
     "compare",
     "compare_networks",
@@ -87,6 +91,7 @@ __all__ = [
     "plan",
     "report_page",
     "run",
+    "scenario_of",
     "simulate",
     "stress",
     "sweep",
@@ -101,6 +106,7 @@ _NAMES = MappingProxyType(
             "ExplainReport JobReport PlanReport explain plan run simulate"
         ),
         "nestsim.features.run.pages": "ReportPage report_page",
+        "nestsim.features.advise.command": "AdviceReport advise",
         "nestsim.features.collectives.command": "CollectivesReport collectives",
         "nestsim.features.compare.command": (
             "CompareReport NetworksReport compare compare_networks"
@@ -114,6 +120,7 @@ _NAMES = MappingProxyType(
         "nestsim.features.sweep.executors.dask": "DaskWorkers",
         "nestsim.features.validation.command": "ValidateReport validate",
         "nestsim.scenario.load": "Scenario load_scenario",
+        "nestsim.scenario.one_line": "scenario_of",
         "planner.step.plan": "Plan",
         "topologies.errors": "InputError",
     }
@@ -125,6 +132,10 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("nestsim")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

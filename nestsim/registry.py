@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 FEATURES = (
-    *("memory", "compare", "stress", "goodput", "jitter", "sweep", "jobs"),
+    *("advise", "memory", "compare", "stress", "goodput", "jitter", "sweep", "jobs"),
     *("collectives", "validation", "profile"),
 )
 """Folders of `nestsim.features` that have commands, in the order in which help lists

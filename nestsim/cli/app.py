@@ -38,6 +38,7 @@ def nestsim(
         typer.Option(
             "--version",
             help="Print the version and exit.",
+            metavar="",
             callback=_print_version,
             is_eager=True,
         ),
@@ -91,7 +92,8 @@ def _parameter(option: Option) -> inspect.Parameter:
         info: Any = typer.Argument(metavar=option.name, **text)
     else:
         names = filter(None, (option.name, option.short))
-        metavar = option.metavar or None
+        # A switch takes no value: without this, help would name Python's type.
+        metavar = "" if option.kind == "switch" else option.metavar or None
         info = typer.Option(*names, metavar=metavar, min=option.least, **text)
     default = False if option.kind == "switch" else option.default
     return inspect.Parameter(

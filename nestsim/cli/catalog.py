@@ -129,6 +129,30 @@ def _print_table(
     console.print(table)
 
 
+def systems_task() -> Task:
+    """Return the task of listing systems."""
+    from nestsim.scenario.hardware.systems import systems
+
+    return known(
+        Reply(
+            record=lambda: {
+                name: {key: value for key, value in asdict(system).items() if value}
+                for name, system in systems().items()
+            },
+            text=partial(_print_systems, systems()),
+        )
+    )
+
+
+def _print_systems(known_systems: Mapping[str, Any], console: Console) -> None:
+    headings = {"name": False, "accelerator": False, "what it is": False}
+    rows = [
+        (name, system.accelerator, system.words)
+        for name, system in known_systems.items()
+    ]
+    _print_table(headings, rows, console)
+
+
 def schema_task() -> Task:
     """Return the task of printing the JSON Schema of scenarios."""
     from nestsim.scenario.table import scenario_schema

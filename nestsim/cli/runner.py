@@ -22,11 +22,12 @@ from nestsim.document.folder import (
     check_file,
     claimed_folder,
     replace_file,
+    writer_of,
 )
 from nestsim.registry import Command, chosen
 from nestsim.running.progress import sentences_of, shown_progress, tell
 from planner.work import Progress
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.notices import gathered_notices
 
 PIPE_WIDTH = 120
@@ -103,6 +104,8 @@ def run_command(command: Command, typed: Given) -> int:
         If something that was typed, or that it names, is wrong.
     """
     given = _read(command, typed)
+    if command.has("--system"):
+        given |= _made(given)
     form = _form(command, given)
     with ExitStack() as stack:
         with progress_bar(quiet=_is_quiet(given) or not _tells(command)) as progress:
@@ -151,6 +154,68 @@ def _read(command: Command, typed: Given) -> dict[str, Any]:
     return given
 
 
+def _made(given: Given) -> dict[str, Any]:
+    """Return the scenario that options say in a few words, None with a file.
+
+    Raises
+    ------
+    InputError
+        If there is both or too little of one.
+    """
+    words = {
+        f"--{name}": given[name]
+        for name in ("model", "gpus", "system", "framework", "batch", "seq", "save")
+        if given[name] is not None
+    }
+    file = given.get("scenario") or given.get("scenarios")
+    if not words:
+        if file or given.get("nest_instance"):
+            return {"made": None}
+        raise InputError(
+            "nothing says what to look at",
+            where="SCENARIO",
+            expected="a scenario file, or --model, --gpus and --system",
+        )
+    if file:
+        raise InputError(
+            "does not go with a scenario file",
+            where=next(iter(words)),
+            got=" ".join(words),
+            expected="either a scenario file or these options",
+        )
+    missing = [name for name in ("--model", "--gpus", "--system") if name not in words]
+    if missing:
+        raise InputError(
+            "is missing",
+            where=missing[0],
+            got=" ".join(words),
+            expected="--model, --gpus and --system together",
+        )
+    from nestsim.scenario.one_line import HEADING, scenario_of
+
+    save: Path | None = given["save"]
+    made = scenario_of(
+        given["model"],
+        given["gpus"],
+        given["system"],
+        framework=given["framework"],
+        batch=given["batch"],
+        sequence_length=given["seq"],
+        path=save,
+    )
+    if save is not None:
+        with located("--save", ": "):
+            begins = HEADING.encode()
+            check_file(
+                save,
+                lambda content: content.startswith(begins),
+                force=bool(given.get("force")),
+            )
+            replace_file(save, writer_of(made.text))
+        note(f"The scenario is in {save}", quiet=_is_quiet(given))
+    return {"made": made}
+
+
 def _form(command: Command, given: Given) -> Any:
     """Return what makes the text that is printed instead of tables and JSON, if any."""
     for option in command.options:
@@ -195,7 +260,7 @@ def _loaded(command: Command, given: Given) -> Any:
     from nestsim.scenario.load import load_scenario
 
     load = command.function(command.load) if command.load else load_scenario
-    loaded = load(given["scenario"])
+    loaded = given.get("made") or load(given["scenario"])
     settings = {
         option.key: (option.name, None if value == option.absent else value)
         for option in command.options

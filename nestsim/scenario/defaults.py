@@ -1,11 +1,12 @@
 """What holds where the tables [training], [search] and [plan] are silent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec, states_of
 from nestsim.scenario.errors import checked
+from nestsim.scenario.hardware.systems import with_system
 from nestsim.scenario.software import DEFAULT_PRESET, with_software_defaults
 from planner.frameworks.framework import FRAMEWORKS, IDEAL_PRESET, PRESETS, Preset
 from planner.frameworks.rules import LaunchRules
@@ -201,7 +202,8 @@ def with_defaults(document: Mapping[str, Any]) -> Mapping[str, Any]:
     framework = FRAMEWORKS[preset.name]
     release = software.get("release")
     rules = framework.rules_of(release if release in framework.releases else None)
-    filled = {
+    filled: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+        "cluster": with_system,
         "training": lambda table: with_training_defaults(table, preset),
         "software": lambda table: with_software_defaults(table, preset),
         "search": lambda table: with_search_defaults(table, rules),

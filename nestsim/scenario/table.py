@@ -237,7 +237,7 @@ def scenario_schema() -> dict[str, Any]:
     # The first group's accelerator stands for a cluster that names none.
     schema["$defs"]["ClusterTable"] |= {
         "required": [],
-        "anyOf": [{"required": ["accelerator"]}, {"required": ["groups"]}],
+        "anyOf": [{"required": [name]} for name in ("accelerator", "groups", "system")],
     }
     schema |= {
         "required": always,

@@ -23,27 +23,35 @@ READ_BY_ALL = {
     "output",
     "restart",
     "verbose",
+    *("model", "gpus", "system", "framework", "batch", "seq", "save"),
 }
 """Options that the runner itself reads."""
 
 WRITES = ("--force", "--json", "--no-figures", "--output", "--quiet", "-o", "-q")
 FILES = ("--force", "--json", "--output", "--quiet", "-o", "-q")
+WORDS = ("--model", "--gpus", "--system", "--framework", "--batch", "--seq", "--save")
 RATES = ("--bandwidth", "--nic-bandwidth", "--ranks")
 
 SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
-    "run": [*WRITES, "--html", "--verbose", "-v", "SCENARIO..."],
+    "run": [*WRITES, *WORDS, "--html", "--verbose", "-v", "SCENARIO..."],
+    "advise": [
+        *(*FILES, "--verbose", "-v", "--model", "--cluster", "--accelerator"),
+        *("--num-devices", "--set", "--no-search", "JOB"),
+    ],
     "report": [
         *("--force", "--output", "--quiet", "--scenario", "--trust-code", "-o", "-q"),
         "FOLDER",
     ],
     "plan": [
+        *WORDS,
         *("--explain", "--json", "--nest-instance", "--quiet", "--score", "--verbose"),
         *("-q", "-v"),
         "SCENARIO",
     ],
     "simulate": [*WRITES, "--html", "--verbose", "-v", "--plan", "SCENARIO"],
     "memory": [
+        *WORDS,
         *(*WRITES, "--cp", "--dp", "--ep", "--explain", "--micro-batch", "--pp"),
         *("--recompute", "--tp", "--zero", "SCENARIO"),
     ],
@@ -82,6 +90,7 @@ SURFACE = {
     "topology": [*WRITES, "SCENARIO"],
     "models": ["--json"],
     "accelerators": ["--json"],
+    "systems": ["--json"],
     "profile": [*FILES, "--budget", "--check", "--device", "--quick"],
     "profile-links": [*FILES, *RATES, "--budget", "--device", "--quick"],
     "profile-logs": [*FILES, *RATES, "--nodes", "LOG..."],
@@ -140,7 +149,7 @@ def test_somebody_takes_every_option() -> None:
 
 def test_nothing_is_asked_of_a_command_that_it_has_no_option_for() -> None:
     """Functions take options, what the runner adds, or have a default."""
-    added = {"loaded", "progress"}
+    added = {"loaded", "progress", "made"}
     for command in COMMANDS:
         known = {option.target for option in command.options} | added
         for name in _functions(command):

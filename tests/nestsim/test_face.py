@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -387,3 +388,7 @@ def test_loading_is_quick_enough_for_a_console(file: Path) -> None:
     begun = time.perf_counter()
     nestsim.load_scenario(file)
     assert time.perf_counter() - begun < 2.0
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert nestsim.__version__ == version("nestsim")

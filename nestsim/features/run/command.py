@@ -417,9 +417,15 @@ def _unread_plan(scenario: Scenario) -> tuple[str, ...]:
     )
 
 
-def run_task(scenarios: list[Path], output: Path | None) -> list[Task]:
-    """Return a task for each scenario, all of them read and checked."""
-    loaded = [load_scenario(path) for path in scenarios]
+def run_task(
+    scenarios: list[Path], output: Path | None, made: Scenario | None
+) -> list[Task]:
+    """Return a task for each scenario, all of them read and checked.
+
+    Or for the one that was made of a few words.
+    """
+    loaded = [load_scenario(path) for path in scenarios] if made is None else [made]
+    places = run_folders([scenario.path for scenario in loaded], output)
     return [
         Task(
             call=partial(run, scenario),
@@ -427,7 +433,7 @@ def run_task(scenarios: list[Path], output: Path | None) -> list[Task]:
             folder=folder,
             files=FILES,
         )
-        for scenario, folder in zip(loaded, run_folders(scenarios, output), strict=True)
+        for scenario, folder in zip(loaded, places, strict=True)
     ]
 
 
@@ -455,17 +461,22 @@ def run_folders(scenarios: Sequence[Path], output: Path | None) -> list[Path]:
 
 
 def plan_task(
-    scenario: Path | None, explain: str | None, nest_instance: Path | None, score: bool
+    scenario: Path | None,
+    made: Scenario | None,
+    explain: str | None,
+    nest_instance: Path | None,
+    score: bool,
 ) -> Task:
     """Return the task of searching plans, of explaining or of solving an instance."""
     expected = "either a scenario file or --nest-instance FILE"
-    if scenario is None and nest_instance is None:
+    source = made or scenario
+    if source is None and nest_instance is None:
         raise InputError("nothing to plan", where="SCENARIO", expected=expected)
-    if scenario is not None and nest_instance is not None:
+    if source is not None and nest_instance is not None:
         raise InputError(
             "does not go with a scenario",
             where="--nest-instance",
-            got=str(scenario),
+            got=str(scenario or "--model"),
             expected=expected,
         )
     if score and nest_instance is None:
@@ -475,20 +486,20 @@ def plan_task(
             expected="--nest-instance FILE",
         )
     if explain is not None:
-        return Task(call=_explanation(scenario, explain))
+        return Task(call=_explanation(source, explain))
     if nest_instance is not None:
         return Task(call=partial(_solved_instance, nest_instance, score))
-    assert scenario is not None
-    return Task(call=partial(plan, scenario))
+    assert source is not None
+    return Task(call=partial(plan, source))
 
 
-def _explanation(scenario: Path | None, text: str) -> partial[ExplainReport]:
+def _explanation(scenario: Scenario | Path | None, text: str) -> partial[ExplainReport]:
     """Return what explains a configuration of a scenario, both read."""
     if scenario is None:
         raise InputError(
             "needs a scenario to search", where="--explain", expected="a scenario file"
         )
-    loaded = load_scenario(scenario)
+    loaded = scenario_from(scenario)
     return partial(explain, loaded, request_of(text, "--explain"))
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from estimators.collectives.transports import Transport, find_transport
 from nestsim.features.validation.columns import RowRefusedError
 from nestsim.features.validation.device_names import find_device
 from nestsim.features.validation.reading import (
@@ -26,16 +25,11 @@ from nestsim.features.validation.reading import (
     meaning,
     vocabulary,
 )
+from nestsim.scenario.hardware.systems import level, server_network
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 
 if TYPE_CHECKING:
     from topologies.specs import Nic
-
-NODE_LATENCY = 0.5e-6
-"""Latency of a link inside a node; an assumption of the usual order [s]."""
-
-FABRIC_LATENCY = 1e-6
-"""Latency of a link out of a node; an assumption of the usual order [s]."""
 
 _GBIT = 1e9 / 8
 """Gigabit per second [byte/s]."""
@@ -83,7 +77,7 @@ def cluster_table(reading: JobReading, accelerator: Value, num_devices: int) -> 
 def single_device_table(accelerator: Value) -> Table:
     """Return the table [cluster] of a row about one device, whatever joins it."""
     inside = device_of(accelerator).interconnect_bandwidth
-    levels = [_level("node", 1, inside, NODE_LATENCY)]
+    levels = [level("node", 1, inside)]
     return {
         "accelerator": accelerator,
         "network": {"kind": "fat-tree", "levels": levels},
@@ -128,46 +122,19 @@ def device_of(setting: Value) -> Accelerator:
 def _network(reading: JobReading, device: Accelerator, num_devices: int) -> Table:
     """Return the network of a row: nodes below one switch, non-blocking."""
     size = min(_node_size(reading, device, num_devices), num_devices)
-    inside = _level("node", size, _node_bandwidth(reading, device), NODE_LATENCY)
-    is_paired = reading.says("intra_node_link", "per pair")
-    usual = find_transport(device.constants_name, inside_node=True)
-    inside["efficiency"] = _PAIR_EFFICIENCY if is_paired else usual.efficiency
+    inside = level("node", size, _node_bandwidth(reading, device))
+    if reading.says("intra_node_link", "per pair"):
+        inside["efficiency"] = _PAIR_EFFICIENCY
     if size == num_devices:
-        return {"kind": "fat-tree", "levels": node_levels(size, inside, usual)}
+        return server_network(inside, None, num_devices, device.constants_name)
     tray = reading.row.whole("devices_per_node") or size
     uplink = _uplink(reading, device, tray)
     if uplink.nic == "node" and tray < size:
         # Several hosts make up what the inner links join, each with its own adapter.
         uplink = Uplink("device", uplink.bandwidth / tray)
-    blocks = -(-num_devices // size)
-    fabric = _level("fabric", blocks, uplink.bandwidth, FABRIC_LATENCY)
-    reached = find_transport(device.constants_name, inside_node=False)
-    fabric["efficiency"] = reached.efficiency
-    return {"kind": "fat-tree", "nic": uplink.nic, "levels": [inside, fabric]}
-
-
-def node_levels(size: int, inside: Table, usual: Transport) -> list[Table]:
-    """Return the levels of a node: a second one where not all devices share a switch.
-
-    Nodes that a fabric joins are taken to have one: adapters, too, stand below their
-    switches.
-    """
-    count, rest = divmod(size, usual.devices_per_switch or 1)
-    if not usual.devices_per_switch or rest or count == 1:
-        return [inside]
-    share = usual.links_by_size[-1] * usual.efficiency
-    below = {**inside, "fan_out": usual.devices_per_switch, "transport": usual.name}
-    above = {**below, "name": "sockets", "fan_out": count, "efficiency": share}
-    return [below, above]
-
-
-def _level(name: str, fan_out: int, bandwidth: float, latency: float) -> Table:
-    return {
-        "name": name,
-        "fan_out": fan_out,
-        "bandwidth": f"{bandwidth!r} B/s",
-        "latency": f"{latency!r} s",
-    }
+    return server_network(
+        inside, (uplink.nic, uplink.bandwidth), num_devices, device.constants_name
+    )
 
 
 def _node_size(reading: JobReading, device: Accelerator, num_devices: int) -> int:

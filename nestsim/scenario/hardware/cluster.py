@@ -24,6 +24,7 @@ from nestsim.scenario.hardware.network import (
     NetworkTable,
     with_measured,
 )
+from nestsim.scenario.hardware.systems import systems
 from topologies.accelerators import (
     Accelerator,
     Host,
@@ -42,6 +43,7 @@ from topologies.settings import (
     Fraction,
     Latency,
     Listed,
+    NameChoice,
     Seed,
     SizeOrNothing,
     Text,
@@ -225,6 +227,12 @@ DescribedTable = SlurmTable | NcclTopoTable | InfraGraphTable
 
 class ClusterTable(Table):
     """The devices and the network that joins them."""
+
+    system: Annotated[str, NameChoice(tuple(systems()))] | None = Field(
+        None, examples=["dgx-h100"]
+    )
+    """A machine that `nestsim systems` lists, of `num_devices` devices: what stands for
+    `accelerator` and `network` where these are left out."""
 
     accelerator: AnyAccelerator = Field(examples=["h100-sxm"])
     """A name that `nestsim accelerators` lists, a table that says which of them the

@@ -1,0 +1,1 @@
+"""What to change in a job that runs, and what each change gains."""
