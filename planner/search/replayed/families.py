@@ -1,13 +1,16 @@
 """The configurations of a space in the order of their first bounds, as late as can be.
 
 The first bounds of a family (`planner.search.replayed.floors`) need its layer table.
-Most families are far too slow to be looked at, as what they send inside of layers alone
-says. So each has a floor that costs a small part of a table: some stage has the work of
-the mean stage, of which only the operators' own times and the collectives beside the
-experts are counted::
+Most families are far too slow to be looked at. So each has a floor that costs a small
+part of a table. Some stage has the work of the mean stage, and pipelines without chunks
+fill and empty; of a microbatch's work ``W`` there count the operators' own times, the
+least gap of each block, and what layers send under rates that no placement can beat,
+hidden where the framework hides it::
 
-    T >= (m / p or 1 / (1 - (1 - 1/m)^p)) sum of layers
+    T >= W m / p                        with chunks
+    T >= W / (1 - (1 - 1 / m)^p)        without
 
+The first bounds are made of the same terms and of others that are not negative.
 A family is opened when its floor is the least bound left, so that configurations come
 in the order that they would come in if all were bounded before.
 
