@@ -368,7 +368,8 @@ class ReplayBounds:
         self, stages: tuple[Kinds, ...], scarcity: FloatArray
     ) -> terms.StageDevices:
         """Return what the devices of each stage are."""
-        steps = [self.workload.step_time(kinds) for kinds in stages]
+        times = {kinds: self.workload.step_time(kinds) for kinds in set(stages)}
+        steps = [times[kinds] for kinds in stages]
         saving = np.zeros(len(stages))
         if self.hosts.cpu_adam:
             saving = self.hosts.step_time - np.array(steps)

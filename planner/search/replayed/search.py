@@ -231,10 +231,9 @@ class _ReplayFrontier:
         )
         """What is nearly as fast as the best."""
         self._times: dict[Plan, float] = {}
-        order = np.argsort(candidates.first_bounds, kind="stable")
-        # Without those that are known to fit nowhere, whose bound is infinite.
-        self._order = order[np.isfinite(candidates.first_bounds[order])]
-        self._next = 0
+        self._fresh = candidates.queue()
+        self._num_fresh = len(candidates) - candidates.statistics["out of memory"]
+        self._num_bounded = 0
         self._waiting: list[_WaitingPlan] = []
         self._twins: list[_WaitingPlan] = []
         self._number = 0
@@ -248,19 +247,12 @@ class _ReplayFrontier:
     @property
     def _fresh_bound(self) -> float:
         """The bound of the next configuration, infinite if all were looked at [s]."""
-        if not self._has_fresh:
-            return np.inf
-        return float(self.candidates.first_bounds[self._order[self._next]])
+        return self._fresh.bound
 
     @property
     def _waiting_bound(self) -> float:
         """The smallest bound of what was looked at, infinite if nothing waits [s]."""
         return self._waiting[0].bound if self._waiting else np.inf
-
-    @property
-    def _has_fresh(self) -> bool:
-        """Whether there are configurations that were not looked at."""
-        return self._next < len(self._order)
 
     @property
     def is_proven(self) -> bool:
@@ -279,7 +271,7 @@ class _ReplayFrontier:
             plan.item.configuration if isinstance(plan.item, Leaves) else plan.item
             for plan in self._waiting
         }
-        return len(self._order) - self._next + len(waiting)
+        return self._num_fresh - self._num_bounded + len(waiting)
 
     @property
     def proposed_time(self) -> float:
@@ -398,11 +390,10 @@ class _ReplayFrontier:
     def _left(self, limit: float) -> Iterator[Left]:
         """Yield what is left within a limit, by its sharpest bounds."""
         yield from [(w.bound, w.item, w.place) for w in self._waiting]
-        bounds = self.candidates.first_bounds
-        for index in self._order[self._next : self._next + MOST_LEFT].tolist():
-            if bounds[index] > limit:
+        for bound, number in islice(self._fresh.ahead(), MOST_LEFT):
+            if bound > limit:
                 return
-            yield float(bounds[index]), self.candidates[index], 0
+            yield bound, self.candidates[number], 0
 
     @property
     def simplest_plan(self) -> ReplayedPlan | None:
@@ -412,17 +403,18 @@ class _ReplayFrontier:
 
     def _advance(self) -> None:
         """Sharpen the smallest bound left, or replay the plan that it is of."""
-        if self._has_fresh and self._fresh_bound <= self._waiting_bound:
+        if self._fresh_bound <= self._waiting_bound:
             self._look_at_next()
         else:
             self._open(heapq.heappop(self._waiting))
 
     def _look_at_next(self) -> None:
         """Sharpen the bound of the next configuration; drop it if it does not fit."""
-        configuration = self.candidates[int(self._order[self._next])]
+        configuration = self.candidates[self._fresh.number]
         floor = self._fresh_bound
         value = self.candidates.relaxed_bound(configuration, self._cutoff)
-        self._next += 1
+        self._fresh.drop()
+        self._num_bounded += 1
         if np.isinf(value):
             self.candidates.statistics["out of memory"] += 1
         else:

@@ -21,7 +21,12 @@ from planner.step.rounds import group_takes
 from planner.step.schedules import SCHEDULES, grouped_name, schedule_name
 from tests import failures
 from tests.planner.fleets import slow_fleet
-from tests.planner.search.replayed.worlds import ROUNDING, random_wear, random_world
+from tests.planner.search.replayed.worlds import (
+    ROUNDING,
+    every_first_bound,
+    random_wear,
+    random_world,
+)
 from topologies.builders import build_network
 from topologies.degrade import degrade, slowdowns
 from topologies.specs import FatTreeSpec, LevelSpec
@@ -48,9 +53,10 @@ def check_world(world, seed, *, configurations, plans):
     candidates, rng = world.candidates(), random.Random(seed)
     timelines = world.timelines(candidates)
     checked = 0
+    first_bounds = every_first_bound(candidates)
     for index in drawn(candidates, rng, configurations) if len(candidates) else ():
         configuration = candidates[index]
-        first = float(candidates.first_bounds[index])
+        first = float(first_bounds[index])
         relaxed = candidates.relaxed_bound(configuration, np.inf)
         leaves = list(candidates.leaves(configuration, np.inf))
         rates = candidates.least_rates(configuration)

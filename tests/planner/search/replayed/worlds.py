@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from estimators.grouping import CP_COMM_TYPES
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
@@ -130,6 +132,12 @@ class World(NamedTuple):
         """Replay a plan that has its price [s]."""
         work = lower_plan(self.network, self.workload, priced, self.settings)
         return replayed_time(self.network, work, self.settings)
+
+
+def every_first_bound(candidates: LaunchableCandidates) -> FloatArray:
+    """Return the first bounds of all configurations, families one after another [s]."""
+    every = range(len(candidates.families))
+    return np.concatenate([np.zeros(0), *map(candidates.first_bounds, every)])
 
 
 @lru_cache(maxsize=256)
