@@ -261,8 +261,11 @@ class ConfigurationQueue:
     def ahead(self) -> Iterator[tuple[float, int]]:
         """Yield bound [s] and number of what is left, in order; all of it stays."""
         ahead = copy(self)
-        ahead._closed, ahead._heads = [*self._closed], [*self._heads]
-        ahead._rest = {family: [*rest] for family, rest in self._rest.items()}
+        vars(ahead).update(
+            _closed=[*self._closed],
+            _heads=[*self._heads],
+            _rest={family: [*rest] for family, rest in self._rest.items()},
+        )
         while np.isfinite(bound := ahead.bound):
             yield bound, ahead.number
             ahead.drop()
