@@ -95,7 +95,7 @@ class _Key(NamedTuple):
         return len(self.devices) + len(self.kind) + collectives
 
 
-class _Family(NamedTuple):
+class _FrameFamily(NamedTuple):
     """A family of flows of a frame."""
 
     place: int
@@ -109,7 +109,7 @@ class _Family(NamedTuple):
 class Frame(NamedTuple):
     """A folded network of which every family of flows is there once."""
 
-    families: dict[_FamilyKey, _Family]
+    families: dict[_FamilyKey, _FrameFamily]
     """Classes of each family."""
     num_classes: IntArray
     """Number of classes of each family."""
@@ -245,7 +245,7 @@ def build_frame(network: Network, key: _Key) -> Frame:
     begin_class = of[first]
     return Frame(
         families={
-            name: _Family(place, begin_class[place], part - begin_class[place])
+            name: _FrameFamily(place, begin_class[place], part - begin_class[place])
             for place, (name, part) in enumerate(
                 zip(key.families, np.split(of, first)[1:], strict=True)
             )
