@@ -23,6 +23,7 @@ from nestsim.evaluate.results import Candidate, Throughput
 from nestsim.evaluate.uncertainty import MemoryBand, room_band
 from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
 from nestsim.lowering.collectives import KeptPhases
+from nestsim.lowering.lockstep import lockstep_transfers
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.simulation import SimulationSpec
@@ -40,7 +41,7 @@ from planner.rivals.manual import manual_plans
 from planner.rivals.protocol import PlannerOutcome, PlannerSettings, fits
 from planner.search.launchable import BrokenRule, broken_rules
 from planner.search.launchable_sizes import LaunchFacts
-from planner.search.replayed.replays import Replays
+from planner.search.replayed.replays import Replays, no_transfers
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.memory import stage_rooms
@@ -269,11 +270,16 @@ class Evaluator:
     @property
     def replays(self) -> Replays:
         """How a search for the fastest replay judges plans."""
+        by_layer = self.simulation.granularity == "layer"
         return Replays(
             judge=self.replayed_time,
-            by_layer=self.simulation.granularity == "layer",
+            by_layer=by_layer,
+            transfers=no_transfers if by_layer else self._transfers,
             ordinary=self._ordinary_plans,
         )
+
+    def _transfers(self, plan: Plan) -> FloatArray | None:
+        return lockstep_transfers(self.network, self.workload, plan)
 
     def find(
         self,
@@ -281,6 +287,7 @@ class Evaluator:
         settings: PlannerSettings,
         *,
         starts: Sequence[Plan] = (),
+        simplest_within: float = 0.0,
         progress: Progress | None = None,
     ) -> PlannerOutcome:
         """Return the plans of a planner, best first.
@@ -296,6 +303,9 @@ class Evaluator:
             Seeds, budgets and the like.
         starts
             Plans to choose from beside those that the planner proposes.
+        simplest_within
+            How much slower than the best, relative, a simpler plan may be that a search
+            for the fastest replay looks for; 0 to look for none.
         progress
             Called with every step.
 
@@ -306,7 +316,9 @@ class Evaluator:
         """
         spec = self.search
         if spec.objective == "replayed":
-            replays = replace(self.replays, starts=tuple(starts))
+            replays = replace(
+                self.replays, starts=tuple(starts), simplest_within=simplest_within
+            )
             settings = replace(settings, replays=replays)
         try:
             outcome = PLANNERS[planner].find(

@@ -207,7 +207,9 @@ def lower_plan(  # noqa: PLR0913 - what is lowered, and what is said of it
         gather_phases=tuple(stage.gather_phases for stage in lowered),
         gather_buckets=tuple(stage.gather_buckets for stage in lowered),
         host_time=_host_time(priced, kinds),
-        tied_phases=() if plan.joins_ends else _tied(network, workload, table, devices),
+        tied_phases=()
+        if plan.joins_ends
+        else tied_phases(network, workload, table, devices),
         kind=kinds.kind,
         others=tuple(others),
         interference=execution.communication_slowdown,
@@ -492,7 +494,7 @@ def _pass_times(passes: list[dict[int, float]]) -> FloatArray:
     return times
 
 
-def _tied(
+def tied_phases(
     network: Network, workload: Workload, table: LayerTable, devices: IntArray
 ) -> Phases:
     """Return the collective between both ends of a chain that share an embedding."""

@@ -146,7 +146,13 @@ class LaunchableCandidates:
         )
         families, dropped = space.families()
         memory = most_memory(workload, spec.memory_reserve)
-        bounds = ReplayBounds.of(network, workload, by_layer=by_layer, memory=memory)
+        bounds = ReplayBounds.of(
+            network,
+            workload,
+            by_layer=by_layer,
+            memory=memory,
+            module_sets=space.module_sets,
+        )
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
         first: list[FloatArray] = [np.zeros(0)]
@@ -278,7 +284,7 @@ class LaunchableCandidates:
         """
         known: dict[tuple[str, bytes], Leaves] = {}
         least = self._relaxed(configuration)
-        relaxed = self._least(least)
+        relaxed = self.least_rates(configuration)
         for shape, placement in product(
             self.listing.shapes(configuration), self.listing.placements(configuration)
         ):
@@ -377,6 +383,7 @@ class LaunchableCandidates:
         cuts.append(1 + max(last for _, last in chunks))
         return (
             plan.schedule_family in self.spec.schedules
+            and plan.recompute_modules in {(), *self.listing.space.module_sets}
             and any(wanted in family for family in self.families)
             and self.is_launchable(plan)
             and self.listing.has_layout(wanted, cuts, plan.schedule)
@@ -398,7 +405,8 @@ class LaunchableCandidates:
         rates = relaxed_rates(self.relaxation, tensor, configuration)
         return shared_inside(rates, configuration.tp, self.network.block_sizes)
 
-    def _least(self, rates: tuple[StageRates, ...]) -> StageRates:
-        """Return rates that are at most any of some."""
+    def least_rates(self, configuration: Configuration) -> StageRates:
+        """Return rates that no placement of a configuration can beat."""
+        rates = self._relaxed(configuration)
         rows = np.min([stage_rates.rows for stage_rates in rates], axis=0)
         return rates[0]._replace(rows=rows)

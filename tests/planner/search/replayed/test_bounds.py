@@ -5,18 +5,26 @@ replayed.
 """
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from estimators.layers.saved_activations import RECOMPUTE_MODULES
+from nestsim.simulator.replay import ReplaySettings
 from planner.frameworks.framework import FRAMEWORKS
 from planner.search.replayed.orders import pass_counts
+from planner.search.space import SearchSpec
 from planner.step.instructions import BACKWARD
 from planner.step.rounds import group_takes
 from planner.step.schedules import SCHEDULES, grouped_name, schedule_name
 from tests import failures
-from tests.planner.search.replayed.worlds import ROUNDING, random_world
+from tests.planner.fleets import slow_fleet
+from tests.planner.search.replayed.worlds import ROUNDING, random_wear, random_world
+from topologies.builders import build_network
+from topologies.degrade import degrade, slowdowns
+from topologies.specs import FatTreeSpec, LevelSpec
 
 FASTER = 1.0 + 1e-9
 SPLIT = [name for name, one in SCHEDULES.items() if one.splits_backward]
@@ -38,12 +46,14 @@ def drawn(candidates, rng, count):
 def check_world(world, seed, *, configurations, plans):
     """Hold the bounds of some plans of a job against their replays; say how many."""
     candidates, rng = world.candidates(), random.Random(seed)
+    timelines = world.timelines(candidates)
     checked = 0
     for index in drawn(candidates, rng, configurations) if len(candidates) else ():
         configuration = candidates[index]
         first = float(candidates.first_bounds[index])
         relaxed = candidates.relaxed_bound(configuration, np.inf)
         leaves = list(candidates.leaves(configuration, np.inf))
+        rates = candidates.least_rates(configuration)
         some = [(one, k) for one in leaves for k in range(len(one.bounds))]
         for one, k in rng.sample(some, min(plans, len(some))):
             time = world.time(candidates.plan(one.leaf(k)))
@@ -51,6 +61,7 @@ def check_world(world, seed, *, configurations, plans):
                 "first": first,
                 "relaxed": relaxed,
                 "placed": float(one.bounds[k]),
+                "timeline": timelines.bound(one.leaf(k), rates),
             }
             above = {
                 name: bound / time - 1.0
@@ -82,6 +93,21 @@ def test_no_bound_of_paired_passes_exceeds_the_replay():
         if any(candidates[number].pairs for number in range(len(candidates))):
             checked += check_world(world, seed, configurations=6, plans=3)
     assert checked >= 20
+
+
+def test_no_bound_exceeds_the_replay_where_modules_are_run_again():
+    checked: Counter[str] = Counter()
+    for seed in range(70):
+        rng = random.Random(seed)
+        world = random_world(seed, preset="megatron-core", most_devices=8)
+        names = rng.sample(sorted(RECOMPUTE_MODULES), 2)
+        world = world.spec_with(recompute=("selective",), recompute_modules=names)
+        sets = world.candidates().listing.space.module_sets
+        if not sets or any(checked[name] > 8 for some in sets for name in some):
+            continue
+        if count := check_world(world, seed, configurations=3, plans=3):
+            checked.update({name: count for some in sets for name in some})
+    assert min(checked[name] for name in ("layernorm", "moe_act", "mlp", "moe")) >= 3
 
 
 def adding_world(seed):
@@ -233,6 +259,82 @@ def test_no_bound_exceeds_the_replay_of_thousands(preset, batch):
         for seed in seeds
     )
     assert checked >= 30
+
+
+def shared_world(seed):
+    """Draw a job on nodes whose devices share an adapter, slow ones now and then."""
+    world, rng = random_world(seed), random.Random(seed)
+    levels = (
+        LevelSpec(name="node", fan_out=4, bandwidth=1e11, latency=1e-6),
+        LevelSpec(
+            name="fabric",
+            fan_out=rng.choice((2, 3, 4)),
+            bandwidth=10.0 ** rng.uniform(7.5, 10.0),
+            latency=1e-6,
+        ),
+    )
+    shared = build_network(FatTreeSpec(levels=levels, nic="node"))
+    wear = random_wear(rng, shared)
+    workload = replace(world.workload, fleet=None)
+    factors = slowdowns(wear, shared.num_devices)
+    if (factors > 1.0).any():
+        workload = workload.on(slow_fleet(workload, factors))
+    world = world._replace(
+        network=degrade(shared, wear), workload=workload, settings=ReplaySettings()
+    )
+    return world.spec_with(pipeline_model_parallel_sizes=(2, 3, 4, 6, 8))
+
+
+def test_no_bound_exceeds_the_replay_where_devices_share_adapters():
+    checked = sum(
+        check_world(shared_world(seed), seed, configurations=4, plans=3)
+        for seed in range(12)
+    )
+    assert checked >= 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(20))
+def test_no_bound_exceeds_thousands_where_devices_share_adapters(batch):
+    checked = sum(
+        check_world(shared_world(seed), seed, configurations=6, plans=5)
+        for seed in range(6000 + 20 * batch, 6020 + 20 * batch)
+    )
+    assert checked >= 200
+
+
+@failures.over("schedule", sorted(set(SCHEDULES) & set(SearchSpec().schedules)))
+def test_a_timeline_is_the_replay_where_nothing_is_sent_for_long(schedule):
+    """All waits of a schedule count: passes, latencies, and nothing that meets."""
+    levels = (LevelSpec(name="fabric", fan_out=8, bandwidth=1e18, latency=1e-4),)
+    network, checked = build_network(FatTreeSpec(levels=levels)), 0
+    for seed in range(30):
+        world = split_world(seed, schedule).spec_with(
+            tensor_model_parallel_sizes=(1,),
+            context_parallel_sizes=(1,),
+            expert_model_parallel_sizes=(1,),
+            data_parallel_sizes=(1,),
+            idle_devices=True,
+        )
+        execution = replace(world.workload.execution, overlap_p2p_comm=True)
+        world = world._replace(
+            network=network,
+            settings=ReplaySettings(),
+            workload=replace(world.workload, execution=execution, fleet=None),
+        )
+        candidates, rng = world.candidates(), random.Random(seed)
+        timelines = world.timelines(candidates)
+        for index in drawn(candidates, rng, 2) if len(candidates) else ():
+            rates = candidates.least_rates(candidates[index])
+            for one in candidates.leaves(candidates[index], np.inf):
+                for k in rng.sample(range(len(one.bounds)), min(2, len(one.bounds))):
+                    time = world.time(candidates.plan(one.leaf(k)))
+                    bound = timelines.bound(one.leaf(k), rates)
+                    assert bound == pytest.approx(time, rel=1e-6, abs=ROUNDING)
+                    checked += 1
+        if checked >= 20:
+            return
+    pytest.fail(f"only {checked} plans have pipelines")
 
 
 @failures.over("granularity", ["stage", "layer"])

@@ -16,18 +16,21 @@ from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
+from nestsim.lowering.lockstep import lockstep_transfers
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import ReplaySettings, replayed_time
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.search.replayed.candidates import LaunchableCandidates
+from planner.search.replayed.timelines import TimelineBounds
 from planner.search.space import SearchSpec
 from planner.step.execution import Execution, Workload
 from planner.step.plan import Plan
 from planner.work import Work
 from tests.planner.fleets import slow_fleet
 from topologies.accelerators import load_accelerator
+from topologies.arrays import FloatArray
 from topologies.builders import build_network
 from topologies.degrade import Degradation, SlowDevice, SlowLinks, degrade, slowdowns
 from topologies.network import Network
@@ -106,6 +109,18 @@ class World(NamedTuple):
     def priced(self, plan: Plan) -> PricedPlan:
         """Price a plan."""
         return price_plan(self.network, self.workload, plan)
+
+    def transfers(self, plan: Plan) -> FloatArray | None:
+        """Return what transfers of a plan take at least, as a search asks for it."""
+        if self.settings.granularity == "layer":
+            return None
+        return lockstep_transfers(self.network, self.workload, plan)
+
+    def timelines(self, candidates: LaunchableCandidates) -> TimelineBounds:
+        """Return what bounds single plans of a search."""
+        return TimelineBounds(
+            bounds=candidates.bounds, prices=candidates.prices, transfers=self.transfers
+        )
 
     def time(self, plan: Plan) -> float:
         """Replay a plan [s]."""
