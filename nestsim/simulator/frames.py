@@ -95,7 +95,7 @@ class _Key(NamedTuple):
         return len(self.devices) + len(self.kind) + collectives
 
 
-class _Family(NamedTuple):
+class _FrameFamily(NamedTuple):
     """A family of flows of a frame."""
 
     place: int
@@ -109,7 +109,7 @@ class _Family(NamedTuple):
 class Frame(NamedTuple):
     """A folded network of which every family of flows is there once."""
 
-    families: dict[_FamilyKey, _Family]
+    families: dict[_FamilyKey, _FrameFamily]
     """Classes of each family."""
     num_classes: IntArray
     """Number of classes of each family."""
@@ -245,7 +245,7 @@ def build_frame(network: Network, key: _Key) -> Frame:
     begin_class = of[first]
     return Frame(
         families={
-            name: _Family(place, begin_class[place], part - begin_class[place])
+            name: _FrameFamily(place, begin_class[place], part - begin_class[place])
             for place, (name, part) in enumerate(
                 zip(key.families, np.split(of, first)[1:], strict=True)
             )
@@ -289,13 +289,7 @@ def _ports(key: _Key, first: Sequence[int]) -> tuple[IntArray, list[Steps]]:
     for name, begin in zip(key.families, first, strict=True):
         if isinstance(name, bytes):
             continue
-        kind, sender, receiver = name
-        ends: tuple[int, ...] = (sender, receiver)
-        if kind == "gradient":
-            ends = receiver, sender
-        if kind == "signal":
-            ends = ends[:1]
-        for stage, posting in zip(ends, (True, key.meets), strict=False):
+        for stage, posting in zip(_ends(*name), (True, key.meets), strict=False):
             if posting:
                 posts[stage].append(Step(0.0, NONE, 0, len(columns[stage]), 0))
             columns[stage].append(begin + replicas)
@@ -306,6 +300,13 @@ def _ports(key: _Key, first: Sequence[int]) -> tuple[IntArray, list[Steps]]:
             table[stage, :, port] = channels
     blocks = np.concatenate(table[[*range(num_stages), *key.streams]])
     return blocks, [Steps.of(steps) for steps in posts]
+
+
+def _ends(kind: str, sender: int, receiver: int) -> tuple[int, ...]:
+    """Return the stages that know a family that is no collective, the poster first."""
+    if kind == "signal":
+        return (sender,)
+    return (receiver, sender) if kind == "gradient" else (sender, receiver)
 
 
 def _slowness(
