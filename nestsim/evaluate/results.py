@@ -413,7 +413,7 @@ def _numbers(
             plan.virtual_pipeline_model_parallel_size
         ),
         "micro_batch_size": plan.micro_batch_size,
-        "schedule": plan.schedule,
+        "schedule": plan.schedule_family,
         **plan.settings_json()["parallel"],
     }
 

@@ -79,6 +79,7 @@ from nestsim.features.topology.document import tiers_table
 from nestsim.lowering.notes import left_out_level_notes
 from planner.cost.objective import PricedPlan
 from planner.frameworks.framework import IDEAL_PRESET
+from planner.search.replayed.replays import OTHER_LAYOUTS
 from planner.step.plan import Plan
 from topologies.network import Network
 from topologies.units import format_duration, format_size
@@ -378,19 +379,22 @@ def proof_sentence(result: "JobResult[Any]", best: "AnyCandidate") -> str:
     gap = optimality_gap(promised_time(result, best), result.lower_bound)
     if result.objective == "planned" or not math.isfinite(gap):
         return ""
+    beyond, count = "", result.search_statistics.get(OTHER_LAYOUTS, 0)
+    if count:
+        beyond = f" Tried beyond it: {plural(count, 'layout')} of blocks."
     if result.spent.is_stopped:
         return (
             f"Not proven: the {result.spent.stopped_by} ended the search, and another "
-            f"plan may replay up to {percent(gap / (1.0 + gap))} faster."
+            f"plan may replay up to {percent(gap / (1.0 + gap))} faster.{beyond}"
         )
     # What `Execution.frees_gradients` gives back, the search does not count on.
     whole = result.assumptions.execution.frees_gradients
     plans = "the search space" + whole * " that fits with whole gradients"
     if gap <= ROUNDING:
-        return f"Proven: no other plan of {plans} replays faster."
+        return f"Proven: no other plan of {plans} replays faster.{beyond}"
     return (
         f"Proven: no other plan of {plans} replays more than "
-        f"{percent(gap / (1.0 + gap))} faster."
+        f"{percent(gap / (1.0 + gap))} faster.{beyond}"
     )
 
 

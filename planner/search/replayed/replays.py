@@ -20,6 +20,9 @@ REPLAY = 25_000
 REPLAYED_PASSES = 15
 """Units of work of each pass of a replayed plan's stages."""
 
+OTHER_LAYOUTS = "other layouts replayed"
+"""Key in the statistics of replays of layouts beyond those that are listed."""
+
 SLACK = 1.25
 """Factor on the best replay up to which bounds are worked out in full: plans beyond it
 are not even alternatives."""

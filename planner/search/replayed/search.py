@@ -19,6 +19,10 @@ listed, so that there is an answer at once; then some plans of the dynamic progr
 look at: plans slower than the best of them by more than `SLACK`. So the proof is the
 same, and the answer with them is never slower than without.
 
+From plans that were replayed others are proposed whose layouts are not listed
+(`FreeLayouts`). They are no part of what is proven; the search ends when no plan of the
+space is faster than they are, by more than `proven_gap`.
+
 `search_beyond` tells what the framework's rules cost: it also replays the plans of
 `planner.search.best_first`, whose stages choose for themselves. What bounds the
 replayed time of that wider space is weak: in every plan some stage has the work of the
@@ -33,12 +37,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.pricing import price_plan
+from planner.cost.pricing import PlanCharges, price_plan
 from planner.search.best_first import LEFT, search
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
 from planner.search.replayed.floors import least_work
+from planner.search.replayed.free_layouts import FreeLayouts
 from planner.search.replayed.proposals import ordinary_answers, proposed_plans
 from planner.search.replayed.replays import (
+    OTHER_LAYOUTS,
     SLACK,
     Alternative,
     BestReplayed,
@@ -175,7 +181,7 @@ def search_replayed(
         candidates.statistics[LEFT] = frontier.num_left
         for plan in frontier.others:
             frontier.replay(plan)
-    plans = frontier.best.ranked(frontier.ordinary, frontier.proposed)
+    plans = frontier.best.ranked(frontier.ordinary, frontier.proposed, frontier.free)
     return ReplayedSearch(
         plans=plans,
         lower_bound=min([frontier.bound, *(plan.time for plan in plans)]),
@@ -197,6 +203,7 @@ class _ReplayFrontier:
         progress: SearchProgress,
     ) -> None:
         self.candidates, self.judge = candidates, replays.judge
+        self._charges = PlanCharges(candidates.network, candidates.workload)
         self.tolerance, self._progress = candidates.spec.proven_gap, progress
         self.best = BestReplayed(keep=candidates.spec.keep_best)
         """What the queue has replayed, and what the search was told to start with."""
@@ -206,6 +213,9 @@ class _ReplayFrontier:
         """What it proposed beside."""
         self.ordinary = BestReplayed(keep=candidates.spec.keep_best)
         """What a competent user would try, replayed before all else."""
+        self.free = BestReplayed(keep=candidates.spec.keep_best)
+        """Plans of layouts beyond those that are listed."""
+        self._layouts = FreeLayouts(candidates=candidates)
         self.simplest = SimplestReplayed(
             workload=candidates.workload,
             rules=candidates.rules,
@@ -247,7 +257,12 @@ class _ReplayFrontier:
     @property
     def is_proven(self) -> bool:
         """Whether no plan left can be faster by more than the tolerance."""
-        return self.bound >= self.best.time / (1.0 + self.tolerance)
+        return self.bound >= self._answer_time / (1.0 + self.tolerance)
+
+    @property
+    def _answer_time(self) -> float:
+        """The fastest replay of the queue and of free layouts [s]."""
+        return min(self.best.time, self.free.time)
 
     @property
     def num_left(self) -> int:
@@ -270,6 +285,8 @@ class _ReplayFrontier:
         for done in plans:
             if self.candidates.is_searched(done.priced.plan):
                 self._keep(self.ordinary, done)
+        for done in plans:
+            self._deal_anew(done)
 
     def _keep(self, best: BestReplayed, done: ReplayedPlan) -> None:
         """Remember how long a plan takes, and keep it if it fits."""
@@ -286,9 +303,13 @@ class _ReplayFrontier:
         plans = proposed_plans(self.candidates, self._progress)
         number = self.candidates.spec.proposals
         self.others = plans[number:]
+        replayed = []
         for plan in plans[:number]:
             self._count(plan)
-            self._keep(self.proposed, self._replayed(plan, self.proposed.time * SLACK))
+            replayed.append(self._replayed(plan, self.proposed.time * SLACK))
+            self._keep(self.proposed, replayed[-1])
+        for done in replayed:
+            self._deal_anew(done)
 
     def try_plan(self, plan: Plan) -> None:
         """Replay a plan, and count that."""
@@ -311,7 +332,7 @@ class _ReplayFrontier:
 
     def fill(self) -> None:
         """Replay some more plans, as alternatives, where few were looked at."""
-        limit = self.best.time * SLACK
+        limit = self._answer_time * SLACK
         try:
             for _ in range(8 * self.best.keep):
                 self._set_twins_aside()
@@ -343,7 +364,7 @@ class _ReplayFrontier:
         """Sharpen some of the least bounds left, which costs no replays."""
         for _ in range(8 * self.best.keep):
             replays = self._waiting and isinstance(self._waiting[0].item, Leaves)
-            if self.bound >= self.best.time or (
+            if self.bound >= self._answer_time or (
                 replays and self._waiting_bound < self._fresh_bound
             ):
                 return
@@ -426,7 +447,7 @@ class _ReplayFrontier:
     @property
     def _least_time(self) -> float:
         """The fastest replay so far, infinite if there is none [s]."""
-        return min(self.best.time, self.proposed.time, self.ordinary.time)
+        return min(self._answer_time, self.proposed.time, self.ordinary.time)
 
     def _wait(self, bound: float, configuration: Configuration) -> None:
         self._number += 1
@@ -450,18 +471,40 @@ class _ReplayFrontier:
         if done.time < min(kept, self._cutoff):
             self.best.add(done)
             self.candidates.work.note_plan()
+            self._deal_anew(done)
         self.simplest.add(done, self._least_time)
         self._report()
+
+    def _deal_anew(self, done: ReplayedPlan) -> None:
+        """Replay layouts beyond those that are listed, from a plan that is no slower.
+
+        Those that may be faster than the best plan by more than the tolerance.
+        """
+        if not done.time < self._cutoff:
+            return
+        limit = self._least_time / (1.0 + self.tolerance)
+        for priced in self._layouts.proposed(done.priced, limit):
+            self._count(priced.plan)
+            self.candidates.statistics[OTHER_LAYOUTS] += 1
+            time = self.judge(priced, self._least_time)
+            if time < self._least_time:
+                self.free.add(ReplayedPlan(time=time, priced=priced))
+                self.candidates.work.note_plan()
 
     def _replayed(self, plan: Plan, cutoff: float) -> ReplayedPlan:
         """Replay a plan, unless that was done before."""
         candidates = self.candidates
-        priced = price_plan(candidates.network, candidates.workload, plan)
         if plan in self._times:
             candidates.statistics["proposals met again"] += 1
-            return ReplayedPlan(time=self._times[plan], priced=priced)
-        candidates.statistics["plans replayed"] += 1
-        return ReplayedPlan(time=self.judge(priced, cutoff), priced=priced)
+            time = self._times[plan]
+        else:
+            candidates.statistics["plans replayed"] += 1
+            time = self.judge(charged := self._charges(plan), cutoff)
+            if not np.isfinite(time):
+                # Nobody keeps it: most plans are cut off.
+                return ReplayedPlan(time=time, priced=charged)
+        priced = price_plan(candidates.network, candidates.workload, plan)
+        return ReplayedPlan(time=time, priced=priced)
 
     def _report(self, doing: str = "") -> None:
         """Say how good the best plan so far is, beside what is done."""

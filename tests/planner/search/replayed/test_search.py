@@ -5,7 +5,7 @@ import random
 import re
 from dataclasses import replace
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 from typing import NamedTuple
 
 import numpy as np
@@ -70,7 +70,7 @@ class Whole(NamedTuple):
 def told_apart(plan: Plan) -> str:
     """Return what tells two plans of a job apart."""
     sizes = plan.parallel, plan.micro_batch_size, plan.schedule
-    return repr((*sizes, plan.stages))
+    return repr((*sizes, plan.recompute_modules, plan.stages))
 
 
 def fits(world: World, priced: PricedPlan) -> bool:
@@ -111,13 +111,24 @@ def every_leaf(world):
                         if goes_with(mode, kept)
                         and rules.keeps_beside(kept, mode, zero)
                     ]
-                    for option, offload, cut in product(options, offloads, cuts):
-                        choice = MemoryChoice(mode, zero, option, offload)
-                        some = counts(world, rules, mode, cut)
+                    sets = modules(candidates, mode, pairs=pairs)
+                    for option, offload, cut, again in product(
+                        options, offloads, cuts, sets
+                    ):
+                        choice = MemoryChoice(
+                            mode, zero, option, offload, recompute_modules=again
+                        )
+                        some = [None] if again else counts(world, rules, mode, cut)
                         for count, name in product(some, schedules):
                             yield candidates.plan(
                                 Leaf(sizes, tuple(cut), choice, placement, count, name)
                             )
+
+
+def modules(candidates, mode, *, pairs):
+    """Return what a mode may run again; nothing by name is the software's own."""
+    sets = candidates.listing.space.module_sets if mode == "selective" else ()
+    return [(), *(some for some in sets if not (pairs and "moe" in some))]
 
 
 def has_sharding(world, plan):
@@ -147,6 +158,7 @@ def whole(seed):
     blocks, batch = world.workload.chain[1], world.workload.training.global_batch_size
     if blocks > 6 or batch > 12:
         return None
+    world = world.spec_with(recompute_modules=("core_attn",))
     if world.network.num_devices > 3:
         rng = random.Random(seed)
         world = world.spec_with(
@@ -245,6 +257,45 @@ def test_the_answer_is_the_best_where_passes_may_be_paired():
         best = case.plans[min(case.times, key=case.times.__getitem__)]
         paired += best.overlap_moe_expert_parallel_comm
     assert paired >= 2
+
+
+def tight(seed: int) -> World:
+    """Return a job that has a little less memory than it takes without recompute."""
+    world = random_world(seed, preset="megatron-core", most_devices=8)
+    accelerator, rng = world.workload.accelerator, random.Random(seed)
+    world = world._replace(
+        settings=replace(world.settings, granularity=rng.choice(("stage", "layer"))),
+        spec=replace(
+            world.spec,
+            micro_batch_sizes=(rng.choice((1, 2)),),
+            context_parallel_sizes=(1,),
+            recompute=("none", "selective"),
+            zero_stages=(1,),
+        ),
+    )
+    least = min(
+        max(sum(cost.memory.values()) for cost in world.priced(plan).stages)
+        for plan in islice(every_leaf(world), MOST_PLANS)
+        if plan.stages[0].recompute == "none"
+    )
+    low, high = 0.0, 1e12
+    while high > low * (1.0 + 1e-9):
+        memory = (low + high) / 2.0
+        device = replace(accelerator, memory_bytes=memory)
+        job = replace(world.workload, accelerator=device, fleet=None)
+        is_enough = job.memory_on(reserve=world.spec.memory_reserve) > 0.99 * least
+        low, high = (low, memory) if is_enough else (memory, high)
+    return world._replace(workload=job)
+
+
+def test_the_answer_is_the_best_where_modules_may_be_run_again():
+    chosen = set()
+    for seed in (43, 49, 55, 64, 65, 83, 111, 125):
+        case = whole_of(tight(seed))
+        check_answer(case, 0.0)
+        best = case.plans[min(case.times, key=case.times.__getitem__)]
+        chosen.add(best.recompute_modules)
+    assert len(chosen - {()}) >= 5
 
 
 @failures.over("gap", [0.0, 0.05])
