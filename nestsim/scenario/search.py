@@ -96,7 +96,11 @@ class SearchTable(SearchSpec):
         return SearchSpec(**settings)
 
     def _check_groups(self) -> None:
-        for name in ("expert_tensor_parallel_sizes", "cp_comm_types"):
+        for name in (
+            "expert_tensor_parallel_sizes",
+            "cp_comm_types",
+            "microbatch_group_sizes_per_vp_stage",
+        ):
             given = getattr(self, name)
             if given is not None and self.objective != OBJECTIVES[0]:
                 raise InputError(

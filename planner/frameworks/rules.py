@@ -203,6 +203,10 @@ class LaunchRules:
     microbatches: str = INTERLEAVED
     """How microbatches are dealt out: `INTERLEAVED`, `ROUNDS` or `ALWAYS`."""
 
+    microbatch_groups: bool = False
+    """Whether microbatches may go through chunks in groups of a size that is asked for,
+    `planner.step.instructions.group_takes`."""
+
     full_schedules: tuple[str, ...] = ()
     """Schedules that want as many microbatches as stages, or more."""
 
@@ -322,6 +326,10 @@ class LaunchRules:
     second_copies: bool = False
     """Whether ranks next to each other may share a second copy of the weights beside
     ZeRO-3 (hpZ)."""
+
+    reshards_in_groups: bool = False
+    """Whether weights may be sharded again over ranks next to each other after forward
+    passes, where no tensor-parallel ranks split them (FSDP2)."""
 
     second_copies_alone: bool = False
     """Whether such copies go only with shards over all replicas, and with layers that

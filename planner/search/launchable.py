@@ -34,7 +34,7 @@ from planner.step.execution import Workload
 from planner.step.ledger import shards_weights
 from planner.step.plan import Offload, Plan
 from planner.step.recompute import SENDING_AGAIN
-from planner.step.schedules import SCHEDULES, schedule_name
+from planner.step.schedules import SCHEDULES, grouped_name, schedule_name
 from topologies import Network
 
 T = TypeVar("T")
@@ -180,11 +180,12 @@ def _pipeline(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
     pp, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
     if pp == 1 or not rules.pipeline:
         return
-    is_combined = plan.schedule == schedule_name(v, pairs=True)
-    known = schedule_name(v) if is_combined else plan.schedule
+    family, group = plan.schedule_family, plan.microbatch_group_size_per_vp_stage
+    is_combined = family == schedule_name(v, pairs=True)
+    known = schedule_name(v) if is_combined else family
     if known not in rules.schedules:
         yield "schedule", plan.schedule, f"one of {', '.join(rules.schedules)}"
-    m = plan.num_microbatches
+    m, known = plan.num_microbatches, grouped_name(known, group)
     if known in SCHEDULES and (expected := deals_out(rules, known, pp, m, v)):
         yield "microbatches", f"{m} microbatches on {pp} stages of {v} chunks", expected
 
@@ -283,6 +284,7 @@ def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
         yield "recompute", f"selective of {_join_values(sorted(more))}", modules
     yield from _counted(plan, rules, facts)
     yield from _second_copies(plan, rules, whole)
+    yield from _resharding(plan, rules)
     yield from _offloaded(plan, rules, sum(facts.is_block))
     if whole > 1 or any(zeros):  # one replica has nothing to share
         yield from _saving("zero_stage", zeros, can, rules)
@@ -329,6 +331,21 @@ def _second_copies(plan: Plan, rules: LaunchRules, whole: int) -> Breaches:
         stage.sharding_group_size != whole for stage in sharded
     ):
         yield "sharding_group", copies, f"shards over all {whole} ranks beside them"
+
+
+def _resharding(plan: Plan, rules: LaunchRules) -> Breaches:
+    """Compare who shares weights between the passes to what the framework has."""
+    sharded = [stage for stage in plan.stages if shards_weights(stage.zero_stage)]
+    sizes = _distinct(stage.reshard_after_forward or 0 for stage in sharded)
+    if not any(sizes):
+        return
+    kept = f"weights sharded again over {_join_values(sizes)} ranks"
+    if not rules.reshards_in_groups:
+        yield "sharding_group", kept, "over all ranks that share shards"
+    elif len(sizes) > 1 and rules.same_savings:
+        yield "sharding_group", kept, "one size for all stages"
+    elif plan.parallel.sizes().tp > 1:
+        yield "sharding_group", kept, "none beside tensor parallelism"
 
 
 def _counted(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:

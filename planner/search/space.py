@@ -147,6 +147,13 @@ class SearchSpec(Spec):
     ] = None
     """Numbers of chunks that a stage may have; more than 1 is interleaved 1F1B."""
 
+    microbatch_group_sizes_per_vp_stage: Annotated[
+        Distinct[Count] | None, Examples([8, 16])
+    ] = None
+    """Numbers of microbatches that may go through one chunk before the next one's turn,
+    beside the usual one (`plan.microbatch_group_size_per_vp_stage`), where
+    `software.preset` has such groups. For the objective "replayed"."""
+
     sequence_parallel: Annotated[bool | None, Examples(True)] = None
     """Whether Megatron's sequence parallelism is on. Left out, it is wherever the
     tensor-parallel size exceeds 1."""
@@ -223,7 +230,13 @@ class SearchSpec(Spec):
     replay begins with; 0 for none. The answer is the same, or faster with them."""
 
     keep_best: Annotated[int, Ge(1), Le(1000), Examples(5)] = 5
-    """Distinct plans to keep and replay, best first."""
+    """Distinct plans to keep and replay, best first. A search for the fastest replay
+    keeps plans that differ in tensor-, pipeline-, expert- or context-parallel size, or
+    in what they recompute."""
+
+    simplest_within: Annotated[float, Ge(0), Le(0.25), Examples(0.02)] = 0.02
+    """How much slower than the reported plan, relative, the simplest plan beside it may
+    be, which `nestsim run` looks for and replays; 0 for none."""
 
     work_limit: Annotated[
         Annotated[int, Ge(1), Le(MAX_WORK)] | None,

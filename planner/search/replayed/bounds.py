@@ -33,7 +33,7 @@ from planner.search.replayed.orders import (
     pass_order,
 )
 from planner.step.execution import Workload
-from planner.step.instructions import round_length
+from planner.step.instructions import ScheduleSizes
 from planner.step.ledger import KERNEL_LEDGER, SENDS_IN_PASSES
 from planner.step.recompute import paired_bytes, repeats_by_mode
 from planner.step.schedules import SCHEDULES, schedule_name
@@ -315,6 +315,7 @@ class ReplayBounds:
             by_layer=self.by_layer
             or passes_overlap(self.workload, schedule, degrees.ep),
         )
+        named = SCHEDULES[schedule]
         counts = pass_counts(schedule, shape.p, shape.m, shape.v)
         return terms.PlanFamily(
             pipeline=terms.Pipeline(
@@ -322,10 +323,10 @@ class ReplayBounds:
                 shape.v,
                 shape.m,
                 *counts,
-                SCHEDULES[schedule].last_in_flight(shape.m),
+                named.last_in_flight(ScheduleSizes(shape.p, shape.m, shape.v)),
                 shape.m
-                if SCHEDULES[schedule].forward_first
-                else round_length(shape.p, shape.m),
+                if named.forward_first
+                else named.round_length(shape.p, shape.m),
             ),
             passes=terms.PassDurations(
                 *self._times(rows, shape, names=names),

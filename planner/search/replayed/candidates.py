@@ -382,11 +382,11 @@ class LaunchableCandidates:
         cuts = sorted(first for first, _ in chunks)
         cuts.append(1 + max(last for _, last in chunks))
         return (
-            plan.schedule in self.spec.schedules
+            plan.schedule_family in self.spec.schedules
             and plan.recompute_modules in {(), *self.listing.space.module_sets}
             and any(wanted in family for family in self.families)
             and self.is_launchable(plan)
-            and self.listing.has_layout(wanted, cuts)
+            and self.listing.has_layout(wanted, cuts, plan.schedule)
         )
 
     def plan(self, leaf: Leaf) -> Plan:

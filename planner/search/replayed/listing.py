@@ -78,9 +78,8 @@ class PlanListing:
     def shapes(self, configuration: Configuration) -> list[Shape]:
         """Return the shape with each schedule."""
         shape = self.shape(configuration)
-        if configuration.pairs:
-            return [shape._replace(schedule=shape.schedule_name)]
-        names = self.space.schedules(shape.p, shape.v, shape.m)
+        p, v, m, pairs = shape.p, shape.v, shape.m, shape.pairs
+        names = self.space.schedules(p, v, m, pairs=pairs)
         experts = configuration.ep > 1
         return [
             shape._replace(
@@ -186,11 +185,14 @@ class PlanListing:
             by_key.setdefault(kinds.key, kinds)
         return list(by_key.values())
 
-    def has_layout(self, configuration: Configuration, cuts: Sequence[int]) -> bool:
+    def has_layout(
+        self, configuration: Configuration, cuts: Sequence[int], schedule: str
+    ) -> bool:
         """Tell whether a layout, as of `Leaf`, is listed on some placement."""
         return any(
             list(cuts) in self.layouts(configuration, shape, kinds).tolist()
             for shape in self.shapes(configuration)
+            if shape.schedule == schedule
             for kinds in self.distinct_kinds(configuration)
         )
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice, product
@@ -532,20 +533,36 @@ def test_a_plan_to_begin_with_that_does_not_fit_is_no_answer():
     assert tried
 
 
-def test_kept_plans_are_of_different_configurations_and_the_best_of_them():
-    for case in wholes(SEEDS):
-        found, _ = searched(case, keep_best=3)
-        sizes = [
-            (plan.parallel.sizes(), plan.micro_batch_size)
-            for plan in (one.priced.plan for one in found.plans)
-        ]
-        chunks = [
-            (
-                one.priced.plan.virtual_pipeline_model_parallel_size,
-                one.priced.plan.overlap_moe_expert_parallel_comm,
-            )
-            for one in found.plans
-        ]
-        both = list(zip(sizes, chunks, strict=True))
-        assert len(both) == len(set(both)) <= 3
-        assert np.all(np.diff([one.time for one in found.plans]) >= 0.0)
+def test_progress_says_from_the_first_replay_on_how_good_the_answer_is():
+    pattern = re.compile(
+        r"search: (?:no plan that fits yet|best (?P<best>\S+) s)"
+        r"(?:, none below (?P<bound>\S+) s)?(?:: proven to (?P<gap>\S+)%)?"
+        r"; (?P<doing>.+)"
+    )
+    proven = 0
+    for case in wholes(SEEDS[:6]):
+        searched_too, texts = case.world.candidates().is_searched, list[str]()
+        plans = [plan for plan in case.fitting() if searched_too(plan)][:2]
+        replays = Replays(
+            judge=Judge(case),
+            by_layer=case.world.settings.granularity == "layer",
+            ordinary=lambda plans=plans: plans,
+            simplest_within=0.05,
+        )
+        search_replayed(
+            *case.world[:3], replays, progress=lambda text, _, to=texts: to.append(text)
+        )
+        said = [pattern.fullmatch(text) for text in texts]
+        assert all(said), texts
+        bests = [float(one["best"]) for one in said if one["best"]]
+        assert bests == sorted(bests, reverse=True)
+        # Of three digits more than are written.
+        assert all(best >= case.best * (1.0 - 1e-3) for best in bests)
+        bounds = [float(one["bound"]) for one in said if one["bound"]]
+        assert all(bound <= case.best * (1.0 + 1e-3) for bound in bounds)
+        named = {one["doing"]: one["best"] for one in said}
+        assert {"list what can be launched", "bound the layers"} <= named.keys()
+        if plans:
+            assert all(one["best"] for one in said[2:])
+            proven += any(one["gap"] for one in said)
+    assert proven >= 3
