@@ -306,6 +306,8 @@ def recompute_of_plan(plan: Plan) -> str:
         return recompute_label(mode)
     if len(counts) > 1:
         return f"{recompute_label(mode)} of some blocks"
+    if mode == "selective" and plan.recompute_modules:
+        return f"{recompute_label(mode)} of {', '.join(plan.recompute_modules)}"
     return recompute_label(mode, counts.pop())
 
 

@@ -159,7 +159,9 @@ class SearchTable(SearchSpec):
         """Return the numbers of chunks that the schedules allow."""
         given = self.virtual_pipeline_model_parallel_sizes
         chosen = [SCHEDULES[name] for name in self.schedules]
-        if self.objective == "planned" and any(one.splits_backward for one in chosen):
+        if self.objective == "planned" and any(
+            one.splits_backward or one.forward_first for one in chosen
+        ):
             raise InputError(
                 "are searched by replays only",
                 where="schedules",
@@ -180,8 +182,8 @@ class SearchTable(SearchSpec):
                 "no size goes with the schedules",
                 where="virtual_pipeline_model_parallel_sizes",
                 got=None if given is None else list(given),
-                expected='[1] with "1f1b", "zb-h1" and "zb-h2", [2] with "zb-v" and '
-                '"dualpipe-v", sizes above 1 with "interleaved-1f1b"',
+                expected='[1] with "1f1b", "gpipe", "zb-h1" and "zb-h2", [2] with '
+                '"zb-v" and "dualpipe-v", sizes above 1 with "interleaved-1f1b"',
             )
         return sizes
 

@@ -461,7 +461,9 @@ class PassPrices:
         if more > 0.0:
             experts = more * self.workload.expert_times(self.plan.degrees, self.working)
         repeated = recompute.repeated_time(table, self.stage)
-        if self.stage.recompute in recompute.sending_again(self.workload.software):
+        modules = self.plan.recompute_modules
+        sending = recompute.sending_again(self.workload.software, modules)
+        if self.stage.recompute in sending:
             again = recompute.repeated_layers(table, self.stage)
             repeated = repeated + again * experts[0]
         weight = table.weight_gradient_time + experts[2]

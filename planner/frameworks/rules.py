@@ -344,6 +344,10 @@ class LaunchRules:
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """Recompute modes that stages may have."""
 
+    recompute_modules: tuple[str, ...] = ()
+    """What selective recompute may be of, one set for all stages, keys of `estimators.
+    layers.saved_activations.RECOMPUTE_MODULES`; none if that is no choice."""
+
     recompute_num_layers: tuple[str, ...] = ()
     """Recompute modes of a number of blocks of each chunk that is given."""
 

@@ -119,6 +119,7 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
         micro_batch_size=spec.micro_batch_size,
         sequence_parallel=parallel.sequence_parallel,
         grouping=parallel.grouping,
+        recompute_modules=spec.recompute_modules or (),
     )
     check_model(workload.graph.spec, degrees)
     num_microbatches = _num_microbatches(workload, spec, sizes.dp)
@@ -132,7 +133,8 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
         schedule = _family(spec)
     pairs = SCHEDULES[schedule].pairs_passes
     if pairs and sizes.ep > 1:
-        spec.refuse_sending_again(sending_again(workload.software) - SENDING_AGAIN)
+        sending = sending_again(workload.software, degrees.recompute_modules)
+        spec.refuse_sending_again(sending - SENDING_AGAIN)
     return Plan(
         parallel=parallel,
         virtual_pipeline_model_parallel_size=spec.virtual_pipeline_model_parallel_size,
@@ -145,6 +147,7 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
         stages=tuple(
             Stage(chunks=held, devices=(), **settings) for held, settings in stages
         ),
+        recompute_modules=degrees.recompute_modules,
     )
 
 

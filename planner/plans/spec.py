@@ -12,6 +12,7 @@ from planner.step.plan import (
     STAGE_SETTINGS,
     Offload,
     Recompute,
+    RecomputeModule,
     ZeroStage,
 )
 from planner.step.recompute import SENDING_AGAIN
@@ -133,6 +134,13 @@ class PlanSpec(ParallelDegrees):
     """Blocks of each stage's chunks, from the first one on, that `recompute` is about,
     or a list with one number for each stage. Megatron's --recompute-num-layers with
     --recompute-method block. Left out, all blocks."""
+
+    recompute_modules: Annotated[
+        Annotated[tuple[RecomputeModule, ...], Listed(1)] | None,
+        Examples(["layernorm", "moe_act"]),
+    ] = None
+    """Megatron's option: what "selective" recompute runs again in all stages, names of
+    `software.recompute_modules`. Left out, that setting's."""
 
     offload_weights: Annotated[OfStages[Fraction], Examples(0.5, [1.0, 0.0])] = 0.0
     """Fraction of the weights that the host keeps; they come in each pass. One number

@@ -201,7 +201,7 @@ def _expert_overlap(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breac
         yield "expert_overlap", "experts on 1 rank", "2 ranks or more"
     elif pp > 1 and v == 1:
         yield "expert_overlap", f"{pp} stages of one chunk each", "1 stage, or chunks"
-    elif SENDING_AGAIN & {stage.recompute for stage in plan.stages}:
+    elif _sending_again(plan) & {stage.recompute for stage in plan.stages}:
         yield "expert_overlap", "passes that send their tokens again", "none"
     elif any(stage.recompute_num_layers is not None for stage in plan.stages):
         yield "expert_overlap", "recompute of some blocks", "of all or of none"
@@ -210,6 +210,12 @@ def _expert_overlap(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breac
         alone = "" if rules.overlap_predictions_alone else ", none on 1 stage"
         expected = f"{rules.overlap_most_predictions} at most{alone}"
         yield "expert_overlap", layers, expected
+
+
+def _sending_again(plan: Plan) -> frozenset[str]:
+    """Return the recompute modes of a plan that send tokens to experts again."""
+    again = {"selective"} if "moe" in plan.recompute_modules else set()
+    return SENDING_AGAIN | again
 
 
 def block_counts(plan: Plan, is_block: Sequence[bool]) -> tuple[int, ...]:
@@ -273,6 +279,9 @@ def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     zeros = _distinct(stage.zero_stage for stage in plan.stages)
     groups = _distinct(stage.sharding_group_size for stage in plan.stages)
     yield from _saving("recompute", modes, rules.recompute, rules)
+    if more := {*plan.recompute_modules} - {*rules.recompute_modules}:
+        modules = _join_values(rules.recompute_modules) or "what it is of by itself"
+        yield "recompute", f"selective of {_join_values(sorted(more))}", modules
     yield from _counted(plan, rules, facts)
     yield from _second_copies(plan, rules, whole)
     yield from _resharding(plan, rules)

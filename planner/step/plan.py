@@ -24,6 +24,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from estimators.grouping import PLAIN_GROUPING
+from estimators.layers.saved_activations import RECOMPUTE_MODULES
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from planner.step.rounds import GROUP_SIZE
@@ -128,6 +129,7 @@ COUNTED_MODES = frozenset({"selective", "full"})
 
 
 Recompute = Annotated[str, NameChoice(("none", "selective", "full", "stage"))]
+RecomputeModule = Annotated[str, NameChoice(tuple(RECOMPUTE_MODULES))]
 ZeroStage = Annotated[int, Ge(0), Le(3)]
 
 
@@ -292,6 +294,10 @@ class Plan:
     stages: tuple[Stage, ...]
     """Stages of the pipeline, from the first to the last."""
 
+    recompute_modules: tuple[str, ...] = ()
+    """What ``"selective"`` recompute of all stages runs again, keys of `estimators.
+    layers.saved_activations.RECOMPUTE_MODULES`; none: as the software has it."""
+
     __repr__ = short_repr
 
     @property
@@ -305,6 +311,7 @@ class Plan:
             micro_batch_size=self.micro_batch_size,
             sequence_parallel=self.parallel.sequence_parallel,
             grouping=self.parallel.grouping,
+            recompute_modules=self.recompute_modules,
         )
 
     @property
@@ -391,6 +398,8 @@ class Plan:
             settings["overlap_moe_expert_parallel_comm"] = True
         if (group := self.microbatch_group_size_per_vp_stage) is not None:
             settings[GROUP_SIZE] = group
+        if self.recompute_modules:
+            settings["recompute_modules"] = list(self.recompute_modules)
         return settings
 
     @classmethod
@@ -420,6 +429,7 @@ class Plan:
                 stages=tuple(
                     _stage_from_json(stage, ranks) for stage in data["stages"]
                 ),
+                recompute_modules=tuple(data.get("recompute_modules", ())),
             )
         except KeyError as error:
             raise InputError("setting is missing", where=str(error.args[0])) from None

@@ -133,7 +133,8 @@ class PlanListing:
         key = sizes, alone, tuple(options), schedule
         if key not in self._choices:
             listed = self._listed_choices(configuration, options, schedule)
-            self._choices[key] = listed, choice_columns(listed, self.hosts)
+            columns = choice_columns(listed, self.hosts, self.space.module_sets)
+            self._choices[key] = listed, columns
         return self._choices[key]
 
     def _listed_choices(
@@ -142,15 +143,18 @@ class PlanListing:
         v, pairs = configuration.v, configuration.pairs
         schedule = schedule or schedule_name(v, pairs=pairs)
         splits = SCHEDULES[schedule].splits_backward
+        sends = SCHEDULES[schedule].pairs_passes and configuration.ep > 1
         space, pp = self.space, configuration.pp
+        modes = space.savings(schedule, pp, v, ep=configuration.ep)
         zeros = space.zero_stages(pp, configuration)
         most = 1 if configuration.dp * configuration.cp == 1 else len(zeros)
         hybrid = space.hybrid_sharding
         return tuple(
-            MemoryChoice(mode, zero, option, offload, counting)
+            MemoryChoice(mode, zero, option, offload, counting, modules)
             for offload in space.offloads(pp)
-            for mode, counting in space.savings(schedule, pp, v, ep=configuration.ep)
+            for mode, counting in sorted(modes, key=lambda pair: pair[0] != "none")
             if goes_with(mode, offload) and not (splits and offload.in_passes)
+            for modules in ([()] if counting else space.modules(mode, pairs=sends))
             for zero in [
                 zero for zero in zeros if space.rules.keeps_beside(offload, mode, zero)
             ][:most]

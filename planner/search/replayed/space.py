@@ -45,6 +45,7 @@ from planner.search.launchable_sizes import (
     shape_breaches,
     size_breaches,
 )
+from planner.search.replayed.recomputed import module_sets
 from planner.search.replayed.unequal import unequal_counts
 from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
 from planner.step.execution import Workload
@@ -217,7 +218,7 @@ class ConfigurationFamily(NamedTuple):
 
     def configuration(self, index: int) -> Configuration:
         """Return one of its configurations."""
-        tp, cp, ep, b, _, grouping = self.degrees
+        tp, cp, ep, b, _, grouping, _ = self.degrees
         pp, v, dp, pairs = (int(column[index]) for column in self[1:])
         return Configuration(tp, cp, ep, b, v, pp, dp, grouping, bool(pairs))
 
@@ -498,6 +499,26 @@ class LaunchableSpace:
             and not (is_combined and counted)
         ]
 
+    @cached_property
+    def module_sets(self) -> tuple[tuple[str, ...], ...]:
+        """What selective recompute is tried with beside what the software has."""
+        return module_sets(self.workload, self.spec, self.rules)
+
+    def modules(self, mode: str, *, pairs: bool) -> list[tuple[str, ...]]:
+        """Return what a recompute mode of all blocks may run again.
+
+        Nothing by name is what the software has. Not what sends tokens again, if passes
+        are paired.
+        """
+        if mode != "selective":
+            return [()]
+        sets = [
+            some
+            for some in self.module_sets
+            if not (pairs and mode in sending_again(self.workload.software, some))
+        ]
+        return [(), *sets]
+
     def offloads(self, pp: int) -> list[Offload]:
         """Return what hosts may keep of plans of some stages."""
         can = self.rules.offload_of(pp)
@@ -614,5 +635,5 @@ class LaunchableSpace:
 
 
 def _sizes(degrees: Degrees, pp: int = 1, dp: int = 1) -> LaunchSizes:
-    tp, cp, ep, _, splits, grouping = degrees
+    tp, cp, ep, _, splits, grouping, _ = degrees
     return LaunchSizes(tp, cp, ep, grouping, splits, pp, dp)

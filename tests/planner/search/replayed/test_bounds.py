@@ -5,11 +5,13 @@ replayed.
 """
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from estimators.layers.saved_activations import RECOMPUTE_MODULES
 from planner.frameworks.framework import FRAMEWORKS
 from planner.search.replayed.orders import pass_counts
 from planner.step.instructions import BACKWARD
@@ -85,6 +87,21 @@ def test_no_bound_of_paired_passes_exceeds_the_replay():
         if any(candidates[number].pairs for number in range(len(candidates))):
             checked += check_world(world, seed, configurations=6, plans=3)
     assert checked >= 20
+
+
+def test_no_bound_exceeds_the_replay_where_modules_are_run_again():
+    checked: Counter[str] = Counter()
+    for seed in range(70):
+        rng = random.Random(seed)
+        world = random_world(seed, preset="megatron-core", most_devices=8)
+        names = rng.sample(sorted(RECOMPUTE_MODULES), 2)
+        world = world.spec_with(recompute=("selective",), recompute_modules=names)
+        sets = world.candidates().listing.space.module_sets
+        if not sets or any(checked[name] > 8 for some in sets for name in some):
+            continue
+        if count := check_world(world, seed, configurations=3, plans=3):
+            checked.update({name: count for some in sets for name in some})
+    assert min(checked[name] for name in ("layernorm", "moe_act", "mlp", "moe")) >= 3
 
 
 def adding_world(seed):
