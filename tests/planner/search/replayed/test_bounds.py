@@ -94,7 +94,10 @@ def test_no_bound_of_paired_passes_exceeds_the_replay():
         world = random_world(seed, preset="megatron-core", most_devices=8)
         if not world.workload.graph.spec.num_moe_experts or checked > 20:
             continue
-        world = world.spec_with(overlap_moe_expert_parallel_comm=True)
+        world = world.spec_with(
+            overlap_moe_expert_parallel_comm=True,
+            microbatch_group_sizes_per_vp_stage=(3, 4, 5, 6, 8),
+        )
         candidates = world.candidates()
         if any(candidates[number].pairs for number in range(len(candidates))):
             checked += check_world(world, seed, configurations=6, plans=3)
@@ -183,16 +186,16 @@ def grouped_world(seed, **changes):
 
 def test_no_bound_exceeds_the_replay_where_groups_have_a_size():
     checked, groups, rests = 0, set(), 0
-    for seed in range(40, 70):
+    for seed in range(40, 64):
         world = grouped_world(seed)
-        checked += check_world(world, seed, configurations=3, plans=4)
+        checked += check_world(world, seed, configurations=2, plans=4)
         candidates = world.candidates()
         for number in range(len(candidates)):
             for shape in candidates.listing.shapes(candidates[number]):
                 group = SCHEDULES[shape.schedule].group
                 groups.add(group)
                 rests += group is not None and shape.m % group > 0
-    assert checked >= 60
+    assert checked >= 40
     assert len(groups) >= 4
     assert rests >= 10
 
