@@ -22,10 +22,12 @@ from nestsim.evaluate.cost import ClusterCost
 from nestsim.evaluate.results import Candidate, Throughput
 from nestsim.evaluate.uncertainty import MemoryBand, room_band
 from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
+from nestsim.lowering.collectives import KeptPhases
 from nestsim.lowering.lockstep import lockstep_transfers
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.simulation import SimulationSpec
+from nestsim.simulator.frames import Frames
 from nestsim.simulator.jittered import jittered_times
 from nestsim.simulator.noise import Jitter
 from nestsim.simulator.replay import replay, replayed_time
@@ -74,6 +76,16 @@ class Evaluator:
 
     memory_band: MemoryBand | None = None
     """How far off what plans need of memory may be; None for exact."""
+
+    _frames: Frames = field(init=False)
+    """What steps have in common that were replayed for their times alone."""
+
+    _phases: KeptPhases = field(init=False)
+    """Phases of collectives of their ends."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_frames", Frames(self.network))
+        object.__setattr__(self, "_phases", KeptPhases(self.network))
 
     @classmethod
     def of(cls, scenario: Scenario, progress: Progress | None = None) -> "Evaluator":
@@ -154,10 +166,19 @@ class Evaluator:
         longer time may stand for it.
         """
         try:
-            work = self.lower(priced, memory=False)
+            work = lower_plan(
+                self.network,
+                self.workload,
+                priced,
+                self.simulation,
+                memory=False,
+                notes=False,
+                known=self._phases,
+            )
         except InputError:
             return math.inf
-        return replayed_time(self.network, work, self.simulation, cutoff=cutoff)
+        settings, frames = self.simulation, self._frames
+        return replayed_time(self.network, work, settings, cutoff=cutoff, frames=frames)
 
     def jittered_times(
         self,
@@ -258,7 +279,7 @@ class Evaluator:
         )
 
     def _transfers(self, plan: Plan) -> FloatArray | None:
-        return lockstep_transfers(self.network, self.workload, plan)
+        return lockstep_transfers(self._phases, self.workload, plan)
 
     def find(
         self,

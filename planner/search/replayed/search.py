@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.pricing import price_plan
+from planner.cost.pricing import PlanCharges, price_plan
 from planner.search.best_first import LEFT, search
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
 from planner.search.replayed.floors import least_work
@@ -206,6 +206,7 @@ class _ReplayFrontier:
         progress: SearchProgress,
     ) -> None:
         self.candidates, self.judge = candidates, replays.judge
+        self._charges = PlanCharges(candidates.network, candidates.workload)
         self.tolerance, self._progress = candidates.spec.proven_gap, progress
         self._timelines = TimelineBounds(
             bounds=candidates.bounds,
@@ -508,12 +509,17 @@ class _ReplayFrontier:
     def _replayed(self, plan: Plan, cutoff: float) -> ReplayedPlan:
         """Replay a plan, unless that was done before."""
         candidates = self.candidates
-        priced = price_plan(candidates.network, candidates.workload, plan)
         if plan in self._times:
             candidates.statistics["proposals met again"] += 1
-            return ReplayedPlan(time=self._times[plan], priced=priced)
-        candidates.statistics["plans replayed"] += 1
-        return ReplayedPlan(time=self.judge(priced, cutoff), priced=priced)
+            time = self._times[plan]
+        else:
+            candidates.statistics["plans replayed"] += 1
+            time = self.judge(charged := self._charges(plan), cutoff)
+            if not np.isfinite(time):
+                # Nobody keeps it: most plans are cut off.
+                return ReplayedPlan(time=time, priced=charged)
+        priced = price_plan(candidates.network, candidates.workload, plan)
+        return ReplayedPlan(time=time, priced=priced)
 
     def _report(self, doing: str = "") -> None:
         """Say how good the best plan so far is, beside what is done."""
