@@ -279,7 +279,7 @@ class Evaluator:
         )
 
     def _transfers(self, plan: Plan) -> FloatArray | None:
-        return lockstep_transfers(self.network, self.workload, plan)
+        return lockstep_transfers(self._phases, self.workload, plan)
 
     def find(
         self,

@@ -33,18 +33,24 @@ from planner.step.execution import Workload
 from planner.step.plan import NO_OFFLOAD, Plan
 from planner.step.schedules import find_schedule
 from topologies.arrays import FloatArray, IntArray
-from topologies.network import Network
 
 _SEED = 0x6C6F636B
 """Seed of the first round's hashes; any number does."""
 
 
 def lockstep_transfers(
-    network: Network, workload: Workload, plan: Plan
+    known: KeptPhases, workload: Workload, plan: Plan
 ) -> FloatArray | None:
     """Return the least that transfers between the stages of a plan take.
 
     For replays by stages: what passes send of their own over links is not looked at.
+
+    Parameters
+    ----------
+    known
+        Phases of collectives on the network.
+    workload, plan
+        The job, and a plan of it.
 
     Returns
     -------
@@ -53,7 +59,7 @@ def lockstep_transfers(
         the boundary after each stage, by replica, shape ``(d, p, 2, 2)``; None if there
         is a single stage or a host keeps anything.
     """
-    p = len(plan.stages)
+    network, p = known.network, len(plan.stages)
     if p == 1 or any(stage.offload != NO_OFFLOAD for stage in plan.stages):
         return None
     groups = plan_groups(plan)
@@ -62,7 +68,7 @@ def lockstep_transfers(
     chunks = plan.virtual_pipeline_model_parallel_size
     virtual = find_schedule(plan.schedule).virtual_stages(p, chunks)
     crossed = np.unique(virtual.boundary[~virtual.stays])
-    pairs = _pairs(devices, crossed, _collectives(network, workload, plan, devices))
+    pairs = _pairs(devices, crossed, _collectives(known, workload, plan, devices))
     transfers = 2 * crossed.size * d
 
     routes, num_links = pairs.routes(network), len(network.links)
@@ -106,7 +112,7 @@ def lockstep_transfers(
 
 
 def _collectives(
-    network: Network, workload: Workload, plan: Plan, devices: IntArray
+    known: KeptPhases, workload: Workload, plan: Plan, devices: IntArray
 ) -> Phases:
     """Return the phases of all collectives of the step's end, of a byte or so each."""
     groups, table = plan_groups(plan), workload.table(plan_degrees(plan))
@@ -119,7 +125,7 @@ def _collectives(
         end = StepEnd(known, plan, stage, alone, workload.parameter_bytes)
         phases += end.reduce(1.0, expert) + end.gather(1.0, expert)
     if not plan.joins_ends:
-        phases += tied_phases(network, workload, table, devices)
+        phases += tied_phases(known.network, workload, table, devices)
     return phases
 
 

@@ -5,7 +5,6 @@ import random
 import numpy as np
 import pytest
 
-from nestsim.lowering.lockstep import lockstep_transfers
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.build import build_model
 from nestsim.simulator.replay import fold_model
@@ -56,7 +55,7 @@ def test_transfers_take_no_longer_than_in_the_folded_replay(draw):
         if world.settings.granularity == "layer":
             continue
         for plan in drawn_plans(world, rng, 1):
-            rates = lockstep_transfers(world.network, world.workload, plan)
+            rates = world.transfers(plan)
             folded, virtual = folded_rates(world, plan)
             for number, row in enumerate(rates):
                 laid = virtual.after_each(np.moveaxis(row, 1, 2))
@@ -88,7 +87,7 @@ def test_replicas_that_share_an_adapter_share_it_in_their_price():
         for one in candidates.leaves(candidates[0], np.inf):
             if len(one.bounds) and one.placement.name.endswith("dp4 pp2"):
                 plan = candidates.plan(one.leaf(0))
-                rates = lockstep_transfers(world.network, world.workload, plan)
+                rates = world.transfers(plan)
                 shared = np.full((4, 2), 4.0 / adapters.max())
                 assert rates[:, 0, :, 1] == pytest.approx(shared)
                 return

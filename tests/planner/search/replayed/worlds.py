@@ -18,6 +18,7 @@ from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
+from nestsim.lowering.collectives import KeptPhases
 from nestsim.lowering.lockstep import lockstep_transfers
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import ReplaySettings, replayed_time
@@ -116,7 +117,7 @@ class World(NamedTuple):
         """Return what transfers of a plan take at least, as a search asks for it."""
         if self.settings.granularity == "layer":
             return None
-        return lockstep_transfers(self.network, self.workload, plan)
+        return lockstep_transfers(KeptPhases(self.network), self.workload, plan)
 
     def timelines(self, candidates: LaunchableCandidates) -> TimelineBounds:
         """Return what bounds single plans of a search."""
