@@ -22,9 +22,11 @@ from nestsim.evaluate.cost import ClusterCost
 from nestsim.evaluate.results import Candidate, Throughput
 from nestsim.evaluate.uncertainty import MemoryBand, room_band
 from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
+from nestsim.lowering.collectives import KeptPhases
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.simulation import SimulationSpec
+from nestsim.simulator.frames import Frames
 from nestsim.simulator.jittered import jittered_times
 from nestsim.simulator.noise import Jitter
 from nestsim.simulator.replay import replay, replayed_time
@@ -73,6 +75,16 @@ class Evaluator:
 
     memory_band: MemoryBand | None = None
     """How far off what plans need of memory may be; None for exact."""
+
+    _frames: Frames = field(init=False)
+    """What steps have in common that were replayed for their times alone."""
+
+    _phases: KeptPhases = field(init=False)
+    """Phases of collectives of their ends."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_frames", Frames(self.network))
+        object.__setattr__(self, "_phases", KeptPhases(self.network))
 
     @classmethod
     def of(cls, scenario: Scenario, progress: Progress | None = None) -> "Evaluator":
@@ -153,10 +165,19 @@ class Evaluator:
         longer time may stand for it.
         """
         try:
-            work = self.lower(priced, memory=False)
+            work = lower_plan(
+                self.network,
+                self.workload,
+                priced,
+                self.simulation,
+                memory=False,
+                notes=False,
+                known=self._phases,
+            )
         except InputError:
             return math.inf
-        return replayed_time(self.network, work, self.simulation, cutoff=cutoff)
+        settings, frames = self.simulation, self._frames
+        return replayed_time(self.network, work, settings, cutoff=cutoff, frames=frames)
 
     def jittered_times(
         self,
@@ -260,6 +281,7 @@ class Evaluator:
         settings: PlannerSettings,
         *,
         starts: Sequence[Plan] = (),
+        simplest_within: float = 0.0,
         progress: Progress | None = None,
     ) -> PlannerOutcome:
         """Return the plans of a planner, best first.
@@ -275,6 +297,9 @@ class Evaluator:
             Seeds, budgets and the like.
         starts
             Plans to choose from beside those that the planner proposes.
+        simplest_within
+            How much slower than the best, relative, a simpler plan may be that a search
+            for the fastest replay looks for; 0 to look for none.
         progress
             Called with every step.
 
@@ -285,7 +310,9 @@ class Evaluator:
         """
         spec = self.search
         if spec.objective == "replayed":
-            replays = replace(self.replays, starts=tuple(starts))
+            replays = replace(
+                self.replays, starts=tuple(starts), simplest_within=simplest_within
+            )
             settings = replace(settings, replays=replays)
         try:
             outcome = PLANNERS[planner].find(

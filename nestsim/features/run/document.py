@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         PlannedCandidate,
         PlanResult,
         ReplayedResult,
+        SimplestPlan,
     )
     from nestsim.simulator.system import Replay
 
@@ -192,6 +193,7 @@ def _headline(result: "ReplayedResult", best: "Candidate") -> Headline:
             need_sentence(best.verdict.memory),
             band_sentence(result, best),
             proof_sentence(result, best),
+            simplest_sentence(result),
             "" if confirms else "The replay confirms no plan; this is the fastest one.",
         ),
         key_figures=(
@@ -245,6 +247,9 @@ def _replayed(
         ),
     )
     yield Section("time", "Where the time goes", (FactList(time_facts(best)),))
+    if (simplest := result.simplest) is not None and not simplest.is_reported:
+        facts = FactList(simplest_facts(result, simplest))
+        yield Section("simplest", "The simplest plan that is nearly as fast", (facts,))
     if result.kind == "run":
         known = rows or [
             {**row, "saving": _saving(candidate.priced.plan)}
@@ -393,6 +398,15 @@ def proof_sentence(result: "JobResult[Any]", best: "AnyCandidate") -> str:
     )
 
 
+def simplest_sentence(result: "JobResult[Any]") -> str:
+    """Say how much slower a simpler plan is; empty if none is known."""
+    simplest = result.simplest
+    if simplest is None or simplest.is_reported:
+        return ""
+    label = plan_label(simplest.plan)
+    return f"Simpler: {label} takes {simplest_words(result, simplest)}."
+
+
 def unproven_words(result: "ReplayedResult", best: "Candidate") -> str:
     """Say how much a stopped search has left open; empty if it has proven its plan."""
     gap = optimality_gap(promised_time(result, best), result.lower_bound)
@@ -464,6 +478,31 @@ def plan_facts(priced: PricedPlan, network: Network, rank: int) -> dict[str, str
     return rows
 
 
+def simplest_facts(
+    result: "JobResult[Any]", simplest: "SimplestPlan"
+) -> dict[str, str]:
+    """Return what a simpler plan than the reported one is, and what it costs."""
+    plan, time = simplest.plan, format_duration(simplest.iteration_time)
+    rows = {
+        "plan": plan_label(plan),
+        "placement": f"{plan.placement} (innermost first)",
+        "schedule": schedule_label(plan),
+        "time": f"{time} per iteration, {simplest_words(result, simplest)}",
+        "peak memory": size_of_limit(simplest.peak_memory, result.device_memory),
+        "does without": ", ".join(simplest.spared),
+        "but has": ", ".join(simplest.added),
+    }
+    return {name: words for name, words in rows.items() if words}
+
+
+def simplest_words(result: "JobResult[Any]", simplest: "SimplestPlan") -> str:
+    """Say how much slower a simpler plan is, and whether the model sees that much."""
+    words = f"{percent(simplest.slower_by)} longer"
+    if not result.is_within_error(simplest.slower_by):
+        return words
+    return f"{words}, which is below the model's error"
+
+
 def _saving(plan: Plan) -> str:
     """Write what tells a plan from others of its degrees: memory saving, groupings."""
     grouping = plan.parallel.grouping
@@ -507,6 +546,9 @@ def search_facts(
             f"{format_duration(result.proposed_time)} in the replay, "
             + (f"{percent(above)} above the plan above" if above > 0.0 else "as fast")
         )
+    if result.simplest is not None and result.simplest.is_reported:
+        within = percent(result.simplest.within)
+        rows["simplest plan"] = f"the plan above, of those replayed within {within}"
     rows |= spent_words(result.spent, has_plan=best is not None)
     if math.isfinite(result.lower_bound) and result.lower_bound > 0:
         how = "as planned" if result.objective == "planned" else "in the replay"
