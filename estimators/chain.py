@@ -183,7 +183,7 @@ def build_layer_table(
     InputError
         If the platform has no rate for the job's precision.
     """
-    keeping = keeping_of(platform.software, training)
+    keeping = keeping_of(platform.software, training, degrees.recompute_modules)
     works = [
         layer_work(graph, kind, degrees, training.element_bytes, keeping)
         for kind in range(len(graph.layers))

@@ -205,8 +205,19 @@ EVERYTHING = Keeping()
 """Software that keeps what autograd does."""
 
 
-def keeping_of(software: Software, training: TrainingSpec) -> Keeping:
-    """Return what a job keeps."""
+def keeping_of(
+    software: Software, training: TrainingSpec, modules: tuple[str, ...] = ()
+) -> Keeping:
+    """Return what a job keeps.
+
+    Parameters
+    ----------
+    software, training
+        The job.
+    modules
+        What selective recompute runs again, as of `Keeping`; none: as the software has
+        it.
+    """
     narrow = _NARROW.get(training.matmul_precision, 0.0)
     stores = software.activation_func_fp8_input_store and not software.compiled
     return Keeping(
@@ -216,7 +227,7 @@ def keeping_of(software: Software, training: TrainingSpec) -> Keeping:
         fuses_loss=software.fuses_loss,
         input_bytes=narrow if software.keeps_narrow_inputs else 0.0,
         gated_input_bytes=1.0 if stores and software.fuses_activation else 0.0,
-        recompute_modules=software.recompute_modules,
+        recompute_modules=modules or software.recompute_modules,
     )
 
 

@@ -114,7 +114,7 @@ def padded_vocab_size(spec: TransformerSpec, tp: int) -> int:
 @lru_cache(maxsize=1024)
 def device_shares(spec: TransformerSpec, degrees: Degrees) -> Shares:
     """Return what one device has under the given degrees."""
-    tp, cp, ep, b, sp, _ = degrees
+    tp, cp, ep, b, sp, *_ = degrees
     groups = min(tp, spec.num_query_groups)
     padded, vocab = padded_vocab_size(spec, tp), spec.vocab_size
     tensors = {

@@ -45,7 +45,7 @@ from topologies.arrays import FloatArray, IntArray
 
 
 class Degrees(NamedTuple):
-    """What a layer's local shapes depend on."""
+    """What the costs of a layer on one device depend on."""
 
     tp: int = 1
     """Tensor-parallel size."""
@@ -59,6 +59,9 @@ class Degrees(NamedTuple):
     """Whether tensor-parallel ranks split what they do not share along the sequence."""
     grouping: Grouping = PLAIN_GROUPING
     """How context-parallel ranks share attention, and tensor-parallel ones experts."""
+    recompute_modules: tuple[str, ...] = ()
+    """What ``"selective"`` recompute runs again, keys of `estimators.layers.
+    saved_activations.RECOMPUTE_MODULES`; none: as the software has it."""
 
     @property
     def etp(self) -> int:

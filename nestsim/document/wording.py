@@ -306,13 +306,23 @@ def recompute_of_plan(plan: Plan) -> str:
         return recompute_label(mode)
     if len(counts) > 1:
         return f"{recompute_label(mode)} of some blocks"
+    if mode == "selective" and plan.recompute_modules:
+        return f"{recompute_label(mode)} of {', '.join(plan.recompute_modules)}"
     return recompute_label(mode, counts.pop())
 
 
 def second_copies_of_plan(plan: Plan) -> list[str]:
     """Write who shares second copies of weights, ``hpZ 8``; no word without them."""
-    sizes = {stage.zero_hpz_partition_size for stage in plan.stages} - {1}
-    return [f"hpZ {'/'.join(map(str, sorted(sizes)))}"] if sizes else []
+    labels = dict.fromkeys(nearby_label(stage) for stage in plan.stages)
+    return [label for label in labels if label]
+
+
+def nearby_label(stage: Stage) -> str:
+    """Write who shares a stage's weights beside all of its ranks; or nothing."""
+    if stage.reshard_after_forward is not None:
+        return f"resharded over {stage.reshard_after_forward} after forward"
+    copies = stage.zero_hpz_partition_size
+    return f"hpZ {copies}" if copies > 1 else ""
 
 
 def offload_label(offload: Offload) -> str:
@@ -332,9 +342,8 @@ def saving_label(stage: Stage) -> str:
         parts.append(recompute_label(stage.recompute, stage.recompute_num_layers))
     if stage.zero_stage:
         parts.append(zero_label(stage.zero_stage))
-    if stage.zero_hpz_partition_size > 1:
-        parts.append(f"hpZ {stage.zero_hpz_partition_size}")
-    return ", ".join([*parts, *filter(None, [offload_label(stage.offload)])])
+    labels = nearby_label(stage), offload_label(stage.offload)
+    return ", ".join([*parts, *filter(None, labels)])
 
 
 def zero_label(zero_stage: object) -> str:

@@ -260,6 +260,7 @@ class Evaluator:
         settings: PlannerSettings,
         *,
         starts: Sequence[Plan] = (),
+        simplest_within: float = 0.0,
         progress: Progress | None = None,
     ) -> PlannerOutcome:
         """Return the plans of a planner, best first.
@@ -275,6 +276,9 @@ class Evaluator:
             Seeds, budgets and the like.
         starts
             Plans to choose from beside those that the planner proposes.
+        simplest_within
+            How much slower than the best, relative, a simpler plan may be that a search
+            for the fastest replay looks for; 0 to look for none.
         progress
             Called with every step.
 
@@ -285,7 +289,9 @@ class Evaluator:
         """
         spec = self.search
         if spec.objective == "replayed":
-            replays = replace(self.replays, starts=tuple(starts))
+            replays = replace(
+                self.replays, starts=tuple(starts), simplest_within=simplest_within
+            )
             settings = replace(settings, replays=replays)
         try:
             outcome = PLANNERS[planner].find(

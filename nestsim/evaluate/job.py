@@ -16,6 +16,7 @@ from nestsim.evaluate.results import (
     PlannedCandidate,
     PlanResult,
     ReplayedResult,
+    SimplestPlan,
 )
 from nestsim.evaluate.uncertainty import (
     MemoryNeed,
@@ -37,6 +38,8 @@ from planner.memory.thrift import least_memory
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.checks import check_plan
 from planner.rivals.protocol import PlannerOutcome
+from planner.search.launchable import rules_of
+from planner.search.replayed.simplest import complexity_of
 from planner.search.thriftiest import fullest_stage
 from planner.step.execution import Workload
 from planner.step.memory import is_within
@@ -115,7 +118,8 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> Replayed
     """
     evaluator = Evaluator.of(scenario, progress)
     _check_replayable(scenario, evaluator.network)
-    outcome = _find(evaluator, scenario, progress)
+    within = scenario.search.simplest_within
+    outcome = _find(evaluator, scenario, progress, simplest_within=within)
     candidates = []
     for index, priced in enumerate(outcome.plans):
         share = index / len(outcome.plans)
@@ -124,12 +128,54 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> Replayed
         candidates.append(evaluator.evaluate(priced, index + 1, details))
     candidates.sort(key=_simulated_order)
     chosen = first_confirmed(candidates)
+    every, simple = list(candidates), outcome.simplest
+    if simple is not None and simple.plan not in map(_plan_of, candidates):
+        details = progress_of(progress, "replay: the simplest plan")
+        every.append(evaluator.evaluate(simple, len(every) + 1, details))
     if candidates:
         reported = chosen or 0
-        candidates[reported] = evaluator.explain(candidates[reported], progress)
-        _confirm_others(evaluator, candidates, reported, progress)
-    result = job_result("run", scenario, evaluator, tuple(candidates))
-    return with_search(replace(result, chosen=chosen), evaluator, scenario, outcome)
+        every[reported] = evaluator.explain(every[reported], progress)
+        _confirm_others(evaluator, every, reported, progress)
+    replayed = tuple(every[: len(candidates)])
+    result = job_result("run", scenario, evaluator, replayed)
+    if chosen is not None and simple is not None:
+        beside = next(
+            candidate for candidate in every if _plan_of(candidate) == simple.plan
+        )
+        result = replace(result, simplest=_simplest(evaluator, every[chosen], beside))
+    result = replace(result, chosen=chosen)
+    return with_search(result, evaluator, scenario, outcome)
+
+
+def _plan_of(candidate: Candidate) -> Plan:
+    return candidate.priced.plan
+
+
+def _simplest(
+    evaluator: Evaluator, best: Candidate, simple: Candidate
+) -> SimplestPlan | None:
+    """Hold a simple plan against the one that is reported; None if it is too slow.
+
+    Or not confirmed.
+    """
+    rules, within = rules_of(evaluator.search), evaluator.search.simplest_within
+    times = best.simulated.iteration_time, simple.simulated.iteration_time
+    slower_by = times[1] / times[0] - 1.0
+    if simple.verdict.kind != "confirmed" or not 0.0 <= slower_by <= within:
+        return None
+    ours, theirs = (
+        complexity_of(candidate.priced.plan, evaluator.workload, rules)
+        for candidate in (simple, best)
+    )
+    return SimplestPlan(
+        plan=simple.priced.plan,
+        iteration_time=simple.simulated.iteration_time,
+        peak_memory=simple.simulated.peak_memory,
+        slower_by=slower_by,
+        within=within,
+        spared=theirs.beyond(ours),
+        added=ours.beyond(theirs),
+    )
 
 
 def _confirm_others(
@@ -259,11 +305,19 @@ def _setting(
 
 
 def _find(
-    evaluator: Evaluator, scenario: Scenario, progress: Progress | None
+    evaluator: Evaluator,
+    scenario: Scenario,
+    progress: Progress | None,
+    *,
+    simplest_within: float = 0.0,
 ) -> PlannerOutcome:
     """Return the plans of a scenario's planner, or why there are none."""
-    settings = scenario.planner_settings
-    return evaluator.find(scenario.planner, settings, progress=progress)
+    return evaluator.find(
+        scenario.planner,
+        scenario.planner_settings,
+        simplest_within=simplest_within,
+        progress=progress,
+    )
 
 
 def with_search(

@@ -113,6 +113,39 @@ class Assumptions(JobBasis):
     __repr__ = short_repr
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimplestPlan:
+    """The simplest confirmed plan that is nearly as fast as the reported one."""
+
+    plan: Plan
+    """The plan; the reported one where none is simpler."""
+
+    iteration_time: float
+    """Replayed iteration time [s]."""
+
+    peak_memory: float
+    """Memory of the fullest device in the replay [byte]."""
+
+    slower_by: float
+    """How much longer than the reported plan it takes, relative."""
+
+    within: float
+    """How much longer it may take, relative."""
+
+    spared: tuple[str, ...]
+    """What the reported plan has and it has not, in words."""
+
+    added: tuple[str, ...]
+    """What it has and the reported plan has not, in words."""
+
+    __repr__ = short_repr
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the reported plan is itself the simplest."""
+        return not (self.spared or self.added)
+
+
 C = TypeVar("C", Candidate, PlannedCandidate)
 """Plans that were replayed, or not."""
 
@@ -163,6 +196,10 @@ class JobResult(Generic[C]):
 
     chosen: int | None = None
     """Index into `candidates` of the first confirmed one; None if there is none."""
+
+    simplest: SimplestPlan | None = None
+    """The simplest plan that is nearly as fast; None where none was looked for, or
+    nothing is confirmed."""
 
     max_trace_events: int = 100_000
     """The most events that an exported trace may hold: keeps it small enough for a
@@ -218,6 +255,13 @@ class JobResult(Generic[C]):
             iteration_time=reached.iteration_time,
             tokens_per_second=reached.tokens_per_second,
         )
+
+    def is_within_error(self, difference: float) -> bool:
+        """Tell whether a relative difference of times is below the model's error.
+
+        That is unknown, and so the answer no, where the band is.
+        """
+        return self.band is not None and abs(difference) < self.band.high - 1.0
 
     def memory_of(self, devices: ArrayLike) -> float:
         """Return the least memory of some devices [byte]."""
@@ -369,7 +413,7 @@ def _numbers(
             plan.virtual_pipeline_model_parallel_size
         ),
         "micro_batch_size": plan.micro_batch_size,
-        "schedule": plan.schedule,
+        "schedule": plan.schedule_family,
         **plan.settings_json()["parallel"],
     }
 

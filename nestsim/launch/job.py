@@ -113,6 +113,12 @@ class LaunchJob:
             except InputError as error:
                 raise error.at(source, ": ") from None
             plan = with_algorithms(network, workload, plan)
+        if plan.recompute_modules:
+            # Frameworks have them beside kernels, one set for the whole job.
+            modules = plan.recompute_modules
+            software = replace(workload.software, recompute_modules=modules)
+            workload = replace(workload, software=software)
+            plan = replace(plan, recompute_modules=())
         is_block = workload.table(plan.degrees).is_block
         settings = plan_settings(
             _with_usual_algorithms(network, workload, plan),

@@ -64,6 +64,7 @@ from planner.step.fleet import ActorKinds
 from planner.step.instructions import BACKWARD, FORWARD, USUAL_KIND, WEIGHT
 from planner.step.ledger import AFTER_OPTIMIZER, BEFORE_OPTIMIZER, LEDGER
 from planner.step.memory import (
+    RESHARDED,
     SECOND_COPY,
     STEP_END,
     stage_activations,
@@ -489,7 +490,7 @@ BUBBLES = "activations of bubbles"
 """Part of a stage's memory: what is kept for turns of a loop over all stages in which
 this one has no microbatch."""
 
-_STATIC = ("weights", "gradients", "optimizer", SECOND_COPY, STAGING)
+_STATIC = ("weights", "gradients", "optimizer", SECOND_COPY, RESHARDED, STAGING)
 """Parts of a stage's memory that are held for the whole step, if they are there."""
 
 

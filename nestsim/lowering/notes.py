@@ -79,6 +79,13 @@ def execution_notes(
             "share shards, and leaves a second copy to ranks next to each other; all "
             "other passes gather from that, as DeepSpeed has it."
         )
+    if any(stage.reshard_after_forward for stage in priced.plan.stages):
+        notes.append(
+            "Forward passes gather weights among all ranks that share shards, and "
+            "leave them to ranks next to each other until the backward pass, which "
+            "gathers from these, as FSDP2 has it; the root module is no exception "
+            "here, and what they keep is counted for the whole step."
+        )
     if execution.expert_skew > 1.0:
         notes.append(
             "The first rank of each expert-parallel group is the busiest in every "
@@ -153,9 +160,9 @@ def _hierarchical_groups(plan: Plan) -> Iterator[tuple[str, int, IntArray]]:
     dense, experts = together.dense(), together.expert_data()
     for number, stage in enumerate(plan.stages):
         groups = np.sort(dense[number], axis=1)
-        if stage.zero_hpz_partition_size > 1:
+        if stage.nearby_size > 1:
             nearby = dense_members(stage, NEARBY, groups)
-            yield "Gathers of second copies of weights", number, nearby
+            yield "Gathers of weights among neighbours", number, nearby
         if stage.zero_stage > 0 and stage.sharding_group_size < groups.shape[1]:
             parts = groups.reshape(len(groups), -1, stage.sharding_group_size)
             yield "Collectives in blocks", number, parts.reshape(-1, parts.shape[2])

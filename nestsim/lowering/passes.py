@@ -193,7 +193,7 @@ class StagePasses:
         self.reduces_behind = execution.overlap_grad_reduce
         self.lead = workload.messages_time(len(plan.stages))
         self.factor = execution.communication_slowdown
-        sending = recompute.sending_again(workload.software)
+        sending = recompute.sending_again(workload.software, plan.recompute_modules)
         again = experts.forward * (self.stage.recompute in sending)
         self.times = _compute(self.table, self.stage, experts, again, traffic.skew)
         self.hosts = _host_traffic(workload, self.table, plan, traffic.index)

@@ -96,7 +96,11 @@ class SearchTable(SearchSpec):
         return SearchSpec(**settings)
 
     def _check_groups(self) -> None:
-        for name in ("expert_tensor_parallel_sizes", "cp_comm_types"):
+        for name in (
+            "expert_tensor_parallel_sizes",
+            "cp_comm_types",
+            "microbatch_group_sizes_per_vp_stage",
+        ):
             given = getattr(self, name)
             if given is not None and self.objective != OBJECTIVES[0]:
                 raise InputError(
@@ -155,7 +159,9 @@ class SearchTable(SearchSpec):
         """Return the numbers of chunks that the schedules allow."""
         given = self.virtual_pipeline_model_parallel_sizes
         chosen = [SCHEDULES[name] for name in self.schedules]
-        if self.objective == "planned" and any(one.splits_backward for one in chosen):
+        if self.objective == "planned" and any(
+            one.splits_backward or one.forward_first for one in chosen
+        ):
             raise InputError(
                 "are searched by replays only",
                 where="schedules",
@@ -176,8 +182,8 @@ class SearchTable(SearchSpec):
                 "no size goes with the schedules",
                 where="virtual_pipeline_model_parallel_sizes",
                 got=None if given is None else list(given),
-                expected='[1] with "1f1b", "zb-h1" and "zb-h2", [2] with "zb-v" and '
-                '"dualpipe-v", sizes above 1 with "interleaved-1f1b"',
+                expected='[1] with "1f1b", "gpipe", "zb-h1" and "zb-h2", [2] with '
+                '"zb-v" and "dualpipe-v", sizes above 1 with "interleaved-1f1b"',
             )
         return sizes
 

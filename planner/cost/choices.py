@@ -272,6 +272,9 @@ class MemoryChoice(NamedTuple):
     counting: int = 0
     """0 if all blocks of each chunk are recomputed, 1 if as few as memory asks for, 2
     if as few of every n-th."""
+    recompute_modules: tuple[str, ...] = ()
+    """What selective recompute of all stages runs again; none: as the software has
+    it."""
 
 
 def choices_of(
@@ -313,7 +316,9 @@ def goes_with(recompute: str, offload: Offload) -> bool:
 
 
 def choice_columns(
-    choices: tuple[MemoryChoice, ...], costs: "HostCosts | None" = None
+    choices: tuple[MemoryChoice, ...],
+    costs: "HostCosts | None" = None,
+    module_sets: tuple[tuple[str, ...], ...] = (),
 ) -> rows.Choices:
     """Return the choices as the kernels read them.
 
@@ -323,8 +328,30 @@ def choice_columns(
         The choices.
     costs
         What hosts cost; None if they keep nothing.
+    module_sets
+        What selective recompute may run again of the choices' modules, quick ones
+        first: rows of the kernels behind the recompute modes. One counts where those
+        before it and no recompute, which come first in ``choices``, do not fit.
     """
-    modes = [RECOMPUTE_MODES[choice.recompute] for choice in choices]
+    quicker = {
+        choice: number for number, choice in enumerate(choices) if not choice.counting
+    }
+    unless = [-1] * len(choices)
+    for number, choice in enumerate(choices):
+        if choice.recompute_modules:
+            place = module_sets.index(choice.recompute_modules)
+            before = [
+                choice._replace(recompute="none", recompute_modules=()),
+                *(choice._replace(recompute_modules=s) for s in module_sets[:place]),
+            ]
+            known = [quicker[other] for other in before if other in quicker]
+            unless[number] = known[-1] if known else -1
+    modes = [
+        rows.NUM_MODES + module_sets.index(choice.recompute_modules)
+        if choice.recompute_modules
+        else RECOMPUTE_MODES[choice.recompute]
+        for choice in choices
+    ]
     offloads = [choice.offload for choice in choices]
     ends = [(0.0, 0.0)] * len(choices)
     if any(offload != NO_OFFLOAD for offload in offloads):
@@ -336,6 +363,7 @@ def choice_columns(
         zero_stage=np.array([choice.zero_stage for choice in choices], dtype=np.int64),
         sharding=np.array([choice.sharding for choice in choices], dtype=np.int64),
         counting=np.array([choice.counting for choice in choices], dtype=np.int64),
+        unless=np.array(unless, dtype=np.int64),
         offload=np.array(offloads, dtype=np.float64),
         host_step=np.ascontiguousarray(step),
         host_once=np.ascontiguousarray(once),

@@ -74,7 +74,7 @@ def sharding_of(rates: PlacementRates, stage: Stage) -> ShardingRates:
 
 
 def neighbours_of(rates: PlacementRates, stage: Stage) -> ShardingRates:
-    """Return the rates of the ranks that share the stage's second copy of weights.
+    """Return the rates of the ranks next to each other that share a stage's weights.
 
     Those of the whole group where there is none.
 
@@ -83,9 +83,11 @@ def neighbours_of(rates: PlacementRates, stage: Stage) -> ShardingRates:
     InputError
         If the placement has no such group.
     """
-    if stage.zero_hpz_partition_size == 1:
+    if stage.nearby_size == 1:
         return rates.shardings[0]
-    return _part_of(rates, stage, "zero_hpz_partition_size")
+    resharded = stage.reshard_after_forward is not None
+    name = "reshard_after_forward" if resharded else "zero_hpz_partition_size"
+    return _part_of(rates, stage, name)
 
 
 def _part_of(rates: PlacementRates, stage: Stage, name: str) -> ShardingRates:
@@ -459,7 +461,9 @@ class PassPrices:
         if more > 0.0:
             experts = more * self.workload.expert_times(self.plan.degrees, self.working)
         repeated = recompute.repeated_time(table, self.stage)
-        if self.stage.recompute in recompute.sending_again(self.workload.software):
+        modules = self.plan.recompute_modules
+        sending = recompute.sending_again(self.workload.software, modules)
+        if self.stage.recompute in sending:
             again = recompute.repeated_layers(table, self.stage)
             repeated = repeated + again * experts[0]
         weight = table.weight_gradient_time + experts[2]

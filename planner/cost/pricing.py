@@ -117,7 +117,7 @@ def rates_of(network: Network, workload: Workload, plan: Plan) -> PlacementRates
         sharding_sizes={
             size
             for stage in plan.stages
-            for size in (stage.sharding_group_size, stage.zero_hpz_partition_size)
+            for size in (stage.sharding_group_size, stage.nearby_size)
             if stage.zero_stage
         },
     )

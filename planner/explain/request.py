@@ -21,7 +21,12 @@ from planner.explain.infeasibility import (
     restricted_settings,
 )
 from planner.frameworks.rules import EVEN, TENSOR
-from planner.search.space import LARGEST_MICRO_BATCH, MICRO_BATCHES, SearchSpec
+from planner.search.space import (
+    LARGEST_MICRO_BATCH,
+    MICRO_BATCHES,
+    MORE_MICRO_BATCHES,
+    SearchSpec,
+)
 from planner.step.execution import Workload
 from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
@@ -332,19 +337,15 @@ def exclusions(spec: SearchSpec, request: Request) -> Iterator[str]:
         if allowed is not None:
             if value not in allowed:
                 yield f"search.{SETTINGS[key]} allows only {_listed(allowed)}"
-        elif key in _POWERS_OF_TWO and int(value) not in _POWERS_OF_TWO[key]:
-            yield f"search.{SETTINGS[key]} is left out, which means powers of two" + (
-                f" up to {LARGEST_MICRO_BATCH}" if key == "b" else ""
-            )
-
-
-_POWERS_OF_TWO: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {
-        "b": MICRO_BATCHES,
-        "cp": tuple(2**k for k in range(LARGEST_SIZE.bit_length())),
-    }
-)
-"""Sizes of which powers of two are searched where their setting is left out."""
+        elif key == "cp" and int(value).bit_count() > 1:
+            yield f"search.{SETTINGS[key]} is left out, which means powers of two"
+        elif key == "b" and int(value) not in MICRO_BATCHES:
+            more = MORE_MICRO_BATCHES if spec.keeps_rules else ()
+            if int(value) not in more:
+                left_out = f"search.{SETTINGS[key]} is left out, which means"
+                beside = "".join(f", {size}" for size in more)
+                powers = f"powers of two up to {LARGEST_MICRO_BATCH}"
+                yield f"{left_out} {powers}{beside}"
 
 
 def _listed(values: tuple[object, ...]) -> str:

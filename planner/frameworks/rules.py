@@ -203,6 +203,10 @@ class LaunchRules:
     microbatches: str = INTERLEAVED
     """How microbatches are dealt out: `INTERLEAVED`, `ROUNDS` or `ALWAYS`."""
 
+    microbatch_groups: bool = False
+    """Whether microbatches may go through chunks in groups of a size that is asked for,
+    `planner.step.instructions.group_takes`."""
+
     full_schedules: tuple[str, ...] = ()
     """Schedules that want as many microbatches as stages, or more."""
 
@@ -323,6 +327,10 @@ class LaunchRules:
     """Whether ranks next to each other may share a second copy of the weights beside
     ZeRO-3 (hpZ)."""
 
+    reshards_in_groups: bool = False
+    """Whether weights may be sharded again over ranks next to each other after forward
+    passes, where no tensor-parallel ranks split them (FSDP2)."""
+
     second_copies_alone: bool = False
     """Whether such copies go only with shards over all replicas, and with layers that
     no tensor-parallel ranks split."""
@@ -335,6 +343,10 @@ class LaunchRules:
 
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """Recompute modes that stages may have."""
+
+    recompute_modules: tuple[str, ...] = ()
+    """What selective recompute may be of, one set for all stages, keys of `estimators.
+    layers.saved_activations.RECOMPUTE_MODULES`; none if that is no choice."""
 
     recompute_num_layers: tuple[str, ...] = ()
     """Recompute modes of a number of blocks of each chunk that is given."""

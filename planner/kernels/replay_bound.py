@@ -73,7 +73,7 @@ from planner.kernels.replay_memory import (
     most_memory,
 )
 from planner.kernels.tables import JobConstants, zero_terms
-from topologies.arrays import FloatMatrix, FloatVector, IntMatrix
+from topologies.arrays import FloatMatrix, FloatVector, IntMatrix, IntVector
 from topologies.compiling import kernel, subkernel, writing_kernel
 
 _SAFE = 1.0 - 1e-12
@@ -549,12 +549,17 @@ def _fill_bounds(
     variants: Variants,
     cutoff: float,
     stages: _Stages,
+    settled: IntVector,
     bounds: PlanBounds,
 ) -> None:
-    """Fill the bounds, the memory and the repeated blocks of all plans."""
+    """Fill the bounds, the memory and the repeated blocks of all plans.
+
+    ``settled`` is room for whether a choice fits, or one that it stands in for.
+    """
     values, memory = bounds.values, bounds.memory
     p, m = family.pipeline.p, family.pipeline.m
     choices = variants.choices
+    is_bounded = family.job.constants.memory < np.inf
     for i in range(p):
         times = family.order.crossings[i]
         stages.counts[i] = family.job.boundary_bytes * m * times
@@ -571,6 +576,11 @@ def _fill_bounds(
                 host_step=choices.host_step[c],
                 host_once=choices.host_once[c],
             )
+            before = choices.unless[c]
+            settled[c] = settled[before] if before >= 0 else 0
+            if settled[c] > 0:
+                memory[c, y] = np.inf
+                continue
             if choices.counting[c] > 0:
                 count = _least_count(family, plan, choices.counting[c])
                 if count == 0:
@@ -581,6 +591,7 @@ def _fill_bounds(
             memory[c, y] = most_memory(family, plan)
             if memory[c, y] * _SAFE <= family.job.constants.memory:
                 values[c, y] = _bound(family, plan, stages, cutoff)
+                settled[c] = 1 if is_bounded else 0
 
 
 @kernel
@@ -590,7 +601,8 @@ def replay_bounds(family: PlanFamily, variants: Variants, cutoff: float) -> Plan
     The bound is infinite where the memory exceeds what a device has; where it reaches
     the cutoff [s] it may be of part of the paths only. Where the number of repeated
     blocks is counted, it is the least that fits, which takes least time; both are
-    infinite where that is none or all of them.
+    infinite where that is none or all of them, and where another choice fits that comes
+    before (`Choices.unless`).
     """
     p, num_virtual = family.pipeline.p, family.pipeline.p * family.pipeline.v
     shape = variants.choices.zero_stage.shape[0], variants.layouts.shape[0]
@@ -611,5 +623,6 @@ def replay_bounds(family: PlanFamily, variants: Variants, cutoff: float) -> Plan
         sizes=np.empty((2, p)),
         counts=np.empty(p),
     )
-    _fill_bounds(family, variants, cutoff, stages, bounds)
+    settled = np.zeros(shape[0], dtype=np.int64)
+    _fill_bounds(family, variants, cutoff, stages, settled, bounds)
     return bounds

@@ -131,7 +131,8 @@ class Choices(NamedTuple):
     """What stages may choose from, shape ``(C,)`` each."""
 
     recompute: IntVector
-    """Recompute mode, by its number."""
+    """Recompute mode, by its number; behind those, sets of modules that selective
+    recompute may run again, which interval classes do not know."""
 
     zero_stage: IntVector
     """Stage of ZeRO."""
@@ -142,6 +143,10 @@ class Choices(NamedTuple):
     counting: IntVector
     """0 where all blocks of each chunk are recomputed, 1 where as few as memory asks
     for, 2 where every n-th. Interval classes know all blocks only."""
+
+    unless: IntVector
+    """Choice before this one which it stands in for where that does not fit, nor any
+    that that stands in for; -1 where it counts in any case."""
 
     offload: FloatMatrix
     """Fractions that the host keeps of weights, gradients, optimizer states and saved

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topologies.arrays import FloatMatrix, FloatVector, IntVector
-from topologies.compiling import kernel
+from topologies.arrays import FloatMatrix, FloatVector, IntArray, IntVector
+from topologies.compiling import kernel, subkernel
 
 FORWARD = 0
 BACKWARD = 1
@@ -173,3 +173,143 @@ def timeline(
         each[o] = durations[kind[o], virtual_stage[o]]
     floors = np.zeros(each.size)
     return instruction_timeline(lists, num_microbatches, each, floors, boundaries)
+
+
+class MovableChain(NamedTuple):
+    """A chain whose layers may be dealt out anew to ``C`` virtual stages."""
+
+    layers: FloatMatrix
+    """Weight of the layers in front of each, by what instructions are written as,
+    shape ``(W, L + 1)``."""
+
+    paces: FloatMatrix
+    """Time of a virtual stage's passes over the weight of its layers, shape ``(W, C)``
+    [s]."""
+
+    written: IntVector
+    """What each instruction is written as, shape ``(N,)``."""
+
+    stage: IntVector
+    """Stage of each virtual stage, shape ``(C,)``."""
+
+    most: IntVector
+    """Most layers of each stage, shape ``(p,)``."""
+
+    least: IntVector
+    """Fewest layers of each virtual stage, shape ``(C,)``."""
+
+    parameters: FloatVector
+    """Parameters of the layers in front of each, shape ``(L + 1,)``."""
+
+    step_end: FloatMatrix
+    """Time of each stage after its last pass [s], and for each of its parameters [s],
+    shape ``(2, p)``."""
+
+
+@subkernel
+def _dealt_time(
+    lists: InstructionLists,
+    num_microbatches: int,
+    chain: MovableChain,
+    cuts: IntVector,
+    boundaries: BoundaryTimes,
+    more: int,
+) -> float:
+    """Return the end of the step, with ``more`` microbatches than are listed [s].
+
+    These take as long as others of the middle of the first stage's list.
+    """
+    each = np.empty(lists.kind.shape[0])
+    for o in range(each.shape[0]):
+        k, w = lists.virtual_stage[o], chain.written[o]
+        weight = chain.layers[w, cuts[k + 1]] - chain.layers[w, cuts[k]]
+        each[o] = weight * chain.paces[w, k]
+    floors = np.zeros(each.shape[0])
+    _, _, end, stage_end = instruction_timeline(
+        lists, num_microbatches, each, floors, boundaries
+    )
+    for k in range(chain.stage.shape[0]):
+        held = chain.parameters[cuts[k + 1]] - chain.parameters[cuts[k]]
+        stage_end[chain.stage[k]] += held * chain.step_end[1, chain.stage[k]]
+    time: float = (stage_end + chain.step_end[0]).max()
+    if more:
+        first, half = lists.indptr[1], num_microbatches // 2
+        a = first // 2 - (first // num_microbatches) * (half // 2)
+        b = a + (first // num_microbatches) * half
+        time += (end[b] - end[a]) * more / half
+    return time
+
+
+@kernel
+def deal_anew(
+    lists: InstructionLists,
+    num_microbatches: int,
+    chain: MovableChain,
+    cuts: IntVector,
+    boundaries: BoundaryTimes,
+    most_steps: int,
+    more: int,
+) -> tuple[IntArray, float, int]:
+    """Return cuts from which moving a layer gains nothing, their time, and the steps.
+
+    From the cuts that are given single layers go from one virtual stage to another,
+    whenever the timeline is then shorter, near ones first; none gets more than it may
+    have, nor keeps fewer than it must. Steps are instructions that were
+    looked at: O(N) for each move that is tried, until there are ``most_steps``. What
+    remains may be no optimum; it is never slower than the beginning.
+
+    Parameters
+    ----------
+    lists, num_microbatches, boundaries
+        As for `instruction_timeline`.
+    chain
+        Layers, and who may have how many.
+    cuts
+        First layer of each virtual stage, and the number of layers, shape ``(C + 1,)``.
+    most_steps
+        Most steps.
+    more
+        Microbatches beyond those that are listed.
+    """
+    best = cuts.copy()
+    trial = cuts.copy()
+    count = chain.paces.shape[1]
+    size = lists.kind.shape[0]
+    held = np.zeros(chain.most.shape[0], dtype=np.int64)
+    for k in range(count):
+        held[chain.stage[k]] += cuts[k + 1] - cuts[k]
+    time = _dealt_time(lists, num_microbatches, chain, cuts, boundaries, more)
+    steps = size
+    failed = 0
+    distance = 1
+    source = 0
+    tries = 2 * count * (count - 1)
+    while failed < tries and steps + size <= most_steps:
+        target = source + distance
+        failed += 1
+        if 0 <= target < count:
+            giver, taker = chain.stage[source], chain.stage[target]
+            spare = best[source + 1] - best[source] - chain.least[source]
+            if spare > 0 and (giver == taker or held[taker] < chain.most[taker]):
+                step = -1 if target > source else 1
+                for k in range(min(source, target) + 1, max(source, target) + 1):
+                    trial[k] = best[k] + step
+                value = _dealt_time(
+                    lists, num_microbatches, chain, trial, boundaries, more
+                )
+                steps += size
+                if value < time * (1.0 - 1e-9):
+                    time = value
+                    held[giver] -= 1
+                    held[taker] += 1
+                    best[:] = trial
+                    failed = 0
+                else:
+                    trial[:] = best
+        source += 1
+        if source == count:
+            source = 0
+            distance = -distance if distance > 0 else 1 - distance
+            if distance == count:
+                distance = 1
+    return best, time, steps

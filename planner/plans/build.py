@@ -40,7 +40,13 @@ from planner.step.execution import Workload
 from planner.step.instructions import VirtualStages
 from planner.step.plan import Plan, Stage
 from planner.step.recompute import SENDING_AGAIN, sending_again
-from planner.step.schedules import SCHEDULES, find_schedule, schedule_name
+from planner.step.schedules import (
+    SCHEDULES,
+    deals_as_usual,
+    find_schedule,
+    grouped_name,
+    schedule_name,
+)
 from planner.step.virtual import block_span
 from topologies import InputError, Network
 
@@ -113,6 +119,7 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
         micro_batch_size=spec.micro_batch_size,
         sequence_parallel=parallel.sequence_parallel,
         grouping=parallel.grouping,
+        recompute_modules=spec.recompute_modules or (),
     )
     check_model(workload.graph.spec, degrees)
     num_microbatches = _num_microbatches(workload, spec, sizes.dp)
@@ -122,9 +129,12 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
         strict=True,
     )
     schedule = _schedule(spec)
+    if deals_as_usual(schedule, sizes.pp, num_microbatches):
+        schedule = _family(spec)
     pairs = SCHEDULES[schedule].pairs_passes
     if pairs and sizes.ep > 1:
-        spec.refuse_sending_again(sending_again(workload.software) - SENDING_AGAIN)
+        sending = sending_again(workload.software, degrees.recompute_modules)
+        spec.refuse_sending_again(sending - SENDING_AGAIN)
     return Plan(
         parallel=parallel,
         virtual_pipeline_model_parallel_size=spec.virtual_pipeline_model_parallel_size,
@@ -137,6 +147,7 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
         stages=tuple(
             Stage(chunks=held, devices=(), **settings) for held, settings in stages
         ),
+        recompute_modules=degrees.recompute_modules,
     )
 
 
@@ -219,6 +230,10 @@ def _num_microbatches(workload: Workload, spec: PlanSpec, dp: int) -> int:
 
 
 def _schedule(spec: PlanSpec) -> str:
+    return grouped_name(_family(spec), spec.microbatch_group_size_per_vp_stage)
+
+
+def _family(spec: PlanSpec) -> str:
     pairs = spec.overlap_moe_expert_parallel_comm
     if spec.schedule is None:
         return schedule_name(spec.virtual_pipeline_model_parallel_size, pairs=pairs)
@@ -251,7 +266,7 @@ def _virtual_stages(spec: PlanSpec) -> VirtualStages:
     try:
         schedule = find_schedule(_schedule(spec))
     except InputError as error:
-        raise error.at("schedule") from None
+        raise (error if error.where else error.at("schedule")) from None
     return schedule.virtual_stages(
         spec.pipeline_model_parallel_size, spec.virtual_pipeline_model_parallel_size
     )

@@ -183,7 +183,7 @@ def check_schedule(plan: Plan) -> None:
         schedule = find_schedule(plan.schedule)
         schedule.check(*sizes)
     except InputError as error:
-        raise error.at("schedule") from None
+        raise (error if error.where else error.at("schedule")) from None
     schedule.check_length(*sizes)
 
 
@@ -202,6 +202,7 @@ def check_savings(stage: Stage, num_chunks: int) -> None:
         )
     _check_partial_recompute(stage)
     _check_second_copy(stage)
+    _check_resharding(stage)
     for name, part in stage.offload._asdict().items():
         if not 0.0 <= part <= 1.0:
             raise InputError(
@@ -269,6 +270,39 @@ def _check_second_copy(stage: Stage) -> None:
         )
 
 
+def _check_resharding(stage: Stage) -> None:
+    """Refuse weights that are not sharded again as FSDP2 does it."""
+    size, shards = stage.reshard_after_forward, stage.sharding_group_size
+    if size is None:
+        return
+    where = "reshard_after_forward"
+    problems = (
+        (
+            not shards_weights(stage.zero_stage),
+            "there are no sharded weights to shard again",
+            "zero_stage 3 beside it",
+        ),
+        (
+            not 1 < size < shards or shards % size > 0,
+            "the ranks that share ZeRO's shards do not form groups of that size",
+            f"a divisor of {shards}, the ranks of a sharding group, above 1",
+        ),
+        (
+            stage.zero_hpz_partition_size > 1,
+            "does not go with a second copy of the weights",
+            "zero_hpz_partition_size = 1 beside it",
+        ),
+        (
+            stage.offload.weights > 0.0,
+            "does not go with weights on the host: that is not modelled",
+            "offload_weights = 0 beside it",
+        ),
+    )
+    for is_broken, problem, expected in problems:
+        if is_broken:
+            raise InputError(problem, where=where, got=size, expected=expected)
+
+
 def _check_choice(where: str, value: object, known: Sequence[object]) -> None:
     if value not in known:
         listed = ", ".join(
@@ -332,12 +366,13 @@ def _check_spread(plan: Plan, stage: Stage) -> None:
     """
     parallel = plan.parallel
     apart = parallel.expert_model_parallel_size > 1 or parallel.grouping.etp > 0
-    if apart and stage.zero_hpz_partition_size > 1:
+    if apart and stage.nearby_size > 1:
+        is_copy = stage.zero_hpz_partition_size > 1
         raise InputError(
             "does not go with experts that are not divided as other layers are",
-            where="zero_hpz_partition_size",
-            got=stage.zero_hpz_partition_size,
-            expected="1, or expert_model_parallel_size = 1 beside it, and no "
+            where="zero_hpz_partition_size" if is_copy else "reshard_after_forward",
+            got=stage.nearby_size,
+            expected="none, or expert_model_parallel_size = 1 beside it, and no "
             "expert_tensor_parallel_size",
         )
 

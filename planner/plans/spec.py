@@ -12,6 +12,7 @@ from planner.step.plan import (
     STAGE_SETTINGS,
     Offload,
     Recompute,
+    RecomputeModule,
     ZeroStage,
 )
 from planner.step.recompute import SENDING_AGAIN
@@ -87,6 +88,13 @@ class PlanSpec(ParallelDegrees):
     interleaved if stages have several chunks; with "maxtext" its own, "scanned" and
     "circular"."""
 
+    microbatch_group_size_per_vp_stage: Annotated[Count | None, Examples(4)] = None
+    """Microbatches that go through one chunk before the next one's turn, with
+    interleaved 1F1B: Megatron's --microbatch-group-size-per-virtual-pipeline-stage. At
+    least as many as stages, and so has the last group. Larger groups wait less for slow
+    links, and keep more activations. Left out, as many as stages, or a few more where
+    those come out even."""
+
     overlap_moe_expert_parallel_comm: Annotated[bool, Examples(True)] = False
     """Whether all-to-alls between experts go on beside the passes of another
     microbatch, as Megatron Core's overlap_moe_expert_parallel_comm has it: each forward
@@ -113,10 +121,26 @@ class PlanSpec(ParallelDegrees):
     first forward pass of a step gathers among all ranks, every other pass among these.
     One number for all stages, or a list with one for each; 1 for no copy."""
 
+    reshard_after_forward: Annotated[
+        OfStages[Annotated[int, Ge(2), Le(MAX_COUNT)]] | None, Examples(8, [8, 4])
+    ] = None
+    """FSDP2's reshard_after_forward = n: with ZeRO-3, data-parallel ranks next to each
+    other, as a rule those of a node, that share the weights from each forward pass to
+    its backward pass, which gathers among these. One number for all stages, or a list
+    with one for each. Left out, all ranks that share shards, FSDP2's True; its False is
+    ZeRO-2."""
+
     recompute_num_layers: Annotated[OfStages[Layers] | None, Examples(2, [5, 0])] = None
     """Blocks of each stage's chunks, from the first one on, that `recompute` is about,
     or a list with one number for each stage. Megatron's --recompute-num-layers with
     --recompute-method block. Left out, all blocks."""
+
+    recompute_modules: Annotated[
+        Annotated[tuple[RecomputeModule, ...], Listed(1)] | None,
+        Examples(["layernorm", "moe_act"]),
+    ] = None
+    """Megatron's option: what "selective" recompute runs again in all stages, names of
+    `software.recompute_modules`. Left out, that setting's."""
 
     offload_weights: Annotated[OfStages[Fraction], Examples(0.5, [1.0, 0.0])] = 0.0
     """Fraction of the weights that the host keeps; they come in each pass. One number
@@ -210,6 +234,16 @@ class PlanSpec(ParallelDegrees):
         group = self.sharding_group_size
         return self._by_stage(whole if group is None else group)
 
+    def resharding_by_stage(self) -> tuple[int | None, ...]:
+        """Return over how many ranks each stage's weights are sharded again."""
+        if self.reshard_after_forward is None:
+            return (None,) * self.pipeline_model_parallel_size
+        sizes = self._by_stage(self.reshard_after_forward)
+        return tuple(
+            size if shards_weights(zero_stage) else None
+            for size, zero_stage in zip(sizes, self.zero_stage_by_stage(), strict=True)
+        )
+
     def second_copy_by_stage(self) -> tuple[int, ...]:
         """Return who shares a second copy of each stage's weights; 1 for nobody."""
         sizes = self._by_stage(self.zero_hpz_partition_size)
@@ -246,9 +280,9 @@ class PlanSpec(ParallelDegrees):
         ranks
             Data-parallel ranks of a stage.
         """
-        groups = zip(
-            self.sharding_group_by_stage(ranks), self.zero_stage_by_stage(), strict=True
-        )
+        shards = self.sharding_group_by_stage(ranks)
+        groups = zip(shards, self.zero_stage_by_stage(), strict=True)
+        again = zip(self.resharding_by_stage(), shards, strict=True)
         derived: dict[str, tuple[Any, ...]] = {
             "sharding_group_size": tuple(
                 group if zero_stage else 1 for group, zero_stage in groups
@@ -256,6 +290,10 @@ class PlanSpec(ParallelDegrees):
             "recompute_num_layers": self.recompute_num_layers_by_stage(),
             "offload": self.offload_by_stage(),
             "zero_hpz_partition_size": self.second_copy_by_stage(),
+            # Over all of them is what happens anyway.
+            "reshard_after_forward": tuple(
+                None if size == group else size for size, group in again
+            ),
         }
         columns = [
             derived[name] if name in derived else self._by_stage(getattr(self, name))
@@ -351,6 +389,16 @@ class PlanSpec(ParallelDegrees):
                 where="sharding_group_size",
                 got=_file_value(group),
                 expected="zero_stage = 1, 2 or 3 beside it",
+            )
+        again = self.reshard_after_forward
+        if again is not None and not any(
+            map(shards_weights, self.zero_stage_by_stage())
+        ):
+            raise InputError(
+                "there are no sharded weights to shard again",
+                where="reshard_after_forward",
+                got=_file_value(again),
+                expected="zero_stage = 3 beside it, or nothing",
             )
         copies = self.zero_hpz_partition_size
         is_asked = max(self._by_stage(copies)) > 1

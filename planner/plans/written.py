@@ -10,6 +10,7 @@ their names.
 from pathlib import Path
 from typing import Any
 
+from estimators.layers.saved_activations import RECOMPUTE_MODULES
 from planner.plans.spec import DEFAULT_ORDER, DIMENSIONS, PlanSpec, T
 from planner.step.plan import (
     MOST_DEVICES,
@@ -50,11 +51,21 @@ def read_plan(path: Path) -> Plan:
         the file and the key.
     """
     try:
-        file = Value(read_json(path, expected=_EXPECTED, most_bytes=MAX_FILE))
-        _check_forms(file)
-        return Plan.from_json(file.table())
+        return plan_of(Value(read_json(path, expected=_EXPECTED, most_bytes=MAX_FILE)))
     except InputError as error:
         raise error.at(str(path), ": ") from None
+
+
+def plan_of(data: Value) -> Plan:
+    """Return the plan that is written in a file, or in a part of one.
+
+    Raises
+    ------
+    InputError
+        If that is no plan.
+    """
+    _check_forms(data)
+    return Plan.from_json(data.table())
 
 
 def _check_forms(file: Value) -> None:
@@ -71,6 +82,9 @@ def _check_forms(file: Value) -> None:
             _count(value)
     for name in _COUNTS:
         _count(file[name])
+    file.get("recompute_modules", []).each(
+        lambda module: module.choice(tuple(RECOMPUTE_MODULES))
+    )
     stages = file["stages"]
     if sum(_check_stage(stage) for stage in stages.array(least=1)) > MOST_DEVICES:
         raise InputError(
@@ -136,7 +150,7 @@ def plan_settings(plan: Plan, is_block: FloatArray, global_batch_size: int) -> P
         Sequences per optimizer step.
     """
     parallel, v = plan.parallel, plan.virtual_pipeline_model_parallel_size
-    pairs = _hides_experts(plan)
+    pairs, family = _hides_experts(plan), plan.schedule_family
     in_order = order_of(plan.placement)
     ranks = parallel.data_parallel_size * parallel.context_parallel_size
     full = plan.micro_batch_size * parallel.data_parallel_size * plan.num_microbatches
@@ -155,10 +169,10 @@ def plan_settings(plan: Plan, is_block: FloatArray, global_batch_size: int) -> P
             parallel.hierarchical_context_parallel_sizes
         ),
         sequence_parallel=parallel.sequence_parallel,
-        schedule=(
-            None if plan.schedule == schedule_name(v, pairs=pairs) else plan.schedule
-        ),
+        schedule=None if family == schedule_name(v, pairs=pairs) else family,
+        microbatch_group_size_per_vp_stage=plan.microbatch_group_size_per_vp_stage,
         overlap_moe_expert_parallel_comm=pairs,
+        recompute_modules=plan.recompute_modules or None,
         **_stage_settings(plan, ranks),
         pipeline_model_parallel_layout=_layout(plan, is_block),
         order=None if in_order == DEFAULT_ORDER else in_order,
@@ -231,6 +245,11 @@ def _stage_settings(plan: Plan, ranks: int) -> dict[str, Any]:
     if set(columns["recompute_num_layers"]) != {None}:
         counts = columns["recompute_num_layers"]
         columns["recompute_num_layers"] = [count or 0 for count in counts]
+    if set(columns["reshard_after_forward"]) != {None}:
+        columns["reshard_after_forward"] = [
+            stage.reshard_after_forward or max(stage.sharding_group_size, 2)
+            for stage in plan.stages
+        ]
     settings = {name: _one_or_each(values) for name, values in columns.items()}
     if settings["sharding_group_size"] == ranks:
         settings["sharding_group_size"] = None

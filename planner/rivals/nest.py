@@ -64,12 +64,14 @@ class Nest(Planner):
             *request.problem, replays, work=request.work, progress=request.progress
         )
         times = tuple(plan.time for plan in replayed.plans)
+        simplest = replayed.simplest
         return replace(
             _outcome(replayed, tuple(plan.priced for plan in replayed.plans)),
             belief=times[0] if times else math.nan,
             proposed_time=replayed.proposed_time,
             launchable_time=replayed.launchable_time,
             replayed_times=times,
+            simplest=None if simplest is None else simplest.priced,
         )
 
 

@@ -138,6 +138,10 @@ class PlannerOutcome:
     """Iteration times of `plans` in the replay, rising; empty if they were ordered
     otherwise [s]. `lower_bound` is one of replayed times then."""
 
+    simplest: PricedPlan | None = None
+    """The simplest plan that replays nearly as fast as the best; None where none was
+    looked for."""
+
     notes: tuple[str, ...] = ()
     """What else is to be known of what was found, in sentences."""
 

@@ -34,7 +34,7 @@ from planner.step.execution import Workload
 from planner.step.ledger import shards_weights
 from planner.step.plan import Offload, Plan
 from planner.step.recompute import SENDING_AGAIN
-from planner.step.schedules import SCHEDULES, schedule_name
+from planner.step.schedules import SCHEDULES, grouped_name, schedule_name
 from topologies import Network
 
 T = TypeVar("T")
@@ -180,11 +180,12 @@ def _pipeline(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
     pp, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
     if pp == 1 or not rules.pipeline:
         return
-    is_combined = plan.schedule == schedule_name(v, pairs=True)
-    known = schedule_name(v) if is_combined else plan.schedule
+    family, group = plan.schedule_family, plan.microbatch_group_size_per_vp_stage
+    is_combined = family == schedule_name(v, pairs=True)
+    known = schedule_name(v) if is_combined else family
     if known not in rules.schedules:
         yield "schedule", plan.schedule, f"one of {', '.join(rules.schedules)}"
-    m = plan.num_microbatches
+    m, known = plan.num_microbatches, grouped_name(known, group)
     if known in SCHEDULES and (expected := deals_out(rules, known, pp, m, v)):
         yield "microbatches", f"{m} microbatches on {pp} stages of {v} chunks", expected
 
@@ -200,7 +201,7 @@ def _expert_overlap(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breac
         yield "expert_overlap", "experts on 1 rank", "2 ranks or more"
     elif pp > 1 and v == 1:
         yield "expert_overlap", f"{pp} stages of one chunk each", "1 stage, or chunks"
-    elif SENDING_AGAIN & {stage.recompute for stage in plan.stages}:
+    elif _sending_again(plan) & {stage.recompute for stage in plan.stages}:
         yield "expert_overlap", "passes that send their tokens again", "none"
     elif any(stage.recompute_num_layers is not None for stage in plan.stages):
         yield "expert_overlap", "recompute of some blocks", "of all or of none"
@@ -209,6 +210,12 @@ def _expert_overlap(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breac
         alone = "" if rules.overlap_predictions_alone else ", none on 1 stage"
         expected = f"{rules.overlap_most_predictions} at most{alone}"
         yield "expert_overlap", layers, expected
+
+
+def _sending_again(plan: Plan) -> frozenset[str]:
+    """Return the recompute modes of a plan that send tokens to experts again."""
+    again = {"selective"} if "moe" in plan.recompute_modules else set()
+    return SENDING_AGAIN | again
 
 
 def block_counts(plan: Plan, is_block: Sequence[bool]) -> tuple[int, ...]:
@@ -272,8 +279,12 @@ def _savings(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     zeros = _distinct(stage.zero_stage for stage in plan.stages)
     groups = _distinct(stage.sharding_group_size for stage in plan.stages)
     yield from _saving("recompute", modes, rules.recompute, rules)
+    if more := {*plan.recompute_modules} - {*rules.recompute_modules}:
+        modules = _join_values(rules.recompute_modules) or "what it is of by itself"
+        yield "recompute", f"selective of {_join_values(sorted(more))}", modules
     yield from _counted(plan, rules, facts)
     yield from _second_copies(plan, rules, whole)
+    yield from _resharding(plan, rules)
     yield from _offloaded(plan, rules, sum(facts.is_block))
     if whole > 1 or any(zeros):  # one replica has nothing to share
         yield from _saving("zero_stage", zeros, can, rules)
@@ -320,6 +331,21 @@ def _second_copies(plan: Plan, rules: LaunchRules, whole: int) -> Breaches:
         stage.sharding_group_size != whole for stage in sharded
     ):
         yield "sharding_group", copies, f"shards over all {whole} ranks beside them"
+
+
+def _resharding(plan: Plan, rules: LaunchRules) -> Breaches:
+    """Compare who shares weights between the passes to what the framework has."""
+    sharded = [stage for stage in plan.stages if shards_weights(stage.zero_stage)]
+    sizes = _distinct(stage.reshard_after_forward or 0 for stage in sharded)
+    if not any(sizes):
+        return
+    kept = f"weights sharded again over {_join_values(sizes)} ranks"
+    if not rules.reshards_in_groups:
+        yield "sharding_group", kept, "over all ranks that share shards"
+    elif len(sizes) > 1 and rules.same_savings:
+        yield "sharding_group", kept, "one size for all stages"
+    elif plan.parallel.sizes().tp > 1:
+        yield "sharding_group", kept, "none beside tensor parallelism"
 
 
 def _counted(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:

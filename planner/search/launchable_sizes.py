@@ -24,6 +24,7 @@ from planner.frameworks.rules import (
 from planner.search.device_kinds import DeviceOrder, device_orders
 from planner.search.space import Configuration
 from planner.step.execution import Workload
+from planner.step.rounds import group_takes
 from planner.step.schedules import SCHEDULES
 from topologies import Network
 
@@ -200,13 +201,24 @@ def named_sizes(
     return {"tp": tp, "cp": cp, "ep": ep, "etp": etp or tp, "pp": pp}
 
 
+def _groups(rules: LaunchRules, pp: int) -> str:
+    """Return which groups a framework deals out."""
+    if rules.microbatch_groups:
+        return f"groups of {pp} or more, the last one too"
+    return "groups of the framework's choice"
+
+
 def deals_out(rules: LaunchRules, schedule: str, pp: int, m: int, v: int) -> str:
     """Return which numbers of microbatches a pipeline takes; empty if ``m`` is one."""
-    if schedule in rules.full_schedules and m < pp:
+    named = SCHEDULES[schedule]
+    if named.family in rules.full_schedules and m < pp:
         return f"{pp} or more"
+    if named.group is not None:
+        takes = rules.microbatch_groups and group_takes(named.group, pp, m)
+        return "" if takes else _groups(rules, pp)
     if rules.microbatches == ALWAYS and m % pp:
         return f"a multiple of {pp}"
-    if v > 1 and SCHEDULES[schedule].deals_rounds:
+    if v > 1 and named.deals_rounds:
         if rules.microbatches == INTERLEAVED and m % pp:
             return f"a multiple of {pp}"
         if m % max(m // pp, 1):

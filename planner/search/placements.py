@@ -436,4 +436,5 @@ def placed_plan(
         gradient_algorithm=rates.gradient_algorithm,
         tensor_algorithm=rates.tensor_algorithm,
         stages=stages,
+        recompute_modules=outline.stages[0].choice.recompute_modules,
     )

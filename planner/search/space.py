@@ -28,6 +28,7 @@ from planner.step.plan import (
     Offload,
     Plan,
     Recompute,
+    RecomputeModule,
     ZeroStage,
 )
 from planner.step.schedules import SCHEDULES
@@ -51,7 +52,10 @@ launchable plans of one choice for all stages; the other a closed form that hide
 nothing, among all splits with a choice for each stage."""
 
 
-SEARCHED = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v")
+SEARCHED = (
+    *("1f1b", "gpipe", "interleaved-1f1b"),
+    *("zb-h1", "zb-h2", "zb-v", "dualpipe-v"),
+)
 """Schedules that are searched."""
 
 MAX_WORK = 10**15
@@ -98,7 +102,8 @@ class SearchSpec(Spec):
     """What the planner may try. A list that is left out is searched in full."""
 
     micro_batch_sizes: Annotated[Distinct[Count] | None, Examples([1, 2, 4])] = None
-    """Sequences of a microbatch that may be tried."""
+    """Sequences of a microbatch that may be tried. Left out, powers of two up to 64, 3
+    and 6, as far as they divide the batch."""
 
     tensor_model_parallel_sizes: Annotated[
         Distinct[Count] | None, Examples([1, 2, 4, 8])
@@ -142,6 +147,13 @@ class SearchSpec(Spec):
     ] = None
     """Numbers of chunks that a stage may have; more than 1 is interleaved 1F1B."""
 
+    microbatch_group_sizes_per_vp_stage: Annotated[
+        Distinct[Count] | None, Examples([8, 16])
+    ] = None
+    """Numbers of microbatches that may go through one chunk before the next one's turn,
+    beside the usual one (`plan.microbatch_group_size_per_vp_stage`), where
+    `software.preset` has such groups. For the objective "replayed"."""
+
     sequence_parallel: Annotated[bool | None, Examples(True)] = None
     """Whether Megatron's sequence parallelism is on. Left out, it is wherever the
     tensor-parallel size exceeds 1."""
@@ -160,6 +172,14 @@ class SearchSpec(Spec):
     """What a stage may recompute in the backward pass: nothing, the attention core, or
     each block from its input. No framework has "stage", everything from the stage's
     input: it is tried where it is listed."""
+
+    recompute_modules: Annotated[
+        Distinct[RecomputeModule] | None, Examples(["layernorm", "mlp", "moe_act"])
+    ] = None
+    """Of what selective recompute may be made where the framework of `software.preset`
+    names modules, names of `software.recompute_modules`: sets of these are tried beside
+    that setting. Left out, all that the framework has; none where that setting names
+    others than "core_attn". Only the search for the fastest replay tries them."""
 
     zero_stages: Annotated[Distinct[ZeroStage], Examples([0, 1], default=None)] = (
         0,
@@ -184,9 +204,9 @@ class SearchSpec(Spec):
         "interleaved-1f1b",
     )
     """Orders of the microbatches' forward and backward passes that may be tried, where
-    the framework of `software.preset` has them; MaxText's own stand for 1F1B. Those
-    that split the backward pass, "zb-h1", "zb-h2", "zb-v" and "dualpipe-v", are tried
-    where they are listed."""
+    the framework of `software.preset` has them; MaxText's own stand for 1F1B. "gpipe"
+    and those that split the backward pass, "zb-h1", "zb-h2", "zb-v" and "dualpipe-v",
+    are tried where they are listed."""
 
     launchable: Annotated[bool, Examples(False)] = True
     """Whether the search keeps to plans that the framework of `software.preset` can
@@ -210,7 +230,13 @@ class SearchSpec(Spec):
     replay begins with; 0 for none. The answer is the same, or faster with them."""
 
     keep_best: Annotated[int, Ge(1), Le(1000), Examples(5)] = 5
-    """Distinct plans to keep and replay, best first."""
+    """Distinct plans to keep and replay, best first. A search for the fastest replay
+    keeps plans that differ in tensor-, pipeline-, expert- or context-parallel size, or
+    in what they recompute."""
+
+    simplest_within: Annotated[float, Ge(0), Le(0.25), Examples(0.02)] = 0.02
+    """How much slower than the reported plan, relative, the simplest plan beside it may
+    be, which `nestsim run` looks for and replays; 0 for none."""
 
     work_limit: Annotated[
         Annotated[int, Ge(1), Le(MAX_WORK)] | None,
@@ -237,8 +263,13 @@ class SearchSpec(Spec):
 
     @property
     def micro_batches(self) -> list[int]:
-        """Micro-batch sizes that are searched, rising."""
+        """Micro-batch sizes that are searched, rising, whatever the batch."""
         return sorted(self.micro_batch_sizes or MICRO_BATCHES)
+
+    def full_micro_batches(self, global_batch_size: int) -> list[int]:
+        """Return the micro-batch sizes that plans may have if none is partly empty."""
+        sizes = self.micro_batch_sizes or (*MICRO_BATCHES, *MORE_MICRO_BATCHES)
+        return sorted(size for size in sizes if global_batch_size % size == 0)
 
     @property
     def keeps_rules(self) -> bool:
@@ -256,11 +287,14 @@ USUAL_CP_COMM_TYPES = ("p2p", "a2a")
 is gathered is as many bytes as go round a ring, and two levels lie between the two."""
 
 LARGEST_MICRO_BATCH = 64
-"""Largest micro-batch size that is searched when the scenario does not say: powers of
-two up to this."""
+"""Largest micro-batch size that is searched when the scenario does not say."""
 
 MICRO_BATCHES = tuple(2**k for k in range(LARGEST_MICRO_BATCH.bit_length()))
 """Micro-batch sizes that are searched when the scenario does not say."""
+
+MORE_MICRO_BATCHES = (3, 6)
+"""Those beside them in plans that are to be launched, where the batch is a multiple:
+between larger powers of two devices gain little."""
 
 MOST_CONFIGURATIONS = 2**25
 """Most configurations of a space: the bounds alone of a larger one would take more than
@@ -333,7 +367,7 @@ class Inner(NamedTuple):
 
     def configuration(self, index: int) -> Configuration:
         """Return one of its configurations."""
-        tp, cp, ep, b, _, grouping = self.degrees
+        tp, cp, ep, b, _, grouping, _ = self.degrees
         pp, dp = int(self.pp[index]), int(self.dp[index])
         return Configuration(tp, cp, ep, b, self.v, pp, dp, grouping)
 
@@ -450,11 +484,14 @@ def degrees_of(
 ) -> Iterator[Degrees]:
     """Yield what layer tables depend on, dividing the model or not.
 
-    With ``rules`` ranks form all groups that the framework has, without them rings and
-    tensor-parallel groups of experts alone.
+    With ``rules`` ranks form all groups that the framework has, and microbatches are
+    full; without them there are rings and tensor-parallel groups of experts alone.
     """
     model = workload.graph.spec
     within_data = workload.software.experts_within_data
+    sizes = spec.micro_batches
+    if rules is not None:
+        sizes = spec.full_micro_batches(workload.training.global_batch_size)
     tps = spec.tensor_model_parallel_sizes or divisors(model.num_attention_heads)
     powers = [2**k for k in range(num_devices.bit_length())]
     cps = spec.context_parallel_sizes or (
@@ -477,7 +514,7 @@ def degrees_of(
                     if grouping.expert_span((tp, cp, ep)) <= num_devices
                 ]
                 is_split = sequence_parallel(spec, tp)
-                for b, grouping in product(spec.micro_batches, tried):
+                for b, grouping in product(sizes, tried):
                     yield Degrees(tp, cp, ep, b, is_split, grouping)
 
 

@@ -37,8 +37,8 @@ from planner.search.bounds import (
 from planner.search.device_kinds import Kinds, PlacedKinds
 from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
-from planner.step.instructions import round_length
 from planner.step.ledger import KERNEL_LEDGER, gathers_once
+from planner.step.rounds import round_length
 from planner.step.schedules import SCHEDULES, schedule_name
 from planner.step.virtual import interleave_chain, interleave_sums
 from planner.work import CHAIN_CLASSES, SPLIT, SPLIT_NUMBERS, SPLIT_STEPS, Work

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.step.rounds import IN_GROUPS_OF, check_group, round_length
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
 
@@ -145,15 +146,6 @@ class ScheduleSizes(NamedTuple):
     """Chunks of each stage."""
 
 
-def round_length(num_stages: int, num_microbatches: int) -> int:
-    """Return how many microbatches go through a chunk before the next one's turn.
-
-    ``p``, or a little more where rounds of ``p`` do not come out even: as many rounds
-    as have ``p``, or one (`planner.step.schedules`).
-    """
-    return num_microbatches // max(1, num_microbatches // num_stages)
-
-
 def dealt_in_turn(virtual_stage: int, num_stages: int) -> int:
     """Return the stage of a virtual stage: each gets one, then each the next one."""
     return virtual_stage % num_stages
@@ -211,7 +203,11 @@ class Schedule:
 
     deals_rounds: bool = True
     """Whether a schedule of several chunks has microbatches come in rounds, all of
-    `round_length`."""
+    `round_length`, or of `group`."""
+
+    group: int | None = None
+    """Microbatches of a round, but of the last one, which has those that are left; None
+    for `round_length`."""
 
     least_rounds: int = 0
     """Least number of microbatches, in ``p``."""
@@ -223,6 +219,15 @@ class Schedule:
     stage_of: Callable[[int, int], int] = dealt_in_turn
     """``(virtual stage, p)`` -> the stage whose devices hold it. The first one is on
     the first stage, two in a row are on one stage or on neighbours."""
+
+    @property
+    def family(self) -> str:
+        """Name of the schedule, whatever its groups."""
+        return self.name.partition(IN_GROUPS_OF)[0]
+
+    def round_length(self, num_stages: int, num_microbatches: int) -> int:
+        """Return how many microbatches a round has, but maybe the last one."""
+        return self.group or round_length(num_stages, num_microbatches)
 
     @property
     def meets_receivers(self) -> bool:
@@ -257,6 +262,7 @@ class Schedule:
             ),
             (
                 not (self.interleaves and self.deals_rounds)
+                or self.group is not None
                 or num_microbatches % round_length(num_stages, num_microbatches) == 0,
                 "microbatches",
                 num_microbatches,
@@ -277,6 +283,8 @@ class Schedule:
                     got=got,
                     expected=expected,
                 )
+        if self.group is not None:
+            check_group(self.group, num_stages, num_microbatches)
 
     def allows(
         self, num_stages: int, num_microbatches: int, num_chunks: int = 1
@@ -355,16 +363,23 @@ class Schedule:
         """Return for how many turns without a microbatch a stage keeps activations."""
         return num_stages - 1 if self.keeps_bubbles else 0
 
-    def last_in_flight(self, num_microbatches: int) -> int:
+    def last_in_flight(self, sizes: ScheduleSizes) -> int:
         """Return the most activations of the last virtual stage that are kept at once.
 
         Of interleaved 1F1B: its backward pass comes right behind the forward pass, or
-        behind one more where passes are paired that do not share their memory.
+        behind one more where passes are paired that do not share their memory. Those of
+        a last group of ``r`` microbatches come ``(v - 1) (g - r)`` passes earlier than
+        those of a whole one would, and have to wait as long.
         """
+        _, m, v = sizes
         if self.forward_first:
-            return num_microbatches
+            return m
         waits = self.pairs_passes and not self.pairs_layers
-        return min(num_microbatches, 2 if waits else 1)
+        most = min(m, 2 if waits else 1)
+        rest = 0 if self.group is None else m % self.group
+        if self.group is None or rest == 0:
+            return most
+        return min(rest, (v - 1) * (self.group - rest) + 1)
 
     def held(
         self, stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1

@@ -36,6 +36,10 @@ References
    three microbatches a step, gather so; their very first step alone reads copies made
    when the model was. The same in 0.16.5 (``groups.py:650``,
    ``partition_parameters.py:1541`` and ``:1219``, ``stage3.py:2061``).
+.. [5] PyTorch 2.13, ``torch/distributed/fsdp/_fully_shard``: ``_fsdp_init.py``,
+   ``_get_post_forward_mesh_info``, ``mesh.view(-1, n)``; ``_fsdp_param.py``,
+   ``to_sharded_post_forward``, a part of the gathered weights is cloned, which
+   ``_fsdp_param_group.py``, ``unshard``, gathers in the backward pass.
 """
 
 from collections import Counter
@@ -200,6 +204,18 @@ _SECOND_COPY = LEDGER[3]._replace(
 """ZeRO-3 with a second copy of the weights, which the search does not try."""
 
 
+_RESHARDED = LEDGER[3]._replace(
+    sent=(
+        _GATHER_FORWARD,
+        _GATHER_BACKWARD._replace(group=NEARBY),
+        _REDUCE_EACH,
+        _REDUCE_ACROSS,
+    )
+)
+"""ZeRO-3 whose weights are sharded again over fewer ranks after each forward pass, from
+which the backward pass gathers them [5]_; the search does not try it."""
+
+
 def shards_weights(zero_stage: int) -> bool:
     """Tell whether a stage of ZeRO shards weights, so that a second copy is of use.
 
@@ -210,6 +226,8 @@ def shards_weights(zero_stage: int) -> bool:
 
 def ledger_of(stage: Stage) -> ZeroStage:
     """Return what a pipeline stage sends and holds."""
+    if stage.reshard_after_forward is not None:
+        return _RESHARDED
     has_copy = stage.zero_hpz_partition_size > 1
     return _SECOND_COPY if has_copy else LEDGER[stage.zero_stage]
 
@@ -279,7 +297,7 @@ def dense_members(stage: Stage, group: str, dense: IntArray) -> IntArray:
         return dense
     size = stage.sharding_group_size
     if group == NEARBY:
-        size = stage.zero_hpz_partition_size
+        size = stage.nearby_size
     parts = np.sort(dense, axis=1).reshape(len(dense), -1, size)
     if group == ACROSS:
         return np.swapaxes(parts, 1, 2).reshape(-1, parts.shape[1])

@@ -30,6 +30,7 @@ from estimators.layers.work import LayerTable
 from estimators.training import ParameterBytes
 from planner.step import recompute
 from planner.step.execution import Workload
+from planner.step.instructions import ScheduleSizes
 from planner.step.ledger import GRADIENTS, LEDGER, OPTIMIZER, WEIGHTS
 from planner.step.offload import STAGING, staging_bytes
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
@@ -118,6 +119,7 @@ gone."""
 
 
 SECOND_COPY = "second copy of weights"
+RESHARDED = "weights kept for the backward pass"
 """Name of the memory of what ranks next to each other share beside ZeRO-3's shards
 (hpZ, `planner.step.ledger`). DeepSpeed 0.19.8 makes it in the weights' format
 (``deepspeed/runtime/zero/partition_parameters.py:1912-1917``) and frees it behind the
@@ -394,6 +396,10 @@ def memory_of_stage(
     if stage.zero_hpz_partition_size > 1:
         copied = (share.dense + share.expert) / stage.zero_hpz_partition_size
         parts[SECOND_COPY] = workload.parameter_bytes.weights * copied
+    if stage.reshard_after_forward is not None:
+        # Cut from what was gathered, in its format; all layers' before the backward.
+        part = (share.dense + share.expert) / stage.reshard_after_forward
+        parts[RESHARDED] = workload.parameter_bytes.gather * part
     layer = _largest_layer(workload, table, plan, index, largest)
     return _beside_host(parts, float(static.copies), stage.offload, layer)
 
@@ -500,7 +506,8 @@ def _in_flight_bytes(
     """
     v = plan.virtual_pipeline_model_parallel_size
     schedule = SCHEDULES[plan.schedule]
-    count = schedule.in_flight(index, len(plan.stages), plan.num_microbatches, v)
+    sizes = ScheduleSizes(len(plan.stages), plan.num_microbatches, v)
+    count = schedule.in_flight(index, *sizes)
     count += schedule.bubbles_kept(len(plan.stages))
     if v == 1:
         return count * activations.saved[0]
@@ -515,7 +522,7 @@ def _in_flight_bytes(
     per_microbatch = float(np.max(laid, axis=0).sum())
     leads = float(ends[0].sum()) if chunks[0].start == 0 else 0.0
     trails = float(sum(end.sum() for end in ends)) - leads
-    trailing = schedule.last_in_flight(plan.num_microbatches)
+    trailing = schedule.last_in_flight(sizes)
     return count * (per_microbatch + leads) + trailing * trails
 
 

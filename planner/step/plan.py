@@ -24,9 +24,11 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from estimators.grouping import PLAIN_GROUPING
+from estimators.layers.saved_activations import RECOMPUTE_MODULES
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
-from planner.step.schedules import SCHEDULES
+from planner.step.rounds import GROUP_SIZE
+from planner.step.schedules import SCHEDULES, grouped_name
 from topologies.errors import InputError, short_repr
 from topologies.settings import NameChoice
 
@@ -127,6 +129,7 @@ COUNTED_MODES = frozenset({"selective", "full"})
 
 
 Recompute = Annotated[str, NameChoice(("none", "selective", "full", "stage"))]
+RecomputeModule = Annotated[str, NameChoice(tuple(RECOMPUTE_MODULES))]
 ZeroStage = Annotated[int, Ge(0), Le(3)]
 
 
@@ -189,7 +192,17 @@ class Stage:
     """With ZeRO-3, data-parallel ranks next to each other that share a second copy of
     the weights (hpZ of ZeRO++, `planner.step.ledger`); 1 for no such copy."""
 
+    reshard_after_forward: int | None = None
+    """With ZeRO-3, data-parallel ranks next to each other that share the weights from
+    each forward pass to its backward pass (FSDP2, `planner.step.ledger`); None for all
+    that share shards."""
+
     __repr__ = short_repr
+
+    @property
+    def nearby_size(self) -> int:
+        """Ranks next to each other that share what some passes gather; 1 for none."""
+        return self.reshard_after_forward or self.zero_hpz_partition_size
 
     @property
     def layers(self) -> tuple[int, int]:
@@ -237,6 +250,7 @@ STAGE_SETTINGS: Mapping[str, StageSetting] = MappingProxyType(
         "recompute_num_layers": StageSetting(int, None, least=0),
         "offload": StageSetting(_read_offload, NO_OFFLOAD),
         "zero_hpz_partition_size": StageSetting(int, 1),
+        "reshard_after_forward": StageSetting(int, None, least=2),
     }
 )
 """Field of a stage that is a choice of its own -> how plans write it, in the order of
@@ -260,7 +274,8 @@ class Plan:
     """Microbatches per optimizer step and replica."""
 
     schedule: str
-    """Name of the pipeline schedule, one of `planner.step.schedules.SCHEDULES`."""
+    """Name of the pipeline schedule, one of `planner.step.schedules.SCHEDULES`; it
+    says the size of groups that are asked for (`grouped_name`)."""
 
     placement: str
     """The nesting of the parallel dimensions over device numbers, innermost first,
@@ -279,6 +294,10 @@ class Plan:
     stages: tuple[Stage, ...]
     """Stages of the pipeline, from the first to the last."""
 
+    recompute_modules: tuple[str, ...] = ()
+    """What ``"selective"`` recompute of all stages runs again, keys of `estimators.
+    layers.saved_activations.RECOMPUTE_MODULES`; none: as the software has it."""
+
     __repr__ = short_repr
 
     @property
@@ -292,6 +311,7 @@ class Plan:
             micro_batch_size=self.micro_batch_size,
             sequence_parallel=self.parallel.sequence_parallel,
             grouping=self.parallel.grouping,
+            recompute_modules=self.recompute_modules,
         )
 
     @property
@@ -303,6 +323,18 @@ class Plan:
         # Pairs of chunks are paired with or without experts.
         experts = self.parallel.expert_model_parallel_size > 1
         return experts or not schedule.pairs_chunks
+
+    @property
+    def schedule_family(self) -> str:
+        """Name of the schedule without its groups."""
+        schedule = SCHEDULES.get(self.schedule)
+        return self.schedule if schedule is None else schedule.family
+
+    @property
+    def microbatch_group_size_per_vp_stage(self) -> int | None:
+        """Microbatches that go through a chunk in turn, where a size is asked for."""
+        schedule = SCHEDULES.get(self.schedule)
+        return None if schedule is None else schedule.group
 
     @property
     def has_second_copies(self) -> bool:
@@ -350,7 +382,7 @@ class Plan:
             ),
             "micro_batch_size": self.micro_batch_size,
             "num_microbatches": self.num_microbatches,
-            "schedule": self.schedule,
+            "schedule": self.schedule_family,
             "recompute": _common([stage.recompute for stage in self.stages]),
             "zero_stage": _common([stage.zero_stage for stage in self.stages]),
             "placement": self.placement,
@@ -361,8 +393,14 @@ class Plan:
 
     def _unusual_settings(self) -> dict[str, Any]:
         """Return what few plans do: keys that are left out where they say nothing."""
-        name = "overlap_moe_expert_parallel_comm"
-        return {name: True} if self.overlap_moe_expert_parallel_comm else {}
+        settings: dict[str, Any] = {}
+        if self.overlap_moe_expert_parallel_comm:
+            settings["overlap_moe_expert_parallel_comm"] = True
+        if (group := self.microbatch_group_size_per_vp_stage) is not None:
+            settings[GROUP_SIZE] = group
+        if self.recompute_modules:
+            settings["recompute_modules"] = list(self.recompute_modules)
+        return settings
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Plan":
@@ -384,13 +422,14 @@ class Plan:
                 ),
                 micro_batch_size=int(data["micro_batch_size"]),
                 num_microbatches=int(data["num_microbatches"]),
-                schedule=str(data["schedule"]),
+                schedule=_schedule_from_json(data),
                 placement=str(data["placement"]),
                 gradient_algorithm=str(data["gradient_algorithm"]),
                 tensor_algorithm=str(data["tensor_algorithm"]),
                 stages=tuple(
                     _stage_from_json(stage, ranks) for stage in data["stages"]
                 ),
+                recompute_modules=tuple(data.get("recompute_modules", ())),
             )
         except KeyError as error:
             raise InputError("setting is missing", where=str(error.args[0])) from None
@@ -416,6 +455,12 @@ def _unusual_groups_json(parallel: ParallelismConfig) -> dict[str, Any]:
     if levels is not None:
         written["hierarchical_context_parallel_sizes"] = list(levels)
     return written
+
+
+def _schedule_from_json(data: Mapping[str, Any]) -> str:
+    group = data.get(GROUP_SIZE)
+    name = str(data["schedule"])
+    return name if group is None else grouped_name(name, int(group))
 
 
 def _parallel_from_json(data: Mapping[str, Any]) -> ParallelismConfig:

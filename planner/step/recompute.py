@@ -18,12 +18,13 @@ SENDING_AGAIN = frozenset({"full", "stage"})
 """Recompute modes that send tokens to experts again."""
 
 
-def sending_again(software: Software) -> frozenset[str]:
+def sending_again(software: Software, modules: tuple[str, ...] = ()) -> frozenset[str]:
     """Return the recompute modes that send tokens to experts again.
 
-    Selective recompute does where its modules are whole layers of experts.
+    Selective recompute does where its modules are whole layers of experts: those of a
+    plan, or of the software if it has none.
     """
-    if "moe" in software.recompute_modules and not software.saves_products:
+    if "moe" in (modules or software.recompute_modules) and not software.saves_products:
         return SENDING_AGAIN | {"selective"}
     return SENDING_AGAIN
 

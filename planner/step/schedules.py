@@ -85,9 +85,10 @@ References
    head's backward pass before all layers, its forward pass behind them.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -98,9 +99,9 @@ from planner.step.instructions import (
     Instructions,
     Schedule,
     ScheduleSizes,
-    round_length,
     warm_up_then_alternate,
 )
+from planner.step.rounds import GROUP_SIZE, IN_GROUPS_OF, is_usual, round_length
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 
@@ -129,35 +130,41 @@ def _write_combined(stage: int, sizes: ScheduleSizes) -> Instructions:
     return _alternate(sizes, sizes.p - stage)
 
 
-def _interleaved_warmup(stage: int, sizes: ScheduleSizes, ahead: int) -> int:
+def _interleaved_warmup(
+    stage: int, sizes: ScheduleSizes, ahead: int, group: int | None
+) -> int:
     """Return w = min(m v, 2 (p-1-i) + (v-1) g + ahead) [1]_; g: `round_length`."""
     p, m, v = sizes
-    return min(m * v, 2 * (p - 1 - stage) + (v - 1) * round_length(p, m) + ahead)
+    length = group or round_length(p, m)
+    return min(m * v, 2 * (p - 1 - stage) + (v - 1) * length + ahead)
 
 
 def _write_interleaved(
-    stage: int, sizes: ScheduleSizes, ahead: int = 0
+    stage: int, sizes: ScheduleSizes, *, ahead: int, group: int | None
 ) -> Instructions:
     """As 1F1B, through one chunk after another.
 
-    Microbatches go in groups of ``g`` (`round_length`) through the first chunk, the
-    second, and so on: forward pass ``n`` is of microbatch ``(n div g v) g + n mod g``
-    and chunk ``(n mod g v) div g``; backward pass ``n`` of the same microbatch and of
-    the chunk as far from the last one as that is from the first [1]_.
+    Microbatches go in groups of ``g`` (`round_length`, if no size is given) through the
+    first chunk, the second, and so on: forward pass ``n`` is of microbatch ``(n div g
+    v) g + n' mod r`` and chunk ``n' div r``, with ``n' = n mod g v`` and ``r`` the
+    size of that group: ``g``, or what is left for the last one; backward pass ``n`` of
+    the same microbatch and of the chunk as far from the last one as that is from the
+    first [1]_.
     """
     p, m, v = sizes
-    length = round_length(p, m)
-    group, place = np.divmod(np.arange(m * v), length * v)
-    chunk = place // length
-    microbatch = group * length + place % length
-    warmup = _interleaved_warmup(stage, sizes, ahead)
+    length = group or round_length(p, m)
+    number, place = np.divmod(np.arange(m * v), length * v)
+    size = np.minimum(length, m - number * length)
+    chunk, rank = np.divmod(place, size)
+    microbatch = number * length + rank
+    warmup = _interleaved_warmup(stage, sizes, ahead, group)
     return warm_up_then_alternate(
         (microbatch, chunk), (microbatch, v - 1 - chunk), warmup
     )
 
 
-def _count_interleaved(stage: int, sizes: ScheduleSizes) -> int:
-    return min(sizes.m * sizes.v, _interleaved_warmup(stage, sizes, 0) + 1)
+def _count_interleaved(stage: int, sizes: ScheduleSizes, *, group: int | None) -> int:
+    return min(sizes.m * sizes.v, _interleaved_warmup(stage, sizes, 0, group) + 1)
 
 
 def _write_scanned(_stage: int, sizes: ScheduleSizes) -> Instructions:
@@ -305,12 +312,23 @@ _GPIPE = Schedule(
     write=_write_gpipe,
     count=lambda _, sizes: sizes.m,
 )
-_INTERLEAVED = Schedule(
-    name="interleaved-1f1b",
-    interleaves=True,
-    write=_write_interleaved,
-    count=_count_interleaved,
-)
+
+
+def _interleaved(*, pairs: bool, group: int | None = None) -> Schedule:
+    """Return interleaved 1F1B, combined or not, maybe in groups of a size."""
+    name = "combined-interleaved-1f1b" if pairs else "interleaved-1f1b"
+    return Schedule(
+        name=name if group is None else f"{name}{IN_GROUPS_OF}{group}",
+        interleaves=True,
+        pairs_passes=pairs,
+        pairs_layers=pairs,
+        group=group,
+        write=partial(_write_interleaved, ahead=int(pairs), group=group),
+        count=partial(_count_interleaved, group=group),
+    )
+
+
+_INTERLEAVED = _interleaved(pairs=False)
 _COMBINED = replace(
     _PLAIN,
     name="combined-1f1b",
@@ -318,13 +336,7 @@ _COMBINED = replace(
     pairs_layers=True,
     write=_write_combined,
 )
-_COMBINED_INTERLEAVED = replace(
-    _INTERLEAVED,
-    name="combined-interleaved-1f1b",
-    pairs_passes=True,
-    pairs_layers=True,
-    write=lambda stage, sizes: _write_interleaved(stage, sizes, ahead=1),
-)
+_COMBINED_INTERLEAVED = _interleaved(pairs=True)
 _ZB_V = Schedule(
     name="zb-v",
     interleaves=True,
@@ -335,7 +347,51 @@ _ZB_V = Schedule(
     stage_of=_down_and_back,
 )
 
-SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
+
+_GROUPED = {_INTERLEAVED.name: False, _COMBINED_INTERLEAVED.name: True}
+"""Schedules that take groups of a size -> whether they pair passes."""
+
+_IN_GROUPS = re.compile(f"(.+){IN_GROUPS_OF}([1-9][0-9]{{0,8}})")
+
+
+@lru_cache(maxsize=1024)
+def _in_groups(name: str) -> Schedule:
+    """Return a schedule whose name says the size of its groups.
+
+    Raises
+    ------
+    KeyError
+        If there is none.
+    """
+    match = _IN_GROUPS.fullmatch(str(name))
+    if match is None or match[1] not in _GROUPED:
+        raise KeyError(name)
+    return _interleaved(pairs=_GROUPED[match[1]], group=int(match[2]))
+
+
+class _Schedules(Mapping[str, Schedule]):
+    """Schedules by their names: those that are listed, and those in groups of a size.
+
+    The latter are found by their names (`grouped_name`), and are not listed.
+    """
+
+    def __init__(self, listed: Mapping[str, Schedule]) -> None:
+        self._listed = dict(listed)
+
+    def __getitem__(self, name: str) -> Schedule:
+        """Return the schedule of that name."""
+        return self._listed.get(name) or _in_groups(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names that are listed."""
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        """Return how many are listed."""
+        return len(self._listed)
+
+
+SCHEDULES: Mapping[str, Schedule] = _Schedules(
     {
         schedule.name: schedule
         for schedule in (
@@ -380,6 +436,38 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
     }
 )
 """Name -> schedule."""
+
+
+def grouped_name(name: str, group: int | None) -> str:
+    """Return the name of a schedule in groups of so many microbatches.
+
+    Raises
+    ------
+    InputError
+        If the schedule has no groups, or if they are empty.
+    """
+    if group is None:
+        return name
+    if name not in _GROUPED or group < 1:
+        raise InputError(
+            "is of interleaved 1F1B alone",
+            where=GROUP_SIZE,
+            got=f'{group} with "{name}"',
+            expected='a number of microbatches with "interleaved-1f1b", nothing '
+            "otherwise",
+        )
+    return f"{name}{IN_GROUPS_OF}{group}"
+
+
+def paired_name(name: str) -> str:
+    """Return the combined schedule of 1F1B, in the same groups."""
+    plain, v = SCHEDULES[name], 2 if SCHEDULES[name].interleaves else 1
+    return grouped_name(schedule_name(v, pairs=True), plain.group)
+
+
+def deals_as_usual(name: str, num_stages: int, num_microbatches: int) -> bool:
+    """Tell whether groups of the size that a name says are those of its family."""
+    return is_usual(SCHEDULES[name].group, num_stages, num_microbatches)
 
 
 def schedule_name(v: int, *, pairs: bool = False) -> str:

@@ -44,7 +44,7 @@ one = np.zeros(1, dtype=np.int64)
 ledger = np.eye(4, len(tables.ZeroTerms._fields))
 ledger[2] = tables.ZeroTerms(1.0, *[0.0] * 10)._replace(reduced_across=1.0)
 hosts = {"offload": np.zeros((1, 4)), "host_step": 0.0 * one, "host_once": 0.0 * one}
-choices = tables.Choices(one, one + 2, one, one, **hosts)
+choices = tables.Choices(one, one + 2, one, one, one - 1, **hosts)
 options = memory_bound.ChoiceTerms(choices, 2.0, job, ledger)
 arguments = (inner, rows, boundary, options, np.ones(1), 1, 1.0, 1.0)
 print(memory_bound.time_bound(*arguments), memory_bound.time_bound.py_func(*arguments))

@@ -78,7 +78,7 @@ class Lever:
     """What follows from others once it changes."""
 
     where: str = ""
-    """What the model must have: "experts"; empty for any."""
+    """What the model must have or lack: "experts", "no experts"; empty for any."""
 
     restart: str = _RELAUNCH
     """What a run that has begun needs."""
@@ -266,7 +266,7 @@ class Trials:
         document = self.scenario.document()
         has_experts = bool(self.scenario.spec.num_moe_experts)
         for lever in levers():
-            if lever.where == "experts" and not has_experts:
+            if lever.where and has_experts != (lever.where == "experts"):
                 continue
             today = _value(document, lever.setting)
             known = today if today is not None else self._today_value(lever.setting)

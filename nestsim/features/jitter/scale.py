@@ -204,6 +204,8 @@ def fewer_replicas(
                     devices=stage.devices[:num_replicas],
                     sharding_group_size=min(stage.sharding_group_size, ranks),
                     zero_hpz_partition_size=min(stage.zero_hpz_partition_size, ranks),
+                    reshard_after_forward=stage.reshard_after_forward
+                    and min(stage.reshard_after_forward, ranks),
                 )
                 for stage in plan.stages
             ),

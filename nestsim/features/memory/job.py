@@ -452,7 +452,7 @@ def _kept(workload: Workload, memory: PlanMemory) -> tuple[KeptActivations, ...]
     table, mode = workload.table(plan.degrees), plan.stages[memory.fullest].recompute
     if mode == "stage" or not graph.layers:
         return ()
-    keeping = keeping_of(workload.software, workload.training)
+    keeping = keeping_of(workload.software, workload.training, plan.recompute_modules)
     found = []
     for kind in range(len(graph.layers)):
         first = graph.kinds.index(kind)

@@ -79,6 +79,7 @@ from nestsim.features.topology.document import tiers_table
 from nestsim.lowering.notes import left_out_level_notes
 from planner.cost.objective import PricedPlan
 from planner.frameworks.framework import IDEAL_PRESET
+from planner.search.replayed.replays import OTHER_LAYOUTS
 from planner.step.plan import Plan
 from topologies.network import Network
 from topologies.units import format_duration, format_size
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
         PlannedCandidate,
         PlanResult,
         ReplayedResult,
+        SimplestPlan,
     )
     from nestsim.simulator.system import Replay
 
@@ -191,6 +193,7 @@ def _headline(result: "ReplayedResult", best: "Candidate") -> Headline:
             need_sentence(best.verdict.memory),
             band_sentence(result, best),
             proof_sentence(result, best),
+            simplest_sentence(result),
             "" if confirms else "The replay confirms no plan; this is the fastest one.",
         ),
         key_figures=(
@@ -244,6 +247,9 @@ def _replayed(
         ),
     )
     yield Section("time", "Where the time goes", (FactList(time_facts(best)),))
+    if (simplest := result.simplest) is not None and not simplest.is_reported:
+        facts = FactList(simplest_facts(result, simplest))
+        yield Section("simplest", "The simplest plan that is nearly as fast", (facts,))
     if result.kind == "run":
         known = rows or [
             {**row, "saving": _saving(candidate.priced.plan)}
@@ -373,20 +379,32 @@ def proof_sentence(result: "JobResult[Any]", best: "AnyCandidate") -> str:
     gap = optimality_gap(promised_time(result, best), result.lower_bound)
     if result.objective == "planned" or not math.isfinite(gap):
         return ""
+    beyond, count = "", result.search_statistics.get(OTHER_LAYOUTS, 0)
+    if count:
+        beyond = f" Tried beyond it: {plural(count, 'layout')} of blocks."
     if result.spent.is_stopped:
         return (
             f"Not proven: the {result.spent.stopped_by} ended the search, and another "
-            f"plan may replay up to {percent(gap / (1.0 + gap))} faster."
+            f"plan may replay up to {percent(gap / (1.0 + gap))} faster.{beyond}"
         )
     # What `Execution.frees_gradients` gives back, the search does not count on.
     whole = result.assumptions.execution.frees_gradients
     plans = "the search space" + whole * " that fits with whole gradients"
     if gap <= ROUNDING:
-        return f"Proven: no other plan of {plans} replays faster."
+        return f"Proven: no other plan of {plans} replays faster.{beyond}"
     return (
         f"Proven: no other plan of {plans} replays more than "
-        f"{percent(gap / (1.0 + gap))} faster."
+        f"{percent(gap / (1.0 + gap))} faster.{beyond}"
     )
+
+
+def simplest_sentence(result: "JobResult[Any]") -> str:
+    """Say how much slower a simpler plan is; empty if none is known."""
+    simplest = result.simplest
+    if simplest is None or simplest.is_reported:
+        return ""
+    label = plan_label(simplest.plan)
+    return f"Simpler: {label} takes {simplest_words(result, simplest)}."
 
 
 def unproven_words(result: "ReplayedResult", best: "Candidate") -> str:
@@ -460,6 +478,31 @@ def plan_facts(priced: PricedPlan, network: Network, rank: int) -> dict[str, str
     return rows
 
 
+def simplest_facts(
+    result: "JobResult[Any]", simplest: "SimplestPlan"
+) -> dict[str, str]:
+    """Return what a simpler plan than the reported one is, and what it costs."""
+    plan, time = simplest.plan, format_duration(simplest.iteration_time)
+    rows = {
+        "plan": plan_label(plan),
+        "placement": f"{plan.placement} (innermost first)",
+        "schedule": schedule_label(plan),
+        "time": f"{time} per iteration, {simplest_words(result, simplest)}",
+        "peak memory": size_of_limit(simplest.peak_memory, result.device_memory),
+        "does without": ", ".join(simplest.spared),
+        "but has": ", ".join(simplest.added),
+    }
+    return {name: words for name, words in rows.items() if words}
+
+
+def simplest_words(result: "JobResult[Any]", simplest: "SimplestPlan") -> str:
+    """Say how much slower a simpler plan is, and whether the model sees that much."""
+    words = f"{percent(simplest.slower_by)} longer"
+    if not result.is_within_error(simplest.slower_by):
+        return words
+    return f"{words}, which is below the model's error"
+
+
 def _saving(plan: Plan) -> str:
     """Write what tells a plan from others of its degrees: memory saving, groupings."""
     grouping = plan.parallel.grouping
@@ -503,6 +546,9 @@ def search_facts(
             f"{format_duration(result.proposed_time)} in the replay, "
             + (f"{percent(above)} above the plan above" if above > 0.0 else "as fast")
         )
+    if result.simplest is not None and result.simplest.is_reported:
+        within = percent(result.simplest.within)
+        rows["simplest plan"] = f"the plan above, of those replayed within {within}"
     rows |= spent_words(result.spent, has_plan=best is not None)
     if math.isfinite(result.lower_bound) and result.lower_bound > 0:
         how = "as planned" if result.objective == "planned" else "in the replay"

@@ -25,7 +25,12 @@ from nestsim.document.parts import Document
 from nestsim.document.terminal import print_document
 from nestsim.document.wording import VERDICT_WORDS
 from nestsim.evaluate.job import nothing_found, simulate_job
-from nestsim.evaluate.results import Candidate, JobKind, ReplayedResult
+from nestsim.evaluate.results import (
+    Candidate,
+    JobKind,
+    ReplayedResult,
+    SimplestPlan,
+)
 from nestsim.evaluate.verdict import Verdict
 from nestsim.features.run.diff import (
     compare_reports,
@@ -34,11 +39,11 @@ from nestsim.features.run.diff import (
     read_report,
 )
 from nestsim.features.run.document import launch_section, run_document
-from nestsim.features.run.record import reported_candidate
+from nestsim.features.run.record import SimplestRecord, reported_candidate
 from nestsim.launch.command import launch_snippets
 from nestsim.registry import COMMANDS, Command
 from nestsim.scenario.load import Scenario, load_scenario
-from planner.plans.written import read_plan
+from planner.plans.written import plan_of, read_plan
 from planner.search.space import OBJECTIVES
 from planner.work import TIME_LIMIT, WORK_LIMIT, Progress, Spent
 from topologies.errors import InputError, naming
@@ -228,6 +233,27 @@ def _searched(result: ReplayedResult, data: Value) -> ReplayedResult:
         ),
         shortfall="" if is_found else _words(data["reason"]),
         covers_space=data["verdict"].raw != "not found",
+        simplest=_simplest(data["simplest"]),
+    )
+
+
+def _simplest(data: Value) -> SimplestPlan | None:
+    """Return the simplest plan, None if there was none."""
+    if data.raw is None:
+        return None
+    plan = plan_of(data["plan"])
+    try:
+        record = SimplestRecord.read(data.table())
+    except ValidationError:
+        raise data.error("is no plan that is nearly as fast", "its keys") from None
+    return SimplestPlan(
+        plan=plan,
+        iteration_time=record.iteration_time_s,
+        peak_memory=record.peak_memory_bytes,
+        slower_by=record.slower_by,
+        within=record.within,
+        spared=record.spared,
+        added=record.added,
     )
 
 

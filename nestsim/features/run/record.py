@@ -6,7 +6,7 @@ Times are in seconds, sizes in bytes, rates per second; a number that does not e
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from nestsim.document.dumps import Of, Record, csv_of, plain_record
@@ -62,6 +62,37 @@ class ThroughputRecord(Record):
     """Most that a device holds [byte]."""
 
 
+class SimplestRecord(Record):
+    """The simplest plan that is nearly as fast as the reported one."""
+
+    plan: Mapping[str, object]
+    """The plan, as ``plan`` of the reported one."""
+
+    iteration_time_s: float
+    """Replayed iteration time [s]."""
+
+    peak_memory_bytes: float
+    """Most that a device holds [byte]."""
+
+    slower_by: float
+    """How much longer than the reported plan it takes, relative."""
+
+    within: float
+    """How much longer it may take, relative."""
+
+    below_model_error: bool
+    """Whether that is less than the model errs; false where that is not known."""
+
+    is_reported: bool
+    """Whether it is the reported plan itself."""
+
+    spared: tuple[str, ...]
+    """What the reported plan has and it has not."""
+
+    added: tuple[str, ...]
+    """What it has and the reported plan has not."""
+
+
 def reported_candidate(result: "ReplayedResult") -> "Candidate | None":
     """Return the chosen candidate, the fastest if none is confirmed, None if none."""
     if result.chosen is not None:
@@ -93,14 +124,14 @@ def promised_time(
     return math.nan if time is None else time
 
 
-_OF_A_SEARCH = ("planner_rank", "objective", "candidates", "search")
+_OF_A_SEARCH = ("planner_rank", "objective", "candidates", "simplest", "search")
 """Keys of ``result.json`` that a plan that was given does not have."""
 
 
 def result_json(result: "ReplayedResult") -> dict[str, object]:
     """Return everything that was found about replayed plans, for programs.
 
-    Of a plan that was given nothing was searched: four keys are missing, and the bound
+    Of a plan that was given nothing was searched: five keys are missing, and the bound
     is null.
     """
     best = reported_candidate(result)
@@ -125,6 +156,7 @@ def result_json(result: "ReplayedResult") -> dict[str, object]:
         "device_memory_bytes": result.device_memory,
         "assumptions": assumptions_json(result.assumptions),
         "candidates": candidate_rows(result),
+        "simplest": simplest_json(result),
         "search": _search_json(result),
         **(priced_json(result, best) if best else {}),
     }
@@ -150,6 +182,18 @@ def priced_json(
 def broken_rules_json(candidate: "Candidate") -> list[dict[str, str]]:
     """Return the rules of the framework that a plan breaks."""
     return [rule.to_json() for rule in candidate.broken_rules]
+
+
+def simplest_json(result: "ReplayedResult") -> dict[str, object] | None:
+    """Return the simplest plan that is nearly as fast; None if none is known."""
+    simplest = result.simplest
+    if simplest is None:
+        return None
+    return SimplestRecord.dump(
+        simplest,
+        plan=simplest.plan.to_json(),
+        below_model_error=result.is_within_error(simplest.slower_by),
+    )
 
 
 def _search_json(result: "JobResult[Any]") -> dict[str, object]:

@@ -64,7 +64,8 @@ def _common_cases(job: LaunchJob, framework: str) -> dict[str, bool]:
     for name in (
         *("num_microbatches", "hierarchical_context_parallel_sizes"),
         *("expert_tensor_parallel_size", "pipeline_model_parallel_layout"),
-        "recompute_num_layers",
+        *("recompute_num_layers", "reshard_after_forward"),
+        "microbatch_group_size_per_vp_stage",
     ):
         cases[name] = getattr(settings, name) is not None
     cases["zero_hpz_partition_size"] = settings.zero_hpz_partition_size != 1

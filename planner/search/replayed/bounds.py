@@ -33,7 +33,7 @@ from planner.search.replayed.orders import (
     pass_order,
 )
 from planner.step.execution import Workload
-from planner.step.instructions import round_length
+from planner.step.instructions import ScheduleSizes
 from planner.step.ledger import KERNEL_LEDGER, SENDS_IN_PASSES
 from planner.step.recompute import paired_bytes, repeats_by_mode
 from planner.step.schedules import SCHEDULES, schedule_name
@@ -147,12 +147,22 @@ class ReplayBounds:
     widest_overlap: int
     """Most tensor-parallel ranks whose collectives products can hide."""
 
-    _columns: dict[tuple[Degrees, bool], _Columns] = field(default_factory=dict)
+    module_sets: tuple[tuple[str, ...], ...] = ()
+    """What selective recompute may run again of the choices' modules: rows of the
+    kernels behind the recompute modes, read where a choice has them."""
+
+    _columns: dict[tuple[Degrees, bool, bool], _Columns] = field(default_factory=dict)
     _passes: dict[object, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, network: Network, workload: Workload, *, by_layer: bool, memory: float
+        cls,
+        network: Network,
+        workload: Workload,
+        *,
+        by_layer: bool,
+        memory: float,
+        module_sets: tuple[tuple[str, ...], ...] = (),
     ) -> "ReplayBounds":
         """Return the bounds of a job on a cluster."""
         return cls(
@@ -161,6 +171,7 @@ class ReplayBounds:
             memory=memory,
             hosts=HostCosts.of(network, workload),
             widest_overlap=widest_overlap(network),
+            module_sets=module_sets,
         )
 
     def relaxed(
@@ -279,7 +290,8 @@ class ReplayBounds:
         if SENDS_IN_PASSES[choices.zero_stage].any():
             # Else the kernel does not look.
             shared = self._shared(table, rows.rates, shape)
-        known = self.columns(shape.degrees, schedule)
+        names = bool((choices.recompute >= tables.NUM_MODES).any())
+        known = self.columns(shape.degrees, schedule, names=names)
         tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
         degrees = shape.degrees
         sizes = Sizes(degrees.tp, degrees.cp, degrees.ep, shape.dp, shape.p)
@@ -303,6 +315,7 @@ class ReplayBounds:
             by_layer=self.by_layer
             or passes_overlap(self.workload, schedule, degrees.ep),
         )
+        named = SCHEDULES[schedule]
         counts = pass_counts(schedule, shape.p, shape.m, shape.v)
         return terms.PlanFamily(
             pipeline=terms.Pipeline(
@@ -310,13 +323,13 @@ class ReplayBounds:
                 shape.v,
                 shape.m,
                 *counts,
-                SCHEDULES[schedule].last_in_flight(shape.m),
+                named.last_in_flight(ScheduleSizes(shape.p, shape.m, shape.v)),
                 shape.m
-                if SCHEDULES[schedule].forward_first
-                else round_length(shape.p, shape.m),
+                if named.forward_first
+                else named.round_length(shape.p, shape.m),
             ),
             passes=terms.PassDurations(
-                *self._times(rows, shape),
+                *self._times(rows, shape, names=names),
                 *shared,
                 rows.rates.signature,
             ),
@@ -408,36 +421,63 @@ class ReplayBounds:
             most = np.maximum(most, worked.max(axis=1))
         return np.asarray(shape.m * most * (1.0 - 1e-12))
 
-    def columns(self, degrees: Degrees, schedule: str = "1f1b") -> _Columns:
-        """Return what the kernel reads of a layer table, made once."""
-        pairs = SCHEDULES[schedule].pairs_layers
-        if (degrees, pairs) not in self._columns:
-            table = self.workload.table(degrees)
-            self._columns[degrees, pairs] = _columns_of(table, pairs_layers=pairs)
-        return self._columns[degrees, pairs]
+    def columns(
+        self, degrees: Degrees, schedule: str = "1f1b", *, names: bool = False
+    ) -> _Columns:
+        """Return what the kernel reads of a layer table, made once.
 
-    def _times(self, rows: _Rows, shape: Shape) -> tuple[FloatArray, FloatArray]:
-        """Return `forward` and `backward` of the kernel."""
+        With rows for `module_sets` if some choice ``names`` modules.
+        """
+        pairs = SCHEDULES[schedule].pairs_layers
+        key = degrees, pairs, names
+        if key not in self._columns:
+            self._columns[key] = _columns_of(
+                self.workload.table(degrees),
+                [self.workload.table(some) for some in self._named(degrees, names)],
+                pairs_layers=pairs,
+            )
+        return self._columns[key]
+
+    def _named(self, degrees: Degrees, names: bool) -> list[Degrees]:
+        """Return what layer tables of `module_sets` depend on, if choices name any."""
+        sets = self.module_sets if names else ()
+        return [degrees._replace(recompute_modules=some) for some in sets]
+
+    def _times(
+        self, rows: _Rows, shape: Shape, *, names: bool = False
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return `forward` and `backward` of the kernel.
+
+        With rows for `module_sets` if some choice ``names`` modules.
+        """
         rates = rows.rates
         own = rates.rows[:, : tables.DENSE_REDUCE].tobytes()
         splits = shape.pairs and SCHEDULES[shape.schedule_name].splits_backward
-        key = shape.degrees, shape.pairs, splits, own, rows.kinds
+        key = shape.degrees, shape.pairs, splits, own, rows.kinds, names
         if key not in self._passes:
             if len(self._passes) >= MOST_PASSES:
                 self._passes.clear()
-            each = [self._table(shape.degrees, kinds) for kinds in rows.kinds]
-            self._passes[key] = self._in_layers(each, rates, shape)
+            each, *named = (
+                [self._table(degrees, kinds) for kinds in rows.kinds]
+                for degrees in (shape.degrees, *self._named(shape.degrees, names))
+            )
+            self._passes[key] = self._in_layers(each, named, rates, shape)
         return self._passes[key]
 
     def _in_layers(
-        self, each: list[LayerTable], rates: StageRates, shape: Shape
+        self,
+        each: list[LayerTable],
+        named: list[list[LayerTable]],
+        rates: StageRates,
+        shape: Shape,
     ) -> tuple[FloatArray, FloatArray]:
         """Return the times of passes without what ZeRO sends in them [s].
 
         Those that another pass may be beside, or experts of all tokens, take no less
         than what goes between experts, and no less than all else: alone they take both.
         Weight gradients may wait for the other pass of a pair, unless they are passes
-        of their own. ``each`` is the table of each row, or one for all.
+        of their own. ``each`` is the table of each row, or one for all; ``named`` are
+        those of selective recompute of some modules.
         """
         execution = self.workload.execution
         hides_experts = shape.pairs or self.workload.overlaps_shared_experts
@@ -446,12 +486,17 @@ class ReplayBounds:
         table = each[0]
         rows = rates.rows[:, None, :]
         num_rows, num_layers = len(rates.rows), table.num_layers
-        modes = {mode: number for mode, number in RECOMPUTE_MODES.items() if number}
-        tensor = np.zeros((2 + tables.NUM_MODES, num_rows, num_layers))
+        repeats = [
+            (number, mode, each) for mode, number in RECOMPUTE_MODES.items() if number
+        ]
+        for number, some in enumerate(named, tables.NUM_MODES):
+            repeats.append((number, "selective", some))
+        num_modes = tables.NUM_MODES + len(named)
+        tensor = np.zeros((2 + num_modes, num_rows, num_layers))
         other = np.zeros_like(tensor)
         experts = np.zeros_like(tensor)
         skew = min(execution.expert_skew, float(shape.degrees.ep))
-        for item in table.traffic:
+        for place, item in enumerate(table.traffic):
             column = RATE_COLUMNS[item.group, item.operation]
             latency, inverse = rows[..., column], rows[..., column + 1]
             sums = tensor if item.group == "tensor" else other
@@ -460,14 +505,15 @@ class ReplayBounds:
                 sums = experts if hides_experts else other
             sums[0] += item.forward_count * latency + item.forward_bytes * inverse
             sums[1] += item.backward_count * latency + item.backward_bytes * inverse
-            for mode, (count, sent) in repeats_by_mode(item, table).items():
-                sums[2 + modes[mode]] += count * latency + sent * inverse
-        compute = np.zeros((2 + tables.NUM_MODES, len(each), num_layers))
+            for number, mode, (like, *_) in repeats:
+                count, sent = repeats_by_mode(like.traffic[place], like)[mode]
+                sums[2 + number] += count * latency + sent * inverse
+        compute = np.zeros((2 + num_modes, len(each), num_layers))
         for row, own in enumerate(each):
             compute[0, row] = own.forward_time
             compute[1, row] = own.backward_time - waits * own.weight_gradient_time
-            for mode, number in modes.items():
-                compute[2 + number, row] = own.recompute_time[mode]
+            for number, mode, some in repeats:
+                compute[2 + number, row] = some[row].recompute_time[mode]
         if execution.tp_comm_overlap and shape.degrees.tp <= self.widest_overlap:
             both = np.maximum(compute, tensor) + other
         else:
@@ -549,14 +595,17 @@ def _unhindered(rows: FloatArray, relaxed: FloatArray) -> FloatArray:
     return found
 
 
-def _columns_of(table: LayerTable, *, pairs_layers: bool) -> _Columns:
-    saved, working = np.zeros((2, tables.NUM_MODES, table.num_layers))
-    for mode, number in RECOMPUTE_MODES.items():
-        # Recompute of a whole stage brings everything back.
-        kept = "none" if mode == "stage" else mode
-        saved[number] = table.saved_bytes[kept]
-        working[number] = table.working_bytes[kept]
-        if pairs_layers and mode != "stage":
+def _columns_of(
+    table: LayerTable, named: list[LayerTable], *, pairs_layers: bool
+) -> _Columns:
+    # Recompute of a whole stage brings everything back.
+    kept = [(table, "none" if mode == "stage" else mode) for mode in RECOMPUTE_MODES]
+    kept += [(some, "selective") for some in named]
+    saved, working = np.zeros((2, len(kept), table.num_layers))
+    for number, (some, mode) in enumerate(kept):
+        saved[number] = some.saved_bytes[mode]
+        working[number] = some.working_bytes[mode]
+        if pairs_layers and number != tables.STAGE:
             working[number] = paired_bytes(table, working[number], saved[number])
     layers = terms.LayerColumns(
         dense=np.array(table.parameters - table.expert_parameters, dtype=np.float64),

@@ -161,7 +161,13 @@ class LaunchableCandidates:
         )
         families, dropped = space.families()
         memory = most_memory(workload, spec.memory_reserve)
-        bounds = ReplayBounds.of(network, workload, by_layer=by_layer, memory=memory)
+        bounds = ReplayBounds.of(
+            network,
+            workload,
+            by_layer=by_layer,
+            memory=memory,
+            module_sets=space.module_sets,
+        )
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
         floors = np.zeros(len(families))
@@ -417,10 +423,11 @@ class LaunchableCandidates:
         cuts = sorted(first for first, _ in chunks)
         cuts.append(1 + max(last for _, last in chunks))
         return (
-            plan.schedule in self.spec.schedules
+            plan.schedule_family in self.spec.schedules
+            and plan.recompute_modules in {(), *self.listing.space.module_sets}
             and any(wanted in family for family in self.families)
             and self.is_launchable(plan)
-            and self.listing.has_layout(wanted, cuts)
+            and self.listing.has_layout(wanted, cuts, plan.schedule)
         )
 
     def plan(self, leaf: Leaf) -> Plan:

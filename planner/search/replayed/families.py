@@ -19,7 +19,7 @@ differ in that alone.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -256,6 +256,19 @@ class ConfigurationQueue:
         """Go on to the next configuration."""
         assert np.isfinite(self.bound), "there is a configuration"
         self._push(heapq.heappop(self._heads)[2])
+
+    def copy(self) -> "ConfigurationQueue":
+        """Return a queue of what is left, which leaves this one as it is."""
+        other = ConfigurationQueue(np.zeros(0), self._starts, self._first_bounds)
+        other._closed, other._heads = self._closed.copy(), self._heads.copy()
+        other._rest = {family: rest.copy() for family, rest in self._rest.items()}
+        return other
+
+    def __iter__(self) -> Iterator[tuple[float, int]]:
+        """Take bounds and numbers of configurations, one after another."""
+        while np.isfinite(self.bound):
+            yield self.bound, self.number
+            self.drop()
 
     def _open(self, family: int) -> None:
         bounds = self._first_bounds(family)

@@ -81,9 +81,8 @@ class PlanListing:
     def shapes(self, configuration: Configuration) -> list[Shape]:
         """Return the shape with each schedule."""
         shape = self.shape(configuration)
-        if configuration.pairs:
-            return [shape._replace(schedule=shape.schedule_name)]
-        names = self.space.schedules(shape.p, shape.v, shape.m)
+        p, v, m, pairs = shape.p, shape.v, shape.m, shape.pairs
+        names = self.space.schedules(p, v, m, pairs=pairs)
         experts = configuration.ep > 1
         return [
             shape._replace(
@@ -138,7 +137,8 @@ class PlanListing:
         if key not in self._choices:
             listed = self._listed_choices(configuration, options, schedule)
             if listed not in self._columns:
-                self._columns[listed] = choice_columns(listed, self.hosts)
+                sets = self.space.module_sets
+                self._columns[listed] = choice_columns(listed, self.hosts, sets)
             self._choices[key] = listed, self._columns[listed]
         return self._choices[key]
 
@@ -148,15 +148,18 @@ class PlanListing:
         v, pairs = configuration.v, configuration.pairs
         schedule = schedule or schedule_name(v, pairs=pairs)
         splits = SCHEDULES[schedule].splits_backward
+        sends = SCHEDULES[schedule].pairs_passes and configuration.ep > 1
         space, pp = self.space, configuration.pp
+        modes = space.savings(schedule, pp, v, ep=configuration.ep)
         zeros = space.zero_stages(pp, configuration)
         most = 1 if configuration.dp * configuration.cp == 1 else len(zeros)
         hybrid = space.hybrid_sharding
         return tuple(
-            MemoryChoice(mode, zero, option, offload, counting)
+            MemoryChoice(mode, zero, option, offload, counting, modules)
             for offload in space.offloads(pp)
-            for mode, counting in space.savings(schedule, pp, v, ep=configuration.ep)
+            for mode, counting in sorted(modes, key=lambda pair: pair[0] != "none")
             if goes_with(mode, offload) and not (splits and offload.in_passes)
+            for modules in ([()] if counting else space.modules(mode, pairs=sends))
             for zero in [
                 zero for zero in zeros if space.rules.keeps_beside(offload, mode, zero)
             ][:most]
@@ -193,11 +196,14 @@ class PlanListing:
             self._kinds[key] = distinct
         return distinct
 
-    def has_layout(self, configuration: Configuration, cuts: Sequence[int]) -> bool:
+    def has_layout(
+        self, configuration: Configuration, cuts: Sequence[int], schedule: str
+    ) -> bool:
         """Tell whether a layout, as of `Leaf`, is listed on some placement."""
         return any(
             list(cuts) in self.layouts(configuration, shape, kinds).tolist()
             for shape in self.shapes(configuration)
+            if shape.schedule == schedule
             for kinds in self.distinct_kinds(configuration)
         )
 

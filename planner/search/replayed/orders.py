@@ -37,7 +37,7 @@ from planner.kernels.placement_loads import leaving_shares
 from planner.kernels.replay_memory import PassOrder
 from planner.search.placements import PlacementBounds
 from planner.search.space import Configuration
-from planner.step.instructions import BACKWARD, FORWARD, WEIGHT, round_length
+from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
 from planner.step.schedules import SCHEDULES
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -319,9 +319,8 @@ def pass_counts(schedule: str, p: int, m: int, v: int) -> tuple[IntArray, IntArr
     if found.forward_first:
         held = [found.in_flight(i, p, m, v) + found.bubbles_kept(p) for i in range(p)]
         return np.array(held), np.full(p, m * v)
-    m = min(
-        m, ENOUGH_LISTED * p if found.splits_backward else ENOUGH * round_length(p, m)
-    )
+    enough = ENOUGH * found.round_length(p, m)
+    m = min(m, ENOUGH_LISTED * p if found.splits_backward else enough)
     in_flight = np.array([found.in_flight(i, p, m, v) for i in range(p)])
     program = found.program(p, m, v)
     first = np.zeros(p, dtype=np.int64)

@@ -11,7 +11,13 @@ from planner.cost.pricing import price_plan
 from planner.search.best_first import search
 from planner.search.launchable import is_launchable
 from planner.search.replayed.candidates import LaunchableCandidates
-from planner.search.replayed.replays import SLACK, ReplayedPlan, Replays, replay_work
+from planner.search.replayed.replays import (
+    SLACK,
+    ReplayedPlan,
+    Replays,
+    SearchProgress,
+    replay_work,
+)
 from planner.search.space import SearchSpec, configuration_of
 from planner.step.execution import Workload
 from planner.step.plan import Plan
@@ -31,8 +37,10 @@ def ordinary_answers(
     spec: SearchSpec,
     replays: Replays,
     work: Work,
+    progress: SearchProgress,
 ) -> list[ReplayedPlan]:
     """Replay what a competent user would try, of listed sizes, where it can run."""
+    progress("what a competent user would try", None)
     answers: list[ReplayedPlan] = []
     for plan in replays.ordinary():
         sizes = configuration_of(plan)
@@ -53,6 +61,8 @@ def ordinary_answers(
             priced = price_plan(network, workload, plan)
             time = replays.judge(priced, least * SLACK)
             answers.append(ReplayedPlan(time=time, priced=priced))
+            progress.best = min(progress.best, time)
+            progress("what a competent user would try", None)
     return answers
 
 

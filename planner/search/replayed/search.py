@@ -10,13 +10,18 @@ by a lower bound of the replayed time, sharpened step by step::
 
 The search ends when no bound left is below the best replay over 1 + `proven_gap`: no
 other plan of the space replays faster by more than that. Stopped before, the least
-bound left still says how much faster any plan could be.
+bound left still says how much faster any plan could be. After the proof a few more
+plans are replayed: alternatives, and simpler plans that are nearly as fast.
 
 First of all the plans that a competent user would try are replayed, before anything is
 listed, so that there is an answer at once; then some plans of the dynamic program
 (`proposed_plans`). The queue is not told how fast they are, but for what it need not
 look at: plans slower than the best of them by more than `SLACK`. So the proof is the
 same, and the answer with them is never slower than without.
+
+From plans that were replayed others are proposed whose layouts are not listed
+(`FreeLayouts`). They are no part of what is proven; the search ends when no plan of the
+space is faster than they are, by more than `proven_gap`.
 
 `search_beyond` tells what the framework's rules cost: it also replays the plans of
 `planner.search.best_first`, whose stages choose for themselves. What bounds the
@@ -25,8 +30,9 @@ mean stage, and pipelines without chunks fill and empty.
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -35,16 +41,26 @@ from planner.cost.pricing import price_plan
 from planner.search.best_first import LEFT, search
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
 from planner.search.replayed.floors import least_work
+from planner.search.replayed.free_layouts import FreeLayouts
 from planner.search.replayed.proposals import ordinary_answers, proposed_plans
 from planner.search.replayed.replays import (
+    OTHER_LAYOUTS,
     SLACK,
+    Alternative,
     BestReplayed,
-    Judge,
     ReplayedPlan,
     Replays,
+    SearchProgress,
     replay_work,
 )
-from planner.search.space import Configuration, SearchSpec, configuration_of
+from planner.search.replayed.simplest import (
+    MOST_LEFT,
+    MOST_SIMPLER,
+    Left,
+    SimplestReplayed,
+    simpler_leaves,
+)
+from planner.search.space import Configuration, SearchSpec
 from planner.search.thriftiest import fullest_stage, memory_sentence, sizes_label
 from planner.step.execution import Workload
 from planner.step.plan import Plan
@@ -70,7 +86,7 @@ class ReplayedSearch:
     """What a search found, and how sure it is."""
 
     plans: tuple[ReplayedPlan, ...]
-    """The fastest of each of the best configurations, best first; empty if nothing
+    """The fastest of each of the best alternatives, best first; empty if nothing
     fits."""
 
     lower_bound: float
@@ -92,6 +108,10 @@ class ReplayedSearch:
     launchable_time: float = np.nan
     """Fastest replay of the plans that the framework can launch, where others were
     looked at, too; NaN if there is none [s]."""
+
+    simplest: ReplayedPlan | None = None
+    """The simplest of the replayed plans that are nearly as fast as the best
+    (`Replays.simplest_within`); None if none was looked for."""
 
 
 class _WaitingPlan(NamedTuple):
@@ -131,16 +151,17 @@ def search_replayed(
     """
     if work is None:
         work = Work(limit=spec.work_limit, time_limit=spec.time_limit)
-    first = ordinary_answers(network, workload, spec, replays, work)
+    shown = SearchProgress(show=progress)
+    first = ordinary_answers(network, workload, spec, replays, work, shown)
     candidates = LaunchableCandidates.enumerate(
         network,
         workload,
         spec,
         by_layer=replays.by_layer,
         work=work,
-        progress=_with_best(progress, first),
+        progress=shown,
     )
-    frontier = _ReplayFrontier(candidates, replays.judge, spec.proven_gap, progress)
+    frontier = _ReplayFrontier(candidates, replays, shown)
     frontier.begin_with(first)
     try:
         for plan in replays.starts:
@@ -149,6 +170,7 @@ def search_replayed(
         frontier.prove()
         frontier.fill()
         frontier.sharpen()
+        frontier.simplify()
     except LimitReachedError:
         pass
     spent = work.total()
@@ -159,7 +181,7 @@ def search_replayed(
         candidates.statistics[LEFT] = frontier.num_left
         for plan in frontier.others:
             frontier.replay(plan)
-    plans = frontier.best.ranked(frontier.ordinary, frontier.proposed)
+    plans = frontier.best.ranked(frontier.ordinary, frontier.proposed, frontier.free)
     return ReplayedSearch(
         plans=plans,
         lower_bound=min([frontier.bound, *(plan.time for plan in plans)]),
@@ -167,17 +189,8 @@ def search_replayed(
         spent=spent,
         infeasibility="" if plans else _why_not(frontier, spent),
         proposed_time=frontier.proposed_time,
+        simplest=frontier.simplest_plan,
     )
-
-
-def _with_best(
-    progress: Progress | None, plans: Sequence[ReplayedPlan]
-) -> Progress | None:
-    """Say beside what is done how fast the best plan is that was replayed before."""
-    least = min((plan.time for plan in plans), default=np.inf)
-    if progress is None or not np.isfinite(least):
-        return progress
-    return lambda text, share: progress(f"{text}, best {least:.4g} s", share)
 
 
 class _ReplayFrontier:
@@ -186,12 +199,11 @@ class _ReplayFrontier:
     def __init__(
         self,
         candidates: LaunchableCandidates,
-        judge: Judge,
-        tolerance: float,
-        progress: Progress | None,
+        replays: Replays,
+        progress: SearchProgress,
     ) -> None:
-        self.candidates, self.judge = candidates, judge
-        self.tolerance, self._progress = tolerance, progress
+        self.candidates, self.judge = candidates, replays.judge
+        self.tolerance, self._progress = candidates.spec.proven_gap, progress
         self.best = BestReplayed(keep=candidates.spec.keep_best)
         """What the queue has replayed, and what the search was told to start with."""
         self.proposed = BestReplayed(keep=max(candidates.spec.proposals, 1))
@@ -200,17 +212,28 @@ class _ReplayFrontier:
         """What it proposed beside."""
         self.ordinary = BestReplayed(keep=candidates.spec.keep_best)
         """What a competent user would try, replayed before all else."""
+        self.free = BestReplayed(keep=candidates.spec.keep_best)
+        """Plans of layouts beyond those that are listed."""
+        self._layouts = FreeLayouts(candidates=candidates)
+        self.simplest = SimplestReplayed(
+            workload=candidates.workload,
+            rules=candidates.rules,
+            within=replays.simplest_within,
+        )
+        """What is nearly as fast as the best."""
         self._times: dict[Plan, float] = {}
         self._fresh = candidates.queue()
         self._num_fresh = len(candidates) - candidates.statistics["out of memory"]
         self._num_bounded = 0
         self._waiting: list[_WaitingPlan] = []
+        self._twins: list[_WaitingPlan] = []
         self._number = 0
 
     @property
     def bound(self) -> float:
         """The smallest bound left: no plan that was not replayed is faster [s]."""
-        return min(self._fresh_bound, self._waiting_bound)
+        aside = self._twins[0].bound if self._twins else np.inf
+        return min(self._fresh_bound, self._waiting_bound, aside)
 
     @property
     def _fresh_bound(self) -> float:
@@ -225,7 +248,12 @@ class _ReplayFrontier:
     @property
     def is_proven(self) -> bool:
         """Whether no plan left can be faster by more than the tolerance."""
-        return self.bound >= self.best.time / (1.0 + self.tolerance)
+        return self.bound >= self._answer_time / (1.0 + self.tolerance)
+
+    @property
+    def _answer_time(self) -> float:
+        """The fastest replay of the queue and of free layouts [s]."""
+        return min(self.best.time, self.free.time)
 
     @property
     def num_left(self) -> int:
@@ -248,23 +276,31 @@ class _ReplayFrontier:
         for done in plans:
             if self.candidates.is_searched(done.priced.plan):
                 self._keep(self.ordinary, done)
+        for done in plans:
+            self._deal_anew(done)
 
     def _keep(self, best: BestReplayed, done: ReplayedPlan) -> None:
         """Remember how long a plan takes, and keep it if it fits."""
         plan = done.priced.plan
         self._times[plan] = done.time
         if np.isfinite(done.time):
-            best.add(configuration_of(plan), done)
+            best.add(done)
+            self.simplest.add(done, self._least_time)
             self.candidates.work.note_plan()
 
     def propose(self) -> None:
         """Replay what the dynamic program proposes."""
+        self._report("plan by a dynamic program")
         plans = proposed_plans(self.candidates, self._progress)
         number = self.candidates.spec.proposals
         self.others = plans[number:]
+        replayed = []
         for plan in plans[:number]:
             self._count(plan)
-            self._keep(self.proposed, self._replayed(plan, self.proposed.time * SLACK))
+            replayed.append(self._replayed(plan, self.proposed.time * SLACK))
+            self._keep(self.proposed, replayed[-1])
+        for done in replayed:
+            self._deal_anew(done)
 
     def try_plan(self, plan: Plan) -> None:
         """Replay a plan, and count that."""
@@ -280,28 +316,81 @@ class _ReplayFrontier:
         """Go on until nothing left can be faster by more than the tolerance."""
         steps = 0
         while not self.is_proven:
-            self._advance()
-            steps += 1
             if steps % STEPS_PER_REPORT == 0:
                 self._report()
+            self._advance()
+            steps += 1
 
     def fill(self) -> None:
         """Replay some more plans, as alternatives, where few were looked at."""
-        limit = self.best.time * SLACK
-        for _ in range(8 * self.best.keep):
-            if len(self.best.fastest) >= self.best.keep or not self.bound < limit:
+        limit = self._answer_time * SLACK
+        try:
+            for _ in range(8 * self.best.keep):
+                self._set_twins_aside()
+                least = min(self._fresh_bound, self._waiting_bound)
+                if len(self.best.fastest) >= self.best.keep or not least < limit:
+                    return
+                self._advance()
+        finally:
+            while self._twins:
+                heapq.heappush(self._waiting, self._twins.pop())
+
+    def _set_twins_aside(self) -> None:
+        """Take from the front what is no alternative to what is kept.
+
+        Of configurations those of kept sizes, whatever they recompute.
+        """
+        while self._waiting:
+            item, place = self._waiting[0].item, self._waiting[0].place
+            is_listed = isinstance(item, Leaves)
+            sizes = item.configuration if isinstance(item, Leaves) else item
+            mode = item.leaf(place).choice.recompute if isinstance(item, Leaves) else ""
+            alike = Alternative(sizes.tp, sizes.pp, sizes.ep, sizes.cp, mode)
+            kept = {known if is_listed else known[:-1] for known in self.best.fastest}
+            if (alike if is_listed else alike[:-1]) not in kept:
                 return
-            self._advance()
+            self._twins.append(heapq.heappop(self._waiting))
 
     def sharpen(self) -> None:
         """Sharpen some of the least bounds left, which costs no replays."""
         for _ in range(8 * self.best.keep):
             replays = self._waiting and isinstance(self._waiting[0].item, Leaves)
-            if self.bound >= self.best.time or (
+            if self.bound >= self._answer_time or (
                 replays and self._waiting_bound < self._fresh_bound
             ):
                 return
             self._advance()
+
+    def simplify(self) -> None:
+        """Replay simpler plans than those that were, if they may be fast enough.
+
+        What was left of the space stays as it was.
+        """
+        limit = self.simplest.limit(self._least_time)
+        if not self.simplest.within or not np.isfinite(limit):
+            return
+        leaves = simpler_leaves(self.candidates, self._left(limit), limit)
+        for key, leaf in islice(leaves, MOST_SIMPLER):
+            least = self.simplest.least(self._least_time)
+            if least is not None and key >= least[0].key:
+                return
+            self._report("look for simpler plans")
+            self.candidates.statistics["simpler plans tried"] += 1
+            self.try_plan(self.candidates.plan(leaf))
+
+    def _left(self, limit: float) -> Iterator[Left]:
+        """Yield what is left within a limit, by its sharpest bounds."""
+        yield from [(w.bound, w.item, w.place) for w in self._waiting]
+        for bound, index in islice(self._fresh.copy(), MOST_LEFT):
+            if bound > limit:
+                return
+            yield bound, self.candidates[index], 0
+
+    @property
+    def simplest_plan(self) -> ReplayedPlan | None:
+        """The simplest plan that is nearly as fast as the best, if there is any."""
+        least = self.simplest.least(self._least_time)
+        return None if least is None else least[1]
 
     def _advance(self) -> None:
         """Sharpen the smallest bound left, or replay the plan that it is of."""
@@ -349,7 +438,7 @@ class _ReplayFrontier:
     @property
     def _least_time(self) -> float:
         """The fastest replay so far, infinite if there is none [s]."""
-        return min(self.best.time, self.proposed.time, self.ordinary.time)
+        return min(self._answer_time, self.proposed.time, self.ordinary.time)
 
     def _wait(self, bound: float, configuration: Configuration) -> None:
         self._number += 1
@@ -367,12 +456,31 @@ class _ReplayFrontier:
 
     def replay(self, plan: Plan) -> None:
         """Replay a plan, whatever the limit, and keep it if it is among the best."""
-        cutoff = min(self.best.cutoff, self._cutoff)
-        done = self._replayed(plan, cutoff)
-        if done.time < cutoff:
-            self.best.add(configuration_of(plan), done)
+        kept = self.best.cutoff(plan)
+        near = self.simplest.limit(self._least_time) if self.simplest.within else 0.0
+        done = self._replayed(plan, min(max(kept, near), self._cutoff))
+        if done.time < min(kept, self._cutoff):
+            self.best.add(done)
             self.candidates.work.note_plan()
+            self._deal_anew(done)
+        self.simplest.add(done, self._least_time)
         self._report()
+
+    def _deal_anew(self, done: ReplayedPlan) -> None:
+        """Replay layouts beyond those that are listed, from a plan that is no slower.
+
+        Those that may be faster than the best plan by more than the tolerance.
+        """
+        if not done.time < self._cutoff:
+            return
+        limit = self._least_time / (1.0 + self.tolerance)
+        for priced in self._layouts.proposed(done.priced, limit):
+            self._count(priced.plan)
+            self.candidates.statistics[OTHER_LAYOUTS] += 1
+            time = self.judge(priced, self._least_time)
+            if time < self._least_time:
+                self.free.add(ReplayedPlan(time=time, priced=priced))
+                self.candidates.work.note_plan()
 
     def _replayed(self, plan: Plan, cutoff: float) -> ReplayedPlan:
         """Replay a plan, unless that was done before."""
@@ -384,19 +492,12 @@ class _ReplayFrontier:
         candidates.statistics["plans replayed"] += 1
         return ReplayedPlan(time=self.judge(priced, cutoff), priced=priced)
 
-    def _report(self) -> None:
-        if self._progress is None:
-            return
+    def _report(self, doing: str = "") -> None:
+        """Say how good the best plan so far is, beside what is done."""
         work, statistics = self.candidates.work, self.candidates.statistics
-        text = (
-            f"search: {self._num_bounded:,} of {self._num_fresh:,} configurations "
-            f"bounded, {statistics['plans replayed']} plans replayed"
-        )
-        if np.isfinite(self._least_time):
-            gap = max(0.0, self._least_time / self.bound - 1.0)
-            text += f", best {self._least_time:.4g} s, none below {self.bound:.4g} s"
-            text += f": proven to {gap:.1%}"
-        self._progress(text, min(work.share, 1.0) or None)
+        self._progress.best, self._progress.bound = self._least_time, self.bound
+        doing = doing or f"{statistics['plans replayed']} plans replayed"
+        self._progress(doing, min(work.share, 1.0) or None)
 
 
 def _why_not(frontier: _ReplayFrontier, spent: Spent) -> str:
@@ -479,18 +580,17 @@ def search_beyond(
     wider = replace(spec, keep_best=max(MOST_BEYOND, spec.keep_best))
     allowance = Work(limit=spec.work_limit, time_limit=spec.time_limit)
     outside = search(network, workload, wider, work=allowance, progress=progress)
-    fastest = {configuration_of(plan.priced.plan): plan for plan in inside.plans}
+    within, beyond = (BestReplayed(keep=spec.keep_best) for _ in range(2))
+    for plan in inside.plans:
+        within.add(plan)
     proposed = inside.proposed_time
     for priced in outside.plans:
         time = replays.judge(priced, np.inf)
         if np.isfinite(time):
             proposed = np.fmin(proposed, time)
-        configuration = configuration_of(priced.plan)
-        known = fastest.get(configuration)
-        if np.isfinite(time) and (known is None or time < known.time):
-            fastest[configuration] = ReplayedPlan(time=time, priced=priced)
-    ranked = sorted(fastest.items(), key=lambda item: (item[1].time, item[0]))
-    plans = tuple(plan for _, plan in ranked[: spec.keep_best])
+            beyond.add(ReplayedPlan(time=time, priced=priced))
+    plans, simplest = within.ranked(beyond), inside.simplest
+    near = beyond.time * (1.0 + replays.simplest_within)
     least = least_work(network, workload, spec)
     stopped = inside.spent.stopped_by or outside.spent.stopped_by
     return ReplayedSearch(
@@ -508,4 +608,5 @@ def search_beyond(
         infeasibility="" if plans else outside.infeasibility,
         proposed_time=float(proposed),
         launchable_time=min((plan.time for plan in inside.plans), default=np.nan),
+        simplest=simplest if simplest and simplest.time <= near else None,
     )

@@ -45,13 +45,20 @@ from planner.search.launchable_sizes import (
     shape_breaches,
     size_breaches,
 )
+from planner.search.replayed.recomputed import module_sets
 from planner.search.replayed.unequal import unequal_counts
 from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
 from planner.step.execution import Workload
-from planner.step.instructions import round_length
 from planner.step.plan import COUNTED_MODES, Offload
 from planner.step.recompute import sending_again
-from planner.step.schedules import SCHEDULES, schedule_name
+from planner.step.rounds import round_length
+from planner.step.schedules import (
+    SCHEDULES,
+    deals_as_usual,
+    grouped_name,
+    paired_name,
+    schedule_name,
+)
 from planner.step.virtual import block_span
 from topologies.arrays import IntArray
 
@@ -211,7 +218,7 @@ class ConfigurationFamily(NamedTuple):
 
     def configuration(self, index: int) -> Configuration:
         """Return one of its configurations."""
-        tp, cp, ep, b, _, grouping = self.degrees
+        tp, cp, ep, b, _, grouping, _ = self.degrees
         pp, v, dp, pairs = (int(column[index]) for column in self[1:])
         return Configuration(tp, cp, ep, b, v, pp, dp, grouping, bool(pairs))
 
@@ -393,19 +400,39 @@ class LaunchableSpace:
             if mode in self.rules.recompute and (v == 1 or mode != "stage")
         ]
 
-    def schedules(self, p: int, v: int, m: int) -> tuple[str, ...]:
+    def schedules(
+        self, p: int, v: int, m: int, *, pairs: bool = False
+    ) -> tuple[str, ...]:
         """Return the schedules that plans of some sizes may have.
 
-        One stage has no pipeline: its order is 1F1B's.
+        One stage has no pipeline: its order is 1F1B's. Those of 1F1B with passes beside
+        each other if ``pairs``.
         """
         if p == 1:
-            return ("1f1b",) if v == 1 else ()
+            names: tuple[str, ...] = ("1f1b",) if v == 1 else ()
+        else:
+            names = tuple(
+                name
+                for name in (*self.tried_schedules, *self.grouped_schedules)
+                if SCHEDULES[name].allows(p, m, v)
+                and not deals_out(self.rules, name, p, m, v)
+                and not deals_as_usual(name, p, m)
+            )
+        if not pairs:
+            return names
+        usual = schedule_name(v)
         return tuple(
-            name
-            for name in self.tried_schedules
-            if SCHEDULES[name].allows(p, m, v)
-            and not deals_out(self.rules, name, p, m, v)
+            paired_name(name) for name in names if SCHEDULES[name].family == usual
         )
+
+    @cached_property
+    def grouped_schedules(self) -> tuple[str, ...]:
+        """Names of interleaved 1F1B in groups of the sizes that are asked for."""
+        usual = schedule_name(2)
+        if usual not in self.tried_schedules or not self.rules.microbatch_groups:
+            return ()
+        sizes = self.spec.microbatch_group_sizes_per_vp_stage or ()
+        return tuple(grouped_name(usual, size) for size in sizes)
 
     @cached_property
     def tried_schedules(self) -> tuple[str, ...]:
@@ -453,7 +480,7 @@ class LaunchableSpace:
             and ep > 1
             and (pp == 1 or v > 1)
             and self.rules.overlaps_predictions(predictions, pp)
-            and schedule_name(v) in self.schedules(pp, v, m)
+            and self.schedules(pp, v, m, pairs=True)
             and bool(self.savings(schedule_name(v, pairs=True), pp, v, ep=ep))
         )
         if not can:
@@ -477,6 +504,26 @@ class LaunchableSpace:
             if not (found.splits_backward and mode == "stage")
             and not (is_combined and counted)
         ]
+
+    @cached_property
+    def module_sets(self) -> tuple[tuple[str, ...], ...]:
+        """What selective recompute is tried with beside what the software has."""
+        return module_sets(self.workload, self.spec, self.rules)
+
+    def modules(self, mode: str, *, pairs: bool) -> list[tuple[str, ...]]:
+        """Return what a recompute mode of all blocks may run again.
+
+        Nothing by name is what the software has. Not what sends tokens again, if passes
+        are paired.
+        """
+        if mode != "selective":
+            return [()]
+        sets = [
+            some
+            for some in self.module_sets
+            if not (pairs and mode in sending_again(self.workload.software, some))
+        ]
+        return [(), *sets]
 
     def offloads(self, pp: int) -> list[Offload]:
         """Return what hosts may keep of plans of some stages."""
@@ -580,7 +627,9 @@ class LaunchableSpace:
         return self._chunks[pp, m]
 
     def _allowed_chunks(self, pp: int, m: int) -> Iterator[int]:
-        deals = m % round_length(pp, m) == 0
+        deals = m % round_length(pp, m) == 0 or any(
+            SCHEDULES[name].allows(pp, m, 2) for name in self.grouped_schedules
+        )
         sizes = self.spec.virtual_pipeline_model_parallel_sizes
         most = self.workload.chain[1] // pp + 1
         for v in range(1, min(most, max(sizes or (most,))) + 1):
@@ -592,5 +641,5 @@ class LaunchableSpace:
 
 
 def _sizes(degrees: Degrees, pp: int = 1, dp: int = 1) -> LaunchSizes:
-    tp, cp, ep, _, splits, grouping = degrees
+    tp, cp, ep, _, splits, grouping, _ = degrees
     return LaunchSizes(tp, cp, ep, grouping, splits, pp, dp)

@@ -160,6 +160,12 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "zero_stage": {"zero_stage": 1},
     "sharding_group_size": {"sharding_group_size": 8},
     "zero_hpz_partition_size": {"zero_stage": 3, "zero_hpz_partition_size": 8},
+    "reshard_after_forward": {"zero_stage": 3, "reshard_after_forward": 8},
+    "microbatch_group_size_per_vp_stage": {
+        "pipeline_model_parallel_size": 2,
+        "virtual_pipeline_model_parallel_size": 2,
+        "microbatch_group_size_per_vp_stage": 4,
+    },
     "recompute_num_layers": {"recompute": "full", "recompute_num_layers": 3},
     "offload_weights": {"offload_weights": 0.5},
     "offload_gradients": {"offload_gradients": 1.0},

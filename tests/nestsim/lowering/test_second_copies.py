@@ -13,7 +13,7 @@ from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.step.instructions import BACKWARD, FIRST_FORWARD, FORWARD, USUAL_KIND
-from planner.step.memory import SECOND_COPY
+from planner.step.memory import RESHARDED, SECOND_COPY
 from planner.step.schedules import SCHEDULES
 from tests import failures
 from tests.planner.examples import eight_devices, executed, tiny_job
@@ -62,6 +62,35 @@ def test_passes_gather_from_the_copy_but_the_first():
         weights = {m: n for m, n in posted.items() if m.kind == "layer gather"}
         assert {m.nearby for m in weights} == {nearby}
         assert Counter({m.num_bytes: n for m, n in weights.items()}) == expected
+        for message in weights:
+            ranks = [[0, 1, 2, 3], [4, 5, 6, 7]] if nearby else [[*range(8)]]
+            assert groups[message] == ranks
+
+
+@failures.over("granularity", GRANULARITY)
+@failures.over("size", [2, 4])
+def test_weights_that_are_sharded_again_are_replayed_as_planned(size, granularity):
+    job, found = priced(1, reshard_after_forward=size)
+    work = lower_plan(NETWORK, job, found, ReplaySettings(granularity=granularity))
+    done = replay(NETWORK, work)
+    assert done.iteration_time == pytest.approx(found.iteration_time, rel=1e-6)
+    assert found.iteration_time < priced(1)[1].iteration_time
+    share = job.table(found.plan.degrees)
+    kept = 2 * (share.parameters.sum() - share.tied_parameters) / size
+    for timeline in done.memory:
+        assert timeline.peak_parts[RESHARDED] == pytest.approx(kept)
+
+
+def test_backward_passes_gather_what_was_sharded_again():
+    job, found = priced(1, reshard_after_forward=4)
+    work = lower_plan(NETWORK, job, found, ReplaySettings(granularity="layer"))
+    (sent,) = stage_collectives(NETWORK, job, found)
+    messages = [message for message, _ in sent.in_passes]
+    groups = {message: members.tolist() for message, members in sent.in_passes}
+    for kind, nearby in ((FORWARD, False), (BACKWARD, True)):
+        posted = gathers(work.layers.passes[kind][0], messages)
+        weights = [m for m in posted if m.kind == "layer gather"]
+        assert weights
         for message in weights:
             ranks = [[0, 1, 2, 3], [4, 5, 6, 7]] if nearby else [[*range(8)]]
             assert groups[message] == ranks

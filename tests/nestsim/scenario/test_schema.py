@@ -112,7 +112,11 @@ WRONG: dict[str, tuple[str, list[str | int], object]] = {
     "empty list": ("llama2_7b_64_h100", ["search", "micro_batch_sizes"], []),
     "value twice": ("llama2_7b_64_h100", ["search", "micro_batch_sizes"], [1, 1]),
     "unknown choice": ("llama2_7b_64_h100", ["search", "recompute"], ["ful"]),
-    "unplanned schedule": ("llama2_7b_64_h100", ["search", "schedules"], ["gpipe"]),
+    "unplanned schedule": (
+        "llama2_7b_64_h100",
+        ["search", "schedules"],
+        ["combined-1f1b"],
+    ),
     "four dimensions": (
         "llama3_70b_256_tpu_torus",
         ["cluster", "network", "dimensions"],

@@ -15,6 +15,7 @@ from nestsim.simulator.work import (
     StageMemory,
 )
 from planner.step.instructions import BACKWARD, FORWARD
+from planner.step.rounds import group_takes
 from planner.step.schedules import SCHEDULES
 from topologies.network import Level, Links, Network, Routes
 
@@ -132,6 +133,10 @@ def step_sizes(draw, schedule, *, most_stages=5, most_microbatches=9):
     p = draw(st.integers(2, min(4, most_stages)))
     v = one.num_chunks or draw(st.integers(2, 3))
     least = max(one.least_rounds, 1)
+    if one.group is not None:
+        p = min(p, one.group)
+        numbers = [m for m in range(p, 20) if group_takes(one.group, p, m)]
+        return p, draw(st.sampled_from(numbers)), v
     if one.deals_rounds:
         return p, p * draw(st.integers(least, most_microbatches // p)), v
     return p, draw(st.integers(least * p, max(most_microbatches, least * p))), v

@@ -19,6 +19,7 @@ from nestsim.simulator.folding import unfolded
 from nestsim.simulator.replay import collect_spans, replay
 from nestsim.simulator.simpy_engine import simulate
 from nestsim.simulator.system import SPAN_KINDS, TICK, TRANSFER_KINDS, Incidence
+from planner.step.schedules import grouped_name
 from tests import failures
 from tests.nestsim.simulator.cases import (
     contended_step,
@@ -49,11 +50,20 @@ def replay_apart(net, work, capacity):
     return spans
 
 
-cases = lone_pipelines("interleaved-1f1b", least=0.0)
+names = [
+    "interleaved-1f1b",
+    "interleaved-1f1b",
+    "interleaved-1f1b in groups of 5",
+]
+cases = st.sampled_from(names).flatmap(lambda name: lone_pipelines(name, least=0.0))
 
 
 @settings(max_examples=30)
-@given(case=lone_pipelines("interleaved-1f1b", least=0.0, most_bytes=0.0))
+@given(
+    case=st.sampled_from(names).flatmap(
+        lambda name: lone_pipelines(name, least=0.0, most_bytes=0.0)
+    )
+)
 def test_messages_without_bytes_follow_exactly_the_recurrence(case):
     net, work, speed, delay = case
     expected = recurrence(work, delay, wires_of_pairs(work, speed), in_ticks)
@@ -238,6 +248,94 @@ def test_messages_of_a_channel_do_not_overtake_each_other(contended):
                 own = (transfers.kind == kind) & (transfers.stage == stage)
                 own &= (transfers.chunk == chunk) & (transfers.replica == 1)
                 assert np.all(np.diff(transfers.end[own]) > 0)
+
+
+def order_of_megatron(p, m, v, group, stage):
+    """List (is backward, microbatch, chunk) as Megatron-LM's loops go.
+
+    The table of ``get_schedule_table``, warm-up, steady part and cool-down of
+    ``forward_backward_pipelining_with_interleaving``.
+    """
+    table = [
+        (microbatch, chunk)
+        for first in range(0, m, group)
+        for chunk in range(v)
+        for microbatch in range(first, min(first + group, m))
+    ]
+    warmup = min((p - stage - 1) * 2 + (v - 1) * group, m * v)
+    forward = iter([(False, k, c) for k, c in table])
+    backward = iter([(True, k, v - 1 - c) for k, c in table])
+    order = [next(forward) for _ in range(warmup)]
+    for _ in range(m * v - warmup):
+        order += [next(forward), next(backward)]
+    return order + list(backward)
+
+
+def spans_by_brute_force(p, m, v, group, times, delay):
+    """Return (stage, is backward, microbatch, chunk) -> (start, end), pass by pass."""
+    todo = [order_of_megatron(p, m, v, group, stage) for stage in range(p)]
+    free, done = [0.0] * p, {}
+    while any(todo):
+        for stage in range(p):
+            if not todo[stage]:
+                continue
+            back, k, c = todo[stage][0]
+            number = c * p + stage
+            source = number + 1 if back else number - 1
+            ready = 0.0
+            if source in (-1, v * p):
+                needed = (stage, False, k, c) if back else None
+            else:
+                needed = (source % p, back, k, source // p)
+                ready = delay
+            if needed is not None and needed not in done:
+                continue
+            arrived = done[needed][1] + ready if needed is not None else 0.0
+            start = max(free[stage], arrived)
+            end = free[stage] = start + times[back][number]
+            done[stage, back, k, c] = start, end
+            todo[stage].pop(0)
+    return done
+
+
+@failures.over(
+    ("p", "m", "v", "group"),
+    [(2, 5, 2, 3), (2, 8, 3, 4), (4, 11, 2, 6), (3, 9, 2, 9), (4, 8, 2, 4)],
+)
+def test_groups_of_a_size_are_replayed_in_the_order_of_megatron(p, m, v, group):
+    # Moments are whole numbers of eighths, so that ticks round nothing.
+    forward = [(1 + n % 3) / 8 for n in range(v * p)]
+    backward = [(2 + n % 2) / 8 for n in range(v * p)]
+    work = pipeline(
+        np.arange(p).reshape(p, 1, 1),
+        m,
+        num_chunks=v,
+        schedule=grouped_name("interleaved-1f1b", group),
+        forward_time=forward,
+        backward_time=backward,
+    )
+    net = full_mesh(p, latency=0.5)
+    expected = spans_by_brute_force(p, m, v, group, (forward, backward), 0.5)
+    assert passes(replay(net, work).spans) == {
+        (stage, int(back), k, c): span for (stage, back, k, c), span in expected.items()
+    }
+
+
+def test_larger_groups_wait_less_for_slow_links():
+    def step(group):
+        work = pipeline(
+            np.arange(4).reshape(4, 1, 1),
+            16,
+            num_chunks=2,
+            schedule=grouped_name("interleaved-1f1b", group),
+        )
+        return replay(full_mesh(4, latency=1.0), work).iteration_time
+
+    # Groups of 4 wait a delay a stage in each turn: 4 s of 4 passes.
+    times = [step(group) for group in (4, 8, 16)]
+    assert times[0] > times[1] >= times[2]
+    # Nothing is left to wait for but the way there and back.
+    assert times[1] == 16 * 2 * 2 + 2 * 3 * (1.0 + 1.0)
 
 
 def test_sizes_that_the_schedule_does_not_take_are_refused():

@@ -46,6 +46,7 @@ def random_case(rng):
         zero_stage=zero_stage,
         sharding=np.where(zero_stage > 0, rng.integers(0, 3, NUM_CHOICES), 0),
         counting=np.zeros(NUM_CHOICES, dtype=np.int64),
+        unless=np.full(NUM_CHOICES, -1),
         offload=away * rng.integers(0, 2, (NUM_CHOICES, 1)),
         host_step=np.zeros(NUM_CHOICES),
         host_once=np.zeros(NUM_CHOICES),

@@ -78,6 +78,11 @@ def specs(draw):
         "hierarchical_context_parallel_sizes": levels,
         "sequence_parallel": draw(st.booleans()),
         "schedule": schedule,
+        "microbatch_group_size_per_vp_stage": draw(
+            st.sampled_from([None, None, pp, pp + 1, 2 * pp])
+        )
+        if v > 1
+        else None,
         "overlap_moe_expert_parallel_comm": ep > 1 and draw(st.booleans()),
         "recompute": recompute,
         "recompute_num_layers": draw(stages(st.integers(0, 3), pp))
@@ -110,6 +115,7 @@ def closest(workload, given):
         (),
         plain,
         ("zero_hpz_partition_size",),
+        ("microbatch_group_size_per_vp_stage",),
         ("schedule", "virtual_pipeline_model_parallel_size"),
         ("pipeline_model_parallel_layout",),
         ("expert_tensor_parallel_size", "overlap_moe_expert_parallel_comm"),

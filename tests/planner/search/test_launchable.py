@@ -90,6 +90,7 @@ def made(
     a2a=False,
     etp=None,
     count=None,
+    modules=(),
 ) -> Plan:
     """Return a plan of eight blocks, or of as many as the counts say."""
     counts = counts or [8 // (pp * v)] * (pp * v)
@@ -123,6 +124,7 @@ def made(
         placement="",
         gradient_algorithm="ring",
         tensor_algorithm="ring",
+        recompute_modules=modules,
         stages=tuple(
             Stage(
                 chunks=tuple(bounds[stage::pp]),

@@ -60,6 +60,24 @@ CASES = {
         ),
         ("megatron-lm", "0.8", {"tp": 2, "dp": 2, "pp": 2, **INSIDE}, {}, None),
     ],
+    # allowed_modules of core_v0.12.0; shared_experts since core_v0.14.0.
+    "modules that are run again": [
+        (
+            preset,
+            release,
+            {"dp": 8, "recompute": "selective", "modules": modules},
+            {},
+            rule,
+        )
+        for preset, release, modules, rule in (
+            ("megatron-core", "0.11", ("layernorm",), "recompute"),
+            ("megatron-core", "0.12", ("layernorm", "moe"), None),
+            ("megatron-core", "0.13", ("shared_experts",), "recompute"),
+            ("megatron-core", "0.14", ("shared_experts",), None),
+            ("megatron-lm", None, ("layernorm",), "recompute"),
+            ("torchtitan", None, ("mlp",), "recompute"),
+        )
+    ],
     # --decoder-first-pipeline-num-layers is in core_v0.9.0, not in core_v0.8.0.
     "other ends": [
         ("megatron-lm", "0.8", {"dp": 2, "pp": 4, "counts": [1, 3, 3, 1]}, {}, "split"),

@@ -16,14 +16,25 @@ from planner.step.instructions import (
     MAX_PASSES,
     PAIRED_FORWARD,
     WEIGHT,
-    round_length,
+    ScheduleSizes,
 )
-from planner.step.schedules import SCHEDULES, find_schedule
+from planner.step.rounds import group_takes
+from planner.step.schedules import (
+    SCHEDULES,
+    deals_as_usual,
+    find_schedule,
+    grouped_name,
+    schedule_name,
+)
 from tests import failures
 from topologies.errors import InputError
 
-every = failures.over("name", list(SCHEDULES))
-interleaving = [name for name, one in SCHEDULES.items() if one.interleaves]
+grouped = [
+    "interleaved-1f1b in groups of 5",
+    "combined-interleaved-1f1b in groups of 4",
+]
+every = failures.over("name", [*SCHEDULES, *grouped])
+interleaving = [*(name for name, one in SCHEDULES.items() if one.interleaves), *grouped]
 sequential = [name for name in SCHEDULES if name not in interleaving]
 
 
@@ -33,6 +44,10 @@ def sizes(draw, name):
     schedule = SCHEDULES[name]
     if schedule.interleaves:
         p, v = draw(st.integers(2, 6)), schedule.num_chunks or draw(st.integers(2, 4))
+        if (group := schedule.group) is not None:
+            p = draw(st.integers(2, group))
+            numbers = [m for m in range(p, 4 * group) if group_takes(group, p, m)]
+            return p, draw(st.sampled_from(numbers)), v
         if schedule.deals_rounds:
             rounds = draw(st.integers(1, 4))
             return p, rounds * (p + draw(st.integers(0, (p - 1) // rounds))), v
@@ -94,7 +109,7 @@ def warm_up_of_pairs(name, stage, size):
     p, m, v = size
     if not name.startswith("combined"):
         return math.inf
-    length = 1 if v == 1 else round_length(p, m)
+    length = 1 if v == 1 else SCHEDULES[name].round_length(p, m)
     return (v > 1) * (p - 1 - stage) + p - stage + (v - 1) * length
 
 
@@ -509,6 +524,84 @@ def test_several_chunks_need_stages_and_microbatches(name, size, what, got, expe
             ask(0, *size)
 
 
+@pytest.mark.parametrize("family", ["interleaved-1f1b", "combined-interleaved-1f1b"])
+@settings(max_examples=60)
+@given(data=st.data())
+def test_what_is_kept_of_the_last_virtual_stage_is_counted(family, data):
+    p, v = data.draw(st.integers(2, 5)), data.draw(st.integers(2, 4))
+    group = data.draw(st.integers(p, 9))
+    name = grouped_name(family, group)
+    m = data.draw(
+        st.sampled_from([m for m in range(p, 30) if group_takes(group, p, m)])
+    )
+    rows = alive_after_each_pass(name, p - 1, (p, m, v))
+    most = SCHEDULES[name].last_in_flight(ScheduleSizes(p, m, v))
+    assert max(row[v - 1] for row in rows) == most
+
+
+# What Megatron-LM's own functions return, run by themselves: get_schedule_table and,
+# for the first and the last rank, get_pp_rank_microbatches (core_v0.16.1 and d98e8a64,
+# megatron/core/pipeline_parallel/schedules.py). Keys are p, m, v and the group.
+MEGATRON = {
+    (2, 5, 2, 3): ("0.0 1.0 2.0 0.1 1.1 2.1 3.0 4.0 3.1 4.1", (5, 3)),
+    (2, 6, 3, 4): (
+        "0.0 1.0 2.0 3.0 0.1 1.1 2.1 3.1 0.2 1.2 2.2 3.2 4.0 5.0 4.1 5.1 4.2 5.2",
+        (10, 8),
+    ),
+    (4, 11, 2, 6): (
+        "0.0 1.0 2.0 3.0 4.0 5.0 0.1 1.1 2.1 3.1 4.1 5.1 "
+        "6.0 7.0 8.0 9.0 10.0 6.1 7.1 8.1 9.1 10.1",
+        (12, 6),
+    ),
+}
+
+
+@failures.over("sizes", list(MEGATRON))
+@failures.over("ahead", [0, 1])
+def test_groups_are_those_of_megatron(sizes, ahead):
+    (p, m, v, group), (table, warmups) = sizes, MEGATRON[sizes]
+    name = grouped_name(schedule_name(v, pairs=bool(ahead)), group)
+    for stage, warmup in ((0, warmups[0]), (p - 1, warmups[1])):
+        done = passes(name, stage, (p, m, v))
+        forward = [f"{k}.{c}" for kind, k, c in done if kind == FORWARD]
+        backward = [f"{k}.{v - 1 - c}" for kind, k, c in done if kind == BACKWARD]
+        assert forward == table.split() == backward
+        kinds = [kind for kind, *_ in done]
+        # After the warm-up forward and backward passes take turns.
+        assert kinds.index(BACKWARD) == min(warmup + ahead + 1, m * v)
+    assert not deals_as_usual(name, p, m)
+
+
+@failures.over(("group", "m"), [(3, 8), (9, 8), (5, 6), (5, 12), (4, 11)])
+def test_groups_that_megatron_refuses_are_refused(group, m):
+    schedule = SCHEDULES[grouped_name("interleaved-1f1b", group)]
+    with pytest.raises(InputError, match="does not deal out") as caught:
+        schedule.program(4, m, 2)
+    assert caught.value.where == "microbatch_group_size_per_vp_stage"
+    assert f"groups of {group} of {m}" in caught.value.got
+    listed = caught.value.expected.rpartition(": ")[2]
+    for size in listed.split(", "):
+        SCHEDULES[grouped_name("interleaved-1f1b", int(size))].program(4, m, 2)
+
+
+@failures.over("name", ["1f1b", "zb-v", "circular"])
+def test_other_schedules_have_no_groups(name):
+    with pytest.raises(InputError, match="interleaved 1F1B alone"):
+        grouped_name(name, 4)
+    assert f"{name} in groups of 4" not in SCHEDULES
+
+
+def test_groups_as_usual_do_the_same_as_none():
+    usual = SCHEDULES["interleaved-1f1b"]
+    for p, m, group in ((4, 8, 4), (4, 10, 5), (4, 7, 7)):
+        name = grouped_name("interleaved-1f1b", group)
+        assert deals_as_usual(name, p, m)
+        for plain, sized in zip(
+            usual.program(p, m, 2), SCHEDULES[name].program(p, m, 2), strict=True
+        ):
+            assert plain.tolist() == sized.tolist()
+
+
 @every
 def test_names_are_the_keys(name):
     assert SCHEDULES[name].name == name
@@ -519,10 +612,10 @@ def test_names_are_the_keys(name):
 def test_an_unknown_schedule_is_refused_with_the_known_ones(name):
     with pytest.raises(InputError, match="no such schedule") as caught:
         find_schedule("zigzag")
-    assert f'"{name}"' in caught.value.expected
+    assert (f'"{name}"' in caught.value.expected) == (name not in grouped)
 
 
-@every
+@failures.over("name", list(SCHEDULES))
 def test_reading_schedules_imports_no_compiler(name):
     chunks = 2 if name in interleaving else 1
     code = f"""

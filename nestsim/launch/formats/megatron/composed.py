@@ -17,9 +17,14 @@ from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.options import (
     GivenOptions,
     hybrid_letters,
-    read_layout,
+    need,
     read_list,
     write_list,
+)
+from nestsim.launch.formats.megatron.parallel import (
+    count_replicas,
+    num_blocks,
+    read_plan,
 )
 from nestsim.launch.formats.megatron.settings import script_of
 from nestsim.launch.formats.usual import decoder_family, gated_width
@@ -28,7 +33,6 @@ from nestsim.launch.read import Settings
 from nestsim.scenario.base import AnyTable, settings
 from nestsim.scenario.model import SpelledOutModel
 from planner.frameworks.framework import PRESETS
-from topologies.errors import InputError
 from topologies.input_file import Value
 
 _LEGACY = ("DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
@@ -97,7 +101,7 @@ def read_tables(given: GivenOptions, launched: Launched) -> dict[str, Settings]:
         "model": model,
         "training": _said(_training(given, launched), TrainingSpec),
         "software": _software(given, preset),
-        "plan": _plan(given, launched, model),
+        "plan": read_plan(given, launched.num_devices, model),
     }
 
 
@@ -133,7 +137,7 @@ def _model(given: GivenOptions, launched: Launched, preset: str) -> Settings:
     if special == "vit":
         return _vision(given, preset)
     model: Settings = given.part("architecture")
-    _need(model, "num-layers", "hidden-size", "num-attention-heads", "seq-length")
+    need(model, "num-layers", "hidden-size", "num-attention-heads", "seq-length")
     model["vocab_size"] = read_vocabulary(given, launched)
     model |= _activation(given, model)
     model |= _positions(given, model)
@@ -143,25 +147,11 @@ def _model(given: GivenOptions, launched: Launched, preset: str) -> Settings:
     model |= _latent(given, model)
     model["attention"] = _attention(given, preset)
     if special == "mamba":
-        model |= _mamba(given, _num_blocks(model))
+        model |= _mamba(given, num_blocks(model))
     family = special or decoder_family(model)
     if family == "bert":
         model = _bert(given, model)
     return {"family": family, **model}
-
-
-def _need(table: Mapping[str, Any], *options: str) -> None:
-    """Refuse a command without one of some sizes, or with one that is none."""
-    for option in options:
-        size, where = table.get(known.BY_NAME[option].key), f"--{option}"
-        if size is None:
-            raise InputError(
-                "is missing",
-                where=where,
-                expected="a model of Megatron-LM, or --model NAME or CONFIG.JSON",
-            )
-        if int(size) < 1:
-            raise Value(size, where).error("must be at least 1", "1")
 
 
 def read_vocabulary(given: GivenOptions, launched: Launched) -> int:
@@ -306,7 +296,7 @@ def _bert(given: GivenOptions, model: Settings) -> Settings:
 def _encoder_decoder(given: GivenOptions, launched: Launched, preset: str) -> Settings:
     model = given.part("architecture")
     sizes = ("encoder-num-layers", "hidden-size", "num-attention-heads", "seq-length")
-    _need(model, *sizes)
+    need(model, *sizes)
     if model["position_embedding_type"] != "relative" or model["add_bias_linear"]:
         given.assume(
             "The T5 has its published RMSNorm, relative positions and no biases."
@@ -330,7 +320,7 @@ def _encoder_decoder(given: GivenOptions, launched: Launched, preset: str) -> Se
 
 def _vision(given: GivenOptions, preset: str) -> Settings:
     model = given.part("architecture")
-    _need(model, "num-layers", "hidden-size", "num-attention-heads")
+    need(model, "num-layers", "hidden-size", "num-attention-heads")
     sizes = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
     alike = (*sizes, "hidden_dropout", "attention_dropout")
     # Defaults of arguments.py.
@@ -349,7 +339,7 @@ def _training(given: GivenOptions, launched: Launched) -> Settings:
     if "global_batch_size" not in training:
         # validate_args: one microbatch on each replica.
         sizes = given.part("parallel")
-        replicas = _replicas(sizes, launched.num_devices)
+        replicas = count_replicas(sizes, launched.num_devices)
         training["global_batch_size"] = int(str(sizes.get("micro_batch_size", 1))) * (
             replicas or 1
         )
@@ -462,189 +452,3 @@ def _recomputed_modules(given: GivenOptions) -> Settings:
         if known_modules != list(ATTENTION_CORE)
         else {}
     )
-
-
-def _replicas(sizes: Mapping[str, object], num_devices: int | None) -> int | None:
-    """Return the data-parallel size; None if nothing says how many devices."""
-    if num_devices is None:
-        return None
-    names = ("tensor_model", "pipeline_model", "context")
-    taken = 1
-    for name in names:
-        taken *= int(str(sizes.get(f"{name}_parallel_size", 1)))
-    return max(num_devices // max(taken, 1), 1)
-
-
-def _plan(
-    given: GivenOptions, launched: Launched, model: Mapping[str, Any]
-) -> Settings:
-    plan: Settings = given.part("parallel")
-    _need(plan, "micro-batch-size")
-    for name in plan:
-        if name.endswith("parallel_size"):
-            _need(plan, name.replace("_", "-"))
-    plan = {
-        name: value
-        for name, value in plan.items()
-        if value is not False or name == "sequence_parallel"
-    }
-    replicas = _replicas(plan, launched.num_devices)
-    if replicas is not None:
-        plan["data_parallel_size"] = replicas
-    ranks = (replicas or 1) * plan["context_parallel_size"]
-    plan |= _context(given, plan)
-    if not _splits_experts(plan):
-        plan.pop("expert_tensor_parallel_size", None)
-    plan |= _split(given, plan, model)
-    plan |= _recompute(given, plan, model)
-    plan |= _sharding(given, ranks if replicas else None)
-    plan |= _offload(given, model)
-    if given.flag("use-tp-pp-dp-mapping"):
-        plan["order"] = known.PP_INSIDE_ORDER
-    return plan
-
-
-def _splits_experts(plan: Mapping[str, Any]) -> bool:
-    """Whether experts have a tensor-parallel size of their own."""
-    tp = plan["tensor_model_parallel_size"]
-    return bool(plan.get("expert_tensor_parallel_size", tp) != tp)
-
-
-def _context(given: GivenOptions, plan: Mapping[str, Any]) -> Settings:
-    if plan["context_parallel_size"] == 1:
-        return {}
-    words = known.TABLE.options["cp-comm-type"].words
-    kinds = {words.get(word, word) for word in given.words("cp-comm-type")}
-    if "ds-sequence-parallel-size" in given:
-        kinds = {"a2a"}
-    if len(kinds) > 1:
-        raise Value(" ".join(given.words("cp-comm-type")), "--cp-comm-type").error(
-            "differs from block to block", "one way for all blocks"
-        )
-    table: Settings = {"cp_comm_type": next(iter(kinds), "p2p")}
-    where = "hierarchical-context-parallel-sizes"
-    sizes = [given.whole_number(where, word) for word in given.words(where)]
-    if sizes and table["cp_comm_type"] == "a2a+p2p":
-        table["hierarchical_context_parallel_sizes"] = sizes
-    return table
-
-
-def _split(
-    given: GivenOptions, plan: Mapping[str, Any], model: Mapping[str, Any]
-) -> Settings:
-    """Return the chunks of stages, and blocks that are given one by one."""
-    layout = given.word("pipeline-model-parallel-layout")
-    stages = plan["pipeline_model_parallel_size"]
-    if layout:
-        blocks, _ = read_layout(layout, stages)
-        v = len(blocks) // stages
-        return {
-            "virtual_pipeline_model_parallel_size": v,
-            "pipeline_model_parallel_layout": list(blocks),
-        }
-    chunks = given.whole("num-virtual-stages-per-pipeline-rank")
-    in_chunk = given.whole("num-layers-per-virtual-pipeline-stage")
-    if chunks is None and in_chunk:
-        ends = [
-            name
-            for name in plan
-            if name.startswith("account_for_") and plan[name] is True
-        ]
-        layers = _num_blocks(model) + len(ends)
-        if layers % (stages * in_chunk):
-            raise Value(in_chunk, "--num-layers-per-virtual-pipeline-stage").error(
-                "does not divide the blocks of a stage",
-                f"a divisor of {layers} layers over {stages} stages",
-            )
-        chunks = layers // (stages * in_chunk)
-    table: Settings = {}
-    if chunks is not None and chunks > 1:
-        table["virtual_pipeline_model_parallel_size"] = chunks
-    if "embedding" in given.word("pp-partition-method"):
-        # "type:transformer|embedding": the ends of the chain count as a block each.
-        table["account_for_embedding_in_pipeline_split"] = True
-        table["account_for_loss_in_pipeline_split"] = True
-    return table
-
-
-def _num_blocks(model: Mapping[str, Any]) -> int:
-    if "num_layers" in model:
-        return int(model["num_layers"])
-    encoder = int(model["encoder_num_layers"])
-    return encoder + int(model.get("decoder_num_layers", encoder))
-
-
-def _recompute(
-    given: GivenOptions, plan: Mapping[str, Any], model: Mapping[str, Any]
-) -> Settings:
-    granularity, method = _granularity(given)
-    if granularity != "full":
-        modules = given.words("recompute-modules") or ATTENTION_CORE
-        repeats = granularity == "selective" and {*modules} & {*RECOMPUTE_MODULES}
-        return {"recompute": "selective" if repeats else "none"}
-    names = ("recompute-num-layers", "activations-checkpoint-num-layers")
-    older = (*names, "checkpoint-num-layers")
-    count = next((n for name in older if (n := given.whole(name)) is not None), 1)
-    if method == "block":
-        return {"recompute": "full", "recompute_num_layers": count}
-    stages = plan["pipeline_model_parallel_size"]
-    blocks = plan.get("pipeline_model_parallel_layout")
-    most = max(blocks) if blocks else -(-_num_blocks(model) // max(stages, 1))
-    chunks = plan.get("virtual_pipeline_model_parallel_size", 1)
-    if count > 1 and count >= most and chunks == 1:
-        return {"recompute": "stage"}
-    if count > 1:
-        given.assume(f"Blocks are recomputed one by one, not {count} together.")
-    return {"recompute": "full"}
-
-
-def _granularity(given: GivenOptions) -> tuple[str, str]:
-    """Return what is recomputed, none, selective or full, and by which method.
-
-    Older versions had other options for it.
-    """
-    words = {"full": "full", "selective": "selective"}
-    older = given.word("activations-checkpoint-method")
-    method = given.word("recompute-method") or older
-    for name in ("recompute-granularity", "activations-checkpoint-granularity"):
-        if name in given:
-            return given.choice(name, words, "none"), method
-    if given.any_of("recompute-activations"):
-        return "selective", method
-    oldest = ("checkpoint-activations", "deepspeed-activation-checkpointing")
-    return "full" if method or given.any_of(*oldest) else "none", method
-
-
-def _sharding(given: GivenOptions, ranks: int | None) -> Settings:
-    stage = int(given.flag("use-distributed-optimizer"))
-    if given.any_of("use-megatron-fsdp", "use-custom-fsdp"):
-        stage = given.meaning("data-parallel-sharding-strategy", 0)
-    if given.any_of("use-torch-fsdp2"):
-        stage = 2 if given.any_of("torch-fsdp2-no-reshard-after-forward") else 3
-    if given.any_of("deepspeed"):
-        stage = given.whole("zero-stage") or 0
-        if given.any_of("bf16") and stage == 0:
-            # DeepSpeed's BF16_Optimizer shards its states (runtime/bf16_optimizer.py).
-            stage = 1
-    table: Settings = {"zero_stage": stage}
-    if given.word("optimizer") == "dist_muon":
-        table["zero_stage"] = 1
-    instances = given.whole("num-distributed-optimizer-instances") or 1
-    if instances > 1 and table["zero_stage"] and ranks:
-        if ranks % instances:
-            raise Value(instances, "--num-distributed-optimizer-instances").error(
-                "does not divide the data- and context-parallel ranks",
-                f"a divisor of {ranks}",
-            )
-        table["sharding_group_size"] = ranks // instances
-    return table
-
-
-def _offload(given: GivenOptions, model: Mapping[str, Any]) -> Settings:
-    table: Settings = {}
-    if given.flag("optimizer-cpu-offload"):
-        part = given.real("optimizer-offload-fraction")
-        table["offload_optimizer"] = 1.0 if part is None else part
-    if layers := given.whole("cpu-offloading-num-layers"):
-        table["offload_activations"] = layers / _num_blocks(model)
-    return table

@@ -222,6 +222,7 @@ def _savings(stage: Stage) -> dict[str, Any]:
         "zero_stage": stage.zero_stage,
         "sharding_group_size": stage.sharding_group_size,
         "zero_hpz_partition_size": stage.zero_hpz_partition_size,
+        "reshard_after_forward": stage.reshard_after_forward,
         **{f"offload_{name}": part for name, part in stage.offload._asdict().items()},
     }
 

@@ -480,3 +480,17 @@ def _no_layout(text: str, expected: str) -> InputError:
         text if len(text) < 200 else text[:200] + "..",
         "--pipeline-model-parallel-layout",
     ).error("is no layout of a pipeline", expected)
+
+
+def need(table: Mapping[str, Any], *options: str) -> None:
+    """Refuse a command without one of some sizes, or with one that is none."""
+    for option in options:
+        size, where = table.get(BY_NAME[option].key), f"--{option}"
+        if size is None:
+            raise InputError(
+                "is missing",
+                where=where,
+                expected="a model of Megatron-LM, or --model NAME or CONFIG.JSON",
+            )
+        if int(size) < 1:
+            raise Value(size, where).error("must be at least 1", "1")

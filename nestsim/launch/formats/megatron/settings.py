@@ -19,7 +19,7 @@ from nestsim.launch.formats.usual import strongest
 from nestsim.launch.job import LaunchJob
 from planner.frameworks.framework import FRAMEWORKS
 from planner.frameworks.rules import LAYOUT, LaunchRules, counted_ends, has_other_ends
-from planner.step.instructions import round_length
+from planner.step.schedules import find_schedule
 
 Values = tuple[str, ...]
 """What stands behind an option; nothing behind a flag."""
@@ -249,7 +249,8 @@ def _parallel(job: LaunchJob) -> Raw:
     if rank_order(job) == known.PP_INSIDE_ORDER:
         options["use-tp-pp-dp-mapping"] = True
     v, pp = job.plan.virtual_pipeline_model_parallel_size, len(job.plan.stages)
-    length = round_length(pp, job.plan.num_microbatches)
+    schedule = find_schedule(job.plan.schedule)
+    length = schedule.round_length(pp, job.plan.num_microbatches)
     if v > 1 and length != pp:
         options["microbatch-group-size-per-virtual-pipeline-stage"] = length
     return options | _layout(job)

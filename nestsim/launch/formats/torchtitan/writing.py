@@ -125,7 +125,7 @@ def _pipeline_cases(job: LaunchJob) -> dict[str, bool]:
     graphs = software.captures_step
     pairs, piped = plan.overlap_moe_expert_parallel_comm, len(plan.stages) > 1
     has_pairs = plan.schedule == "dualpipe-v" and piped
-    known = plan.schedule in titan.OPTIONS[titan.SCHEDULE].words.values()
+    known = plan.schedule_family in titan.OPTIONS[titan.SCHEDULE].words.values()
     return {
         "software.cuda_graphs": graphs and not piped,
         "software.cuda_graphs: in a pipeline": graphs and piped,
@@ -314,7 +314,7 @@ def _pipeline(job: LaunchJob) -> Settings:
     plan = job.plan
     if len(plan.stages) == 1:
         return {}
-    schedule = plan.schedule
+    schedule = plan.schedule_family
     if schedule not in titan.OPTIONS[titan.SCHEDULE].words.values():
         chunks = plan.virtual_pipeline_model_parallel_size
         schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"

@@ -12,6 +12,7 @@ from nestsim.document.terminal import MORE, print_document
 from nestsim.evaluate.uncertainty import Band
 from nestsim.features.run.document import plan_document, run_document
 from nestsim.features.topology.document import topology_document
+from planner.search.replayed.replays import OTHER_LAYOUTS
 from planner.work import TIME_LIMIT, WORK_LIMIT, Spent
 from tests import failures
 from tests.nestsim.features.run.examples import (
@@ -114,6 +115,20 @@ def test_a_stopped_search_says_how_to_go_on_and_whether_it_repeats() -> None:
             assert "work 5 units" in said
             assert ("may differ from run to run" in said) == (not repeats)
             assert (f"stopped by the {spent.stopped_by}" in said) == spent.is_stopped
+
+
+def test_layouts_beyond_what_is_proven_are_counted_beside_the_proof() -> None:
+    job = replace(make_job(*FOUR_STAGES), objective="replayed")
+    stopped = Spent(work=5, stopped_by=WORK_LIMIT)
+    for spent, proof in ((Spent(work=5), "Proven: no other"), (stopped, "Not proven:")):
+        for count, words in ((0, ""), (1, "1 layout"), (12, "12 layouts")):
+            statistics = {**job.search_statistics, OTHER_LAYOUTS: count}
+            result = replace(job, spent=spent, search_statistics=statistics)
+            text = " ".join(shown(run_document(result)).split())
+            assert proof in text
+            beside = f"faster. Tried beyond it: {words} of blocks."
+            assert (beside in text) == (count > 0)
+            assert ("Tried beyond" in text) == (count > 0)
 
 
 def test_nothing_is_said_to_fit_only_where_that_is_proven() -> None:

@@ -82,6 +82,10 @@ CHANGED: dict[str, dict[str, Any]] = {
         "cp_comm_type": "a2a+p2p",
         "hierarchical_context_parallel_sizes": [2, 2],
     },
+    "microbatch_group_size_per_vp_stage": {
+        "virtual_pipeline_model_parallel_size": 2,
+        "microbatch_group_size_per_vp_stage": 4,
+    },
     "sequence_parallel": {"sequence_parallel": False},
     "schedule": {"schedule": "gpipe"},
     "overlap_moe_expert_parallel_comm": {
@@ -101,6 +105,12 @@ CHANGED: dict[str, dict[str, Any]] = {
         "pipeline_model_parallel_size": 1,
         "zero_stage": 3,
         "zero_hpz_partition_size": 8,
+    },
+    "reshard_after_forward": {
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+        "zero_stage": 3,
+        "reshard_after_forward": 8,
     },
     "recompute_num_layers": {"recompute": "full", "recompute_num_layers": 2},
     "offload_weights": {"offload_weights": 0.5},

@@ -112,6 +112,7 @@ def test_nothing_of_a_plan_is_dropped_silently(field: str) -> None:
         ("pipeline_model_parallel_layout", True),
         ("expert_tensor_parallel_size", True),
         ("hierarchical_context_parallel_sizes", True),
+        ("microbatch_group_size_per_vp_stage", True),
         ("overlap_moe_expert_parallel_comm", True),
         ("num_layers_in_last_pipeline_stage", True),
         ("schedule", False),

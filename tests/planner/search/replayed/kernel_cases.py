@@ -187,6 +187,7 @@ def compiled(case, cutoff=np.inf):
     choice = tables.Choices(
         *(np.array([n]) for n in (case.mode, case.zero, case.option)),
         counting=np.zeros(1, dtype=np.int64),
+        unless=np.full(1, -1),
         offload=np.zeros((1, 4)),
         host_step=np.zeros(1),
         host_once=np.zeros(1),

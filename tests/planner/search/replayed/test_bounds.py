@@ -5,13 +5,18 @@ replayed.
 """
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from estimators.layers.saved_activations import RECOMPUTE_MODULES
 from planner.frameworks.framework import FRAMEWORKS
-from planner.step.schedules import SCHEDULES
+from planner.search.replayed.orders import pass_counts
+from planner.step.instructions import BACKWARD
+from planner.step.rounds import group_takes
+from planner.step.schedules import SCHEDULES, grouped_name, schedule_name
 from tests import failures
 from tests.planner.search.replayed.worlds import (
     ROUNDING,
@@ -86,6 +91,21 @@ def test_no_bound_of_paired_passes_exceeds_the_replay():
     assert checked >= 20
 
 
+def test_no_bound_exceeds_the_replay_where_modules_are_run_again():
+    checked: Counter[str] = Counter()
+    for seed in range(70):
+        rng = random.Random(seed)
+        world = random_world(seed, preset="megatron-core", most_devices=8)
+        names = rng.sample(sorted(RECOMPUTE_MODULES), 2)
+        world = world.spec_with(recompute=("selective",), recompute_modules=names)
+        sets = world.candidates().listing.space.module_sets
+        if not sets or any(checked[name] > 8 for some in sets for name in some):
+            continue
+        if count := check_world(world, seed, configurations=3, plans=3):
+            checked.update({name: count for some in sets for name in some})
+    assert min(checked[name] for name in ("layernorm", "moe_act", "mlp", "moe")) >= 3
+
+
 def adding_world(seed):
     """Draw a job some of whose switches add up all-reduces."""
     world, rng = random_world(seed), random.Random(seed)
@@ -138,6 +158,48 @@ def test_no_bound_exceeds_the_replay_where_weight_gradients_are_apart(schedule):
         for seed in range(12)
     )
     assert checked >= 20
+
+
+def grouped_world(seed, **changes):
+    """Draw a job whose microbatches may go through chunks in groups of sizes."""
+    world = random_world(seed, preset="megatron-core", **changes)
+    return world.spec_with(
+        schedules=("interleaved-1f1b",),
+        virtual_pipeline_model_parallel_sizes=(2, 3),
+        pipeline_model_parallel_sizes=(2, 3, 4),
+        microbatch_group_sizes_per_vp_stage=(3, 4, 5, 6, 7, 8, 12),
+    )
+
+
+def test_no_bound_exceeds_the_replay_where_groups_have_a_size():
+    checked, groups, rests = 0, set(), 0
+    for seed in range(40, 70):
+        world = grouped_world(seed)
+        checked += check_world(world, seed, configurations=3, plans=4)
+        candidates = world.candidates()
+        for number in range(len(candidates)):
+            for shape in candidates.listing.shapes(candidates[number]):
+                group = SCHEDULES[shape.schedule].group
+                groups.add(group)
+                rests += group is not None and shape.m % group > 0
+    assert checked >= 60
+    assert len(groups) >= 4
+    assert rests >= 10
+
+
+@failures.over("pairs", [False, True])
+@failures.over(("p", "v"), [(2, 2), (3, 2), (4, 3)])
+def test_counts_of_groups_are_those_of_all_microbatches(p, v, pairs):
+    for group in range(p, 9):
+        name = grouped_name(schedule_name(v, pairs=pairs), group)
+        for m in range(p, 40):
+            if not group_takes(group, p, m):
+                continue
+            in_flight, first = pass_counts(name, p, m, v)
+            for stage in range(p):
+                kind, _, _ = SCHEDULES[name].instructions(stage, p, m, v)
+                assert first[stage] == np.argmax(kind == BACKWARD)
+                assert in_flight[stage] == SCHEDULES[name].in_flight(stage, p, m, v)
 
 
 @failures.over("schedule, hides_experts", [("dualpipe-v", False), ("zb-v", True)])

@@ -160,6 +160,32 @@ def test_what_is_yielded_fits_and_what_fits_is_yielded(preset):
     assert bool(every_nth) == bool(FRAMEWORKS[preset].rules.recompute_every)
 
 
+def test_plans_in_groups_of_a_size_are_left_out_where_they_do_not_fit():
+    checked = rests = 0
+    for seed in range(40, 60):
+        world = random_world(seed, preset="megatron-core")
+        large = replace(world.workload.accelerator, memory_bytes=1e15)
+        workload = replace(world.workload, accelerator=large)
+        workload._tables.update(world.workload._tables)
+        world = world._replace(workload=workload).spec_with(
+            schedules=("interleaved-1f1b",),
+            virtual_pipeline_model_parallel_sizes=(2, 3),
+            pipeline_model_parallel_sizes=(2, 3, 4),
+            microbatch_group_sizes_per_vp_stage=(3, 4, 5, 6, 7, 8, 12),
+        )
+        candidates, leaves = some_leaves(world, seed, 6)
+        for leaf in leaves:
+            plan = candidates.plan(leaf)
+            group = plan.microbatch_group_size_per_vp_stage
+            rests += group is not None and plan.num_microbatches % group > 0
+            memory = fullest(world, plan)
+            assert fits(candidates, leaf, memory * (1.0 + CLOSE)), leaf
+            assert not fits(candidates, leaf, memory * (1.0 - CLOSE)), leaf
+            checked += 1
+    assert checked >= 30
+    assert rests >= 2
+
+
 @failures.over("schedule", ["zb-h1", "zb-h2", "zb-v", "dualpipe-v"])
 def test_plans_whose_weight_gradients_are_apart_are_left_out_where_they_do_not_fit(
     schedule,

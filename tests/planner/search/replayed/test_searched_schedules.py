@@ -7,10 +7,11 @@ import pytest
 
 from planner.search.replayed.replays import Replays
 from planner.search.replayed.search import search_replayed
+from planner.search.space import SEARCHED
 from planner.step.schedules import SCHEDULES
 from tests.planner.search.replayed.worlds import ROUNDING, random_world
 
-EVERY = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v")
+EVERY = SEARCHED
 SEEDS = range(24)
 MOST_PLANS = 400
 
