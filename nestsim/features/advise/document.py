@@ -14,7 +14,7 @@ from nestsim.document.parts import (
     Snippet,
 )
 from nestsim.document.wording import mfu_words, percent, plan_label, plural
-from nestsim.features.advise.job import Advice, AdviceResult, Setting
+from nestsim.features.advise.job import Advice, AdviceResult, OtherSetting
 from topologies.units import format_duration, format_size
 
 MOST_DIFFS = 3
@@ -165,7 +165,7 @@ def _table(result: AdviceResult, advice: Sequence[Advice], caption: str) -> Data
     )
 
 
-def words_of(changes: Sequence[Setting]) -> str:
+def words_of(changes: Sequence[OtherSetting]) -> str:
     """Write changes as settings: ``recompute = none, micro_batch_size = 2``."""
     return ", ".join(
         f"{path.partition('.')[2]} = {_value(value)}"

@@ -101,7 +101,7 @@ def _lever(name: str, table: Mapping[str, Any]) -> Lever:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class OtherSetting:
     """One setting with another value."""
 
     lever: Lever
@@ -122,7 +122,7 @@ class Setting:
 class Advice:
     """Some changes, and what comes of them."""
 
-    changes: tuple[Setting, ...]
+    changes: tuple[OtherSetting, ...]
     """What is set otherwise."""
 
     scenario: Scenario
@@ -261,7 +261,7 @@ class Trials:
         self._time = self.base.replayed_time(self._today)
         self._unsaid = self._gaps(scenario)
 
-    def settings(self) -> Iterator[Setting]:
+    def settings(self) -> Iterator[OtherSetting]:
         """Yield each setting with each other value that it may take."""
         document = self.scenario.document()
         has_experts = bool(self.scenario.spec.num_moe_experts)
@@ -275,7 +275,7 @@ class Trials:
                 values += [_scaled(known, factor) for factor in lever.factors]
             for value in dict.fromkeys(map(_hashable, values)):
                 if value is not None and value != _hashable(known):
-                    yield Setting(lever=lever, value=_plain(value), today=known)
+                    yield OtherSetting(lever=lever, value=_plain(value), today=known)
 
     def _today_value(self, setting: str) -> Any:
         """Return what a setting that the scenario leaves out is today."""
@@ -290,9 +290,9 @@ class Trials:
                 return getattr(part, name)
         return None
 
-    def singles(self) -> list[tuple[Setting, Advice | None]]:
+    def singles(self) -> list[tuple[OtherSetting, Advice | None]]:
         """Return each possible change; without advice those that need another one."""
-        kept: list[tuple[Setting, Advice | None]] = []
+        kept: list[tuple[OtherSetting, Advice | None]] = []
         options = list(self.settings())
         for number, option in enumerate(options):
             progress_of(
@@ -316,7 +316,7 @@ class Trials:
         )
 
     def combined(
-        self, singles: Sequence[tuple[Setting, Advice | None]]
+        self, singles: Sequence[tuple[OtherSetting, Advice | None]]
     ) -> list[Advice]:
         """Return the advice of single changes and of the best together."""
         advice = [found for _, found in singles if found is not None]
@@ -346,12 +346,12 @@ class Trials:
             for part in (*parts, *tight)
             if part not in pair.changes
         ]
-        seen: dict[frozenset[int], tuple[Setting, ...]] = {}
+        seen: dict[frozenset[int], tuple[OtherSetting, ...]] = {}
         for changes in more:
             seen.setdefault(frozenset(map(id, changes)), changes)
         return advice + self._all(seen.values())
 
-    def _all(self, options: Iterable[tuple[Setting, ...]]) -> list[Advice]:
+    def _all(self, options: Iterable[tuple[OtherSetting, ...]]) -> list[Advice]:
         found = []
         listed = [changes for changes in options if _goes_together(changes)]
         for number, changes in enumerate(listed):
@@ -366,7 +366,7 @@ class Trials:
                 found.append(advice)
         return found
 
-    def attempt(self, changes: tuple[Setting, ...]) -> tuple[bool, Advice | None]:
+    def attempt(self, changes: tuple[OtherSetting, ...]) -> tuple[bool, Advice | None]:
         """Return whether changes are possible, and what comes of them if they fit."""
         self.tried["changes"] += 1
         try:
@@ -399,7 +399,7 @@ class Trials:
             peak=self._peak(priced),
         )
 
-    def _changed(self, changes: tuple[Setting, ...]) -> Scenario:
+    def _changed(self, changes: tuple[OtherSetting, ...]) -> Scenario:
         """Return the job with other settings; what follows from others left out."""
         document = self.scenario.document()
         for change in changes:
@@ -450,7 +450,7 @@ def _worth_telling(advice: Iterable[Advice], today: float) -> tuple[Advice, ...]
     return tuple(sorted([*kept[True], *kept[False]], key=lambda found: found.time))
 
 
-def _goes_together(changes: tuple[Setting, ...]) -> bool:
+def _goes_together(changes: tuple[OtherSetting, ...]) -> bool:
     """Tell whether no setting has two values, and none that another drops."""
     paths = [path for change in changes for path in change.values()]
     if len(paths) != len({*paths}):
