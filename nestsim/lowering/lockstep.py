@@ -116,7 +116,6 @@ def _collectives(
 ) -> Phases:
     """Return the phases of all collectives of the step's end, of a byte or so each."""
     groups, table = plan_groups(plan), workload.table(plan_degrees(plan))
-    known = KeptPhases(network)
     phases: Phases = ()
     for number, stage in enumerate(plan.stages):
         held = [table.expert_parameters[i : j + 1].any() for i, j in stage.chunks]
