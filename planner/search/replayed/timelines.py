@@ -232,9 +232,8 @@ class TimelineBounds:
         shapes = self.prices.listing.shapes(sizes)
         shape = next(one for one in shapes if one.schedule == leaf.schedule)
         placed = self.prices.placed(sizes, leaf.placement)
-        choices = choice_columns(
-            (leaf.choice,), self.bounds.hosts, self.bounds.module_sets
-        )
+        modules = self.prices.listing.space.module_sets
+        choices = choice_columns((leaf.choice,), self.bounds.hosts, modules)
         variants = Variants(np.array([leaf.layout]), choices)
         families = self.bounds.families(shape, relaxed, placed, choices)
         boundaries = self._boundaries(leaf, shape, placed)
