@@ -257,15 +257,22 @@ def build_layer_table(
         weight_gradient_bytes=column([work.weight_gradient_bytes for work in works]),
         boundary_bytes=boundary,
         traffic=_traffic(
-            works,
-            kinds,
-            {
-                "expert": _dispatched(graph.spec, degrees, platform)
-                * training.dispatch_share,
-                "context": _exchanged(degrees, platform),
-            },
+            works, kinds, exchanged_parts(graph.spec, degrees, training, platform)
         ),
     )
+
+
+def exchanged_parts(
+    spec: TransformerSpec, degrees: Degrees, training: TrainingSpec, platform: Platform
+) -> Mapping[str, float]:
+    """Return what all-to-alls of each group send over what they would by their size.
+
+    Of experts, and of ranks that exchange heads for tokens.
+    """
+    return {
+        "expert": _dispatched(spec, degrees, platform) * training.dispatch_share,
+        "context": _exchanged(degrees, platform),
+    }
 
 
 _LOSS_SHARES = (1.5, 2.5)

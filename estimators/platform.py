@@ -297,6 +297,14 @@ def host_times(
     )
 
 
+def least_gap(platform: Platform) -> float:
+    """Return the least that software adds to a block beside its launches [s]."""
+    constants = platform.software_constants
+    if platform.software.cuda_graphs == "none":
+        return constants.layer_gap
+    return min(constants.layer_gap, constants.graph_gap)
+
+
 def message_time(platform: Platform) -> float:
     """Return what a device waits for its host at each message between stages [s]."""
     if platform.software.compiled or platform.software.captures_step:

@@ -30,7 +30,7 @@ References
 import math
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -49,25 +49,23 @@ class TimeCurve:
     times: tuple[float, ...]
     """Time at the knots, never falling [s]."""
 
+    slope: float = field(init=False, compare=False)
+    """Time of a byte of large messages [s/byte].
+
+    That of the last interval, but no more than the least time over bytes: bytes at this
+    rate never take longer than the curve.
+    """
+
     def __post_init__(self) -> None:
         assert len(self.sizes) == len(self.times) > 1
         assert self.sizes[0] > 0.0
         assert self.times[0] > 0.0
         assert all(a < b for a, b in zip(self.sizes, self.sizes[1:], strict=False))
         assert all(a <= b for a, b in zip(self.times, self.times[1:], strict=False))
-
-    @property
-    def slope(self) -> float:
-        """Time of a byte of large messages [s/byte].
-
-        That of the last interval, but no more than the least time over bytes: bytes at
-        this rate never take longer than the curve.
-        """
         last = (self.times[-1] - self.times[-2]) / (self.sizes[-1] - self.sizes[-2])
-        return min(
-            last,
-            *(time / size for size, time in zip(self.sizes, self.times, strict=True)),
-        )
+        knots = zip(self.sizes, self.times, strict=True)
+        slope = min(last, *(time / size for size, time in knots))
+        object.__setattr__(self, "slope", slope)
 
     def time(self, num_bytes: float) -> float:
         """Return the time for a full tensor of ``num_bytes`` [s]."""
@@ -93,9 +91,17 @@ class MeasuredCurves:
     curves: tuple[tuple[str, int, TimeCurve], ...]
     """Operation, number of ranks, and curve, by rising number of ranks."""
 
-    def of(self, operation: str) -> dict[int, TimeCurve]:
+    _by_operation: dict[str, dict[int, TimeCurve]] = field(
+        init=False, compare=False, repr=False, default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        for name, ranks, curve in self.curves:
+            self._by_operation.setdefault(name, {})[ranks] = curve
+
+    def of(self, operation: str) -> Mapping[int, TimeCurve]:
         """Return an operation's curves by the number of ranks; none if not measured."""
-        return {ranks: curve for name, ranks, curve in self.curves if name == operation}
+        return self._by_operation.get(operation, {})
 
     def neighbours(
         self, operation: str, num_ranks: int

@@ -347,6 +347,7 @@ def _transport(name: str, table: Mapping[str, Any]) -> Transport:
     return Transport(name=name, curves=measured_curves().get(name), **values)
 
 
+@cache
 def find_transport(accelerator_name: str, *, inside_node: bool) -> Transport:
     """Return the interconnect of an accelerator's usual machine.
 

@@ -92,18 +92,9 @@ def layer_work(
     keeping
         What is kept for the backward pass.
     """
-    layer, shares = graph.layers[kind], device_shares(graph.spec, degrees)
-    device = _Device(
-        layer,
-        shares,
-        degrees,
-        element_bytes,
-        _sizes(layer, shares, element_bytes),
-        group_copies(graph.spec, degrees),
-    )
-    parameters = [
-        (p.layout, shares.parameters[p.layout].of(p.elements)) for p in layer.parameters
-    ]
+    device = _device(graph, kind, degrees, element_bytes)
+    layer, shares = device.layer, device.shares
+    parameters = _parameters(layer, shares)
     entering = device.total(layer.entering)
     flops = sum(operator.model_flops for operator in layer.operators)
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
@@ -124,7 +115,12 @@ def layer_work(
             )
         ),
         collectives=layer_collectives(
-            layer, shares, degrees, element_bytes, device.copies, again
+            layer,
+            shares,
+            degrees,
+            element_bytes,
+            device.copies,
+            zip(layer.operators, again, strict=True),
         ),
         parameters=sum(count for _, count in parameters),
         expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
@@ -147,6 +143,47 @@ def layer_work(
         weight_gradient_bytes=_weight_gradient_bytes(device, keeping),
         input_bytes=entering,
     )
+
+
+def operator_works(
+    graph: LayerGraph,
+    kind: int,
+    degrees: Degrees,
+    element_bytes: int,
+    places: Sequence[int],
+) -> list[OperatorWork]:
+    """Return the work of some operators of a layer, as `layer_work` has it.
+
+    But for what it says of recompute and of derivatives.
+    """
+    device = _device(graph, kind, degrees, element_bytes)
+    operators = [device.layer.operators[place] for place in places]
+    return [
+        _operator(device, op, causal=graph.spec.causal)._replace(
+            core=op.core, operation=op.operation
+        )
+        for op in operators
+    ]
+
+
+def chain_parameters(graph: LayerGraph, degrees: Degrees) -> tuple[float, float]:
+    """Return the parameters of all layers, and those of experts that are spread."""
+    shares = device_shares(graph.spec, degrees)
+    held = [_parameters(layer, shares) for layer in graph.layers]
+    every = [sum(count for _, count in some) for some in held]
+    experts = [sum(n for layout, n in some if layout == "expert") for some in held]
+    spread = float(degrees.spreads_experts)
+    return (
+        sum(every[kind] for kind in graph.kinds),
+        spread * sum(experts[kind] for kind in graph.kinds),
+    )
+
+
+def _parameters(layer: TracedLayer, shares: Shares) -> list[tuple[str, float]]:
+    """Return layout and local size of each parameter of a layer."""
+    return [
+        (p.layout, shares.parameters[p.layout].of(p.elements)) for p in layer.parameters
+    ]
 
 
 def tied_parameters(graph: LayerGraph, degrees: Degrees) -> float:
@@ -176,6 +213,20 @@ class _Device(NamedTuple):
     def total(self, numbers: Iterable[int]) -> float:
         """Return the size of some tensors together [byte]."""
         return sum(self.sizes[number] for number in numbers)
+
+
+def _device(
+    graph: LayerGraph, kind: int, degrees: Degrees, element_bytes: int
+) -> _Device:
+    layer, shares = graph.layers[kind], device_shares(graph.spec, degrees)
+    return _Device(
+        layer,
+        shares,
+        degrees,
+        element_bytes,
+        _sizes(layer, shares, element_bytes),
+        group_copies(graph.spec, degrees),
+    )
 
 
 def _sizes(layer: TracedLayer, shares: Shares, element_bytes: int) -> tuple[float, ...]:
@@ -455,10 +506,8 @@ def kept_tensors(
     Their sizes add up to `layer_work`'s ``saved_bytes``, but for the copies of query
     groups that exchanging heads makes; arguments as it takes them.
     """
-    layer, shares = graph.layers[kind], device_shares(graph.spec, degrees)
-    sizes = _sizes(layer, shares, element_bytes)
-    copies = group_copies(graph.spec, degrees)
-    device = _Device(layer, shares, degrees, element_bytes, sizes, copies)
+    device = _device(graph, kind, degrees, element_bytes)
+    layer, shares = device.layer, device.shares
     names = _tensor_names(layer)
 
     def share(number: int) -> float:

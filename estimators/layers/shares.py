@@ -49,7 +49,7 @@ References
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -337,17 +337,17 @@ def layer_collectives(
     degrees: Degrees,
     element_bytes: int,
     copies: int = 1,
-    again: Sequence[bool] = (),
+    operators: Iterable[tuple[TracedOperator, bool]] | None = None,
 ) -> tuple[CollectiveWork, ...]:
     """Return the collectives of one layer, those of one kind and group together.
 
-    ``copies`` from `group_copies`; ``again`` says of each operator whether selective
-    recompute runs it again, none if it is empty.
+    ``copies`` from `group_copies`; ``operators`` are those that are looked at, and
+    whether selective recompute runs them again: by default all of the layer, once.
     """
     case = _ShareCase(layer, shares, degrees, element_bytes, copies)
     total: dict[tuple[str, str], CollectiveWork] = {}
-    repeats = again or (False,) * len(layer.operators)
-    for operator, runs_again in zip(layer.operators, repeats, strict=True):
+    once = ((operator, False) for operator in layer.operators)
+    for operator, runs_again in once if operators is None else operators:
         sent = _of_operator(case, operator)
         for work in map(_repeated, sent) if runs_again else sent:
             key = work.operation, work.group

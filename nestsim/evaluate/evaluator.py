@@ -22,9 +22,12 @@ from nestsim.evaluate.cost import ClusterCost
 from nestsim.evaluate.results import Candidate, Throughput
 from nestsim.evaluate.uncertainty import MemoryBand, room_band
 from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
+from nestsim.lowering.collectives import KeptPhases
+from nestsim.lowering.lockstep import lockstep_transfers
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.simulation import SimulationSpec
+from nestsim.simulator.frames import Frames
 from nestsim.simulator.jittered import jittered_times
 from nestsim.simulator.noise import Jitter
 from nestsim.simulator.replay import replay, replayed_time
@@ -38,7 +41,7 @@ from planner.rivals.manual import manual_plans
 from planner.rivals.protocol import PlannerOutcome, PlannerSettings, fits
 from planner.search.launchable import BrokenRule, broken_rules
 from planner.search.launchable_sizes import LaunchFacts
-from planner.search.replayed.replays import Replays
+from planner.search.replayed.replays import Replays, no_transfers
 from planner.search.replayed.trail import ProofTrail
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
@@ -77,6 +80,16 @@ class Evaluator:
 
     trail: ProofTrail | None = None
     """What a search fills for a certificate; None where nobody asks for one."""
+
+    _frames: Frames = field(init=False)
+    """What steps have in common that were replayed for their times alone."""
+
+    _phases: KeptPhases = field(init=False)
+    """Phases of collectives of their ends."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_frames", Frames(self.network))
+        object.__setattr__(self, "_phases", KeptPhases(self.network))
 
     @classmethod
     def of(cls, scenario: Scenario, progress: Progress | None = None) -> "Evaluator":
@@ -157,10 +170,19 @@ class Evaluator:
         longer time may stand for it.
         """
         try:
-            work = self.lower(priced, memory=False)
+            work = lower_plan(
+                self.network,
+                self.workload,
+                priced,
+                self.simulation,
+                memory=False,
+                notes=False,
+                known=self._phases,
+            )
         except InputError:
             return math.inf
-        return replayed_time(self.network, work, self.simulation, cutoff=cutoff)
+        settings, frames = self.simulation, self._frames
+        return replayed_time(self.network, work, settings, cutoff=cutoff, frames=frames)
 
     def jittered_times(
         self,
@@ -252,12 +274,17 @@ class Evaluator:
     @property
     def replays(self) -> Replays:
         """How a search for the fastest replay judges plans."""
+        by_layer = self.simulation.granularity == "layer"
         return Replays(
             judge=self.replayed_time,
-            by_layer=self.simulation.granularity == "layer",
+            by_layer=by_layer,
+            transfers=no_transfers if by_layer else self._transfers,
             ordinary=self._ordinary_plans,
             trail=self.trail,
         )
+
+    def _transfers(self, plan: Plan) -> FloatArray | None:
+        return lockstep_transfers(self._phases, self.workload, plan)
 
     def find(
         self,

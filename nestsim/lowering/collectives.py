@@ -15,6 +15,7 @@ behind the backward pass that completes them, parameters behind the next forward
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from nestsim.simulator.work import (
     RingPhase,
 )
 from planner.cost.rates import StageGroups
-from planner.step.exposure import PassProgress, parameter_buckets
+from planner.step.exposure import PassProgress, buckets_of_chunks
 from planner.step.ledger import (
     ACROSS,
     AFTER_OPTIMIZER,
@@ -45,6 +46,7 @@ from planner.step.ledger import (
 from planner.step.plan import Plan, Stage
 from topologies import Network
 from topologies.arrays import IntArray
+from topologies.keeping import Keeper
 
 _UNITS = 2.0**20
 """Weights of messages are whole multiples of its inverse: their sums are exact."""
@@ -192,13 +194,42 @@ class StepCollective(NamedTuple):
     """Size of the full tensor [byte]."""
 
 
+class KeptPhases:
+    """Keeps the phases of collectives of a byte on one network, by who does them.
+
+    Parameters
+    ----------
+    network
+        The network.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._phases = Keeper[tuple[str, str, tuple[int, ...], bytes], Phases](
+            # Rings have each device once or twice, both ways.
+            lambda key, phases: (1 + 2 * len(phases)) * len(key[3]),
+            _ROOM,
+        )
+
+    def of_a_byte(self, operation: str, groups: IntArray, algorithm: str) -> Phases:
+        """Return the `collective_phases` of a byte."""
+        return self._phases.get(
+            (operation, algorithm, groups.shape, groups.tobytes()),
+            partial(collective_phases, self.network, operation, groups, algorithm, 1.0),
+        )
+
+
+_ROOM = 2**25
+"""Bytes that kept phases may take, and their keys."""
+
+
 class StepEnd:
     """The collectives of one stage at the end of the step.
 
     Parameters
     ----------
-    network
-        Where the devices are.
+    known
+        Phases of collectives on the network.
     plan, stage
         Whose stage it is.
     groups
@@ -209,13 +240,13 @@ class StepEnd:
 
     def __init__(
         self,
-        network: Network,
+        known: KeptPhases,
         plan: Plan,
         stage: Stage,
         groups: StageGroups,
         parameter_bytes: ParameterBytes,
     ) -> None:
-        self.network, self.stage = network, stage
+        self.known, self.stage = known, stage
         self.parameter_bytes = parameter_bytes
         self.algorithm = plan.gradient_algorithm
         self.dense: IntArray = groups.dense()[0]
@@ -243,7 +274,7 @@ class StepEnd:
         if num_bytes == 0.0:
             return ()
         devices = np.sort(self.dense.ravel())
-        hosts = self.network.host_of(devices)
+        hosts = self.known.network.host_of(devices)
         ways = [(devices, hosts)] * (to_host > 0.0) + [(hosts, devices)] * (
             to_device > 0.0
         )
@@ -310,8 +341,8 @@ class StepEnd:
             return ()
         key = group, operation
         if key not in self._of_a_byte:
-            self._of_a_byte[key] = collective_phases(
-                self.network, operation, self._members(group), self.algorithm, 1.0
+            self._of_a_byte[key] = self.known.of_a_byte(
+                operation, self._members(group), self.algorithm
             )
         return tuple(
             phase._replace(bytes_per_member=phase.bytes_per_member * num_bytes)
@@ -371,8 +402,7 @@ def _buckets(
     *,
     first: bool,
 ) -> Iterator[Bucket]:
-    for progress in chunks:
-        for bucket in parameter_buckets(progress, size, first=first):
-            phases = collective(bucket.dense, bucket.expert)
-            if phases:
-                yield Bucket(bucket.chunk, bucket.at, phases)
+    for chunk, (_, at, dense, expert) in buckets_of_chunks(chunks, size, first=first):
+        phases = collective(dense, expert)
+        if phases:
+            yield Bucket(chunk, at, phases)

@@ -24,6 +24,7 @@ import numpy as np
 from estimators.layers.work import LayerTable
 from estimators.training import ParameterBytes
 from nestsim.lowering.collectives import (
+    KeptPhases,
     StepCollective,
     StepEnd,
     collective_phases,
@@ -64,7 +65,6 @@ from planner.step.fleet import ActorKinds
 from planner.step.instructions import BACKWARD, FORWARD, USUAL_KIND, WEIGHT
 from planner.step.ledger import AFTER_OPTIMIZER, BEFORE_OPTIMIZER, LEDGER
 from planner.step.memory import (
-    RESHARDED,
     SECOND_COPY,
     STEP_END,
     stage_activations,
@@ -101,13 +101,15 @@ class _StageWork(NamedTuple):
     """What the planner charges the stage."""
 
 
-def lower_plan(
+def lower_plan(  # noqa: PLR0913 - what is lowered, and what is said of it
     network: Network,
     workload: Workload,
     priced: PricedPlan,
     settings: ReplaySettings = _DEFAULT,
     *,
     memory: bool = True,
+    notes: bool = True,
+    known: KeptPhases | None = None,
 ) -> PipelineWork:
     """Return one training step of the plan, ready for the replay.
 
@@ -119,6 +121,10 @@ def lower_plan(
         Whether what layers send is simulated event by event.
     memory
         Whether to say what each stage holds; without it `PipelineWork.memory` is empty.
+    notes
+        Whether to say what is not simulated.
+    known
+        Phases of collectives that are known of other plans on this network.
 
     Returns
     -------
@@ -160,8 +166,9 @@ def lower_plan(
         or workload.overlaps_shared_experts
     )
     if slows or not (by_layer or is_default):
-        rates = rates_of(network, workload, plan)
-    stages = _stages(network, workload, priced, rates, kinds, by_layer=by_layer)
+        rates = priced.rates or rates_of(network, workload, plan)
+    known = known or KeptPhases(network)
+    stages = _stages(known, workload, priced, rates, kinds, by_layer=by_layer)
     lowered = [of_stage[0] for of_stage in stages]
     first, *others = [
         _actor_times(
@@ -199,7 +206,9 @@ def lower_plan(
         gather_phases=tuple(stage.gather_phases for stage in lowered),
         gather_buckets=tuple(stage.gather_buckets for stage in lowered),
         host_time=_host_time(priced, kinds),
-        tied_phases=() if plan.joins_ends else _tied(network, workload, table, devices),
+        tied_phases=()
+        if plan.joins_ends
+        else tied_phases(network, workload, table, devices),
         kind=kinds.kind,
         others=tuple(others),
         interference=execution.communication_slowdown,
@@ -212,7 +221,9 @@ def lower_plan(
             *execution_notes(priced, settings, workload),
             *left_out_level_notes(network, plan),
             *mixed_device_notes(priced, workload.fleet),
-        ),
+        )
+        if notes
+        else (),
     )
 
 
@@ -316,7 +327,7 @@ def _segments(
 
 
 def _stages(
-    network: Network,
+    known: KeptPhases,
     workload: Workload,
     priced: PricedPlan,
     rates: PlacementRates | None,
@@ -326,7 +337,7 @@ def _stages(
 ) -> list[list[_StageWork]]:
     """Return each stage, lowered for each of its kinds of actors."""
     stages = []
-    for index, writers in enumerate(_writers(network, workload, priced, rates, kinds)):
+    for index, writers in enumerate(_writers(known, workload, priced, rates, kinds)):
         if by_layer and len(writers.passes) > 1:
             # Different devices send the same, together.
             for writer in writers.passes:
@@ -353,7 +364,7 @@ class _Writers(NamedTuple):
 
 
 def _writers(
-    network: Network,
+    known: KeptPhases,
     workload: Workload,
     priced: PricedPlan,
     rates: PlacementRates | None,
@@ -365,7 +376,7 @@ def _writers(
     skews = skew > 1.0 and groups.ep > 1
     for index, sets in enumerate(kinds.sets):
         devices = groups._replace(grid=groups.grid[index : index + 1])
-        traffic = StageTraffic(network, plan, devices, index, skew)
+        traffic = StageTraffic(known.network, plan, devices, index, skew)
         passes = []
         for group_set in sets:
             experts = Experts(*np.zeros((3, len(workload.graph.names))))
@@ -376,9 +387,7 @@ def _writers(
             )
         yield _Writers(
             tuple(passes),
-            StepEnd(
-                network, plan, plan.stages[index], devices, workload.parameter_bytes
-            ),
+            StepEnd(known, plan, plan.stages[index], devices, workload.parameter_bytes),
         )
 
 
@@ -403,7 +412,9 @@ def stage_collectives(
     rates = rates_of(network, workload, priced.plan)
     kinds = plan_kinds(workload, priced.plan)
     collectives = []
-    for (writer, *_), step_end in _writers(network, workload, priced, rates, kinds):
+    for (writer, *_), step_end in _writers(
+        KeptPhases(network), workload, priced, rates, kinds
+    ):
         writer.write()
         share = stage_share(writer.table, writer.stage, priced.plan)
         traffic = writer.traffic
@@ -455,14 +466,21 @@ def _progress(
     writer: StagePasses, passes: tuple[dict[int, Pass], ...], kind: int
 ) -> list[PassProgress]:
     """Return where the passes of each chunk are at each layer."""
-    progress = []
+    progress: list[PassProgress] = []
+    # Chunks of alike layers share what is written.
+    known: dict[int, PassProgress] = {}
     for chunk, by_kind in enumerate(passes):
         written = by_kind[kind]
+        same = known.get(id(written.operations))
+        if same is not None:
+            progress.append(same._replace(chunk=chunk))
+            continue
         parameters = [writer.parameters(layer) for layer in written.layers]
         moments = np.array(list(written.layers.values())) / (written.worked or 1.0)
         dense, expert = zip(*parameters, strict=True)
         begin, end = moments.T.tolist()
         progress.append(PassProgress(chunk, dense, expert, begin, end))
+        known[id(written.operations)] = progress[-1]
     return progress
 
 
@@ -475,7 +493,7 @@ def _pass_times(passes: list[dict[int, float]]) -> FloatArray:
     return times
 
 
-def _tied(
+def tied_phases(
     network: Network, workload: Workload, table: LayerTable, devices: IntArray
 ) -> Phases:
     """Return the collective between both ends of a chain that share an embedding."""
@@ -490,7 +508,7 @@ BUBBLES = "activations of bubbles"
 """Part of a stage's memory: what is kept for turns of a loop over all stages in which
 this one has no microbatch."""
 
-_STATIC = ("weights", "gradients", "optimizer", SECOND_COPY, RESHARDED, STAGING)
+_STATIC = ("weights", "gradients", "optimizer", SECOND_COPY, STAGING)
 """Parts of a stage's memory that are held for the whole step, if they are there."""
 
 

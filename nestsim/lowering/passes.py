@@ -23,8 +23,8 @@ Passes are written down in a small language: an operation is work of some second
 the number of one of the stage's collectives, to send it or to wait for it.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +33,12 @@ from estimators.layers.work import LayerTable
 from nestsim.lowering.traffic import Message, StageTraffic, layer_messages
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move, Moves
-from planner.cost.passes import part_windows, sent_in_pass, stage_transfers
+from planner.cost.passes import (
+    parameters_of,
+    part_windows,
+    sent_in_pass,
+    stage_transfers,
+)
 from planner.cost.rates import PlacementRates, can_overlap
 from planner.step import recompute
 from planner.step.execution import DISPATCHED, SHARED, Workload
@@ -69,6 +74,11 @@ class Pass:
             self.operations.append(("work", duration, NONE))
             self.worked += duration
             self.segments += 1
+
+    def through(self, layers: Sequence[int]) -> "Pass":
+        """Return the same pass through other layers."""
+        times = dict(zip(layers, self.layers.values(), strict=True))
+        return replace(self, layers=times)
 
     def window(self) -> tuple[int, float]:
         """Return how many operations, and how much work, the pass has so far."""
@@ -200,31 +210,62 @@ class StagePasses:
         self.messages = layer_messages(self.table, self.stage, traffic)
         self.windows = self._windows(kinds)
         self.delays: dict[tuple[int, int, bool], float] = {}
+        self.shares_delays = False
         self.shared: Mapping[int, FloatArray] = {}
         if workload.overlaps_shared_experts and not self.windows:
             shared = part_windows(workload, plan, SHARED, kinds)
             self.shared = {FORWARD: shared[0], BACKWARD: shared[1]}
 
     def write(self) -> tuple[dict[int, Pass], ...]:
-        """Return the passes of each chunk by kind."""
+        """Return the passes of each chunk by kind; those of alike layers share work."""
+        rows = self._rows()
+        known: dict[tuple[Hashable, ...], dict[int, Pass]] = {}
         by_chunk = []
         for first, last in self.stage.chunks:
             layers = range(first, last + 1)
-            upwards, downwards = [*layers], [*reversed(layers)]
-            passes = {
-                kind: self._write(
-                    kind,
-                    upwards if USUAL_KIND.get(kind, kind) == FORWARD else downwards,
-                )
-                for kind in self.kinds
-            }
+            alike = tuple(rows[layer] for layer in layers)
+            if alike in known:
+                passes = {
+                    kind: written.through(self._order(kind, layers))
+                    for kind, written in known[alike].items()
+                }
+            else:
+                passes = known[alike] = {
+                    kind: self._write(kind, self._order(kind, layers))
+                    for kind in self.kinds
+                }
             by_chunk.append(passes)
         return tuple(by_chunk)
+
+    def _order(self, kind: int, layers: range) -> list[int]:
+        """Return the layers of a chunk in the order of a pass."""
+        upwards = USUAL_KIND.get(kind, kind) == FORWARD
+        return [*(layers if upwards else reversed(layers))]
+
+    def _rows(self) -> dict[int, Hashable]:
+        """Return all that passes read of each layer: alike layers have the same.
+
+        None are alike where kinds of devices share delays, which go by layers.
+        """
+        if self.shares_delays:
+            return {layer: layer for layer in self.messages}
+        columns = [*self.times, *parameters_of(self.table, self.plan)]
+        columns += [row for rows in self.windows.values() for row in rows]
+        columns += self.shared.values()
+        for sent in self.hosts.values():
+            columns += [sent.to_device, sent.to_host]
+        table = np.stack(columns, axis=1)
+        # Layers that send alike share their messages.
+        return {
+            layer: (table[layer].tobytes(), id(messages))
+            for layer, messages in self.messages.items()
+        }
 
     def share_delays(self) -> None:
         """Have the stage send as slowly as the passes of any of its devices let it."""
         if not (self.windows or self.shared):
             return
+        self.shares_delays = True
         self.write()
         delays = self.traffic.delays
         for where, delay in self.delays.items():

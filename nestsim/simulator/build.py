@@ -80,7 +80,7 @@ class Draft(NamedTuple):
             Weight of all flows that there are on each link.
         """
         slowest = np.append(self.flows.slowest_times(links, weights), 0.0)
-        return _horizon(programs, slowest[_table(self.by_stage, programs)])
+        return latest_end(programs, slowest[port_table(self.by_stage, programs)])
 
     def system(
         self, programs: Programs, links: Links, kept: IntArray, tick: float
@@ -89,7 +89,7 @@ class Draft(NamedTuple):
         return System(
             programs=tuple(program.steps for program in programs.distinct),
             program=programs.of_actor,
-            ports=_table(self.by_stage, programs),
+            ports=port_table(self.by_stage, programs),
             num_sources=self.flows.num_sources,
             latency=quantise(self.flows.latency, tick),
             num_bytes=self.flows.num_bytes,
@@ -159,21 +159,27 @@ def _check(work: PipelineWork) -> None:
     assert work.interference >= 1.0
 
 
-def _table(by_stage: Sequence[StagePorts], programs: Programs) -> IntArray:
+def port_table(
+    by_stage: Sequence[StagePorts], programs: Programs, actors: IntArray | None = None
+) -> IntArray:
     """Return the channels of every actor, shape ``(A, S)``; a stream has its stage's.
 
-    Rows are filled up with `NONE`.
+    Rows are filled up with `NONE`. With ``actors``, rising, only of these.
     """
     width = max(rows.channels.shape[1] for rows in by_stage)
     blocks = []
-    for stage in (*range(len(by_stage)), *programs.streams):
+    for place, stage in enumerate((*range(len(by_stage)), *programs.streams)):
         channels = by_stage[stage].channels
-        missing = width - channels.shape[1]
-        blocks.append(np.pad(channels, ((0, 0), (0, missing)), constant_values=NONE))
+        if actors is not None:
+            ends = np.searchsorted(actors, len(channels) * np.array([place, place + 1]))
+            channels = channels[actors[slice(*ends)] - len(channels) * place]
+        block = np.full((len(channels), width), NONE)
+        block[:, : channels.shape[1]] = channels
+        blocks.append(block)
     return np.concatenate(blocks)
 
 
-def _horizon(programs: Programs, slowest: FloatArray) -> float:
+def latest_end(programs: Programs, slowest: FloatArray) -> float:
     """Return a moment before which every run of this step has ended [s].
 
     The chain of events that leads to the last one meets each step of each program, and

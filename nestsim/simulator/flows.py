@@ -19,9 +19,8 @@ Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``t`` ranks of a re
 ``k div p`` of stage ``k mod p``.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -125,35 +124,8 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Flows:
-    """All flows, structure of arrays of shape ``(F,)``, and where to find each."""
-
-    kind: IntArray
-    """Kind of message, an index into `TRANSFER_KINDS`, or `SIGNAL`."""
-
-    stage: IntArray
-    """Stage that sends, or that a collective belongs to."""
-
-    chunk: IntArray
-    """Chunk that sends, `NOTHING` for collectives."""
-
-    replica: IntArray
-    """Replica that sends, `NOTHING` for collectives of several replicas."""
-
-    num_sources: IntArray
-    """Actors that must be ready before a transfer starts."""
-
-    num_bytes: FloatArray
-    """Bytes between each pair of devices in a transfer [byte]."""
-
-    latency: FloatArray
-    """Time from the last byte's leaving to its arrival [s]."""
-
-    incidence: Incidence
-    """Links of the network that each flow crosses."""
-
-    seams: Seams
-    """Where routes begin and end, and which links follow each other on them."""
+class FlowNumbers:
+    """Where to find each flow of a step."""
 
     activation: IntArray
     """Flow of the activations from virtual stage ``k`` to ``k + 1``, shape
@@ -185,6 +157,38 @@ class Flows:
     signal: IntArray
     """Flow of the signals of each actor to its communication stream, `NOTHING` where
     there is none, shape ``(p, d)``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Flows(FlowNumbers):
+    """All flows, structure of arrays of shape ``(F,)``, and where to find each."""
+
+    kind: IntArray
+    """Kind of message, an index into `TRANSFER_KINDS`, or `SIGNAL`."""
+
+    stage: IntArray
+    """Stage that sends, or that a collective belongs to."""
+
+    chunk: IntArray
+    """Chunk that sends, `NOTHING` for collectives."""
+
+    replica: IntArray
+    """Replica that sends, `NOTHING` for collectives of several replicas."""
+
+    num_sources: IntArray
+    """Actors that must be ready before a transfer starts."""
+
+    num_bytes: FloatArray
+    """Bytes between each pair of devices in a transfer [byte]."""
+
+    latency: FloatArray
+    """Time from the last byte's leaving to its arrival [s]."""
+
+    incidence: Incidence
+    """Links of the network that each flow crosses."""
+
+    seams: Seams
+    """Where routes begin and end, and which links follow each other on them."""
 
     def __len__(self) -> int:
         return int(self.kind.shape[0])
@@ -227,11 +231,8 @@ def binding_links(flows: Sequence[Flows], links: Links) -> IntArray:
     return np.flatnonzero(used & kept)
 
 
-def build_flows(network: Network, work: PipelineWork) -> Flows:
-    """Return the flows of a lowered training step.
-
-    O(total length of all pairs' routes), vectorised.
-    """
+def number_flows(work: PipelineWork) -> tuple[Columns, FlowNumbers]:
+    """Return the flows of a lowered training step before their routes are known."""
     num_stages, num_replicas, _ = work.devices.shape
     columns = Columns()
     activation, gradient = _boundaries(columns, work)
@@ -253,18 +254,7 @@ def build_flows(network: Network, work: PipelineWork) -> Flows:
     gather_buckets = _buckets(columns, "gather", work.gather_buckets, num_replicas)
     reduce_buckets = _buckets(columns, "reduce", work.reduce_buckets, num_replicas)
     signal = _signals(columns, work)
-    pairs = columns.pairs()
-    routes = pairs.routes(network)
-    return Flows(
-        kind=columns.column("kind"),
-        stage=columns.column("stage"),
-        chunk=columns.column("chunk"),
-        replica=columns.column("replica"),
-        num_sources=columns.column("num_sources"),
-        num_bytes=columns.column("num_bytes", np.float64),
-        latency=pairs.latencies(network, routes) * columns.column("num_steps"),
-        incidence=pairs.incidence(routes, len(network.links)),
-        seams=seams_of(routes, len(network.links)),
+    return columns, FlowNumbers(
         activation=activation,
         gradient=gradient,
         reduce=reduce,
@@ -277,6 +267,28 @@ def build_flows(network: Network, work: PipelineWork) -> Flows:
     )
 
 
+def build_flows(network: Network, work: PipelineWork) -> Flows:
+    """Return the flows of a lowered training step.
+
+    O(total length of all pairs' routes), vectorised.
+    """
+    columns, numbers = number_flows(work)
+    pairs = columns.pairs()
+    routes = pairs.routes(network)
+    return Flows(
+        kind=columns.column("kind"),
+        stage=columns.column("stage"),
+        chunk=columns.column("chunk"),
+        replica=columns.column("replica"),
+        num_sources=columns.column("num_sources"),
+        num_bytes=columns.column("num_bytes", np.float64),
+        latency=pairs.latencies(network, routes) * columns.column("num_steps"),
+        incidence=pairs.incidence(routes, len(network.links)),
+        seams=seams_of(routes, len(network.links)),
+        **{name.name: getattr(numbers, name.name) for name in fields(numbers)},
+    )
+
+
 def _boundaries(columns: Columns, work: PipelineWork) -> tuple[IntArray, IntArray]:
     """Add the transfers between virtual stages, forward and backward."""
     _, num_replicas, num_ranks = work.devices.shape
@@ -285,27 +297,29 @@ def _boundaries(columns: Columns, work: PipelineWork) -> tuple[IntArray, IntArra
     meets = find_schedule(work.schedule).meets_receivers
     num_sources = 2 if work.blocking_transfers and meets else 1
     virtual = work.virtual_stages()
-    up = work.devices[virtual.stage[:-1]].ravel()
-    down = work.devices[virtual.stage[1:]].ravel()
-    counts = np.full(num_boundaries * num_replicas, num_ranks)
-    numbers = []
-    for kind, ends in (("activation", (up, down)), ("gradient", (down, up))):
-        sender = np.arange(num_boundaries) + (kind == "gradient")
-        sender = np.repeat(sender, num_replicas)
-        first = columns.add(
-            FlowFamily(
-                kind=TRANSFER_KINDS.index(kind),
-                stage=virtual.stage[sender],
-                chunk=virtual.chunk[sender],
-                replica=np.tile(np.arange(num_replicas), num_boundaries),
-                num_sources=num_sources,
-                num_bytes=np.repeat(work.boundary_bytes, num_replicas),
-                num_steps=1,
-                pairs=DevicePairs(counts, *ends),
+    stage, chunk = virtual.stage.tolist(), virtual.chunk.tolist()
+    counts = np.full(num_replicas, num_ranks)
+    replica = np.arange(num_replicas)
+    ends = [devices.ravel() for devices in work.devices]
+    numbers = np.zeros((2, num_boundaries, num_replicas), np.int64)
+    for back, kind in enumerate(("activation", "gradient")):
+        for boundary, num_bytes in enumerate(work.boundary_bytes.tolist()):
+            sender, receiver = boundary + back, boundary + 1 - back
+            first = columns.add(
+                FlowFamily(
+                    kind=TRANSFER_KINDS.index(kind),
+                    stage=stage[sender],
+                    chunk=chunk[sender],
+                    replica=replica,
+                    num_sources=num_sources,
+                    num_bytes=num_bytes,
+                    num_steps=1,
+                    pairs=DevicePairs(
+                        counts, ends[stage[sender]], ends[stage[receiver]]
+                    ),
+                )
             )
-        )
-        flows = first + np.arange(counts.size)
-        numbers.append(flows.reshape(num_boundaries, num_replicas))
+            numbers[back, boundary] = first + replica
     return numbers[0], numbers[1]
 
 
@@ -325,10 +339,11 @@ def _collective(
                 num_sources=num_sources,
                 num_bytes=phase.bytes_per_member,
                 num_steps=phase.num_steps,
-                pairs=DevicePairs(np.array([phase.ends()[0].size]), *phase.ends()),
+                pairs=DevicePairs(np.array([ends[0].size]), *ends),
             )
         )
         for phase in phases
+        for ends in (phase.ends(),)
     )
 
 
@@ -470,15 +485,16 @@ class StagePorts:
         buckets, and several phases of one: the reduce-scatter and the all-gather inside
         of nodes that belong to one all-reduce.
         """
-        posted: Counter[int] = Counter()
+        posted: dict[int, int] = {}
         ends = []
         for phases in (*self.gather_buckets, *self.reduce_buckets):
-            posted.update(phases)
+            for port in phases:
+                posted[port] = posted.get(port, 0) + 1
             ends.append((phases[-1], posted[phases[-1]]))
         return ends
 
 
-def stage_ports(flows: Flows, stage: int, virtual: VirtualStages) -> StagePorts:
+def stage_ports(flows: FlowNumbers, stage: int, virtual: VirtualStages) -> StagePorts:
     """Lay out the ports of one stage, which holds some of the virtual stages."""
     columns = _boundary_columns(flows, virtual.number[stage])
     num_replicas = flows.signal.shape[1]
@@ -514,7 +530,7 @@ def stage_ports(flows: Flows, stage: int, virtual: VirtualStages) -> StagePorts:
     )
 
 
-def _boundary_columns(flows: Flows, held: IntArray) -> list[IntArray]:
+def _boundary_columns(flows: FlowNumbers, held: IntArray) -> list[IntArray]:
     """Return the channels of virtual stages, in and out for either direction."""
     nobody = np.full(flows.signal.shape[1], NONE)
     last = len(flows.activation)

@@ -227,7 +227,7 @@ def _senders(system: System) -> tuple[IntArray, IntArray]:
     counts = np.bincount(channel, minlength=system.num_sources.size)
     assert np.all((counts == system.num_sources) | (counts == 0))
     order = np.argsort(channel, kind="stable")
-    return _indptr(counts), posting[order].astype(np.int64)
+    return row_pointers(counts), posting[order].astype(np.int64)
 
 
 def _quotient(
@@ -255,7 +255,7 @@ def _num_sources(
     graph: kernels.ActorGraph, actors: Classes, channels: Classes
 ) -> IntArray:
     """Count the classes of posts to each class of channels."""
-    row, post = _rows(graph.senders[0], channels.first, graph.senders[1])
+    row, post = entries_of_rows(graph.senders[0], channels.first, graph.senders[1])
     num_ports = max(1, graph.ports.shape[1])
     kind = actors.of[post // num_ports] * num_ports + post % num_ports
     distinct = kernels.first_members(numbered(row, kind))
@@ -268,17 +268,19 @@ def _folded_incidence(
 ) -> Incidence:
     """Return the classes of links that each class of flows crosses, by link's count."""
     indptr, flows, weights = link_flows
-    link, flow, weight = _rows(indptr, links.first, flows, weights)
+    link, flow, weight = entries_of_rows(indptr, links.first, flows, weights)
     pair = numbered(channels.of[flow], link)
     first = kernels.first_members(pair)
     total = np.bincount(pair, weight, minlength=first.size) / _UNITS
     flow, link = channels.of[flow[first]], link[first]
     order = np.lexsort((link, flow))
     counts = np.bincount(flow, minlength=channels.first.size)
-    return Incidence(_indptr(counts), link[order], total[order])
+    return Incidence(row_pointers(counts), link[order], total[order])
 
 
-def _rows(indptr: IntArray, rows: IntArray, *columns: IntArray) -> tuple[IntArray, ...]:
+def entries_of_rows(
+    indptr: IntArray, rows: IntArray, *columns: IntArray
+) -> tuple[IntArray, ...]:
     """Return the entries of some compressed rows, and before them their row's place."""
     sizes = indptr[rows + 1] - indptr[rows]
     place = np.repeat(np.arange(rows.size), sizes)
@@ -287,7 +289,8 @@ def _rows(indptr: IntArray, rows: IntArray, *columns: IntArray) -> tuple[IntArra
     return place, *(column[entries] for column in columns)
 
 
-def _indptr(counts: IntArray) -> IntArray:
+def row_pointers(counts: IntArray) -> IntArray:
+    """Return where rows of so many entries begin, and behind them where they end."""
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 

@@ -363,20 +363,35 @@ class Writer:
         written = kind + NUM_KINDS * paired
         if place == kernels.FIRST and self.work.tells_first:
             written = FIRST_FORWARD
+        if place == kernels.PLAIN and self.work.layers is None:
+            # Most passes are neither the first nor the last, and a single part.
+            duration = self._plain(written, chunk, filling=bool(filling))
+            return (Step(duration, source, RUNNING, target, WHOLE),)
         parts = self._pass(written, chunk, place, filling=bool(filling))
         # What the first part needs differs from pass to pass.
         parts = between_stages(parts, Part(0.0, source), target)
         return _steps(parts, opens=beginning(parts))
+
+    def _plain(self, kind: int, chunk: int, *, filling: bool) -> float:
+        """Return the duration of a pass of a single part [s]."""
+        virtual = int(self.virtual.number[self.stage, chunk])
+        ((_, duration, _),) = self.work.pass_moves(kind, virtual)
+        if not filling or self.work.interference == 1.0:
+            return duration
+        return duration * self._beside(self.work.sent_in(kind, virtual), duration)
+
+    def _beside(self, sent: float, total: float) -> float:
+        """Return the factor on a pass beside buckets, which sends for a part of it."""
+        share = sent / total if total else 0.0
+        return 1.0 + (self.work.interference - 1.0) * (1.0 - share)
 
     def _pass(self, kind: int, chunk: int, place: int, *, filling: bool) -> Parts:
         """Return the parts of a pass, its buckets included."""
         virtual = int(self.virtual.number[self.stage, chunk])
         moves = self.work.pass_moves(kind, virtual)
         total = sum(move.duration for move in moves)
-        share = self.work.sent_in(kind, virtual) / total if total else 0.0
-
         parts = parts_of(moves, self.ports)
-        beside = 1.0 + (self.work.interference - 1.0) * (1.0 - share)
+        beside = self._beside(self.work.sent_in(kind, virtual), total)
         if filling:
             parts = scaled(parts, beside)
         if place == kernels.FIRST:

@@ -35,6 +35,7 @@ from nestsim.simulator.build import Model, build_model
 from nestsim.simulator.compiled import end_of_compiled_run, simulate_compiled
 from nestsim.simulator.flows import SIGNAL, Traffic
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
+from nestsim.simulator.frames import Frames
 from nestsim.simulator.programs import PASS_KINDS, StageProgram
 from nestsim.simulator.simpy_engine import end_of_run, simulate
 from nestsim.simulator.system import (
@@ -515,20 +516,24 @@ def replayed_time(
     settings: ReplaySettings = _DEFAULT,
     *,
     cutoff: float = math.inf,
+    frames: Frames | None = None,
 ) -> float:
     """Return how long one training step takes, and nothing else of it [s].
 
     Bitwise `Replay.iteration_time` of `replay`; but infinity if that is more than the
     cutoff [s], which is noticed as soon as the simulated time has passed it. Nothing of
-    what happened is recorded. For searches, which ask this of many plans.
+    what happened is recorded. For searches, which ask this of many plans: with
+    ``frames`` of this network what steps have in common is worked out once.
 
     Raises
     ------
     InputError
         If the schedule does not exist or does not work with these sizes.
     """
-    model = build_model(network, work)
-    return system_time(_folding(model, settings).system, settings, cutoff)
+    system = frames.system(work) if frames and settings.folding else None
+    if system is None:
+        system = _folding(build_model(network, work), settings).system
+    return system_time(system, settings, cutoff)
 
 
 def _folding(model: Model, settings: ReplaySettings) -> Folding:

@@ -94,10 +94,12 @@ class Steps:
     @classmethod
     def of(cls, steps: Iterable[Step]) -> "Steps":
         """Return a program that is written down step by step."""
-        # All whole numbers in the steps are exact as floats.
-        table = np.array([*steps], np.float64).reshape(-1, len(Step._fields)).T
-        rest = (column.astype(np.int64) for column in table[1:])
-        return cls(np.ascontiguousarray(table[0]), *rest)
+        columns = [*zip(*steps, strict=True)] or [()] * len(Step._fields)
+        duration, *rest = columns
+        return cls(
+            np.array(duration, np.float64),
+            *(np.array(column, np.int64) for column in rest),
+        )
 
     def __len__(self) -> int:
         return self.duration.size

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from planner.cost.rates import PlacementRates
 from planner.step.offload import NOTHING_SENT, StepTransfers
 from planner.step.plan import Plan
 from topologies.errors import short_repr
@@ -242,6 +243,9 @@ class PricedPlan:
     """What the search with the planned objective minimises (`planner.cost.pricing`): a
     closed form that charges passes and the step's end in full. `iteration_time` with a
     schedule that this search does not choose from [s]."""
+
+    rates: PlacementRates | None = field(default=None, compare=False)
+    """Rates of its placement, where its replay may need them."""
 
     def costs_of(self, stage: int) -> tuple[StageCost, ...]:
         """Return what a stage costs by the kinds that its replicas work on."""

@@ -275,11 +275,27 @@ class PassPrices:
         self.host_times = host_times(workload, table, rates, plan, index)
 
     def passes(self) -> Passes:
-        """Return the passes of each chunk."""
-        return tuple(
-            {kind: self._pass(kind, chunk) for kind in self.kinds}
-            for chunk in self.stage.chunks
-        )
+        """Return the passes of each chunk; chunks of alike layers share theirs."""
+        rows = self._rows()
+        known: dict[tuple[bytes, ...], Mapping[int, PassTimes]] = {}
+        passes = []
+        for first, last in self.stage.chunks:
+            layers = tuple(rows[first : last + 1])
+            if layers not in known:
+                known[layers] = {
+                    kind: self._pass(kind, (first, last)) for kind in self.kinds
+                }
+            passes.append(known[layers])
+        return tuple(passes)
+
+    def _rows(self) -> list[bytes]:
+        """Return all that passes read of each layer: alike layers have the same."""
+        layers = self.layers
+        parts = (*layers.by_kind.values(), layers.repeated, *layers.experts.values())
+        columns = [column for part in parts for column in part]
+        columns += [*layers.beside.values(), *self.host_times.values()]
+        table = np.stack([*columns, *self.parameters], axis=1)
+        return [row.tobytes() for row in table]
 
     def skewed_time(self) -> float:
         """Return what a skewed routing adds to the stage's all-to-alls [s]."""

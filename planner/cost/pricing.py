@@ -14,8 +14,9 @@ Letters as in `planner.kernels.split`: ``x[r, s]`` the transfers at both boundar
 stage ``s`` in replica ``r``, ``ws`` and ``wm`` the weights of sum and maximum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -32,10 +33,11 @@ from planner.cost.stage import StagePrice, stage_price
 from planner.cost.timeline import AlikeReplicas, PlanTimeline, last_pass, step_ends
 from planner.step.execution import Workload
 from planner.step.fleet import ActorKinds, actor_kinds
-from planner.step.plan import Plan
+from planner.step.plan import Plan, Stage
 from planner.step.schedules import find_schedule
 from topologies import InputError, Network
 from topologies.arrays import FloatArray, IntArray
+from topologies.keeping import Keeper
 
 
 class Weights(NamedTuple):
@@ -117,7 +119,7 @@ def rates_of(network: Network, workload: Workload, plan: Plan) -> PlacementRates
         sharding_sizes={
             size
             for stage in plan.stages
-            for size in (stage.sharding_group_size, stage.nearby_size)
+            for size in _sharing(stage)
             if stage.zero_stage
         },
     )
@@ -188,6 +190,69 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
             float(times.max() + step_end) if has_closed_form else ends.step
         ),
     )
+
+
+_ROOM = 2**26
+"""Bytes that the rates that `PlanCharges` keeps may take, and their keys."""
+
+
+class PlanCharges:
+    """Prices of plans as far as their replays need them.
+
+    Those of other plans on a placement that was met lately are made of the same rates.
+
+    Parameters
+    ----------
+    network, workload
+        What the plans are for.
+    """
+
+    def __init__(self, network: Network, workload: Workload) -> None:
+        self.network, self.workload = network, workload
+        self._rates = Keeper[tuple[bytes, Hashable], PlacementRates](
+            lambda key, rates: 2 * len(key[0]) + 4 * rates.activation.nbytes, _ROOM
+        )
+
+    def __call__(self, plan: Plan) -> PricedPlan:
+        """Return a plan with what its stages are charged; the rest is NaN or empty."""
+        rates = self.rates(plan)
+        costs = [
+            tuple(
+                stage_price(self.workload, rates, plan, index, group, whole=False).cost
+                for group in sets
+            )
+            for index, sets in enumerate(plan_kinds(self.workload, plan).sets)
+        ]
+        return PricedPlan(
+            plan=plan,
+            stages=tuple(max(of_stage, key=_pace) for of_stage in costs),
+            by_kind=tuple(costs) if max(map(len, costs)) > 1 else (),
+            rates=rates,
+            iteration_time=np.nan,
+            terms={},
+            pipeline_time=np.nan,
+            closed_form_time=np.nan,
+        )
+
+    def rates(self, plan: Plan) -> PlacementRates:
+        """Return `rates_of` a plan."""
+        names = plan.tensor_algorithm, plan.gradient_algorithm
+        others = (
+            plan.parallel,
+            # What collectives are chosen by, where the plan does not name them.
+            plan.degrees if "auto" in names else None,
+            *names,
+            *((stage.zero_stage > 0, _sharing(stage)) for stage in plan.stages),
+        )
+        return self._rates.get(
+            (device_grid(plan).tobytes(), others),
+            partial(rates_of, self.network, self.workload, plan),
+        )
+
+
+def _sharing(stage: Stage) -> tuple[int, int]:
+    """Return the sizes of the groups that share a stage's parameters."""
+    return stage.sharding_group_size, stage.nearby_size
 
 
 def plan_kinds(workload: Workload, plan: Plan) -> ActorKinds:

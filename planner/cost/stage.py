@@ -42,7 +42,7 @@ from planner.step.exposure import (
     PassTimes,
     TimedBucket,
     bucket_parameters,
-    parameter_buckets,
+    buckets_of_chunks,
 )
 from planner.step.ledger import (
     ACROSS,
@@ -119,6 +119,8 @@ def stage_price(
     plan: Plan,
     index: int,
     kinds: tuple[int, ...] = (),
+    *,
+    whole: bool = True,
 ) -> StagePrice:
     """Price one stage; transfers are left at 0 for the caller to fill in.
 
@@ -130,6 +132,9 @@ def stage_price(
         Whose stage it is.
     kinds
         Kinds of the devices that it works on, as of `Workload.table`.
+    whole
+        Without it only what a replay takes from the price: nothing is hidden, there are
+        no passes, and nothing is known of memory.
     """
     table, stage = workload.table(plan.degrees, kinds), plan.stages[index]
     parts = dict.fromkeys(PART_NAMES, 0.0)
@@ -137,7 +142,7 @@ def stage_price(
     zero = traffic.in_passes()
     parts["zero gathers"] = zero.forward + zero.backward + zero.gradient
     lead = workload.messages_time(len(plan.stages))
-    whole = [
+    chunks = [
         _chunk_time(table, rates, stage, chunk, index, parts).behind(lead)
         for chunk in stage.chunks
     ]
@@ -150,13 +155,14 @@ def stage_price(
     layers = [
         (last - first + 1) / traffic.share.num_layers for first, last in stage.chunks
     ]
-    chunk_times = _charged_times(plan, whole, zero, layers)
+    chunk_times = _charged_times(plan, chunks, zero, layers)
     execution = workload.execution
     passes: Passes = ()
     gathers: tuple[TimedBucket, ...] = ()
     reduces: tuple[TimedBucket, ...] = ()
     by_layer = passes_differ(workload, plan)
-    if by_layer or execution.overlap_grad_reduce or execution.overlap_param_gather:
+    buckets = execution.overlap_grad_reduce or execution.overlap_param_gather
+    if whole and (by_layer or buckets):
         prices = PassPrices(workload, rates, plan, index, kinds)
         passes = prices.passes()
         if by_layer:
@@ -175,7 +181,7 @@ def stage_price(
             passes = tuple(map(_stretch_passes, passes, chunk_times))
         gathers, reduces = _buckets(prices, passes, traffic)
     boundary = float(table.boundary_bytes[1:-1].max(initial=0.0))
-    held = memory_of_stage(workload, table, plan, index)
+    held = memory_of_stage(workload, table, plan, index) if whole else None
     reduce_time, gather_time = traffic.ends(execution)
     sent, end = _step_end(workload, plan, traffic, kinds)
     before, after = sent.times(rates.host)
@@ -191,8 +197,8 @@ def stage_price(
         boundary_bytes=boundary if len(plan.stages) > 1 else 0.0,
         transfer_time=0.0,
         crowding_time=crowding_time(workload, plan, traffic.crowded(), compute),
-        memory=held.device,
-        host_memory=held.host,
+        memory=held.device if held else {},
+        host_memory=held.host if held else {},
         tied_time=_tied_time(workload, table, rates, plan, index),
         host_time=before + after,
         step_transfers=sent,
@@ -542,10 +548,9 @@ class _ParameterTraffic:
         # Most buckets have as many parameters as others.
         once = cache(partial(self.once, moment))
         timed = (
-            TimedBucket(bucket.chunk, bucket.at, once(bucket.dense, bucket.expert))
-            for progress in chunks
-            for bucket in parameter_buckets(
-                progress, size, first=moment == AFTER_OPTIMIZER
+            TimedBucket(chunk, bucket.at, once(bucket.dense, bucket.expert))
+            for chunk, bucket in buckets_of_chunks(
+                chunks, size, first=moment == AFTER_OPTIMIZER
             )
         )
         return tuple(bucket for bucket in timed if bucket.time > 0.0)

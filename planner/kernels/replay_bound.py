@@ -96,7 +96,7 @@ class PlanBounds(NamedTuple):
     """Repeated blocks of each chunk where they are counted, else 0."""
 
 
-class _Stages(NamedTuple):
+class PlanStages(NamedTuple):
     """What is found of the stages of one plan."""
 
     forward: FloatVector
@@ -131,7 +131,7 @@ class _Stages(NamedTuple):
 
 
 @subkernel
-def _reduction(
+def reduction_time(
     rate: FloatVector, plan: PlanChoice, dense: float, expert: float, job: JobConstants
 ) -> float:
     """Return the gradient collective of some parameters, alone on its links [s]."""
@@ -162,7 +162,7 @@ def _reduction(
 
 
 @subkernel
-def _gathering(
+def gathering_time(
     rate: FloatVector, plan: PlanChoice, dense: float, expert: float, job: JobConstants
 ) -> float:
     """Return how long the weights of an update take to gather, alone [s]."""
@@ -180,7 +180,7 @@ def _gathering(
 
 
 @subkernel
-def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
+def fill_passes(family: PlanFamily, plan: PlanChoice, stages: PlanStages) -> None:
     """Fill the times of the passes of each virtual stage."""
     p, v, job = family.pipeline.p, family.pipeline.v, family.job
     bounds, mode, option = plan.bounds, plan.mode, plan.option
@@ -239,7 +239,7 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
 
 @subkernel
 def _listed_behind(
-    family: PlanFamily, stages: _Stages, stage: int, chunk: int
+    family: PlanFamily, stages: PlanStages, stage: int, chunk: int
 ) -> float:
     """Return the passes of a chunk from the stage's first complete gradient on [s]."""
     order, k = family.order, family.order.number[stage, chunk]
@@ -250,8 +250,28 @@ def _listed_behind(
 
 
 @subkernel
+def update_time(
+    family: PlanFamily, plan: PlanChoice, i: int, dense: float, expert: float
+) -> float:
+    """Return what a stage does once its parameters' gradients are reduced [s]."""
+    job, devices, sent = family.job, family.devices, plan.sent
+    step = dense + expert
+    if sent.shards_optimizer > 0.0:
+        step = dense / plan.group + expert / job.constants.expert_group
+    time: float = step * devices.step_time[i] + job.step_once
+    if plan.offload[tables.OPTIMIZER] > 0.0:
+        time += plan.host_once + plan.host_step * step
+        time += plan.offload[tables.OPTIMIZER] * devices.host_saving[i] * step
+    senders = family.sent.senders[plan.option]
+    time += job.shard_time * senders * sent.gathered_once
+    if not job.gathers_ahead:
+        time += gathering_time(family.sent.ends[i], plan, dense, expert, job.constants)
+    return time
+
+
+@subkernel
 def _fill_ends(
-    family: PlanFamily, plan: PlanChoice, stages: _Stages
+    family: PlanFamily, plan: PlanChoice, stages: PlanStages
 ) -> tuple[float, float]:
     """Fill what stages do at the step's end.
 
@@ -263,8 +283,7 @@ def _fill_ends(
     """
     p, v, job, layers = family.pipeline.p, family.pipeline.v, family.job, family.layers
     others = family.pipeline.round_passes
-    constants, sent, f, b = job.constants, plan.sent, stages.forward, stages.backward
-    devices = family.devices
+    constants, f, b = job.constants, stages.forward, stages.backward
     first_end, start_wait = 0.0, 0.0
     joins = family.order.number[0, v - 1] == p * v - 1
     for i in range(p):
@@ -285,22 +304,12 @@ def _fill_ends(
             if chunk == 0:
                 first_dense, first_expert = dense, expert
         rate = family.sent.ends[i]
-        step = dense + expert
-        if sent.shards_optimizer > 0.0:
-            step = dense / plan.group + expert / constants.expert_group
         stages.work[i] = work
         stages.sizes[0, i], stages.sizes[1, i] = dense, expert
-        optimizer = step * devices.step_time[i] + job.step_once
-        if plan.offload[tables.OPTIMIZER] > 0.0:
-            optimizer += plan.host_once + plan.host_step * step
-            optimizer += plan.offload[tables.OPTIMIZER] * devices.host_saving[i] * step
-        senders = family.sent.senders[plan.option]
-        optimizer += job.shard_time * senders * sent.gathered_once
+        optimizer = update_time(family, plan, i, dense, expert)
         if not joins and (i == 0 or i == p - 1):
             optimizer += job.tied_time
-        if not job.gathers_ahead:
-            optimizer += _gathering(rate, plan, dense, expert, constants)
-        reduced = _reduction(rate, plan, dense, expert, constants)
+        reduced = reduction_time(rate, plan, dense, expert, constants)
         stages.hidden[i] = later if job.reduces_behind else 0.0
         stages.released[i] = 0.0
         if job.reduces_behind:
@@ -314,17 +323,17 @@ def _fill_ends(
             first_end = stages.weight[0] + optimizer
             first_end += 0.0 if job.reduces_behind else reduced
         elif job.reduces_behind and v > 1:
-            alone = _reduction(rate, plan, first_dense, first_expert, constants)
+            alone = reduction_time(rate, plan, first_dense, first_expert, constants)
             first_end = optimizer + max(0.0, alone - b[0])
         if job.gathers_ahead:
-            needed = _gathering(rate, plan, first_dense, first_expert, constants)
+            needed = gathering_time(rate, plan, first_dense, first_expert, constants)
             start_wait = max(0.0, needed - f[0])
     return first_end, start_wait
 
 
 @subkernel
 def _longest_path(
-    family: PlanFamily, stages: _Stages, r: int, first_end: float
+    family: PlanFamily, stages: PlanStages, r: int, first_end: float
 ) -> float:
     """Return the longest path of waits in one replica [s]."""
     p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
@@ -374,7 +383,7 @@ def _longest_path(
 
 @subkernel
 def _listed_path(
-    family: PlanFamily, stages: _Stages, r: int, first_end: float
+    family: PlanFamily, stages: PlanStages, r: int, first_end: float
 ) -> float:
     """Return the longest path of waits of an order that is read list by list [s]."""
     p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
@@ -416,16 +425,13 @@ def _smallest(values: FloatVector) -> float:
 
 
 @subkernel
-def _least_exit(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> float:
+def least_exit(family: PlanFamily, plan: PlanChoice, stages: PlanStages) -> float:
     """Bound the step by what must leave blocks of the network [s]."""
     exits, sizes, sent = family.sent.exits, stages.sizes, plan.sent
     is_choice, option, job = exits.is_choice, plan.option, family.job.constants
     p = family.pipeline.p
     reduced = job.reduce_bytes * (2.0 * sent.reduced_whole + sent.reduced_once)
     gathered = job.gather_bytes * sent.gathered_once
-    if option > 0:
-        # Shared inside blocks that may hold all of a group: only what goes across.
-        reduced, gathered = 0.0, 0.0
     shared = 2.0 * job.reduce_bytes * sent.reduced_across / plan.group
     least_dense, least_expert = _smallest(sizes[0]), _smallest(sizes[1])
     found = np.inf if is_choice else 0.0
@@ -442,10 +448,12 @@ def _least_exit(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> float:
                 if is_choice:
                     # Which stages stand where is open: all like the smallest.
                     size = least_dense if kind == 0 else least_expert
-                volume += exits.shares[row, 2 + kind, i] * reduced * size
-                gathers += exits.shares[row, 2 + kind, i] * gathered * size
+                leaving = exits.shares[row, 2 + kind, i]
                 if kind == 0 and option > 0:
+                    leaving = exits.inside[row, option, i]
                     volume += exits.across[row, option, i] * shared * size
+                volume += leaving * reduced * size
+                gathers += leaving * gathered * size
             ends += volume if family.job.gathers_ahead else volume + gathers
             total += volume + gathers
             if not is_choice:
@@ -459,10 +467,10 @@ def _least_exit(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> float:
 
 @subkernel
 def _bound(
-    family: PlanFamily, plan: PlanChoice, stages: _Stages, cutoff: float
+    family: PlanFamily, plan: PlanChoice, stages: PlanStages, cutoff: float
 ) -> float:
     """Return the bound of one plan that fits [s]."""
-    _fill_passes(family, plan, stages)
+    fill_passes(family, plan, stages)
     first_end, start_wait = _fill_ends(family, plan, stages)
     value = 0.0
     for r in range(family.sent.wires.shape[0]):
@@ -474,7 +482,7 @@ def _bound(
             break
     value += start_wait
     if family.sent.exits.shares.shape[0] > 0 and value < cutoff:
-        value = max(value, _least_exit(family, plan, stages))
+        value = max(value, least_exit(family, plan, stages))
     return value * _SAFE
 
 
@@ -496,14 +504,14 @@ def _least_count(family: PlanFamily, plan: PlanChoice, counting: int) -> int:
         most, least = max(most, blocks), min(least, blocks)
     if counting > 1 and least < most:
         return 0
-    if most_memory(family, _with_count(plan, 0)) * _SAFE <= room:
+    if most_memory(family, with_count(plan, 0)) * _SAFE <= room:
         return 0
-    if most_memory(family, _with_count(plan, most)) * _SAFE > room:
+    if most_memory(family, with_count(plan, most)) * _SAFE > room:
         return 0
     low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        if most_memory(family, _with_count(plan, middle)) * _SAFE <= room:
+        if most_memory(family, with_count(plan, middle)) * _SAFE <= room:
             high = middle
         else:
             low = middle
@@ -528,7 +536,7 @@ def _every(count: int, blocks: int, v: int) -> int:
 
 
 @subkernel
-def _with_count(plan: PlanChoice, count: int) -> PlanChoice:
+def with_count(plan: PlanChoice, count: int) -> PlanChoice:
     """Return a choice with another number of repeated blocks."""
     return PlanChoice(
         plan.bounds,
@@ -543,12 +551,46 @@ def _with_count(plan: PlanChoice, count: int) -> PlanChoice:
     )
 
 
+@subkernel
+def plan_choice(family: PlanFamily, variants: Variants, c: int, y: int) -> PlanChoice:
+    """Return a plan that repeats all blocks, if any."""
+    choices = variants.choices
+    return PlanChoice(
+        bounds=variants.layouts[y],
+        mode=choices.recompute[c],
+        num_blocks=_ALL,
+        option=choices.sharding[c],
+        group=family.sent.group_sizes[choices.sharding[c]],
+        sent=zero_terms(family.job.ledger, choices.zero_stage[c]),
+        offload=choices.offload[c],
+        host_step=choices.host_step[c],
+        host_once=choices.host_once[c],
+    )
+
+
+@subkernel
+def empty_stages(p: int, num_virtual: int) -> PlanStages:
+    """Return stages of which nothing is known."""
+    return PlanStages(
+        forward=np.empty(num_virtual),
+        backward=np.empty(num_virtual),
+        weight=np.empty(num_virtual),
+        passed_on=np.empty(num_virtual),
+        work=np.empty(p),
+        step_ends=np.empty(p),
+        hidden=np.empty(p),
+        released=np.empty(p),
+        sizes=np.empty((2, p)),
+        counts=np.empty(p),
+    )
+
+
 @writing_kernel
 def _fill_bounds(
     family: PlanFamily,
     variants: Variants,
     cutoff: float,
-    stages: _Stages,
+    stages: PlanStages,
     settled: IntVector,
     bounds: PlanBounds,
 ) -> None:
@@ -565,29 +607,19 @@ def _fill_bounds(
         stages.counts[i] = family.job.boundary_bytes * m * times
     for y in range(variants.layouts.shape[0]):
         for c in range(choices.zero_stage.shape[0]):
-            plan = PlanChoice(
-                bounds=variants.layouts[y],
-                mode=choices.recompute[c],
-                num_blocks=_ALL,
-                option=choices.sharding[c],
-                group=family.sent.group_sizes[choices.sharding[c]],
-                sent=zero_terms(family.job.ledger, choices.zero_stage[c]),
-                offload=choices.offload[c],
-                host_step=choices.host_step[c],
-                host_once=choices.host_once[c],
-            )
             before = choices.unless[c]
             settled[c] = settled[before] if before >= 0 else 0
             if settled[c] > 0:
                 memory[c, y] = np.inf
                 continue
+            plan = plan_choice(family, variants, c, y)
             if choices.counting[c] > 0:
                 count = _least_count(family, plan, choices.counting[c])
                 if count == 0:
                     memory[c, y] = np.inf
                     continue
                 bounds.counts[c, y] = count
-                plan = _with_count(plan, count)
+                plan = with_count(plan, count)
             memory[c, y] = most_memory(family, plan)
             if memory[c, y] * _SAFE <= family.job.constants.memory:
                 values[c, y] = _bound(family, plan, stages, cutoff)
@@ -611,18 +643,7 @@ def replay_bounds(family: PlanFamily, variants: Variants, cutoff: float) -> Plan
     memory = np.zeros(shape)
     counts = np.zeros(shape, dtype=np.int64)
     bounds = PlanBounds(values, memory, counts)
-    stages = _Stages(
-        forward=np.empty(num_virtual),
-        backward=np.empty(num_virtual),
-        weight=np.empty(num_virtual),
-        passed_on=np.empty(num_virtual),
-        work=np.empty(p),
-        step_ends=np.empty(p),
-        hidden=np.empty(p),
-        released=np.empty(p),
-        sizes=np.empty((2, p)),
-        counts=np.empty(p),
-    )
+    stages = empty_stages(p, num_virtual)
     settled = np.zeros(shape[0], dtype=np.int64)
     _fill_bounds(family, variants, cutoff, stages, settled, bounds)
     return bounds

@@ -112,6 +112,10 @@ class BlockExits(NamedTuple):
     """Shares of what goes across sharding groups, by option, in shards, shape ``(rows,
     options, p)``."""
 
+    inside: FloatCube
+    """Shares of dense gradients that sharding groups reduce, by option but the first,
+    shape ``(rows, options, p)``."""
+
     inverses: FloatVector
     """To leave each block, all ways out together, shape ``(rows,)`` [s/byte]."""
 

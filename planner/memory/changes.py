@@ -135,6 +135,8 @@ def _sharding(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
 def _second_copies(_: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
     if max(spec.second_copy_by_stage()) > 1:
         yield PlanStep({"zero_hpz_partition_size": 1})
+    if spec.reshard_after_forward is not None:
+        yield PlanStep({"reshard_after_forward": None})
 
 
 def _zero_stages(job: MemoryJob, spec: PlanSpec, num_stages: int) -> tuple[int, ...]:

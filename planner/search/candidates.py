@@ -247,8 +247,8 @@ class CandidateSet:
         spec
             What to try.
         work
-            What all that is done with the candidates is counted on; listing them is
-            never cut short.
+            What all that is done with the candidates is counted on. Listing them is
+            cut short only where there is a plan without them.
         kept
             Chooses from the configurations; None for all of them.
         progress
@@ -258,6 +258,8 @@ class CandidateSet:
         ------
         InputError
             If there are too many of them.
+        LimitReachedError
+            If there is a plan, and the limit does not even allow to list them.
         """
         work = Work() if work is None else work
         tell = progress or _silent
@@ -267,6 +269,14 @@ class CandidateSet:
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
         layers: dict[Degrees, LayerBounds] = {}
+        sizes = [len(item.pp) for item in inner]
+        every = {item.degrees for item in inner}
+        tensor_sizes = {degrees.tp for degrees in every}
+        windows = [network.num_devices * tp // PRICED_DEVICES for tp in tensor_sizes]
+        work.count(LAYER_TABLE * (len(every) + len(windows)) + sum(windows))
+        work.count(sum(sizes) // CLOSED_FORMS)
+        if work.has_plan:
+            work.spend(0)
         for number, item in enumerate(inner):
             degrees = item.degrees
             tp = degrees.tp
@@ -274,15 +284,11 @@ class CandidateSet:
                 continue
             tell("search: bound the layers", number / len(inner))
             if tp not in tensor:
-                work.count(LAYER_TABLE + network.num_devices * tp // PRICED_DEVICES)
                 tensor[tp] = best_group_rates(network, tp)
-            work.count(LAYER_TABLE)
             table = workload.fastest_table(degrees)
             hidden = spec.hides and workload.execution.tp_comm_overlap
             within = 0.0 * tensor[tp] if hidden else tensor[tp]
             layers[degrees] = layer_bounds(table, within, relaxation, degrees)
-        sizes = [len(item.pp) for item in inner]
-        work.count(sum(sizes) // CLOSED_FORMS)
 
         def closed_forms() -> Iterator[tuple[FloatArray, FloatArray]]:
             for number, item in enumerate(inner):

@@ -176,10 +176,10 @@ class SearchSpec(Spec):
     recompute_modules: Annotated[
         Distinct[RecomputeModule] | None, Examples(["layernorm", "mlp", "moe_act"])
     ] = None
-    """Of what selective recompute may be made where the framework of `software.preset`
-    names modules, names of `software.recompute_modules`: sets of these are tried beside
-    that setting. Left out, all that the framework has; none where that setting names
-    others than "core_attn". Only the search for the fastest replay tries them."""
+    """Modules that selective recompute may run again where the framework of
+    `software.preset` names modules, names of `software.recompute_modules`: sets of them
+    are tried beside that setting. Left out, all that the framework has; none where that
+    setting names others than "core_attn". For the objective "replayed"."""
 
     zero_stages: Annotated[Distinct[ZeroStage], Examples([0, 1], default=None)] = (
         0,

@@ -31,7 +31,7 @@ References
    behind it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -428,6 +428,23 @@ def parameter_buckets(
             counts = (0.0, count) if experts else (count, 0.0)
             buckets.append(ParameterBucket(progress.chunk, at, *counts))
     return sorted(buckets, key=lambda bucket: bucket.at)
+
+
+def buckets_of_chunks(
+    chunks: Iterable[PassProgress], size: float, *, first: bool
+) -> Iterator[tuple[int, ParameterBucket]]:
+    """Yield the `parameter_buckets` of chunks, with the number of each one's chunk.
+
+    Those of alike chunks are made once, with the number of the first of them.
+    """
+    known: dict[tuple[tuple[float, ...], ...], list[ParameterBucket]] = {}
+    for progress in chunks:
+        number, *columns = progress
+        key = tuple(map(tuple, columns))
+        if key not in known:
+            known[key] = parameter_buckets(progress, size, first=first)
+        for bucket in known[key]:
+            yield number, bucket
 
 
 def _bucket_edges(total: float, size: float) -> list[tuple[float, float]]:

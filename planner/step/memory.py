@@ -119,7 +119,6 @@ gone."""
 
 
 SECOND_COPY = "second copy of weights"
-RESHARDED = "weights kept for the backward pass"
 """Name of the memory of what ranks next to each other share beside ZeRO-3's shards
 (hpZ, `planner.step.ledger`). DeepSpeed 0.19.8 makes it in the weights' format
 (``deepspeed/runtime/zero/partition_parameters.py:1912-1917``) and frees it behind the
@@ -399,7 +398,7 @@ def memory_of_stage(
     if stage.reshard_after_forward is not None:
         # Cut from what was gathered, in its format; all layers' before the backward.
         part = (share.dense + share.expert) / stage.reshard_after_forward
-        parts[RESHARDED] = workload.parameter_bytes.gather * part
+        parts[SECOND_COPY] = workload.parameter_bytes.gather * part
     layer = _largest_layer(workload, table, plan, index, largest)
     return _beside_host(parts, float(static.copies), stage.offload, layer)
 

@@ -167,7 +167,8 @@ class Alternatives:
         candidates = self.candidates
         if not len(candidates):
             return []
-        order = np.argsort(candidates.first_bounds, kind="stable")
+        every = map(candidates.first_bounds, range(len(candidates.families)))
+        order = np.argsort(np.concatenate(list(every)), kind="stable")
         place = int(len(order) * rng.random() ** rng.choice((1, 2, 4)))
         configuration = candidates[int(order[place])]
         if not self._is_short(configuration):

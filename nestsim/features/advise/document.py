@@ -14,7 +14,7 @@ from nestsim.document.parts import (
     Snippet,
 )
 from nestsim.document.wording import mfu_words, percent, plan_label, plural
-from nestsim.features.advise.job import Advice, AdviceResult, Setting
+from nestsim.features.advise.job import Advice, AdviceResult, OtherSetting
 from topologies.units import format_duration, format_size
 
 MOST_DIFFS = 3
@@ -70,10 +70,10 @@ def _headline(result: AdviceResult) -> Headline:
 
 def _everything(result: AdviceResult) -> Iterator[str]:
     """Say what there is if everything may change."""
-    found = result.best
-    if found is None or found.chosen is None:
+    search = result.best
+    if search is None or search.chosen is None:
         return
-    best = found.candidates[found.chosen]
+    best = search.candidates[search.chosen]
     time = best.simulated.iteration_time
     gain = result.gain(time)
     words = f"{percent(gain)} less" if gain > 0 else f"{percent(-gain)} more"
@@ -140,32 +140,32 @@ def _table(result: AdviceResult, advice: Sequence[Advice], caption: str) -> Data
     today = result.today.candidates[0].priced
     peak = max(stage.peak_memory for stage in today.stages)
 
-    def gain_of(found: Advice) -> Cell:
-        gain = result.gain(found.time)
-        noise = ", noise" if result.is_noise(found) else ""
+    def gain_of(trial: Advice) -> Cell:
+        gain = result.gain(trial.time)
+        noise = ", noise" if result.is_noise(trial) else ""
         return Cell(f"{percent(gain)}{noise}", gain)
 
     return DataTable.of(
         caption,
         advice,
         {
-            "Change": lambda found: words_of(found.changes),
-            "Iteration": lambda found: Cell(format_duration(found.time), found.time),
+            "Change": lambda trial: words_of(trial.changes),
+            "Iteration": lambda trial: Cell(format_duration(trial.time), trial.time),
             "Saves": gain_of,
-            "80 % band": lambda found: "{:.1f} to {:.1f} %".format(
-                *(100 * end for end in result.band(found))
+            "80 % band": lambda trial: "{:.1f} to {:.1f} %".format(
+                *(100 * end for end in result.band(trial))
             ),
-            "Memory": lambda found: Cell(
-                f"{'+' if found.peak >= peak else '-'}"
-                f"{format_size(abs(found.peak - peak))}",
-                found.peak - peak,
+            "Memory": lambda trial: Cell(
+                f"{'+' if trial.peak >= peak else '-'}"
+                f"{format_size(abs(trial.peak - peak))}",
+                trial.peak - peak,
             ),
-            "Needs": lambda found: found.restart,
+            "Needs": lambda trial: trial.restart,
         },
     )
 
 
-def words_of(changes: Sequence[Setting]) -> str:
+def words_of(changes: Sequence[OtherSetting]) -> str:
     """Write changes as settings: ``recompute = none, micro_batch_size = 2``."""
     return ", ".join(
         f"{path.partition('.')[2]} = {_value(value)}"

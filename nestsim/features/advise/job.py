@@ -101,7 +101,7 @@ def _lever(name: str, table: Mapping[str, Any]) -> Lever:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class OtherSetting:
     """One setting with another value."""
 
     lever: Lever
@@ -122,7 +122,7 @@ class Setting:
 class Advice:
     """Some changes, and what comes of them."""
 
-    changes: tuple[Setting, ...]
+    changes: tuple[OtherSetting, ...]
     """What is set otherwise."""
 
     scenario: Scenario
@@ -261,7 +261,7 @@ class Trials:
         self._time = self.base.replayed_time(self._today)
         self._unsaid = self._gaps(scenario)
 
-    def settings(self) -> Iterator[Setting]:
+    def settings(self) -> Iterator[OtherSetting]:
         """Yield each setting with each other value that it may take."""
         document = self.scenario.document()
         has_experts = bool(self.scenario.spec.num_moe_experts)
@@ -275,7 +275,7 @@ class Trials:
                 values += [_scaled(known, factor) for factor in lever.factors]
             for value in dict.fromkeys(map(_hashable, values)):
                 if value is not None and value != _hashable(known):
-                    yield Setting(lever=lever, value=_plain(value), today=known)
+                    yield OtherSetting(lever=lever, value=_plain(value), today=known)
 
     def _today_value(self, setting: str) -> Any:
         """Return what a setting that the scenario leaves out is today."""
@@ -290,9 +290,9 @@ class Trials:
                 return getattr(part, name)
         return None
 
-    def singles(self) -> list[tuple[Setting, Advice | None]]:
+    def singles(self) -> list[tuple[OtherSetting, Advice | None]]:
         """Return each possible change; without advice those that need another one."""
-        kept: list[tuple[Setting, Advice | None]] = []
+        kept: list[tuple[OtherSetting, Advice | None]] = []
         options = list(self.settings())
         for number, option in enumerate(options):
             progress_of(
@@ -316,43 +316,43 @@ class Trials:
         )
 
     def combined(
-        self, singles: Sequence[tuple[Setting, Advice | None]]
+        self, singles: Sequence[tuple[OtherSetting, Advice | None]]
     ) -> list[Advice]:
         """Return the advice of single changes and of the best together."""
-        advice = [found for _, found in singles if found is not None]
+        advice = [trial for _, trial in singles if trial is not None]
         gaining = sorted(
-            (found for found in advice if found.time < self._time * (1.0 - LEAST_GAIN)),
-            key=lambda found: found.time,
+            (trial for trial in advice if trial.time < self._time * (1.0 - LEAST_GAIN)),
+            key=lambda trial: trial.time,
         )
-        parts = [found.changes[0] for found in gaining[:MOST_PARTS]]
+        parts = [trial.changes[0] for trial in gaining[:MOST_PARTS]]
         # What fits, or can be said, only beside something else.
-        tight = [option for option, found in singles if found is None]
+        tight = [option for option, trial in singles if trial is None]
         saving = [
-            found.changes[0]
-            for found in sorted(advice, key=lambda found: found.peak)[:MOST_PARTS]
-            if found.peak < self._peak(self._today)
+            trial.changes[0]
+            for trial in sorted(advice, key=lambda trial: trial.peak)[:MOST_PARTS]
+            if trial.peak < self._peak(self._today)
         ]
         saving += [part for part in parts if part not in saving]
         pairs = [
             *combinations(parts, 2),
             *((wide, thrifty) for wide in tight for thrifty in saving),
         ]
-        found_pairs = self._all(pairs)
-        advice += found_pairs
-        best = sorted(found_pairs, key=lambda found: found.time)[:MOST_PAIRS]
+        tried_pairs = self._all(pairs)
+        advice += tried_pairs
+        best = sorted(tried_pairs, key=lambda trial: trial.time)[:MOST_PAIRS]
         more = [
             (*pair.changes, part)
             for pair in best
             for part in (*parts, *tight)
             if part not in pair.changes
         ]
-        seen: dict[frozenset[int], tuple[Setting, ...]] = {}
+        seen: dict[frozenset[int], tuple[OtherSetting, ...]] = {}
         for changes in more:
             seen.setdefault(frozenset(map(id, changes)), changes)
         return advice + self._all(seen.values())
 
-    def _all(self, options: Iterable[tuple[Setting, ...]]) -> list[Advice]:
-        found = []
+    def _all(self, options: Iterable[tuple[OtherSetting, ...]]) -> list[Advice]:
+        fitting = []
         listed = [changes for changes in options if _goes_together(changes)]
         for number, changes in enumerate(listed):
             progress_of(
@@ -363,10 +363,10 @@ class Trials:
             )
             _, advice = self.attempt(changes)
             if advice is not None:
-                found.append(advice)
-        return found
+                fitting.append(advice)
+        return fitting
 
-    def attempt(self, changes: tuple[Setting, ...]) -> tuple[bool, Advice | None]:
+    def attempt(self, changes: tuple[OtherSetting, ...]) -> tuple[bool, Advice | None]:
         """Return whether changes are possible, and what comes of them if they fit."""
         self.tried["changes"] += 1
         try:
@@ -399,7 +399,7 @@ class Trials:
             peak=self._peak(priced),
         )
 
-    def _changed(self, changes: tuple[Setting, ...]) -> Scenario:
+    def _changed(self, changes: tuple[OtherSetting, ...]) -> Scenario:
         """Return the job with other settings; what follows from others left out."""
         document = self.scenario.document()
         for change in changes:
@@ -429,28 +429,28 @@ def _worth_telling(advice: Iterable[Advice], today: float) -> tuple[Advice, ...]
 
     Each part of it adds something, and none does what a better one does.
     """
-    ordered = sorted(advice, key=lambda found: (found.time, len(found.changes)))
-    times = {frozenset(map(id, found.changes)): found.time for found in ordered}
+    ordered = sorted(advice, key=lambda trial: (trial.time, len(trial.changes)))
+    times = {frozenset(map(id, trial.changes)): trial.time for trial in ordered}
     kept: dict[bool, list[Advice]] = {True: [], False: []}
-    for found in ordered:
-        group = kept[len(found.changes) == 1]
-        if found.time >= today * (1.0 - LEAST_GAIN) or len(group) == MOST_SHOWN:
+    for trial in ordered:
+        group = kept[len(trial.changes) == 1]
+        if trial.time >= today * (1.0 - LEAST_GAIN) or len(group) == MOST_SHOWN:
             continue
-        members = [id(change) for change in found.changes]
+        members = [id(change) for change in trial.changes]
         smaller = (
             times.get(frozenset(part))
             for count in range(1, len(members))
             for part in combinations(members, count)
         )
         is_better = all(
-            time is None or found.time < time * (1.0 - LEAST_GAIN) for time in smaller
+            time is None or trial.time < time * (1.0 - LEAST_GAIN) for time in smaller
         )
-        if is_better and all(found.time != other.time for other in group):
-            group.append(found)
-    return tuple(sorted([*kept[True], *kept[False]], key=lambda found: found.time))
+        if is_better and all(trial.time != other.time for other in group):
+            group.append(trial)
+    return tuple(sorted([*kept[True], *kept[False]], key=lambda trial: trial.time))
 
 
-def _goes_together(changes: tuple[Setting, ...]) -> bool:
+def _goes_together(changes: tuple[OtherSetting, ...]) -> bool:
     """Tell whether no setting has two values, and none that another drops."""
     paths = [path for change in changes for path in change.values()]
     if len(paths) != len({*paths}):

@@ -36,7 +36,9 @@ from nestsim.features.certificate.record import (
     OpenedRecord,
     PlacementPlansRecord,
     ReplayRecord,
+    every_first_bound,
     gap_of,
+    left_of,
     sheets,
     space_rules,
 )
@@ -45,6 +47,7 @@ from planner.plans.checks import check_plan
 from planner.plans.written import plan_of
 from planner.search.replayed.candidates import Leaves
 from planner.search.replayed.replays import SLACK
+from planner.search.replayed.trail import ProofTrail
 from planner.search.space import configuration_of
 from planner.search.thriftiest import sizes_label
 from planner.step.plan import Plan
@@ -102,9 +105,8 @@ def check_first_bounds(job: Recheck) -> Inspection:
     """Compute the first bound of every configuration anew."""
     job.tell("bound all configurations")
     plain = has_plain_bounds(job.candidates)
-    bounds = (
-        plain_first_bounds(job.candidates) if plain else job.candidates.first_bounds
-    )
+    make = plain_first_bounds if plain else every_first_bound
+    bounds = make(job.candidates)
     columns = job.record.configurations
 
     def failures() -> Iterator[str]:
@@ -255,7 +257,7 @@ def _opened_failures(
 ) -> Iterator[str]:
     """Yield what of an opened configuration is not what is listed anew."""
     label = job.label(opened.configuration)
-    now = [PlacementPlansRecord.read(sheet) for sheet in sheets(every)]
+    now = [PlacementPlansRecord.read(sheet) for sheet in sheets(every, ProofTrail())]
     if len(now) != len(opened.placements):
         yield f"{label} has {len(now)} placements, not {len(opened.placements)}."
         return
@@ -296,6 +298,46 @@ def _are_sound(alone: FloatArray, leaves: Leaves, cutoff: float) -> bool:
     return bool(
         ((known <= full) | is_same).all() and (is_same | (known >= cutoff)).all()
     )
+
+
+def check_timelines(job: Recheck) -> Inspection:
+    """Bound plans by their timelines again."""
+    job.tell("bound plans by their timelines")
+
+    def failures() -> Iterator[str]:
+        for opened, leaves, sheet in _anew(job):
+            name = f"{job.label(opened.configuration)} on {sheet.placement}"
+            if len(sheet.timeline_s) > len(leaves.bounds):
+                yield f"{name}: more plans have timelines than there are."
+                continue
+            places = range(len(sheet.timeline_s))
+            is_list = len(sheet.replayed) == len(sheet.replayed_s)
+            if not is_list or sorted({*sheet.replayed} & {*places}) != [
+                *sheet.replayed
+            ]:
+                yield f"{name}: plans were replayed that have no timeline."
+            relaxed = job.candidates.least_rates(leaves.configuration)
+            for place, known in enumerate(sheet.timeline_s):
+                now = job.timelines.bound(leaves.leaf(place), relaxed)
+                if not is_close(known, now):
+                    yield (
+                        f"{name}: the bound of plan {place} by its timeline is {now!r} "
+                        f"s, not {known!r} s."
+                    )
+
+    count = sum(len(sheet.timeline_s) for *_, sheet in _anew(job))
+    how = (
+        "by the function of the search, one plan at a time; held against replays below"
+    )
+    return inspection("plans bounded by their timelines", count, how, failures())
+
+
+def _anew(job: Recheck) -> Iterator[tuple[OpenedRecord, Leaves, PlacementPlansRecord]]:
+    """Yield the plans of placements as they are listed anew, and as they are written."""
+    for place, every in job.anew.items():
+        opened = job.record.opened[place]
+        for leaves, sheet in zip(every, opened.placements, strict=False):
+            yield opened, leaves, sheet
 
 
 def check_logic(job: Recheck) -> Inspection:
@@ -363,9 +405,8 @@ def _left(job: Recheck) -> list[float]:
         if not 0 <= position < len(left):
             continue
         bounds = [
-            bound
+            left_of(_bounds_of(opened, sheet), sheet.timeline_s, {*sheet.replayed})
             for sheet in opened.placements
-            for bound in _bounds_of(opened, sheet)[len(sheet.replayed_s) :]
         ]
         left[position] = max(job.floor(position), min(bounds, default=math.inf))
     return left
@@ -383,10 +424,11 @@ def _every_replay(job: Recheck) -> Iterator[tuple[str, float, float | None]]:
     for opened in job.record.opened:
         label = f"A plan of configuration {opened.configuration}"
         for sheet in opened.placements:
-            for bound, time in zip(
-                _bounds_of(opened, sheet), sheet.replayed_s, strict=False
-            ):
-                yield f"{label} on {sheet.placement}", bound, time
+            bounds = _bounds_of(opened, sheet)
+            for place, time in zip(sheet.replayed, sheet.replayed_s, strict=False):
+                if 0 <= place < min(len(bounds), len(sheet.timeline_s)):
+                    bound = max(bounds[place], sheet.timeline_s[place])
+                    yield f"{label} on {sheet.placement}", bound, time
     for number, first in enumerate(job.record.first_replays):
         yield f"First replay {number}", 0.0, first.replayed_s
 
@@ -488,7 +530,7 @@ def check_replays(job: Recheck) -> Inspection:
         (place, number, index)
         for place, opened in enumerate(job.record.opened)
         for number, sheet in enumerate(opened.placements)
-        for index in range(len(sheet.replayed_s))
+        for index in range(min(len(sheet.replayed), len(sheet.replayed_s)))
         if place in job.anew and number < len(job.anew[place])
     ]
     chosen = job.sample([*every, *((-1, number, 0) for number in range(len(first)))])
@@ -500,15 +542,15 @@ def check_replays(job: Recheck) -> Inspection:
                 yield from _plan_failures(job, f"First replay {number}", first[number])
                 continue
             opened, leaves = job.record.opened[place], job.anew[place][number]
-            if index >= len(leaves.bounds):
-                yield "More plans were replayed than there are."
-                continue
-            label = job.label(opened.configuration)
+            sheet, label = opened.placements[number], job.label(opened.configuration)
+            row = sheet.replayed[index]
+            if not 0 <= row < len(leaves.bounds):
+                continue  # `check_timelines` names it.
             yield from _time_failures(
                 job,
-                f"{label}: plan {index} on {leaves.placement.name}",
-                job.evaluator.price(job.candidates.plan(leaves.leaf(index))),
-                opened.placements[number].replayed_s[index],
+                f"{label}: plan {row} on {leaves.placement.name}",
+                job.evaluator.price(job.candidates.plan(leaves.leaf(row))),
+                sheet.replayed_s[index],
             )
 
     how = f"of {len(every) + len(first):,} that the search replayed, evenly spaced"
@@ -522,12 +564,9 @@ def check_bounds_by_replay(job: Recheck) -> Inspection:
         (place, number, index)
         for place, every in job.anew.items()
         for number, leaves in enumerate(every)
-        for index in range(
-            len(job.record.opened[place].placements[number].replayed_s)
-            if number < len(job.record.opened[place].placements)
-            else 0,
-            len(leaves.bounds),
-        )
+        for index in range(len(leaves.bounds))
+        if number < len(job.record.opened[place].placements)
+        and index not in job.record.opened[place].placements[number].replayed
     ]
     count = 32 if job.replays is None else job.replays
     chosen = [
@@ -551,7 +590,9 @@ def check_bounds_by_replay(job: Recheck) -> Inspection:
             else:
                 leaves, row = job.anew[place][number], index
                 position = job.record.opened[place].configuration
-                bound = max(job.floor(position), float(leaves.bounds[index]))
+                sharp = job.record.opened[place].placements[number].timeline_s
+                bounds = float(leaves.bounds[index]), *sharp[index : index + 1]
+                bound = max(job.floor(position), *bounds)
             if leaves is None:
                 continue
             plan = job.candidates.plan(leaves.leaf(row))
@@ -578,6 +619,7 @@ CHECKS: tuple[Callable[[Recheck], Inspection], ...] = (
     check_relaxed,
     check_memory,
     check_opened,
+    check_timelines,
     check_logic,
     check_answer,
     check_replays,

@@ -12,6 +12,7 @@ import numpy as np
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.features.certificate.record import CertificateRecord
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
+from planner.search.replayed.timelines import TimelineBounds
 from planner.search.space import Configuration
 from planner.search.thriftiest import sizes_label
 from planner.work import Progress, Work
@@ -124,6 +125,15 @@ class Recheck:
             self.candidates[index]: index for index in range(len(self.candidates))
         }
         return [number.get(row) for row in self.rows]
+
+    @cached_property
+    def timelines(self) -> TimelineBounds:
+        """What bounds plans by their timelines."""
+        return TimelineBounds(
+            bounds=self.candidates.bounds,
+            prices=self.candidates.prices,
+            transfers=self.evaluator.replays.transfers,
+        )
 
     @cached_property
     def keeping_gradients(self) -> Evaluator:

@@ -4,7 +4,7 @@ One JSON object, in columns where there is a row for each configuration or plan.
 are seconds, sizes bytes; what is infinite or does not exist is null.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from importlib.metadata import version
 
@@ -118,9 +118,14 @@ class PlacementPlansRecord(Record):
     """Lower bound of the plan's replay, rising [s]."""
     num_out_of_memory: int
     """Plans that do not fit: pairs of a choice and a layout that are not listed."""
+    timeline_s: tuple[float, ...]
+    """Lower bounds of the first plans' replays by their timelines; 0 without a pipeline
+    [s]."""
+    replayed: tuple[int, ...]
+    """Positions of the plans that were replayed, rising."""
     replayed_s: tuple[float | None, ...]
-    """Replayed times of the first plans; null for one that was broken off behind the
-    answer's time, or has too many passes to be replayed [s]."""
+    """Their replayed times; null for one that was broken off behind the answer's time,
+    or has too many passes to be replayed [s]."""
 
 
 class OpenedRecord(Record):
@@ -187,7 +192,7 @@ def certificate_json(scenario: Scenario, trail: ProofTrail) -> dict[str, object]
         )
     spec, best = candidates.spec, trail.best
     opened = _opened(candidates, trail)
-    in_rows = {plan for plans in trail.tried.values() for plan in plans}
+    in_rows = {plan for plans in trail.tried.values() for plan in plans.values()}
     proven = trail.best_time / (1.0 + spec.proven_gap) <= trail.lower_bound
     written = CertificateRecord.dump(
         format=FORMAT,
@@ -250,9 +255,10 @@ def choice_label(choice: MemoryChoice) -> str:
 
 
 def sheet_record(
-    leaves: Leaves, same_as: int | None, replays: Sequence[ReplayTime]
+    leaves: Leaves, same_as: int | None, trail: ProofTrail
 ) -> dict[str, object]:
     """Return the plans of a placement."""
+    replays = trail.replays_of(leaves)
     number, choices, layouts, bounds = (
         leaves.numbers,
         leaves.choices,
@@ -274,21 +280,20 @@ def sheet_record(
         num_blocks=tuple(number[:, 2].tolist()),
         bound_s=tuple(bounds.tolist()),
         num_out_of_memory=num_out,
-        replayed_s=tuple(done.exact for done in replays),
+        timeline_s=tuple(trail.timelines.get(id(leaves), ())),
+        replayed=tuple(replays),
+        replayed_s=tuple(done.exact for done in replays.values()),
     )
 
 
-def sheets(
-    every: Sequence[Leaves], trail: ProofTrail | None = None
-) -> list[dict[str, object]]:
+def sheets(every: Sequence[Leaves], trail: ProofTrail) -> list[dict[str, object]]:
     """Return the plans of a configuration by placement, equal ones once."""
     first: dict[int, int] = {}
     written = []
     for position, leaves in enumerate(every):
         known = first.setdefault(id(leaves.bounds), position)
         same_as = None if known == position else known
-        replays = () if trail is None else trail.replays_of(leaves)
-        written.append(sheet_record(leaves, same_as, replays))
+        written.append(sheet_record(leaves, same_as, trail))
     return written
 
 
@@ -318,7 +323,7 @@ def _configurations(
 ) -> Mapping[str, object]:
     """Return all configurations, their bounds and what closed them."""
     rows = [candidates[number] for number in range(len(candidates))]
-    first = candidates.first_bounds
+    first = every_first_bound(candidates)
     relaxed, cutoff, needed = np.full((3, len(rows)), np.nan)
     by = np.where(np.isinf(first), PARAMETERS, FIRST)
     for number, (bound, limit) in trail.relaxed.items():
@@ -348,11 +353,19 @@ _GROUPING = ("etp", "cp_comm_type", "a2a", "folds")
 
 def parameter_bytes(candidates: LaunchableCandidates) -> np.ndarray:
     """Return what parameters fill of each configuration's mean stage [byte]."""
-    least = [
-        mean_stage_parameters(candidates.bounds, family, candidates.spec)
-        for family in candidates.families
-    ]
+    least = mean_stage_parameters(
+        candidates.bounds, candidates.families, candidates.spec
+    )
     return np.concatenate([np.zeros(0), *least])
+
+
+def every_first_bound(candidates: LaunchableCandidates) -> np.ndarray:
+    """Return the first bound of every configuration, infinite if it fits nowhere [s].
+
+    Of families that the search did not open, too.
+    """
+    every = map(candidates.first_bounds, range(len(candidates.families)))
+    return np.concatenate([np.zeros(0), *every])
 
 
 def left_bounds(
@@ -368,8 +381,31 @@ def left_bounds(
     left = np.where(np.isin(by, (PARAMETERS, MEMORY)), np.inf, bounds)
     for number in np.flatnonzero(by == OPENED).tolist():
         some = [
-            float(leaves.bounds[len(trail.replays_of(leaves)) :].min(initial=np.inf))
+            left_of(
+                leaves.bounds.tolist(),
+                trail.timelines.get(id(leaves), ()),
+                trail.replays_of(leaves),
+            )
             for leaves in trail.opened[candidates[number]].leaves
         ]
         left[number] = max(bounds[number], min(some, default=np.inf))
     return left
+
+
+def left_of(
+    bounds: Sequence[float], timelines: Sequence[float], replayed: Collection[int]
+) -> float:
+    """Return the least bound of plans that were not replayed, infinite if none [s].
+
+    Parameters
+    ----------
+    bounds
+        Of all plans [s].
+    timelines
+        Bounds of the first of them by their timelines [s].
+    replayed
+        Positions of plans that were replayed.
+    """
+    sharp = [*map(max, bounds, timelines), *bounds[len(timelines) :]]
+    left = (bound for place, bound in enumerate(sharp) if place not in replayed)
+    return min(left, default=np.inf)

@@ -211,6 +211,25 @@ class ReplayBounds:
         cutoff: float,
     ) -> kernel.PlanBounds:
         """Bound plans on one placement, as `relaxed` does."""
+        sent = self._sent(shape, relaxed, placed)
+        return self._read(shape, sent, variants, placed.kinds, cutoff)
+
+    def families(
+        self, shape: Shape, relaxed: StageRates, placed: Placed, choices: tables.Choices
+    ) -> list[terms.PlanFamily]:
+        """Return what does not change from plan to plan on a placement.
+
+        For each of the replicas that differ in their devices.
+        """
+        sent = self._sent(shape, relaxed, placed)
+        kinds = placed.kinds
+        return [
+            self._family(shape, sent, (stages, wires, kinds.scarcity), choices)
+            for stages, wires in zip(kinds.replicas, sent.wires, strict=True)
+        ]
+
+    def _sent(self, shape: Shape, relaxed: StageRates, placed: Placed) -> _Sent:
+        """Return what everything costs that is sent on a placement."""
         num_bytes = self.columns(shape.degrees, shape.schedule_name).boundary_bytes
         alone, inside = placed.alone, placed.rates
         wires = tuple(
@@ -219,8 +238,7 @@ class ReplayBounds:
         )
         if self.by_layer:
             inside = inside._replace(rows=_unhindered(inside.rows, relaxed.rows))
-        sent = _Sent(inside, wires, alone.ends, placed.exits)
-        return self._read(shape, sent, variants, placed.kinds, cutoff)
+        return _Sent(inside, wires, alone.ends, placed.exits)
 
     def memory_of(
         self,
@@ -350,7 +368,8 @@ class ReplayBounds:
         self, stages: tuple[Kinds, ...], scarcity: FloatArray
     ) -> terms.StageDevices:
         """Return what the devices of each stage are."""
-        steps = [self.workload.step_time(kinds) for kinds in stages]
+        times = {kinds: self.workload.step_time(kinds) for kinds in set(stages)}
+        steps = [times[kinds] for kinds in stages]
         saving = np.zeros(len(stages))
         if self.hosts.cpu_adam:
             saving = self.hosts.step_time - np.array(steps)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from planner.search.device_kinds import PlacedKinds, most_memory
 from planner.search.launchable import is_launchable, rules_of
 from planner.search.placements import DevicePlaces, Placement, PlacementBounds
 from planner.search.replayed.bounds import ReplayBounds, Shape
+from planner.search.replayed.families import ConfigurationQueue, FamilyFloors
 from planner.search.replayed.floors import (
     SpaceLayouts,
     are_too_full,
@@ -26,7 +27,7 @@ from planner.search.replayed.floors import (
     shared_inside,
 )
 from planner.search.replayed.listing import Leaf, PlanListing
-from planner.search.replayed.orders import is_listed, relaxed_exits
+from planner.search.replayed.orders import Exits, is_listed, relaxed_exits
 from planner.search.replayed.prices import PlacementPrices
 from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace
 from planner.search.space import Configuration, SearchSpec, configuration_of
@@ -34,7 +35,7 @@ from planner.step.execution import Workload
 from planner.step.plan import Plan
 from planner.work import LAYER_TABLE, PRICED_DEVICES, Progress, Work
 from topologies import Network
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, IntArray
 
 BOUND = 450
 """Units of work of the bound of a plan, before its layers are counted."""
@@ -42,6 +43,9 @@ BOUND = 450
 BOUNDED_LAYERS = 40
 """Layers for which a bound takes one unit of work more, each counted once a choice and
 layout."""
+
+MOST_UNPLACED = 512
+"""Sizes whose relaxed rates and exits are kept at a time."""
 
 SHEAF = 32
 """Layouts that are bounded together where devices differ."""
@@ -105,14 +109,25 @@ class LaunchableCandidates:
     """Number of configurations, plans and replays by what became of them."""
     work: Work
     """Work that the search is counted on."""
-    first_bounds: FloatArray
-    """Lower bound of every configuration's replay, families one after another [s]."""
+    floors: FloatArray
+    """Lower bound of the replays of each family [s]."""
+    too_full: tuple[BoolArray, ...]
+    """Which configurations of each family fit in no way."""
+    fills: bool
+    """Whether no schedule puts weight gradients off."""
+    cuts: SpaceLayouts | None
+    """Layouts of the space, where first bounds read them."""
     starts: IntArray
     """Number of the first configuration of each family, and the number of all."""
     listing: PlanListing
     """What plans each configuration has."""
     prices: PlacementPrices
     """What placements cost."""
+    _first: dict[int, FloatArray] = field(default_factory=dict)
+    """Number of a family -> first bounds of its configurations."""
+    _unplaced: dict[Configuration, tuple[tuple[StageRates, ...], tuple[Exits, ...]]] = (
+        field(default_factory=dict)
+    )
 
     @classmethod
     def enumerate(
@@ -125,7 +140,7 @@ class LaunchableCandidates:
         work: Work,
         progress: Progress | None = None,
     ) -> "LaunchableCandidates":
-        """List the space and bound every configuration of it.
+        """List the space, and bound each family of it.
 
         Parameters
         ----------
@@ -155,9 +170,15 @@ class LaunchableCandidates:
         )
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
-        first: list[FloatArray] = [np.zeros(0)]
-        cuts = SpaceLayouts.of(space, families)
+        floors = np.zeros(len(families))
         fills = not any(is_listed(name) for name in space.tried_schedules)
+        least = FamilyFloors(
+            bounds=bounds,
+            relaxation=relaxation,
+            tensor_rates=tensor,
+            pairs=space.pairs_chunks,
+            fills=fills,
+        )
         for number, family in enumerate(families):
             if progress is not None and number % FAMILIES_PER_REPORT == 0:
                 progress("search: bound the layers", number / len(families))
@@ -165,17 +186,13 @@ class LaunchableCandidates:
             if tp not in tensor:
                 work.count(LAYER_TABLE + network.num_devices * tp // PRICED_DEVICES)
                 tensor[tp] = best_group_rates(network, tp)
+            # As if all were opened: the limit counts what is searched.
             work.count(LAYER_TABLE)
-            sizes = family.configuration(int(family.pp.argmax()))
-            rates = relaxed_rates(relaxation, tensor[tp], sizes)
-            pairs = (family.pairs > 0) | space.pairs_chunks
-            floors = family_bounds(bounds, family, rates, pairs, fills=fills, cuts=cuts)
-            floors[are_too_full(bounds, family, spec)] = np.inf
-            first.append(floors)
+            floors[number] = least.floor(family)
         counts = [0, *(len(family.pp) for family in families)]
-        values = np.concatenate(first)
+        too_full = are_too_full(bounds, families, spec)
         dropped["configurations"] = sum(counts)
-        dropped["out of memory"] = int(np.count_nonzero(np.isinf(values)))
+        dropped["out of memory"] = sum(int(some.sum()) for some in too_full)
         places = DevicePlaces(
             network=network, workload=workload, reserve=spec.memory_reserve, work=work
         )
@@ -191,7 +208,10 @@ class LaunchableCandidates:
             bounds=bounds,
             statistics=dropped,
             work=work,
-            first_bounds=values,
+            floors=floors,
+            too_full=too_full,
+            fills=fills,
+            cuts=SpaceLayouts.of(space, families),
             starts=np.cumsum(counts),
             listing=listing,
             prices=PlacementPrices(
@@ -205,11 +225,33 @@ class LaunchableCandidates:
         return self.listing.space.rules
 
     def __len__(self) -> int:
-        return len(self.first_bounds)
+        return int(self.starts[-1])
 
     def __getitem__(self, index: int) -> Configuration:
         number = int(np.searchsorted(self.starts, index, side="right")) - 1
         return self.families[number].configuration(index - int(self.starts[number]))
+
+    def first_bounds(self, number: int) -> FloatArray:
+        """Bound the configurations of a family before placements are looked at [s].
+
+        Infinite for those that fit nowhere.
+        """
+        if number not in self._first:
+            family, space = self.families[number], self.listing.space
+            sizes = family.configuration(int(family.pp.argmax()))
+            tensor = self.tensor_rates[family.degrees.tp]
+            rates = relaxed_rates(self.relaxation, tensor, sizes)
+            pairs = (family.pairs > 0) | space.pairs_chunks
+            found = family_bounds(
+                self.bounds, family, rates, pairs, fills=self.fills, cuts=self.cuts
+            )
+            found[self.too_full[number]] = np.inf
+            self._first[number] = found
+        return self._first[number]
+
+    def queue(self) -> ConfigurationQueue:
+        """Return all configurations in the order of their first bounds."""
+        return ConfigurationQueue(self.floors, self.starts, self.first_bounds)
 
     def relaxed_bound(self, configuration: Configuration, cutoff: float) -> float:
         """Bound a configuration's plans under rates that no placement can beat [s].
@@ -217,9 +259,8 @@ class LaunchableCandidates:
         With the kinds of devices that its placements have. Infinite if none fits in
         memory.
         """
-        least, relaxed = np.inf, self._relaxed(configuration)
+        least, (relaxed, exits) = np.inf, self._whatever_placement(configuration)
         options = range(len(relaxed[0].group_sizes))
-        exits = relaxed_exits(self.prices.tiers, configuration, len(options))
         for (shape, kinds), rates in product(
             product(
                 self.listing.shapes(configuration),
@@ -284,7 +325,7 @@ class LaunchableCandidates:
         """
         known: dict[tuple[str, bytes], Leaves] = {}
         least = self._relaxed(configuration)
-        relaxed = self._least(least)
+        relaxed = self.least_rates(configuration)
         for shape, placement in product(
             self.listing.shapes(configuration), self.listing.placements(configuration)
         ):
@@ -337,7 +378,7 @@ class LaunchableCandidates:
             for shape in self.listing.shapes(configuration)
             if shape.schedule == leaves.schedule
         )
-        relaxed = self._least(self._relaxed(configuration))
+        relaxed = self.least_rates(configuration)
         placed = self.prices.placed(configuration, leaves.placement)
         alone = np.zeros((len(leaves.choices), len(leaves.layouts)))
         for number, choice in enumerate(leaves.choices):
@@ -427,12 +468,30 @@ class LaunchableCandidates:
         layers = len(cuts) * len(choices) * self.workload.chain[0]
         self.work.spend(len(kinds.replicas) * (BOUND + layers // BOUNDED_LAYERS))
 
+    def _whatever_placement(
+        self, configuration: Configuration
+    ) -> tuple[tuple[StageRates, ...], tuple[Exits, ...]]:
+        """Return rates that no placement can beat, and what leaves blocks at least.
+
+        Micro-batch, chunks and pairing have no say in them.
+        """
+        sizes = configuration._replace(b=1, v=1, pairs=False)
+        if sizes not in self._unplaced:
+            if len(self._unplaced) >= MOST_UNPLACED:
+                # The oldest.
+                del self._unplaced[next(iter(self._unplaced))]
+            rates = self._relaxed(sizes)
+            exits = relaxed_exits(self.prices.tiers, sizes, len(rates[0].group_sizes))
+            self._unplaced[sizes] = rates, exits
+        return self._unplaced[sizes]
+
     def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         tensor = self.tensor_rates[configuration.tp]
         rates = relaxed_rates(self.relaxation, tensor, configuration)
         return shared_inside(rates, configuration.tp, self.network.block_sizes)
 
-    def _least(self, rates: tuple[StageRates, ...]) -> StageRates:
-        """Return rates that are at most any of some."""
+    def least_rates(self, configuration: Configuration) -> StageRates:
+        """Return rates that no placement of a configuration can beat."""
+        rates = self._relaxed(configuration)
         rows = np.min([stage_rates.rows for stage_rates in rates], axis=0)
         return rates[0]._replace(rows=rows)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from estimators.training import Sizes, expert_data_size
+from estimators.layers.sharding import chain_parameters, tied_parameters
 from planner.cost.rates import StageRates
 from planner.kernels import family_bounds as kernel
 from planner.kernels import tables
@@ -107,12 +107,20 @@ class SpaceLayouts:
         mixed = fleet is not None and not fleet.is_uniform
         if mixed or not families or any(is_listed(name) for name in tried):
             return None
-        sizes = np.concatenate([[family.pp, family.v] for family in families], axis=1)
-        shape = tuple(int(most) + 1 for most in sizes.max(axis=1))
+        sizes = (
+            [family.pp for family in families],
+            [family.v for family in families],
+        )
+        shape = tuple(
+            1 + max(int(column.max()) for column in columns) for columns in sizes
+        )
+        is_there = np.zeros(shape, dtype=np.bool_)
+        for family in families:
+            is_there[family.pp, family.v] = True
         first, count = np.zeros((2, *shape), dtype=np.int64)
         starts, cuts = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
         num_layouts, length = 0, 0
-        for p, v in np.unique(sizes, axis=1).T.tolist():
+        for p, v in np.argwhere(is_there).tolist():
             some = space.cuts(p, v)
             first[p, v], count[p, v] = num_layouts, len(some)
             starts.append(length + some.shape[1] * np.arange(len(some)))
@@ -264,35 +272,50 @@ def family_bounds(
 
 
 def are_too_full(
-    bounds: ReplayBounds, family: ConfigurationFamily, spec: SearchSpec
-) -> BoolArray:
+    bounds: ReplayBounds, families: Sequence[ConfigurationFamily], spec: SearchSpec
+) -> tuple[BoolArray, ...]:
     """Tell which configurations fit in no way: parameters alone fill the mean stage."""
-    least = mean_stage_parameters(bounds, family, spec)
-    return np.asarray(least * (1.0 - 1e-9) > bounds.memory)
+    return tuple(
+        np.asarray(least * (1.0 - 1e-9) > bounds.memory)
+        for least in mean_stage_parameters(bounds, families, spec)
+    )
 
 
 def mean_stage_parameters(
-    bounds: ReplayBounds, family: ConfigurationFamily, spec: SearchSpec
-) -> FloatArray:
+    bounds: ReplayBounds, families: Sequence[ConfigurationFamily], spec: SearchSpec
+) -> tuple[FloatArray, ...]:
     """Return what a device of the mean stage holds of parameters at least [byte].
 
-    Under any ZeRO stage, all devices sharing shards. Nothing where hosts may keep some.
+    Of each family, under any ZeRO stage, all devices sharing shards. Nothing where
+    hosts may keep some.
     """
     if any(offload != NO_OFFLOAD for offload in spec.offload):
-        return np.zeros(len(family.pp))
-    degrees, widths = family.degrees, bounds.workload.parameter_bytes
-    table, layers = bounds.workload.table(degrees), bounds.columns(degrees).layers
-    dense = float(layers.dense.sum()) - table.tied_parameters
-    expert = float(layers.expert.sum())
-    tp, cp, ep = degrees[:3]
-    members = np.array(
-        [
-            expert_data_size(Sizes(tp, cp, ep, dp, pp), degrees.grouping)
-            for dp, pp in zip(family.dp.tolist(), family.pp.tolist(), strict=True)
-        ]
-    )
+        return tuple(np.zeros(len(family.pp)) for family in families)
+    graph = bounds.workload.graph
+    known: dict[object, tuple[float, float]] = {}
+    found = []
+    for family in families:
+        degrees = family.degrees
+        key = degrees.tp, degrees.ep, degrees.etp, degrees.spreads_experts
+        if key not in known:
+            every, experts = chain_parameters(graph, degrees)
+            tied = tied_parameters(graph, degrees)
+            known[key] = every - experts - tied, experts
+        found.append(_mean_stage_parameters(bounds, family, spec, known[key]))
+    return tuple(found)
+
+
+def _mean_stage_parameters(
+    bounds: ReplayBounds,
+    family: ConfigurationFamily,
+    spec: SearchSpec,
+    parameters: tuple[float, float],
+) -> FloatArray:
+    """Return it of a family; ``parameters`` are those of all layers, and of experts."""
+    widths, (dense, expert) = bounds.workload.parameter_bytes, parameters
+    members = family.expert_data_sizes
     whole = np.full(len(members), dense + expert)
-    shard = dense / (family.dp * cp) + expert / members
+    shard = dense / (family.dp * family.degrees.cp) + expert / members
     least = np.full(len(members), np.inf)
     for zero in spec.zero_stages:
         terms = KERNEL_TERMS[zero]
@@ -322,13 +345,21 @@ def mean_stage_bounds(
         Whether pipelines fill and empty, as for `first_bounds`.
     """
     whole = min(float(forward.sum() + backward.sum()) for forward, backward in times)
-    m = _num_microbatches(workload, family)
     lead = workload.messages_time(2) * (family.pp > 1)
     work = whole + 2.0 * family.v * family.pp * lead
+    share = mean_stage_shares(workload, family, fills=fills)
+    return np.asarray(share * work * (1.0 - 1e-12))
+
+
+def mean_stage_shares(
+    workload: Workload, family: ConfigurationFamily | Inner, *, fills: bool
+) -> FloatArray:
+    """Return what the mean stage takes over the work of a microbatch, at least."""
+    m = _num_microbatches(workload, family)
     share = m / family.pp
     if fills:
         share = np.where(family.v == 1, pipelined(m, family.pp), share)
-    return np.asarray(share * work * (1.0 - 1e-12))
+    return np.asarray(share)
 
 
 def pipelined(m: IntArray, p: IntArray) -> FloatArray:

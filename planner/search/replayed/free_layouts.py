@@ -43,7 +43,7 @@ CROWDED = (1.0, 1.5, 2.0)
 MOST_ROUNDS = 4
 """Most microbatches of a stage that are looked at, in stages."""
 
-MOST_STEPS = 4_000_000
+MOST_STEPS = 1_500_000
 """Most instructions that are looked at from each beginning."""
 
 STEPS = 60

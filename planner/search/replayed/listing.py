@@ -66,6 +66,9 @@ class PlanListing:
         default_factory=dict
     )
     """What choices depend on -> these, and as kernels read them."""
+    _columns: dict[tuple[MemoryChoice, ...], Choices] = field(default_factory=dict)
+    _kinds: dict[Configuration, list[PlacedKinds]] = field(default_factory=dict)
+    """Sizes -> kinds on their placements, where all devices are alike."""
 
     def shape(self, configuration: Configuration) -> Shape:
         """Return what bounds read of a configuration, but for its schedule."""
@@ -133,8 +136,10 @@ class PlanListing:
         key = sizes, alone, tuple(options), schedule
         if key not in self._choices:
             listed = self._listed_choices(configuration, options, schedule)
-            columns = choice_columns(listed, self.hosts, self.space.module_sets)
-            self._choices[key] = listed, columns
+            if listed not in self._columns:
+                columns = choice_columns(listed, self.hosts, self.space.module_sets)
+                self._columns[listed] = columns
+            self._choices[key] = listed, self._columns[listed]
         return self._choices[key]
 
     def _listed_choices(
@@ -179,11 +184,17 @@ class PlanListing:
 
     def distinct_kinds(self, configuration: Configuration) -> list[PlacedKinds]:
         """Return the kinds that work on each of a configuration's placements, once."""
+        key = configuration._replace(b=1, v=1, pairs=False)
+        if key in self._kinds:
+            return self._kinds[key]
         by_key: dict[bytes, PlacedKinds] = {}
         for placement in self.placements(configuration):
             kinds = self.kinds(placement)
             by_key.setdefault(kinds.key, kinds)
-        return list(by_key.values())
+        distinct = list(by_key.values())
+        if self.space.workload.fleet is None:
+            self._kinds[key] = distinct
+        return distinct
 
     def has_layout(
         self, configuration: Configuration, cuts: Sequence[int], schedule: str

@@ -57,6 +57,10 @@ class Exits(NamedTuple):
     """Shards of gradients that leave a block in what goes across sharding groups, by
     option, shape ``(rows, options, p)``."""
 
+    inside: FloatArray
+    """Shares of dense gradients that leave a block in what sharding groups reduce, by
+    option but the first, shape ``(rows, options, p)``."""
+
     inverses: FloatArray
     """Inverse bandwidth of all ways out of a block together, shape ``(rows,)``
     [s/byte]."""
@@ -91,7 +95,7 @@ def placed_exits(
         following = np.roll(block, -1, axis=0)
         stage = np.broadcast_to(np.arange(pp)[:, None], block.shape)
         leaves = (block != following).ravel()
-        shares = np.zeros((count, 4 + len(group_sizes), pp))
+        shares = np.zeros((count, 4 + 2 * len(group_sizes), pp))
         for row, ends in enumerate((block, following)):
             place = (ends * pp + stage).ravel()[leaves]
             shares[:, row] = np.bincount(place, minlength=count * pp).reshape(count, pp)
@@ -102,9 +106,11 @@ def placed_exits(
             if option > 0:
                 split = np.sort(dense, axis=2).reshape(pp, dense.shape[1], -1, part)
                 across = np.swapaxes(split, 2, 3).reshape(pp, -1, split.shape[2])
-                shares[:, 4 + option] = leaving_shares(
-                    np.ascontiguousarray(across), int(size), count
-                )
+                inside = split.reshape(pp, -1, part)
+                for row, members in ((4, across), (4 + len(group_sizes), inside)):
+                    shares[:, row + option] = leaving_shares(
+                        np.ascontiguousarray(members), int(size), count
+                    )
         distinct = {row.tobytes(): row for row in shares}
         rows = np.array(list(distinct.values()))
         parts.append((rows, np.full(len(rows), inverse)))
@@ -131,7 +137,7 @@ def relaxed_exits(
         most = min(groups, p)
         stages = np.linspace(1.0, most, GRID * (most - 1) + 1)
         later = np.append(stages[1:], stages[-1])
-        shares = np.zeros((len(stages), 4 + num_options, p))
+        shares = np.zeros((len(stages), 4 + 2 * num_options, p))
         if p > 1:
             runs = np.maximum(groups / later - groups / p, 0.0) * tp / (p - 1)
             shares[:, :2, :-1] = runs[:, None, None]
@@ -158,12 +164,13 @@ def _join_exits(
     *,
     is_choice: bool,
 ) -> Exits:
-    shares = np.zeros((0, 4 + num_options, num_stages))
+    shares = np.zeros((0, 4 + 2 * num_options, num_stages))
     whole = np.concatenate([shares, *(part for part, _ in parts)])
     inverses = np.concatenate([np.zeros(0), *(inverse for _, inverse in parts)])
     return Exits(
         np.ascontiguousarray(whole[:, :4]),
-        np.ascontiguousarray(whole[:, 4:]),
+        np.ascontiguousarray(whole[:, 4 : 4 + num_options]),
+        np.ascontiguousarray(whole[:, 4 + num_options :]),
         inverses,
         is_choice,
     )

@@ -50,7 +50,7 @@ class PlacementPrices:
 
     def placed(self, configuration: Configuration, placement: Placement) -> Placed:
         """Return what bounds read of a placement."""
-        place = _place(configuration, placement)
+        place = place_of(configuration, placement)
         if place not in self._choosers:
             self.rates(configuration, placement)
             self._choosers[place] = self._grids[place].chooser()
@@ -64,7 +64,7 @@ class PlacementPrices:
             sizes = tuple(option.group_size for option in rates.shardings)
             exits = placed_exits(self.tiers, groups, sizes)
             read = rates.stage_rates._replace(boundary=np.zeros((0, 0, 2)))
-            arrays = (*read, alone.ends, *alone.boundaries, *exits[:3])
+            arrays = (*read, alone.ends, *alone.boundaries, *exits[:4])
             content = b"".join(array.tobytes() for array in arrays)
             placed = Placed(read, alone, exits, kinds, content + kinds.key)
             self._held[0] += 2 * placed.size
@@ -78,7 +78,7 @@ class PlacementPrices:
         self, configuration: Configuration, placement: Placement
     ) -> PlacementRates:
         """Price a placement, all groups at the same time."""
-        key = _place(configuration, placement)
+        key = place_of(configuration, placement)
         if key not in self._grids:
             if len(self._grids) >= MOST_GRIDS:
                 self._grids.clear()
@@ -97,6 +97,6 @@ class PlacementPrices:
         return placement_choices(table, workload, configuration.pp)
 
 
-def _place(configuration: Configuration, placement: Placement) -> object:
+def place_of(configuration: Configuration, placement: Placement) -> object:
     """Return what tells placements apart whose groups differ."""
     return placement.place, configuration.ep, configuration.grouping

@@ -21,7 +21,7 @@ from planner.search.replayed.replays import (
 from planner.search.space import SearchSpec, configuration_of
 from planner.step.execution import Workload
 from planner.step.plan import Plan
-from planner.work import DEFAULT_WORK, Progress, Work
+from planner.work import DEFAULT_WORK, LimitReachedError, Progress, Work
 from topologies import InputError, Network
 
 PROPOSED_SHARE = 60
@@ -92,7 +92,7 @@ def proposed_plans(
         planned = search(
             candidates.network, candidates.workload, wider, work=work, progress=progress
         )
-    except InputError:
+    except (InputError, LimitReachedError):
         return ()
     finally:
         candidates.work.count(work.spent)

@@ -14,6 +14,7 @@ from planner.search.replayed.trail import ProofTrail
 from planner.search.space import Configuration, configuration_of
 from planner.step.plan import Plan
 from planner.work import PLAN, Progress
+from topologies.arrays import FloatArray
 
 REPLAY = 25_000
 """Units of work of a replay, before its passes are counted."""
@@ -39,6 +40,11 @@ class Judge(Protocol):
         """
 
 
+def no_transfers(plan: Plan) -> FloatArray | None:  # noqa: ARG001
+    """Know nothing of what transfers of a plan share."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replays:
     """How plans are judged."""
@@ -51,6 +57,12 @@ class Replays:
 
     starts: tuple[Plan, ...] = ()
     """Plans to begin with: the answer is no slower than any of them that fits."""
+
+    transfers: Callable[[Plan], FloatArray | None] = no_transfers
+    """Returns latency [s] and inverse bandwidth [s/byte] of activations and gradients
+    over the boundary after each stage, no more than in the plan's replay, by replica,
+    shape ``(d, p, 2, 2)``; the same for all layouts, microbatches and recompute. None
+    if it knows no more than what each takes alone."""
 
     ordinary: Callable[[], Sequence[Plan]] = tuple
     """Makes plans that are replayed before all else, those of them that can be

@@ -22,11 +22,6 @@ same, and the answer with them is never slower than without.
 From plans that were replayed others are proposed whose layouts are not listed
 (`FreeLayouts`). They are no part of what is proven; the search ends when no plan of the
 space is faster than they are, by more than `proven_gap`.
-
-`search_beyond` tells what the framework's rules cost: it also replays the plans of
-`planner.search.best_first`, whose stages choose for themselves. What bounds the
-replayed time of that wider space is weak: in every plan some stage has the work of the
-mean stage, and pipelines without chunks fill and empty.
 """
 
 import heapq
@@ -37,10 +32,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.pricing import price_plan
-from planner.search.best_first import LEFT, search
+from planner.cost.pricing import PlanCharges, price_plan
+from planner.search.best_first import LEFT
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
-from planner.search.replayed.floors import least_work
 from planner.search.replayed.free_layouts import FreeLayouts
 from planner.search.replayed.proposals import ordinary_answers, proposed_plans
 from planner.search.replayed.replays import (
@@ -60,6 +54,7 @@ from planner.search.replayed.simplest import (
     SimplestReplayed,
     simpler_leaves,
 )
+from planner.search.replayed.timelines import TimelineBounds
 from planner.search.replayed.trail import OpenedPlans, RelaxedBound, ReplayTime
 from planner.search.space import Configuration, SearchSpec
 from planner.search.thriftiest import fullest_stage, memory_sentence, sizes_label
@@ -77,9 +72,6 @@ from topologies.units import format_size
 
 STEPS_PER_REPORT = 64
 """Steps between two reports of progress."""
-
-MOST_BEYOND = 20
-"""Most plans of the wider space that are replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +118,8 @@ class _WaitingPlan(NamedTuple):
     """Configuration, or plans of one placement, that waits."""
     place: int = 0
     """Position of the next plan among those of a placement."""
+    is_sharp: bool = False
+    """Whether the bound is that of the plan's timeline."""
 
 
 def search_replayed(
@@ -214,6 +208,12 @@ class _ReplayFrontier:
         self.candidates, self.judge = candidates, replays.judge
         self.trail = replays.trail
         """What is to be filled for a certificate."""
+        self._charges = PlanCharges(candidates.network, candidates.workload)
+        self._timelines = TimelineBounds(
+            bounds=candidates.bounds,
+            prices=candidates.prices,
+            transfers=replays.transfers,
+        )
         self.tolerance, self._progress = candidates.spec.proven_gap, progress
         self.best = BestReplayed(keep=candidates.spec.keep_best)
         """What the queue has replayed, and what the search was told to start with."""
@@ -233,10 +233,9 @@ class _ReplayFrontier:
         )
         """What is nearly as fast as the best."""
         self._times: dict[Plan, float] = {}
-        order = np.argsort(candidates.first_bounds, kind="stable")
-        # Without those that are known to fit nowhere, whose bound is infinite.
-        self._order = order[np.isfinite(candidates.first_bounds[order])]
-        self._next = 0
+        self._fresh = candidates.queue()
+        self._num_fresh = len(candidates) - candidates.statistics["out of memory"]
+        self._num_bounded = 0
         self._waiting: list[_WaitingPlan] = []
         self._twins: list[_WaitingPlan] = []
         self._number = 0
@@ -250,19 +249,12 @@ class _ReplayFrontier:
     @property
     def _fresh_bound(self) -> float:
         """The bound of the next configuration, infinite if all were looked at [s]."""
-        if not self._has_fresh:
-            return np.inf
-        return float(self.candidates.first_bounds[self._order[self._next]])
+        return self._fresh.bound
 
     @property
     def _waiting_bound(self) -> float:
         """The smallest bound of what was looked at, infinite if nothing waits [s]."""
         return self._waiting[0].bound if self._waiting else np.inf
-
-    @property
-    def _has_fresh(self) -> bool:
-        """Whether there are configurations that were not looked at."""
-        return self._next < len(self._order)
 
     @property
     def is_proven(self) -> bool:
@@ -281,7 +273,7 @@ class _ReplayFrontier:
             plan.item.configuration if isinstance(plan.item, Leaves) else plan.item
             for plan in self._waiting
         }
-        return len(self._order) - self._next + len(waiting)
+        return self._num_fresh - self._num_bounded + len(waiting)
 
     @property
     def proposed_time(self) -> float:
@@ -296,7 +288,7 @@ class _ReplayFrontier:
         for done in plans:
             if self.candidates.is_searched(done.priced.plan):
                 self._keep(self.ordinary, done)
-                self._note(done, least * SLACK)
+                self._note(done.priced.plan, done.time, least * SLACK)
         for done in plans:
             self._deal_anew(done)
 
@@ -375,7 +367,7 @@ class _ReplayFrontier:
     def sharpen(self) -> None:
         """Sharpen some of the least bounds left, which costs no replays."""
         for _ in range(8 * self.best.keep):
-            replays = self._waiting and isinstance(self._waiting[0].item, Leaves)
+            replays = self._waiting and self._waiting[0].is_sharp
             if self.bound >= self._answer_time or (
                 replays and self._waiting_bound < self._fresh_bound
             ):
@@ -402,11 +394,10 @@ class _ReplayFrontier:
     def _left(self, limit: float) -> Iterator[Left]:
         """Yield what is left within a limit, by its sharpest bounds."""
         yield from [(w.bound, w.item, w.place) for w in self._waiting]
-        bounds = self.candidates.first_bounds
-        for index in self._order[self._next : self._next + MOST_LEFT].tolist():
-            if bounds[index] > limit:
+        for bound, number in islice(self._fresh.ahead(), MOST_LEFT):
+            if bound > limit:
                 return
-            yield float(bounds[index]), self.candidates[index], 0
+            yield bound, self.candidates[number], 0
 
     @property
     def simplest_plan(self) -> ReplayedPlan | None:
@@ -416,20 +407,21 @@ class _ReplayFrontier:
 
     def _advance(self) -> None:
         """Sharpen the smallest bound left, or replay the plan that it is of."""
-        if self._has_fresh and self._fresh_bound <= self._waiting_bound:
+        if self._fresh_bound <= self._waiting_bound:
             self._look_at_next()
         else:
             self._open(heapq.heappop(self._waiting))
 
     def _look_at_next(self) -> None:
         """Sharpen the bound of the next configuration; drop it if it does not fit."""
-        configuration = self.candidates[int(self._order[self._next])]
+        configuration = self.candidates[self._fresh.number]
         floor = self._fresh_bound
         value = self.candidates.relaxed_bound(configuration, self._cutoff)
         if self.trail is not None:
-            number = int(self._order[self._next])
-            self.trail.relaxed[number] = RelaxedBound(value, self._cutoff)
-        self._next += 1
+            looked = RelaxedBound(value, self._cutoff)
+            self.trail.relaxed[self._fresh.number] = looked
+        self._fresh.drop()
+        self._num_bounded += 1
         if np.isinf(value):
             self.candidates.statistics["out of memory"] += 1
         else:
@@ -442,10 +434,20 @@ class _ReplayFrontier:
         """
         try:
             if isinstance(waiting.item, Leaves):
-                plan = self.candidates.plan(waiting.item.leaf(waiting.place))
-                self.try_plan(plan)
+                leaf = waiting.item.leaf(waiting.place)
+                if waiting.is_sharp:
+                    self.try_plan(plan := self.candidates.plan(leaf))
+                    if self.trail is not None:
+                        self.trail.note_tried(waiting.item, waiting.place, plan)
+                    return
+                relaxed = self.candidates.least_rates(waiting.item.configuration)
+                sharp = self._timelines.bound(leaf, relaxed)
                 if self.trail is not None:
-                    self.trail.note_tried(waiting.item, plan)
+                    self.trail.note_timeline(waiting.item, sharp)
+                bound = max(waiting.bound, sharp)
+                heapq.heappush(
+                    self._waiting, waiting._replace(bound=bound, is_sharp=True)
+                )
                 self._wait_for(waiting.item, waiting.place + 1, waiting.bound)
             else:
                 cutoff = self._cutoff
@@ -508,28 +510,32 @@ class _ReplayFrontier:
             self._count(priced.plan)
             self.candidates.statistics[OTHER_LAYOUTS] += 1
             cutoff = self._least_time
-            other = ReplayedPlan(time=self.judge(priced, cutoff), priced=priced)
-            self._note(other, cutoff)
-            if other.time < cutoff:
-                self.free.add(other)
+            time = self.judge(priced, cutoff)
+            self._note(priced.plan, time, cutoff)
+            if time < cutoff:
+                self.free.add(ReplayedPlan(time=time, priced=priced))
                 self.candidates.work.note_plan()
 
     def _replayed(self, plan: Plan, cutoff: float) -> ReplayedPlan:
         """Replay a plan, unless that was done before."""
         candidates = self.candidates
-        priced = price_plan(candidates.network, candidates.workload, plan)
         if plan in self._times:
             candidates.statistics["proposals met again"] += 1
-            return ReplayedPlan(time=self._times[plan], priced=priced)
-        candidates.statistics["plans replayed"] += 1
-        done = ReplayedPlan(time=self.judge(priced, cutoff), priced=priced)
-        self._note(done, cutoff)
-        return done
+            time = self._times[plan]
+        else:
+            candidates.statistics["plans replayed"] += 1
+            time = self.judge(charged := self._charges(plan), cutoff)
+            self._note(plan, time, cutoff)
+            if not np.isfinite(time):
+                # Nobody keeps it: most plans are cut off.
+                return ReplayedPlan(time=time, priced=charged)
+        priced = price_plan(candidates.network, candidates.workload, plan)
+        return ReplayedPlan(time=time, priced=priced)
 
-    def _note(self, done: ReplayedPlan, cutoff: float) -> None:
+    def _note(self, plan: Plan, time: float, cutoff: float) -> None:
         """Note a replay for a certificate, if one is asked for."""
         if self.trail is not None:
-            self.trail.replays[done.priced.plan] = ReplayTime(done.time, cutoff)
+            self.trail.replays[plan] = ReplayTime(time, cutoff)
 
     def _report(self, doing: str = "") -> None:
         """Say how good the best plan so far is, beside what is done."""
@@ -578,74 +584,4 @@ def _infeasibility(candidates: LaunchableCandidates) -> str:
         f"({sizes_label(leaf.configuration)}) needs {format_size(needed)} per device, "
         f"and {name} has {format_size(memory)} to give, "
         f"{format_size(needed - memory)} too little. {memory_sentence(priced, stage)}"
-    )
-
-
-def search_by_replay(
-    network: Network,
-    workload: Workload,
-    spec: SearchSpec,
-    replays: Replays,
-    *,
-    work: Work | None = None,
-    progress: Progress | None = None,
-) -> ReplayedSearch:
-    """Find the fastest replay of launchable plans, or beyond them if `spec` says so.
-
-    Parameters are those of `search_replayed`.
-    """
-    find = search_replayed if spec.launchable else search_beyond
-    return find(network, workload, spec, replays, work=work, progress=progress)
-
-
-def search_beyond(
-    network: Network,
-    workload: Workload,
-    spec: SearchSpec,
-    replays: Replays,
-    *,
-    work: Work | None = None,
-    progress: Progress | None = None,
-) -> ReplayedSearch:
-    """Find the fastest replay among launchable plans and the best planned ones.
-
-    Parameters are those of `search_replayed`; either search may spend the whole
-    allowance.
-    """
-    rules = replace(spec, launchable=True)
-    inside = search_replayed(
-        network, workload, rules, replays, work=work, progress=progress
-    )
-    wider = replace(spec, keep_best=max(MOST_BEYOND, spec.keep_best))
-    allowance = Work(limit=spec.work_limit, time_limit=spec.time_limit)
-    outside = search(network, workload, wider, work=allowance, progress=progress)
-    within, beyond = (BestReplayed(keep=spec.keep_best) for _ in range(2))
-    for plan in inside.plans:
-        within.add(plan)
-    proposed = inside.proposed_time
-    for priced in outside.plans:
-        time = replays.judge(priced, np.inf)
-        if np.isfinite(time):
-            proposed = np.fmin(proposed, time)
-            beyond.add(ReplayedPlan(time=time, priced=priced))
-    plans, simplest = within.ranked(beyond), inside.simplest
-    near = beyond.time * (1.0 + replays.simplest_within)
-    least = least_work(network, workload, spec)
-    stopped = inside.spent.stopped_by or outside.spent.stopped_by
-    return ReplayedSearch(
-        plans=plans,
-        lower_bound=min([least, *(plan.time for plan in plans)]),
-        statistics={
-            **inside.statistics,
-            **{f"beyond: {name}": count for name, count in outside.statistics.items()},
-        },
-        spent=replace(
-            inside.spent,
-            work=inside.spent.work + outside.spent.work,
-            stopped_by=stopped,
-        ),
-        infeasibility="" if plans else outside.infeasibility,
-        proposed_time=float(proposed),
-        launchable_time=min((plan.time for plan in inside.plans), default=np.nan),
-        simplest=simplest if simplest and simplest.time <= near else None,
     )

@@ -222,6 +222,12 @@ class ConfigurationFamily(NamedTuple):
         pp, v, dp, pairs = (int(column[index]) for column in self[1:])
         return Configuration(tp, cp, ep, b, v, pp, dp, grouping, bool(pairs))
 
+    @property
+    def expert_data_sizes(self) -> IntArray:
+        """Ranks of a stage that hold the same experts, `expert_data_size` of each."""
+        tp, cp, ep, *_ = self.degrees
+        return np.asarray(tp * cp * self.dp // (ep * self.degrees.etp))
+
     def __contains__(self, wanted: object) -> bool:
         """Tell whether a configuration is one of these."""
         if not isinstance(wanted, Configuration) or not len(self.pp):

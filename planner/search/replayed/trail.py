@@ -58,9 +58,13 @@ class ProofTrail:
     opened: dict[Configuration, OpenedPlans] = field(default_factory=dict)
     """Configuration -> its plans, if they were listed."""
 
-    tried: dict[int, list[Plan]] = field(default_factory=dict)
-    """Identity of `Leaves` of `opened` -> the plans of it that were replayed, its
-    first."""
+    timelines: dict[int, list[float]] = field(default_factory=dict)
+    """Identity of `Leaves` of `opened` -> bounds of its first plans by their timelines
+    [s]."""
+
+    tried: dict[int, dict[int, Plan]] = field(default_factory=dict)
+    """Identity of `Leaves` of `opened` -> the plans of it that were replayed, by their
+    positions."""
 
     replays: dict[Plan, ReplayTime] = field(default_factory=dict)
     """Plan of the space -> its replay."""
@@ -80,10 +84,15 @@ class ProofTrail:
     stopped_by: str = ""
     """Limit that stopped the search; empty if it ran to its end."""
 
-    def note_tried(self, leaves: Leaves, plan: Plan) -> None:
-        """Note that the next plan of a placement was replayed."""
-        self.tried.setdefault(id(leaves), []).append(plan)
+    def note_timeline(self, leaves: Leaves, bound: float) -> None:
+        """Note the bound of the next plan of a placement by its timeline [s]."""
+        self.timelines.setdefault(id(leaves), []).append(bound)
 
-    def replays_of(self, leaves: Leaves) -> list[ReplayTime]:
-        """Return the replays of the first plans of a placement."""
-        return [self.replays[plan] for plan in self.tried.get(id(leaves), ())]
+    def note_tried(self, leaves: Leaves, place: int, plan: Plan) -> None:
+        """Note that a plan of a placement was replayed."""
+        self.tried.setdefault(id(leaves), {})[place] = plan
+
+    def replays_of(self, leaves: Leaves) -> dict[int, ReplayTime]:
+        """Return the replays of plans of a placement, by their positions."""
+        tried = self.tried.get(id(leaves), {})
+        return {place: self.replays[tried[place]] for place in sorted(tried)}

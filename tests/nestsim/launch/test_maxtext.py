@@ -129,7 +129,11 @@ def test_layers_of_gemma_2_are_pairs_of_blocks() -> None:
             assert read["virtual_pipeline_model_parallel_size"] == 1
 
 
-@failures.over("field", OTHERS)
+@failures.over(
+    # Its pipelines take all microbatches in turn: groups of them are refused.
+    "field",
+    [name for name in OTHERS if name != "microbatch_group_size_per_vp_stage"],
+)
 def test_no_setting_of_a_plan_is_dropped_silently(field: str) -> None:
     model = EXPERTS if "expert" in field else DENSE
     mode = {"recompute": "none"} if field.startswith("overlap") else {}

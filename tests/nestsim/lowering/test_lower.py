@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nestsim.lowering.collectives import LockstepGroups, all_to_all_phase
+from nestsim.lowering.collectives import KeptPhases, LockstepGroups, all_to_all_phase
 from nestsim.lowering.lower import _stages, lower_plan
 from nestsim.lowering.notes import left_out_level_notes
 from nestsim.lowering.passes import Pass
@@ -84,7 +84,9 @@ def test_passes_take_as_long_as_the_planner_says(case):
     # Layer by layer, if every collective takes the planner's price.
     rates = rates_of(network, job, priced.plan)
     kinds = plan_kinds(job, priced.plan)
-    stages = [stage for (stage,) in _stages(network, job, priced, rates, kinds)]
+    stages = [
+        stage for (stage,) in _stages(KeptPhases(network), job, priced, rates, kinds)
+    ]
     for stage, cost in zip(stages, priced.stages, strict=True):
         prices = stage.traffic.times(rates)
         total = np.zeros(6)

@@ -13,7 +13,7 @@ from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.step.instructions import BACKWARD, FIRST_FORWARD, FORWARD, USUAL_KIND
-from planner.step.memory import RESHARDED, SECOND_COPY
+from planner.step.memory import SECOND_COPY
 from planner.step.schedules import SCHEDULES
 from tests import failures
 from tests.planner.examples import eight_devices, executed, tiny_job
@@ -78,7 +78,7 @@ def test_weights_that_are_sharded_again_are_replayed_as_planned(size, granularit
     share = job.table(found.plan.degrees)
     kept = 2 * (share.parameters.sum() - share.tied_parameters) / size
     for timeline in done.memory:
-        assert timeline.peak_parts[RESHARDED] == pytest.approx(kept)
+        assert timeline.peak_parts[SECOND_COPY] == pytest.approx(kept)
 
 
 def test_backward_passes_gather_what_was_sharded_again():

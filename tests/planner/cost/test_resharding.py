@@ -8,7 +8,7 @@ from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
-from planner.step.memory import RESHARDED
+from planner.step.memory import SECOND_COPY
 from planner.step.plan import Plan
 from tests import failures
 from tests.planner.cost.test_pricing import STEP, TREE, workload
@@ -55,7 +55,7 @@ def test_a_device_keeps_its_part_of_what_was_gathered():
         price_plan(TREE, workload(), resharded(size)).stages[0].memory
         for size in (None, 2)
     )
-    assert held == {**plain, RESHARDED: 2 * 40 / 2}
+    assert held == {**plain, SECOND_COPY: 2 * 40 / 2}
 
 
 SIZES = {"micro_batch_size": 1, "data_parallel_size": 8, "zero_stage": 3}

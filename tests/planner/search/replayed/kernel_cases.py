@@ -67,6 +67,7 @@ def drawn_case(rng, zero, option):
         length=length,
         exits=numbers(rng, rows, 4, p, high=rng.choice((0, 4))),
         exits_across=numbers(rng, rows, NUM_OPTIONS, p, high=4),
+        exits_inside=numbers(rng, rows, NUM_OPTIONS, p, high=4),
         exit_inverses=numbers(rng, rows, high=rng.choice((1, 5))),
         is_choice=rng.random() < 0.4,
         reduces_behind=rng.random() < 0.5,
@@ -93,6 +94,12 @@ def sums(values):
 
 def compiled(case, cutoff=np.inf):
     """Ask the kernel."""
+    found = kernel.replay_bounds(*arguments(case), cutoff)
+    return float(found.values[0, 0])
+
+
+def arguments(case):
+    """Return a plan as kernels take it."""
     num_layers = len(case.dense)
     is_block = np.ones(num_layers)
     is_block[[0, -1]] = 0.0
@@ -136,6 +143,7 @@ def compiled(case, cutoff=np.inf):
     exits = terms.BlockExits(
         shares=np.array(case.exits).reshape(rows, 4, case.p),
         across=np.array(case.exits_across).reshape(rows, NUM_OPTIONS, case.p),
+        inside=np.array(case.exits_inside).reshape(rows, NUM_OPTIONS, case.p),
         inverses=np.array(case.exit_inverses, dtype=np.float64),
         is_choice=case.is_choice,
     )
@@ -193,5 +201,4 @@ def compiled(case, cutoff=np.inf):
         host_once=np.zeros(1),
     )
     variants = terms.Variants(np.array([case.cuts]), choice)
-    found = kernel.replay_bounds(plans, variants, cutoff)
-    return float(found.values[0, 0])
+    return plans, variants

@@ -79,6 +79,8 @@ class Case:
     """[row][boundary forth, boundary back, dense, expert][stage]."""
     exits_across: Any
     """[row][option][stage]."""
+    exits_inside: Any
+    """[row][option][stage]."""
     exit_inverses: list[float]
     is_choice: bool
     reduces_behind: bool
@@ -273,9 +275,9 @@ class Case:
 
     # What leaves blocks.
 
-    def leaving(self) -> float:
+    def leaving(self, released: list[float] | None = None) -> float:
         """Bound the step by what must leave blocks of the network."""
-        released = [
+        released = released or [
             max(self.last_backward(wires, i) for wires in self.wires)
             - self.passes_behind(i)
             for i in range(self.p)
@@ -317,12 +319,14 @@ class Case:
             if self.is_choice:
                 size = min(pair[kind] for pair in each)
             leaves = self.exits[row][2 + kind][i] * size
-            if self.option == 0 and gathers:
+            if self.option > 0 and kind == 0:
+                leaves = self.exits_inside[row][self.option][i] * size
+            if gathers:
                 total += leaves * self.weight_bytes * self.rules.gathers_once
-            elif self.option == 0:
-                halves = 2 * self.rules.all_reduces + self.rules.reduces_once
-                total += leaves * self.gradient_bytes * halves
-            elif kind == 0 and not gathers and self.rules.reduces_across:
+                continue
+            halves = 2 * self.rules.all_reduces + self.rules.reduces_once
+            total += leaves * self.gradient_bytes * halves
+            if self.option > 0 and kind == 0 and self.rules.reduces_across:
                 shard = size * self.gradient_bytes / self.shared
                 total += 2 * self.exits_across[row][self.option][i] * shard
         return total

@@ -62,9 +62,12 @@ def share(groups, inside):
 
 
 def leaving(grid, inside, group_sizes):
-    """Return a block's row: ``[boundary forth, back, dense, expert, *across][p]``."""
+    """Return a block's row, by stage.
+
+    ``[boundary forth, back, dense, expert, *across, *inside]``.
+    """
     pp = len(grid)
-    row = [[0.0] * pp for _ in range(4 + len(group_sizes))]
+    row = [[0.0] * pp for _ in range(4 + 2 * len(group_sizes))]
     for stage in range(pp):
         here, there = grid[stage].ravel(), grid[(stage + 1) % pp].ravel()
         for sender, receiver in zip(here, there, strict=True):
@@ -76,11 +79,15 @@ def leaving(grid, inside, group_sizes):
         for option, part in enumerate(group_sizes):
             if option == 0:
                 continue
-            same_shard = []
+            same_shard, shares_shards = [], []
             for group in reduce_groups(grid, stage, experts=False):
                 ranks = sorted(group)
                 same_shard += [ranks[place::part] for place in range(part)]
+                shares_shards += [
+                    ranks[first : first + part] for first in range(0, len(ranks), part)
+                ]
             row[4 + option][stage] = share(same_shard, inside)
+            row[4 + len(group_sizes) + option][stage] = share(shares_shards, inside)
     return row
 
 
@@ -102,10 +109,8 @@ def test_what_leaves_a_block_is_counted_rank_by_rank(seed):
             numbers = tuple(round(x, 9) for part in row for x in part)
             expected.add((float(size), numbers))
     rows = {
-        (inverse, tuple(np.concatenate([a.ravel(), b.ravel()]).round(9).tolist()))
-        for a, b, inverse in zip(
-            found.shares, found.across, found.inverses.tolist(), strict=True
-        )
+        (inverse, tuple(np.concatenate([each.ravel() for each in row]).round(9)))
+        for *row, inverse in zip(*found[:4], strict=True)
     }
     assert rows == expected
     assert not found.is_choice
@@ -131,6 +136,7 @@ def with_exits(case, exits):
         case,
         exits=exits.shares.tolist(),
         exits_across=exits.across.tolist(),
+        exits_inside=exits.inside.tolist(),
         exit_inverses=exits.inverses.tolist(),
         is_choice=exits.is_choice,
     )

@@ -35,7 +35,7 @@ def fits(candidates, leaf, memory):
     bounds = replace(candidates.bounds, memory=memory)
     found = bounds.placed(
         candidates.listing.shape(leaf.configuration)._replace(schedule=leaf.schedule),
-        candidates._least(candidates._relaxed(leaf.configuration)),
+        candidates.least_rates(leaf.configuration),
         placed,
         Variants(np.array([leaf.layout]), choice_columns((leaf.choice,))),
         np.inf,

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
 from planner.search.best_first import search
+from planner.search.candidates import CandidateSet
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.proposals import KEPT_EACH
 from planner.search.replayed.replays import OTHER_LAYOUTS
+from planner.work import LimitReachedError, Work
 from tests.planner.search.replayed.test_search import SEEDS, searched, wholes
 
 PROPOSALS = 3
@@ -43,6 +47,20 @@ def test_its_best_plans_are_replayed_before_any_other():
             assert found.proposed_time == best
             assert found.plans[0].time <= best
     assert asked >= 2
+
+
+def test_nothing_is_made_where_listing_alone_takes_all_that_it_may_spend():
+    for case in wholes(SEEDS[:5]):
+        spec, network = replace(case.world.spec, hides=True), case.world.network
+        job = replace(case.world.workload)
+        work = Work(limit=1, has_plan=True)
+        with pytest.raises(LimitReachedError):
+            CandidateSet.enumerate(network, job, spec, work=work)
+        assert not job._tables
+        listed = Work(limit=1)
+        CandidateSet.enumerate(network, job, spec, work=listed)
+        assert job._tables
+        assert listed.spent == work.spent
 
 
 def test_without_it_the_answer_and_its_proof_are_the_same():

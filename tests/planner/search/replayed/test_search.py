@@ -214,6 +214,7 @@ def searched(case, *, starts=(), proposals=0, **changes):
     replays = Replays(
         judge=judge,
         by_layer=world.settings.granularity == "layer",
+        transfers=world.transfers,
         starts=starts,
     )
     spec = replace(world.spec, proposals=proposals, **changes)
@@ -552,17 +553,17 @@ def test_progress_says_from_the_first_replay_on_how_good_the_answer_is():
         search_replayed(
             *case.world[:3], replays, progress=lambda text, _, to=texts: to.append(text)
         )
-        said = [pattern.fullmatch(text) for text in texts]
-        assert all(said), texts
-        bests = [float(one["best"]) for one in said if one["best"]]
+        matches = [pattern.fullmatch(text) for text in texts]
+        assert all(matches), texts
+        bests = [float(match["best"]) for match in matches if match["best"]]
         assert bests == sorted(bests, reverse=True)
         # Of three digits more than are written.
         assert all(best >= case.best * (1.0 - 1e-3) for best in bests)
-        bounds = [float(one["bound"]) for one in said if one["bound"]]
+        bounds = [float(match["bound"]) for match in matches if match["bound"]]
         assert all(bound <= case.best * (1.0 + 1e-3) for bound in bounds)
-        named = {one["doing"]: one["best"] for one in said}
+        named = {match["doing"]: match["best"] for match in matches}
         assert {"list what can be launched", "bound the layers"} <= named.keys()
         if plans:
-            assert all(one["best"] for one in said[2:])
-            proven += any(one["gap"] for one in said)
+            assert all(match["best"] for match in matches[2:])
+            proven += any(match["gap"] for match in matches)
     assert proven >= 3

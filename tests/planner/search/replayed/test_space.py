@@ -107,7 +107,8 @@ class Brute:
         """Return the sizes of which there is a plan that breaks no rule."""
         model, most = self.workload.graph.spec, range(1, self.num_devices + 1)
         found = set()
-        for tp, cp, ep, b, pp, dp in product(most, POWERS, most, POWERS, most, most):
+        sizes = (*POWERS, 3, 6)
+        for tp, cp, ep, b, pp, dp in product(most, POWERS, most, sizes, most, most):
             if tp * cp * pp * dp > self.num_devices:
                 continue
             if model.num_attention_heads % tp or max(model.num_moe_experts, 1) % ep:

@@ -11,23 +11,29 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from estimators.grouping import CP_COMM_TYPES
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
+from nestsim.lowering.collectives import KeptPhases
+from nestsim.lowering.lockstep import lockstep_transfers
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import ReplaySettings, replayed_time
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.search.replayed.candidates import LaunchableCandidates
+from planner.search.replayed.timelines import TimelineBounds
 from planner.search.space import SearchSpec
 from planner.step.execution import Execution, Workload
 from planner.step.plan import Plan
 from planner.work import Work
 from tests.planner.fleets import slow_fleet
 from topologies.accelerators import load_accelerator
+from topologies.arrays import FloatArray
 from topologies.builders import build_network
 from topologies.degrade import Degradation, SlowDevice, SlowLinks, degrade, slowdowns
 from topologies.network import Network
@@ -107,6 +113,18 @@ class World(NamedTuple):
         """Price a plan."""
         return price_plan(self.network, self.workload, plan)
 
+    def transfers(self, plan: Plan) -> FloatArray | None:
+        """Return what transfers of a plan take at least, as a search asks for it."""
+        if self.settings.granularity == "layer":
+            return None
+        return lockstep_transfers(KeptPhases(self.network), self.workload, plan)
+
+    def timelines(self, candidates: LaunchableCandidates) -> TimelineBounds:
+        """Return what bounds single plans of a search."""
+        return TimelineBounds(
+            bounds=candidates.bounds, prices=candidates.prices, transfers=self.transfers
+        )
+
     def time(self, plan: Plan) -> float:
         """Replay a plan [s]."""
         return self.time_of(self.priced(plan))
@@ -115,6 +133,12 @@ class World(NamedTuple):
         """Replay a plan that has its price [s]."""
         work = lower_plan(self.network, self.workload, priced, self.settings)
         return replayed_time(self.network, work, self.settings)
+
+
+def every_first_bound(candidates: LaunchableCandidates) -> FloatArray:
+    """Return the first bounds of all configurations, families one after another [s]."""
+    every = range(len(candidates.families))
+    return np.concatenate([np.zeros(0), *map(candidates.first_bounds, every)])
 
 
 @lru_cache(maxsize=256)
