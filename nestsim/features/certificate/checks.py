@@ -42,6 +42,7 @@ from nestsim.features.certificate.record import (
     sheets,
     space_rules,
 )
+from planner.cost.choices import MemoryChoice
 from planner.cost.objective import PricedPlan
 from planner.plans.checks import check_plan
 from planner.plans.written import plan_of
@@ -288,16 +289,33 @@ def _are_sound(alone: FloatArray, leaves: Leaves, cutoff: float) -> bool:
     together = np.full_like(alone, np.inf)
     together[leaves.numbers[:, 0], leaves.numbers[:, 1]] = leaves.bounds
     fits = np.isfinite(together)
-    # Some choices count only where quicker ones do not fit.
-    always = np.array([not choice.recompute_modules for choice in leaves.choices])
     differs = fits != np.isfinite(alone)
-    if differs[always].any() or (fits & differs).any():
+    # Some choices count only where quicker ones do not fit.
+    if (fits & differs).any() or any(
+        not fits[_quicker(leaves.choices, number), layout].any()
+        for number, layout in np.argwhere(differs).tolist()
+    ):
         return False
     known, full = together[fits], alone[fits]
     is_same = np.isclose(known, full, rtol=CLOSE, atol=0.0)
     return bool(
         ((known <= full) | is_same).all() and (is_same | (known >= cutoff)).all()
     )
+
+
+def _quicker(choices: tuple[MemoryChoice, ...], number: int) -> list[int]:
+    """Return what has to fit nowhere for a choice to count; nothing for most."""
+    chosen = choices[number]
+    if not chosen.recompute_modules:
+        return []
+    alike = chosen._replace(recompute="none", recompute_modules=())
+    return [
+        place
+        for place, choice in enumerate(choices[:number])
+        if choice == alike
+        or choice
+        == chosen._replace(recompute_modules=choice.recompute_modules or ("",))
+    ]
 
 
 def check_timelines(job: Recheck) -> Inspection:
@@ -333,7 +351,7 @@ def check_timelines(job: Recheck) -> Inspection:
 
 
 def _anew(job: Recheck) -> Iterator[tuple[OpenedRecord, Leaves, PlacementPlansRecord]]:
-    """Yield the plans of placements as they are listed anew, and as they are written."""
+    """Yield the plans of placements, listed anew and as they are written."""
     for place, every in job.anew.items():
         opened = job.record.opened[place]
         for leaves, sheet in zip(every, opened.placements, strict=False):

@@ -169,9 +169,9 @@ def not_checked(result: VerifyResult) -> tuple[str, ...]:
     rest = (
         "The rules of the space, the least times of layers and the rates of links are "
         "taken from the same tables as in the search.",
-        "Relaxed bounds, and bounds of plans, are computed by the functions of the "
-        "search, apart from each other; what speaks for them are their proofs and the "
-        "replays that were made here.",
+        "Relaxed bounds, and bounds of plans and of their timelines, are computed by "
+        "the functions of the search, apart from each other; what speaks for them are "
+        "their proofs and the replays that were made here.",
         "The space is that of plans which fit while gradients are there for the whole "
         "step; and the replay is a model.",
     )
