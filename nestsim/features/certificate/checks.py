@@ -244,7 +244,7 @@ def check_opened(job: Recheck) -> Inspection:
         failures += _opened_failures(job, opened, every)
         for leaves in {id(some.bounds): some for some in every}.values():
             count += len(leaves.choices) * len(leaves.layouts)
-            if not _are_sound(job.candidates.bounds_alone(leaves), leaves, cutoff):
+            if not are_sound(job.candidates.bounds_alone(leaves), leaves, cutoff):
                 failures.append(
                     f"{job.label(opened.configuration)}: bounds of its plans on "
                     f"{leaves.placement.name} are above those that hold."
@@ -280,7 +280,7 @@ _LISTED = (
 """Fields of `PlacementPlansRecord` that are the same when they are listed anew."""
 
 
-def _are_sound(alone: FloatArray, leaves: Leaves, cutoff: float) -> bool:
+def are_sound(alone: FloatArray, leaves: Leaves, cutoff: float) -> bool:
     """Tell whether bounds hold that were made of all plans in a call.
 
     None is above that of the plan by itself, those below the cutoff are the same, and

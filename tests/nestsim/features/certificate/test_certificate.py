@@ -4,7 +4,7 @@ import copy
 import gzip
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,8 @@ import pytest
 import nestsim
 from nestsim.cli import main
 from nestsim.evaluate.evaluator import Evaluator
-from nestsim.evaluate.job import plan_job
+from nestsim.evaluate.job import plan_job, run_job
+from nestsim.features.certificate.checks import are_sound
 from nestsim.features.certificate.job import inspected, trail_for, write_certificate
 from nestsim.features.certificate.plain import has_plain_bounds
 from nestsim.features.certificate.record import (
@@ -23,6 +24,7 @@ from nestsim.features.certificate.record import (
     certificate_json,
     seal,
 )
+from planner.search.replayed.replays import OTHER_LAYOUTS
 from planner.search.replayed.trail import ProofTrail
 from tests import failures
 
@@ -94,8 +96,13 @@ def certified(seed: int, work_limit: int | None = None) -> Certified:
     """Search a random scenario, and certify that."""
     changes = {} if work_limit is None else {"search.work_limit": work_limit}
     scenario = nestsim.Scenario.from_dict(document(seed)).replace(changes)
+    return searched(scenario, plan_job)
+
+
+def searched(scenario: nestsim.Scenario, job: Callable[..., object]) -> Certified:
+    """Search a scenario, and certify that."""
     trail = trail_for(scenario)
-    plan_job(scenario, trail=trail)
+    job(scenario, trail=trail)
     text = json.dumps(certificate_json(scenario, trail))
     return Certified(scenario, Evaluator.of(scenario), trail, json.loads(text))
 
@@ -115,6 +122,60 @@ def test_certificates_of_more_searches_hold(seed: int) -> None:
     made = certified(seed)
     assert made.problems(made.data) == []
     assert made.data["proven"]
+
+
+@failures.over("seed", (10, 25))
+def test_what_a_framework_adds_is_there_and_holds(seed: int) -> None:
+    """Groups of microbatches, layouts that are not listed, and simpler plans."""
+    changes = document(seed)
+    changes["cluster"]["memory_reserve"] = "0 GB"
+    changes["software"] = {"preset": "megatron-core"}
+    changes["model"]["num_layers"] = 11 if seed == 10 else 13
+    changes["search"] = {"tensor_model_parallel_sizes": [1], "simplest_within": 0.1}
+    if seed == 10:
+        changes["training"]["global_batch_size"] = 24
+        changes["search"] |= {
+            "micro_batch_sizes": [1, 3, 6],
+            "pipeline_model_parallel_sizes": [2, 4],
+            "microbatch_group_sizes_per_vp_stage": [3, 4, 5],
+        }
+    else:
+        changes["search"] |= {
+            "micro_batch_sizes": [1],
+            "pipeline_model_parallel_sizes": [8, 4],
+        }
+    made = searched(nestsim.Scenario.from_dict(changes), run_job)
+    assert made.problems(made.data) == []
+    assert made.data["proven"]
+    schedules = {
+        sheet["schedule"]
+        for opened in made.data["opened"]
+        for sheet in opened["placements"]
+    }
+    assert any("groups of 4" in name for name in schedules) == (seed == 10)
+    candidates, best = made.trail.candidates, made.trail.best
+    assert candidates is not None
+    assert best is not None
+    assert (OTHER_LAYOUTS in candidates.statistics) == (seed != 10)
+    assert candidates.is_searched(best.plan) == (seed == 10)
+
+
+def test_a_choice_is_left_out_only_if_a_quicker_one_fits() -> None:
+    made = certified(6)
+    leaves = next(iter(made.trail.opened.values())).leaves[0]
+    quick = leaves.choices[0]._replace(recompute="none", recompute_modules=())
+    slow = quick._replace(recompute="selective", recompute_modules=("mlp",))
+    alone = np.array([[np.inf, 1.0], [2.0, 2.0]])
+    every = leaves._replace(
+        choices=(quick, slow),
+        bounds=np.array([1.0, 2.0]),
+        numbers=np.array([[0, 1, 0], [1, 0, 0]]),
+    )
+    assert are_sound(alone, every, np.inf)
+    some = every._replace(bounds=every.bounds[:1], numbers=every.numbers[:1])
+    assert not are_sound(alone, some, np.inf)
+    other = slow._replace(zero_stage=slow.zero_stage + 1)
+    assert not are_sound(alone, every._replace(choices=(quick, other)), np.inf)
 
 
 def test_worlds_have_what_certificates_tell_apart() -> None:
