@@ -5,7 +5,7 @@ import pytest
 
 from estimators.collectives.cost import collective_rates
 from estimators.collectives.transports import transports
-from nestsim.features.validation.cluster_table import node_levels
+from nestsim.scenario.hardware.systems import node_levels
 from nestsim.scenario.hardware.network import FatTreeTable
 from topologies.builders import build_network
 
