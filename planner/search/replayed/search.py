@@ -171,6 +171,7 @@ def search_replayed(
             frontier.try_plan(plan)
         frontier.propose()
         frontier.prove()
+        frontier.try_layouts()
         frontier.fill()
         frontier.sharpen()
         frontier.simplify()
@@ -329,6 +330,15 @@ class _ReplayFrontier:
                 self._report()
             self._advance()
             steps += 1
+
+    def try_layouts(self) -> None:
+        """Look for layouts beyond the listed ones in plans that the proof spared."""
+        listed = [w for w in self._waiting if isinstance(w.item, Leaves)]
+        for waiting in heapq.nsmallest(self.best.keep, listed):
+            assert isinstance(waiting.item, Leaves)
+            plan = self.candidates.plan(waiting.item.leaf(waiting.place))
+            priced = price_plan(self.candidates.network, self.candidates.workload, plan)
+            self._deal_anew(ReplayedPlan(time=waiting.bound, priced=priced))
 
     def fill(self) -> None:
         """Replay some more plans, as alternatives, where few were looked at."""
