@@ -37,7 +37,7 @@ SURFACE = {
     "run": [*WRITES, *WORDS, "--html", "--verbose", "-v", "SCENARIO..."],
     "advise": [
         *(*FILES, "--verbose", "-v", "--model", "--cluster", "--accelerator"),
-        *("--num-devices", "--set", "--no-search", "JOB"),
+        *("--num-devices", "--set", "--no-search", "--trust-code", "JOB"),
     ],
     "report": [
         *("--force", "--output", "--quiet", "--scenario", "--trust-code", "-o", "-q"),

@@ -167,6 +167,7 @@ def search_replayed(
     frontier = _ReplayFrontier(candidates, replays, shown)
     frontier.begin_with(first)
     try:
+        frontier.deal_anew(first)
         for plan in replays.starts:
             frontier.try_plan(plan)
         frontier.propose()
@@ -286,6 +287,9 @@ class _ReplayFrontier:
         for done in plans:
             if self.candidates.is_searched(done.priced.plan):
                 self._keep(self.ordinary, done)
+
+    def deal_anew(self, plans: Sequence[ReplayedPlan]) -> None:
+        """Look for layouts beyond the listed ones in plans that were replayed."""
         for done in plans:
             self._deal_anew(done)
 
