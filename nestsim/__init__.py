@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nestsim.commands.report import FolderReport, Report
     from nestsim.features.advise.command import AdviceReport, advise
+    from nestsim.features.certificate.command import VerifyReport, verify
     from nestsim.features.collectives.command import CollectivesReport, collectives
     from nestsim.features.compare.command import (
         CompareReport,
@@ -76,6 +77,7 @@ __all__ = [
     "SweepReport",
     "TenancyReport",
     "ValidateReport",
+    "VerifyReport",
     "advise",
     "collectives",
     "compare",
@@ -96,6 +98,7 @@ __all__ = [
     "stress",
     "sweep",
     "validate",
+    "verify",
 ]
 
 _NAMES = MappingProxyType(
@@ -107,6 +110,7 @@ _NAMES = MappingProxyType(
         ),
         "nestsim.features.run.pages": "ReportPage report_page",
         "nestsim.features.advise.command": "AdviceReport advise",
+        "nestsim.features.certificate.command": "VerifyReport verify",
         "nestsim.features.collectives.command": "CollectivesReport collectives",
         "nestsim.features.compare.command": (
             "CompareReport NetworksReport compare compare_networks"

@@ -61,6 +61,8 @@ COSTLY = (
     "confirmed[qwen3_30b_a3b_64_h100]",
     "tests/nestsim/evaluate/test_job.py::test_two_processes",
     "tests/nestsim/features/calibration/test_fit.py::test_two_processes",
+    "tests/nestsim/features/certificate/test_certificate.py::test_any_number",
+    "tests/nestsim/features/certificate/test_certificate.py::test_certificates_of_more",
     "tests/nestsim/features/compare/test_cli_compare.py::test_a_killed",
     "tests/nestsim/features/compare/test_comparison_in_browser.py",
     "tests/nestsim/features/jitter/test_jitter_job.py::test_results_are_the_same",

@@ -42,6 +42,7 @@ from planner.rivals.protocol import PlannerOutcome, PlannerSettings, fits
 from planner.search.launchable import BrokenRule, broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.replays import Replays, no_transfers
+from planner.search.replayed.trail import ProofTrail
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.memory import stage_rooms
@@ -76,6 +77,9 @@ class Evaluator:
 
     memory_band: MemoryBand | None = None
     """How far off what plans need of memory may be; None for exact."""
+
+    trail: ProofTrail | None = None
+    """What a search fills for a certificate; None where nobody asks for one."""
 
     _frames: Frames = field(init=False)
     """What steps have in common that were replayed for their times alone."""
@@ -276,6 +280,7 @@ class Evaluator:
             by_layer=by_layer,
             transfers=no_transfers if by_layer else self._transfers,
             ordinary=self._ordinary_plans,
+            trail=self.trail,
         )
 
     def _transfers(self, plan: Plan) -> FloatArray | None:

@@ -40,6 +40,7 @@ from planner.plans.checks import check_plan
 from planner.rivals.protocol import PlannerOutcome
 from planner.search.launchable import rules_of
 from planner.search.replayed.simplest import complexity_of
+from planner.search.replayed.trail import ProofTrail
 from planner.search.thriftiest import fullest_stage
 from planner.step.execution import Workload
 from planner.step.memory import is_within
@@ -50,15 +51,29 @@ from topologies.errors import InputError, located
 from topologies.network import Network
 
 
-def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanResult:
+def plan_job(
+    scenario: Scenario,
+    *,
+    trail: ProofTrail | None = None,
+    progress: Progress | None = None,
+) -> PlanResult:
     """Search the k best plans of a scenario, and price them.
+
+    Parameters
+    ----------
+    scenario
+        The job.
+    trail
+        What the search fills for a certificate; None where nobody asks for one.
+    progress
+        Told about every step.
 
     Raises
     ------
     InputError
         If parts of the scenario do not go together.
     """
-    evaluator = Evaluator.of(scenario, progress)
+    evaluator = replace(Evaluator.of(scenario, progress), trail=trail)
     outcome = _find(evaluator, scenario, progress)
     candidates = tuple(
         PlannedCandidate(
@@ -108,15 +123,22 @@ def explain_job(
     )
 
 
-def run_job(scenario: Scenario, *, progress: Progress | None = None) -> ReplayedResult:
+def run_job(
+    scenario: Scenario,
+    *,
+    trail: ProofTrail | None = None,
+    progress: Progress | None = None,
+) -> ReplayedResult:
     """Plan a scenario, replay the k best plans, and choose the first confirmed one.
+
+    Parameters are those of `plan_job`.
 
     Raises
     ------
     InputError
         If parts of the scenario do not go together.
     """
-    evaluator = Evaluator.of(scenario, progress)
+    evaluator = replace(Evaluator.of(scenario, progress), trail=trail)
     _check_replayable(scenario, evaluator.network)
     within = scenario.search.simplest_within
     outcome = _find(evaluator, scenario, progress, simplest_within=within)

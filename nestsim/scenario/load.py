@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from estimators.collectives.transports import Scope
@@ -46,6 +47,16 @@ MAX_FILE = 1_000_000
 
 UNSAVED = "scenario.toml"
 """What a scenario is called that was made in Python."""
+
+_NAMES_OF_FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "model": ("config", "module"),
+        "cluster": ("profile",),
+        "cluster.network": NETWORK_FILES,
+        "software": ("constants", "links"),
+    }
+)
+"""Table -> its settings that name a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,18 +232,27 @@ class Scenario(JobBasis, HandedOn):
 
     def files(self) -> tuple[Path, ...]:
         """Return the files that the scenario is read from; its own comes first."""
-        document = self.document()
-        module = document["model"].get("module")
-        named = (
-            document["model"].get("config"),
-            *([] if module is None else [module_file(module)]),
-            document["cluster"].get("profile"),
-            *(document["cluster"].get("network", {}).get(one) for one in NETWORK_FILES),
-            document.get("software", {}).get("constants"),
-            document.get("software", {}).get("links"),
-        )
         folder = self.path.parent
-        return self.path, *(folder / one for one in named if isinstance(one, str))
+        return self.path, *(folder / file for file in self.named_files().values())
+
+    def named_files(self) -> dict[str, str]:
+        """Return the files that settings name, as they are written, by the setting."""
+        document = self.document()
+        tables = {
+            "model": document["model"],
+            "cluster": document["cluster"],
+            "cluster.network": document["cluster"].get("network", {}),
+            "software": document.get("software", {}),
+        }
+        files = {
+            f"{table}.{name}": tables[table].get(name)
+            for table, names in _NAMES_OF_FILES.items()
+            for name in names
+        }
+        named = {name: file for name, file in files.items() if isinstance(file, str)}
+        if "model.module" in named:
+            named["model.module"] = module_file(named["model.module"])
+        return named
 
     def module_facts(self) -> dict[str, str]:
         """Return what manifests say of the user's own module, if there is one."""

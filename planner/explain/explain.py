@@ -17,9 +17,10 @@ from planner.search.best_first import search
 from planner.search.candidates import CandidateSet
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
+from planner.search.replayed.beyond import search_by_replay
 from planner.search.replayed.candidates import LaunchableCandidates
 from planner.search.replayed.replays import ReplayedPlan, Replays
-from planner.search.replayed.search import ReplayedSearch, search_by_replay
+from planner.search.replayed.search import ReplayedSearch
 from planner.search.space import SearchSpec
 from planner.search.thriftiest import thriftiest_plan
 from planner.step.execution import Workload

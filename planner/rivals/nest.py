@@ -26,7 +26,8 @@ from planner.rivals.protocol import (
 )
 from planner.search.best_first import SearchResult, search
 from planner.search.candidates import CONFIGURATIONS_PER_REPORT, CandidateSet
-from planner.search.replayed.search import ReplayedSearch, search_by_replay
+from planner.search.replayed.beyond import search_by_replay
+from planner.search.replayed.search import ReplayedSearch
 from planner.search.space import Configuration
 from planner.search.thriftiest import space_infeasibility
 from planner.step.execution import Workload

@@ -34,7 +34,10 @@ RATES = ("--bandwidth", "--nic-bandwidth", "--ranks")
 
 SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
-    "run": [*WRITES, *WORDS, "--html", "--verbose", "-v", "SCENARIO..."],
+    "run": [
+        *(*WRITES, *WORDS, "--certificate", "--html", "--verbose", "-v"),
+        "SCENARIO...",
+    ],
     "advise": [
         *(*FILES, "--verbose", "-v", "--model", "--cluster", "--accelerator"),
         *("--num-devices", "--set", "--no-search", "--trust-code", "JOB"),
@@ -46,7 +49,7 @@ SURFACE = {
     "plan": [
         *WORDS,
         *("--explain", "--json", "--nest-instance", "--quiet", "--score", "--verbose"),
-        *("-q", "-v"),
+        *("--certificate", "--force", "-q", "-v"),
         "SCENARIO",
     ],
     "simulate": [*WRITES, "--html", "--verbose", "-v", "--plan", "SCENARIO"],
@@ -87,6 +90,7 @@ SURFACE = {
         *(*WRITES, "--max-bytes", "--min-bytes", "--step-factor", "-b", "-e", "-f"),
         "SCENARIO",
     ],
+    "verify": ["--json", "--quiet", "--replays", "--trust-code", "-q", "FILE"],
     "topology": [*WRITES, "SCENARIO"],
     "models": ["--json"],
     "accelerators": ["--json"],

@@ -261,6 +261,23 @@ def _done_cells(
     ]
 
 
+def certified() -> str:
+    """Return what is said of the certificate of a small search."""
+    scenario = "scenarios/gpt3_1.3b_8_a100.toml"
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(ROOT):
+        proof = str(Path(folder) / "proof.json.gz")
+        _printed("plan", scenario, "--certificate", proof)
+        said = _printed("verify", proof)
+    lines = [
+        "```console",
+        f"$ nestsim run {scenario} --certificate proof.json.gz",
+        "$ nestsim verify proof.json.gz",
+        *(line.rstrip() for line in said.splitlines()),
+        "```",
+    ]
+    return "\n".join(lines)
+
+
 CONFIRMED = (
     "bert_large_16_v100",
     "mixtral_8x7b_128_h100",
@@ -307,6 +324,7 @@ MADE: Mapping[str, MadePart] = MappingProxyType(
         "what frameworks launch": MadePart(page="search.md", make=launched),
         "goodput habits": MadePart(page="goodput.md", make=goodput_habits),
         "mixed stages": MadePart(page="mixed.md", make=mixed_stages),
+        "a certificate": MadePart(page="search.md", make=certified),
         "mist runs": MadePart(page="compare.md", make=mist_runs),
         "nestsim validate --markdown": MadePart(
             page="accuracy.md", make=published, is_slow=True

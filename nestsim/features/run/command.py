@@ -41,6 +41,11 @@ from nestsim.evaluate.results import (
     check_assertions,
     exit_status,
 )
+from nestsim.features.certificate.command import (
+    CertifiedReport,
+    certificate_output,
+)
+from nestsim.features.certificate.job import trail_for
 from nestsim.features.run.cost import cost_cells
 from nestsim.features.run.document import launch_section, plan_document, run_document
 from nestsim.features.run.explain import (
@@ -125,7 +130,7 @@ def _text(content: Callable[[], str]) -> Writer:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class JobReport(ScenarioReport):
+class JobReport(CertifiedReport, ScenarioReport):
     """A plan that was replayed and judged: of `run`, or of `simulate`."""
 
     result: ReplayedResult
@@ -211,11 +216,8 @@ class JobReport(ScenarioReport):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class PlanReport(DocumentReport):
+class PlanReport(CertifiedReport, DocumentReport):
     """The k best plans of a search, not replayed."""
-
-    scenario: Scenario
-    """What was asked."""
 
     result: PlanResult
     """Everything that was found."""
@@ -302,13 +304,17 @@ def _is_success(is_done: bool, assertions: Sequence[Checked]) -> bool:
     return exit_status(0 if is_done else 1, assertions) == 0
 
 
-def plan(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> PlanReport:
+def plan(
+    scenario: ScenarioSource, *, certify: bool = False, progress: ProgressTarget = None
+) -> PlanReport:
     """Search the k best plans of a scenario, and price them.
 
     Parameters
     ----------
     scenario
         A `Scenario`, the path of its file, or a dictionary.
+    certify
+        Whether to keep what closed what, for `PlanReport.save_certificate`.
     progress
         A function that is called with what is being done and the share of it that is
         done (None if unknown); True to show it.
@@ -320,9 +326,10 @@ def plan(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> PlanRe
     """
     loaded = scenario_from(scenario)
     with calling(progress, loaded.path, loaded.notes) as call:
-        result = plan_job(loaded, progress=call.progress)
+        trail = trail_for(loaded) if certify else None
+        result = plan_job(loaded, trail=trail, progress=call.progress)
     notices = (*_unread_plan(loaded), *call.notices)
-    return PlanReport(scenario=loaded, result=result, notices=notices)
+    return PlanReport(scenario=loaded, trail=trail, result=result, notices=notices)
 
 
 def explain(
@@ -355,13 +362,17 @@ def explain(
     return ExplainReport(result=result, notices=tuple(call.notices))
 
 
-def run(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> JobReport:
+def run(
+    scenario: ScenarioSource, *, certify: bool = False, progress: ProgressTarget = None
+) -> JobReport:
     """Plan a scenario, replay the best plans link by link, judge and report.
 
     Parameters
     ----------
     scenario
         As `plan` takes it.
+    certify
+        Whether to keep what closed what, for `JobReport.save_certificate`.
     progress
         As `plan` takes it.
 
@@ -373,9 +384,10 @@ def run(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> JobRepo
     """
     loaded = scenario_from(scenario)
     with calling(progress, loaded.path, loaded.notes) as call:
-        result = run_job(loaded, progress=call.progress)
+        trail = trail_for(loaded) if certify else None
+        result = run_job(loaded, trail=trail, progress=call.progress)
     notices = (*_unread_plan(loaded), *call.notices)
-    return JobReport(scenario=loaded, result=result, notices=notices)
+    return JobReport(scenario=loaded, trail=trail, result=result, notices=notices)
 
 
 def simulate(
@@ -418,20 +430,25 @@ def _unread_plan(scenario: Scenario) -> tuple[str, ...]:
 
 
 def run_task(
-    scenarios: list[Path], output: Path | None, made: Scenario | None
+    scenarios: list[Path],
+    output: Path | None,
+    certificate: Path | None,
+    made: Scenario | None,
 ) -> list[Task]:
     """Return a task for each scenario, all of them read and checked.
 
     Or for the one that was made of a few words.
     """
+    file = certificate_output(certificate, several=len(scenarios) > 1)
     loaded = [load_scenario(path) for path in scenarios] if made is None else [made]
     places = run_folders([scenario.path for scenario in loaded], output)
     return [
         Task(
-            call=partial(run, scenario),
+            call=partial(run, scenario, certify=file is not None),
             inputs=scenario.files(),
             folder=folder,
             files=FILES,
+            file=file,
         )
         for scenario, folder in zip(loaded, places, strict=True)
     ]
@@ -466,6 +483,7 @@ def plan_task(
     explain: str | None,
     nest_instance: Path | None,
     score: bool,
+    certificate: Path | None,
 ) -> Task:
     """Return the task of searching plans, of explaining or of solving an instance."""
     expected = "either a scenario file or --nest-instance FILE"
@@ -485,12 +503,23 @@ def plan_task(
             where="--score",
             expected="--nest-instance FILE",
         )
+    if certificate is not None and (explain is not None or source is None):
+        raise InputError(
+            "is of the search of a scenario",
+            where="--certificate",
+            expected="a scenario file, without --explain or --nest-instance",
+        )
     if explain is not None:
         return Task(call=_explanation(source, explain))
     if nest_instance is not None:
         return Task(call=partial(_solved_instance, nest_instance, score))
     assert source is not None
-    return Task(call=partial(plan, source))
+    file = certificate_output(certificate)
+    return Task(
+        call=partial(plan, source, certify=file is not None),
+        inputs=[] if scenario is None else [scenario],
+        file=file,
+    )
 
 
 def _explanation(scenario: Scenario | Path | None, text: str) -> partial[ExplainReport]:

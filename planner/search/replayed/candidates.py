@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.choices import MemoryChoice
+from planner.cost.choices import MemoryChoice, choice_columns
 from planner.cost.objective import PricedPlan
 from planner.cost.rates import StageRates
 from planner.frameworks.rules import LaunchRules
@@ -366,43 +366,70 @@ class LaunchableCandidates:
             )
             yield known[key]
 
-    def thriftiest(self) -> Leaf:
-        """Return the plan that needs the least memory, the first of equals.
+    def bounds_alone(self, leaves: Leaves) -> FloatArray:
+        """Bound the plans of a placement one at a time, in full, ``(K, Y)`` [s].
 
-        With shards shared by the whole group, which is the most that share them.
+        By choice and layout. What `leaves` finds with all of them in a call, unless its
+        cutoff ends that early. Infinite where a plan does not fit in memory.
         """
-        least, leaf = np.inf, None
-        for index in range(len(self)):
-            configuration = self[index]
-            for shape in self.listing.shapes(configuration):
-                choices, columns = self.listing.choices(
-                    configuration, (0,), shape.schedule
-                )
-                if not choices:
-                    continue
-                rates = self._relaxed(configuration)[0]
-                seen: set[bytes] = set()
-                for placement in self.listing.placements(configuration):
-                    kinds = self.listing.kinds(placement)
-                    if kinds.key in seen:
-                        continue
-                    seen.add(kinds.key)
-                    cuts = self.listing.layouts(configuration, shape, kinds)
-                    variants = Variants(cuts, columns)
-                    memory = self.bounds.memory_of(shape, rates, variants, kinds)
-                    if memory.min() < least:
-                        least = float(memory.min())
-                        choice, layout = np.unravel_index(memory.argmin(), memory.shape)
-                        cut = tuple(cuts[layout].tolist())
-                        leaf = Leaf(
-                            configuration,
-                            cut,
-                            choices[choice],
-                            placement,
-                            schedule=shape.schedule,
-                        )
+        configuration = leaves.configuration
+        (shape,) = (
+            shape
+            for shape in self.listing.shapes(configuration)
+            if shape.schedule == leaves.schedule
+        )
+        relaxed = self.least_rates(configuration)
+        placed = self.prices.placed(configuration, leaves.placement)
+        alone = np.zeros((len(leaves.choices), len(leaves.layouts)))
+        for number, choice in enumerate(leaves.choices):
+            sets = self.listing.space.module_sets
+            columns = choice_columns((choice,), self.listing.hosts, sets)
+            for layout in range(len(leaves.layouts)):
+                cuts = np.ascontiguousarray(leaves.layouts[layout : layout + 1])
+                variants = Variants(cuts, columns)
+                bounded = self.bounds.placed(shape, relaxed, placed, variants, np.inf)
+                alone[number, layout] = bounded.values[0, 0]
+        return alone
+
+    def thriftiest(self) -> Leaf:
+        """Return the plan that needs the least memory, the first of equals."""
+        every = (self.least_memory(self[index]) for index in range(len(self)))
+        leaf = min(every, key=lambda least: least[0])[1]
         assert leaf is not None, "the space is not empty"
         return leaf
+
+    def least_memory(self, configuration: Configuration) -> tuple[float, Leaf | None]:
+        """Return the least memory of a configuration's plans, and the plan [byte].
+
+        That of the fullest stage, the first of equals; infinite if it has no plan. With
+        shards shared by the whole group, which is the most that share them.
+        """
+        least, leaf = np.inf, None
+        for shape in self.listing.shapes(configuration):
+            choices, columns = self.listing.choices(configuration, (0,), shape.schedule)
+            if not choices:
+                continue
+            rates = self._relaxed(configuration)[0]
+            seen: set[bytes] = set()
+            for placement in self.listing.placements(configuration):
+                kinds = self.listing.kinds(placement)
+                if kinds.key in seen:
+                    continue
+                seen.add(kinds.key)
+                cuts = self.listing.layouts(configuration, shape, kinds)
+                variants = Variants(cuts, columns)
+                memory = self.bounds.memory_of(shape, rates, variants, kinds)
+                if memory.min() < least:
+                    least = float(memory.min())
+                    choice, layout = np.unravel_index(memory.argmin(), memory.shape)
+                    leaf = Leaf(
+                        configuration,
+                        tuple(cuts[layout].tolist()),
+                        choices[choice],
+                        placement,
+                        schedule=shape.schedule,
+                    )
+        return least, leaf
 
     def is_launchable(self, plan: Plan) -> bool:
         """Tell whether a plan that somebody made keeps the rules, where they hold."""

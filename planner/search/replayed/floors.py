@@ -274,13 +274,23 @@ def family_bounds(
 def are_too_full(
     bounds: ReplayBounds, families: Sequence[ConfigurationFamily], spec: SearchSpec
 ) -> tuple[BoolArray, ...]:
-    """Tell which configurations fit in no way: parameters alone fill the mean stage.
+    """Tell which configurations fit in no way: parameters alone fill the mean stage."""
+    return tuple(
+        np.asarray(least * (1.0 - 1e-9) > bounds.memory)
+        for least in mean_stage_parameters(bounds, families, spec)
+    )
 
-    Of each family, under any ZeRO stage, all devices sharing shards. None where hosts
-    may keep some.
+
+def mean_stage_parameters(
+    bounds: ReplayBounds, families: Sequence[ConfigurationFamily], spec: SearchSpec
+) -> tuple[FloatArray, ...]:
+    """Return what a device of the mean stage holds of parameters at least [byte].
+
+    Of each family, under any ZeRO stage, all devices sharing shards. Nothing where
+    hosts may keep some.
     """
     if any(offload != NO_OFFLOAD for offload in spec.offload):
-        return tuple(np.zeros(len(family.pp), dtype=np.bool_) for family in families)
+        return tuple(np.zeros(len(family.pp)) for family in families)
     graph = bounds.workload.graph
     known: dict[object, tuple[float, float]] = {}
     found = []
@@ -291,17 +301,17 @@ def are_too_full(
             every, experts = chain_parameters(graph, degrees)
             tied = tied_parameters(graph, degrees)
             known[key] = every - experts - tied, experts
-        found.append(_are_too_full(bounds, family, spec, known[key]))
+        found.append(_mean_stage_parameters(bounds, family, spec, known[key]))
     return tuple(found)
 
 
-def _are_too_full(
+def _mean_stage_parameters(
     bounds: ReplayBounds,
     family: ConfigurationFamily,
     spec: SearchSpec,
     parameters: tuple[float, float],
-) -> BoolArray:
-    """Tell it of a family; ``parameters`` are those of all layers, and of experts."""
+) -> FloatArray:
+    """Return it of a family; ``parameters`` are those of all layers, and of experts."""
     widths, (dense, expert) = bounds.workload.parameter_bytes, parameters
     members = family.expert_data_sizes
     whole = np.full(len(members), dense + expert)
@@ -313,7 +323,7 @@ def _are_too_full(
         held += widths.gradients * np.where(terms.shards_gradients, shard, whole)
         held += widths.weights * np.where(terms.shards_weights, shard, whole)
         least = np.minimum(least, held)
-    return np.asarray(least / family.pp * (1.0 - 1e-9) > bounds.memory)
+    return np.asarray(least / family.pp)
 
 
 def mean_stage_bounds(

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from planner.cost.objective import PricedPlan
+from planner.search.replayed.trail import ProofTrail
 from planner.search.space import Configuration, configuration_of
 from planner.step.plan import Plan
 from planner.work import PLAN, Progress
@@ -67,6 +68,9 @@ class Replays:
     ordinary: Callable[[], Sequence[Plan]] = tuple
     """Makes plans that are replayed before all else, those of them that can be
     launched."""
+
+    trail: ProofTrail | None = None
+    """What is to be filled for a certificate; None where nobody asks for one."""
 
     simplest_within: float = 0.0
     """How much slower than the best, relative, simpler plans that are looked for may

@@ -22,11 +22,6 @@ same, and the answer with them is never slower than without.
 From plans that were replayed others are proposed whose layouts are not listed
 (`FreeLayouts`). They are no part of what is proven; the search ends when no plan of the
 space is faster than they are, by more than `proven_gap`.
-
-`search_beyond` tells what the framework's rules cost: it also replays the plans of
-`planner.search.best_first`, whose stages choose for themselves. What bounds the
-replayed time of that wider space is weak: in every plan some stage has the work of the
-mean stage, and pipelines without chunks fill and empty.
 """
 
 import heapq
@@ -38,9 +33,8 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.cost.pricing import PlanCharges, price_plan
-from planner.search.best_first import LEFT, search
+from planner.search.best_first import LEFT
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
-from planner.search.replayed.floors import least_work
 from planner.search.replayed.free_layouts import FreeLayouts
 from planner.search.replayed.proposals import ordinary_answers, proposed_plans
 from planner.search.replayed.replays import (
@@ -61,6 +55,7 @@ from planner.search.replayed.simplest import (
     simpler_leaves,
 )
 from planner.search.replayed.timelines import TimelineBounds
+from planner.search.replayed.trail import OpenedPlans, RelaxedBound, ReplayTime
 from planner.search.space import Configuration, SearchSpec
 from planner.search.thriftiest import fullest_stage, memory_sentence, sizes_label
 from planner.step.execution import Workload
@@ -77,9 +72,6 @@ from topologies.units import format_size
 
 STEPS_PER_REPORT = 64
 """Steps between two reports of progress."""
-
-MOST_BEYOND = 20
-"""Most plans of the wider space that are replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +179,17 @@ def search_replayed(
         for plan in frontier.others:
             frontier.replay(plan)
     plans = frontier.best.ranked(frontier.ordinary, frontier.proposed, frontier.free)
+    lower_bound = min([frontier.bound, *(plan.time for plan in plans)])
+    if replays.trail is not None:
+        replays.trail.candidates = candidates
+        replays.trail.lower_bound = lower_bound
+        replays.trail.stopped_by = spent.stopped_by
+        if plans:
+            replays.trail.best = plans[0].priced
+            replays.trail.best_time = plans[0].time
     return ReplayedSearch(
         plans=plans,
-        lower_bound=min([frontier.bound, *(plan.time for plan in plans)]),
+        lower_bound=lower_bound,
         statistics=dict(candidates.statistics),
         spent=spent,
         infeasibility="" if plans else _why_not(frontier, spent),
@@ -208,6 +208,8 @@ class _ReplayFrontier:
         progress: SearchProgress,
     ) -> None:
         self.candidates, self.judge = candidates, replays.judge
+        self.trail = replays.trail
+        """What is to be filled for a certificate."""
         self._charges = PlanCharges(candidates.network, candidates.workload)
         self._timelines = TimelineBounds(
             bounds=candidates.bounds,
@@ -284,9 +286,11 @@ class _ReplayFrontier:
     def begin_with(self, plans: Sequence[ReplayedPlan]) -> None:
         """Take plans of the space that were replayed before all else."""
         self.candidates.statistics["plans replayed"] += len(plans)
+        least = min((done.time for done in plans), default=np.inf)
         for done in plans:
             if self.candidates.is_searched(done.priced.plan):
                 self._keep(self.ordinary, done)
+                self._note(done.priced.plan, done.time, least * SLACK)
 
     def deal_anew(self, plans: Sequence[ReplayedPlan]) -> None:
         """Look for layouts beyond the listed ones in plans that were replayed."""
@@ -427,6 +431,9 @@ class _ReplayFrontier:
         configuration = self.candidates[self._fresh.number]
         floor = self._fresh_bound
         value = self.candidates.relaxed_bound(configuration, self._cutoff)
+        if self.trail is not None:
+            looked = RelaxedBound(value, self._cutoff)
+            self.trail.relaxed[self._fresh.number] = looked
         self._fresh.drop()
         self._num_bounded += 1
         if np.isinf(value):
@@ -443,16 +450,25 @@ class _ReplayFrontier:
             if isinstance(waiting.item, Leaves):
                 leaf = waiting.item.leaf(waiting.place)
                 if waiting.is_sharp:
-                    self.try_plan(self.candidates.plan(leaf))
+                    self.try_plan(plan := self.candidates.plan(leaf))
+                    if self.trail is not None:
+                        self.trail.note_tried(waiting.item, waiting.place, plan)
                     return
                 relaxed = self.candidates.least_rates(waiting.item.configuration)
-                bound = max(waiting.bound, self._timelines.bound(leaf, relaxed))
+                sharp = self._timelines.bound(leaf, relaxed)
+                if self.trail is not None:
+                    self.trail.note_timeline(waiting.item, sharp)
+                bound = max(waiting.bound, sharp)
                 heapq.heappush(
                     self._waiting, waiting._replace(bound=bound, is_sharp=True)
                 )
                 self._wait_for(waiting.item, waiting.place + 1, waiting.bound)
             else:
-                listed = list(self.candidates.leaves(waiting.item, self._cutoff))
+                cutoff = self._cutoff
+                listed = list(self.candidates.leaves(waiting.item, cutoff))
+                if self.trail is not None:
+                    opened = OpenedPlans(cutoff, tuple(listed))
+                    self.trail.opened[waiting.item] = opened
                 self.candidates.statistics["configurations opened"] += 1
                 for leaves in listed:
                     self._wait_for(leaves, 0, waiting.bound)
@@ -507,8 +523,10 @@ class _ReplayFrontier:
         for priced in self._layouts.proposed(done.priced, limit):
             self._count(priced.plan)
             self.candidates.statistics[OTHER_LAYOUTS] += 1
-            time = self.judge(priced, self._least_time)
-            if time < self._least_time:
+            cutoff = self._least_time
+            time = self.judge(priced, cutoff)
+            self._note(priced.plan, time, cutoff)
+            if time < cutoff:
                 self.free.add(ReplayedPlan(time=time, priced=priced))
                 self.candidates.work.note_plan()
 
@@ -521,11 +539,17 @@ class _ReplayFrontier:
         else:
             candidates.statistics["plans replayed"] += 1
             time = self.judge(charged := self._charges(plan), cutoff)
+            self._note(plan, time, cutoff)
             if not np.isfinite(time):
                 # Nobody keeps it: most plans are cut off.
                 return ReplayedPlan(time=time, priced=charged)
         priced = price_plan(candidates.network, candidates.workload, plan)
         return ReplayedPlan(time=time, priced=priced)
+
+    def _note(self, plan: Plan, time: float, cutoff: float) -> None:
+        """Note a replay for a certificate, if one is asked for."""
+        if self.trail is not None:
+            self.trail.replays[plan] = ReplayTime(time, cutoff)
 
     def _report(self, doing: str = "") -> None:
         """Say how good the best plan so far is, beside what is done."""
@@ -574,74 +598,4 @@ def _infeasibility(candidates: LaunchableCandidates) -> str:
         f"({sizes_label(leaf.configuration)}) needs {format_size(needed)} per device, "
         f"and {name} has {format_size(memory)} to give, "
         f"{format_size(needed - memory)} too little. {memory_sentence(priced, stage)}"
-    )
-
-
-def search_by_replay(
-    network: Network,
-    workload: Workload,
-    spec: SearchSpec,
-    replays: Replays,
-    *,
-    work: Work | None = None,
-    progress: Progress | None = None,
-) -> ReplayedSearch:
-    """Find the fastest replay of launchable plans, or beyond them if `spec` says so.
-
-    Parameters are those of `search_replayed`.
-    """
-    find = search_replayed if spec.launchable else search_beyond
-    return find(network, workload, spec, replays, work=work, progress=progress)
-
-
-def search_beyond(
-    network: Network,
-    workload: Workload,
-    spec: SearchSpec,
-    replays: Replays,
-    *,
-    work: Work | None = None,
-    progress: Progress | None = None,
-) -> ReplayedSearch:
-    """Find the fastest replay among launchable plans and the best planned ones.
-
-    Parameters are those of `search_replayed`; either search may spend the whole
-    allowance.
-    """
-    rules = replace(spec, launchable=True)
-    inside = search_replayed(
-        network, workload, rules, replays, work=work, progress=progress
-    )
-    wider = replace(spec, keep_best=max(MOST_BEYOND, spec.keep_best))
-    allowance = Work(limit=spec.work_limit, time_limit=spec.time_limit)
-    outside = search(network, workload, wider, work=allowance, progress=progress)
-    within, beyond = (BestReplayed(keep=spec.keep_best) for _ in range(2))
-    for plan in inside.plans:
-        within.add(plan)
-    proposed = inside.proposed_time
-    for priced in outside.plans:
-        time = replays.judge(priced, np.inf)
-        if np.isfinite(time):
-            proposed = np.fmin(proposed, time)
-            beyond.add(ReplayedPlan(time=time, priced=priced))
-    plans, simplest = within.ranked(beyond), inside.simplest
-    near = beyond.time * (1.0 + replays.simplest_within)
-    least = least_work(network, workload, spec)
-    stopped = inside.spent.stopped_by or outside.spent.stopped_by
-    return ReplayedSearch(
-        plans=plans,
-        lower_bound=min([least, *(plan.time for plan in plans)]),
-        statistics={
-            **inside.statistics,
-            **{f"beyond: {name}": count for name, count in outside.statistics.items()},
-        },
-        spent=replace(
-            inside.spent,
-            work=inside.spent.work + outside.spent.work,
-            stopped_by=stopped,
-        ),
-        infeasibility="" if plans else outside.infeasibility,
-        proposed_time=float(proposed),
-        launchable_time=min((plan.time for plan in inside.plans), default=np.nan),
-        simplest=simplest if simplest and simplest.time <= near else None,
     )

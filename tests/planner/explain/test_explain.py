@@ -13,8 +13,8 @@ from planner.explain.explain import explain
 from planner.explain.request import SETTINGS, Request, broken_rule, exclusions
 from planner.frameworks.framework import FRAMEWORKS
 from planner.search.best_first import search
+from planner.search.replayed.beyond import search_by_replay
 from planner.search.replayed.replays import Replays
-from planner.search.replayed.search import search_by_replay
 from planner.search.space import SearchSpec, inner_configurations
 from tests import failures
 from tests.planner.examples import eight_devices, tiny_job

@@ -7,8 +7,9 @@ import numpy as np
 from planner.search.best_first import search
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
+from planner.search.replayed.beyond import search_beyond
 from planner.search.replayed.replays import Replays
-from planner.search.replayed.search import search_beyond, search_replayed
+from planner.search.replayed.search import search_replayed
 from tests.planner.search.replayed.worlds import ROUNDING, random_world
 
 FEW = 20

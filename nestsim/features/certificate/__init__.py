@@ -1,0 +1,1 @@
+"""Certificates of searches: what closed what, written down and checked again."""

@@ -1,0 +1,163 @@
+"""``nestsim verify``: what it is called with, and what it returns."""
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from nestsim.commands.calls import ProgressTarget, calling
+from nestsim.commands.report import DocumentReport, Parts, Report
+from nestsim.commands.task import FileOutput, Task
+from nestsim.document.folder import replace_file
+from nestsim.features.certificate.document import (
+    verification_document,
+    verification_json,
+    verification_rows,
+)
+from nestsim.features.certificate.job import (
+    REPLAYS,
+    VerifyResult,
+    is_certificate,
+    verify_job,
+    write_certificate,
+)
+from nestsim.scenario.load import Scenario
+from planner.search.replayed.trail import ProofTrail
+from topologies.errors import InputError
+
+ALL = "all"
+"""Word for all plans that the search replayed."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class VerifyReport(DocumentReport):
+    """What became of a certificate."""
+
+    result: VerifyResult
+    """Everything that was found."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether everything holds that was checked."""
+        return self.result.holds
+
+    def facts(self) -> dict[str, object]:
+        """Return the verdict, the bound and the gap."""
+        data = self.to_dict()
+        names = ("certificate", "verdict", "proven", "lower_bound_s", "optimality_gap")
+        return {name: data[name] for name in names}
+
+    def parts(self) -> Parts:
+        """Return the record and a row for each check."""
+        return Parts(
+            record=verification_json(self.result),
+            rows=verification_rows(self.result),
+            document=partial(verification_document, self.result),
+        )
+
+
+def verify(
+    certificate: str | os.PathLike[str],
+    *,
+    replays: int | None = REPLAYS,
+    trust_code: bool = False,
+    progress: ProgressTarget = None,
+) -> VerifyReport:
+    """Check the certificate of a search, without the search.
+
+    Parameters
+    ----------
+    certificate
+        A file that ``nestsim run --certificate FILE`` wrote.
+    replays
+        Plans that the search replayed which are replayed again, and as many that bounds
+        closed; None for all that the search replayed.
+    trust_code
+        Whether the Python file of a scenario whose model is a module may be run.
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If it is no certificate of this version, or made with other constants. That
+        something does not hold is a result.
+    """
+    path = Path(certificate)
+    with calling(progress) as call:
+        result = verify_job(
+            path, replays=replays, trust_code=trust_code, progress=call.progress
+        )
+    return VerifyReport(result=result, notices=tuple(call.notices))
+
+
+def number_of_replays(text: str) -> int | None:
+    """Read how many plans are replayed; None for all."""
+    if text == ALL:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InputError(
+            "is no number of plans", got=text, expected='"all" or a number, e.g. "32"'
+        )
+    return int(text)
+
+
+def verify_task(file: Path, replays: int | None, trust_code: bool) -> Task:
+    """Return the task of checking a certificate."""
+    return Task(
+        call=partial(verify, file, replays=replays, trust_code=trust_code),
+        inputs=[file],
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class CertifiedReport(Report):
+    """What a search found, with what its certificate is made of."""
+
+    scenario: Scenario
+    """What was asked."""
+
+    trail: ProofTrail | None = None
+    """What closed what; None where no certificate was asked for."""
+
+    def save_certificate(self, path: str | os.PathLike[str]) -> None:
+        """Write the certificate of the search, compressed if the name ends in ``.gz``.
+
+        Raises
+        ------
+        InputError
+            If none was asked for (``certify=True``), or it cannot be written.
+        """
+        replace_file(Path(path), self.write_certificate)
+
+    def write_certificate(self, path: Path) -> None:
+        """Write the certificate of the search into a new file."""
+        if self.trail is None:
+            raise InputError(
+                "was not asked for", where="certificate", expected="certify=True"
+            )
+        write_certificate(self.scenario, self.trail, path)
+
+
+def certificate_output(
+    path: Path | None, *, several: bool = False
+) -> FileOutput | None:
+    """Return where a command writes its certificate; None if nobody asks for one.
+
+    Raises
+    ------
+    InputError
+        If it would be that of several searches.
+    """
+    if path is None:
+        return None
+    if several:
+        raise InputError(
+            "is of one search", where="--certificate", expected="one scenario beside it"
+        )
+    return FileOutput(
+        path=path,
+        is_ours=is_certificate,
+        title="The certificate is",
+        writer=lambda report: report.write_certificate,
+    )
