@@ -169,7 +169,7 @@ def _made(given: Given) -> dict[str, Any]:
     }
     file = given.get("scenario") or given.get("scenarios")
     if not words:
-        if file or given.get("nest_instance"):
+        if file or "nest_instance" in given:
             return {"made": None}
         raise InputError(
             "nothing says what to look at",

@@ -53,6 +53,67 @@ class BoundaryTimes(NamedTuple):
     """The same of a gradient [s]."""
 
 
+@subkernel
+def _sweep(
+    lists: InstructionLists,
+    num_microbatches: int,
+    durations: FloatVector,
+    floors: FloatVector,
+    boundaries: BoundaryTimes,
+    start: FloatVector,
+    end: FloatVector,
+    stage_end: FloatVector,
+) -> int:
+    """Fill the arrays that `instruction_timeline` returns, zeros before; its status."""
+    indptr, kind, microbatch, virtual_stage = lists
+    forward_wire, backward_wire, forward_latency, backward_latency = boundaries
+    num_stages = indptr.shape[0] - 1
+    last = forward_wire.shape[0]
+    activation = np.empty((last + 1, num_microbatches))
+    gradient = np.empty((last + 1, num_microbatches))
+    for s in range(last + 1):
+        for k in range(num_microbatches):
+            activation[s, k] = 0.0 if s == 0 else np.inf
+            gradient[s, k] = 0.0 if s == last else np.inf
+    activation_left = np.zeros(last + 1)
+    gradient_left = np.zeros(last + 1)
+    position = indptr[:-1].copy()
+    num_done = 0
+    upwards = True
+    moved = True
+    while moved:
+        moved = False
+        for step in range(num_stages):
+            i = step if upwards else num_stages - 1 - step
+            while position[i] < indptr[i + 1]:
+                o = position[i]
+                k = microbatch[o]
+                s = virtual_stage[o]
+                ready = 0.0
+                if kind[o] == FORWARD:
+                    ready = activation[s, k]
+                elif kind[o] == BACKWARD:
+                    ready = gradient[s, k]
+                if ready == np.inf:
+                    break
+                start[o] = max(stage_end[i], ready)
+                end[o] = max(start[o] + durations[o], floors[o])
+                stage_end[i] = end[o]
+                if kind[o] == FORWARD and s < last:
+                    activation_left[s] = max(end[o], activation_left[s])
+                    activation_left[s] += forward_wire[s]
+                    activation[s + 1, k] = activation_left[s] + forward_latency[s]
+                elif kind[o] == BACKWARD and s > 0:
+                    gradient_left[s] = max(end[o], gradient_left[s])
+                    gradient_left[s] += backward_wire[s - 1]
+                    gradient[s - 1, k] = gradient_left[s] + backward_latency[s - 1]
+                position[i] += 1
+                num_done += 1
+                moved = True
+        upwards = not upwards
+    return 0 if num_done == kind.shape[0] else 1
+
+
 @kernel
 def instruction_timeline(
     lists: InstructionLists,
@@ -102,56 +163,11 @@ def instruction_timeline(
         of each stage's last instruction, shape ``(p,)`` [s]. There are no ties to
         break: the recurrence has one solution.
     """
-    indptr, kind, microbatch, virtual_stage = lists
-    forward_wire, backward_wire, forward_latency, backward_latency = boundaries
-    num_stages = indptr.shape[0] - 1
-    last = forward_wire.shape[0]
-    start = np.zeros(kind.shape[0])
-    end = np.zeros(kind.shape[0])
-    stage_end = np.zeros(num_stages)
-    activation = np.empty((last + 1, num_microbatches))
-    gradient = np.empty((last + 1, num_microbatches))
-    for s in range(last + 1):
-        for k in range(num_microbatches):
-            activation[s, k] = 0.0 if s == 0 else np.inf
-            gradient[s, k] = 0.0 if s == last else np.inf
-    activation_left = np.zeros(last + 1)
-    gradient_left = np.zeros(last + 1)
-    position = indptr[:-1].copy()
-    num_done = 0
-    upwards = True
-    moved = True
-    while moved:
-        moved = False
-        for step in range(num_stages):
-            i = step if upwards else num_stages - 1 - step
-            while position[i] < indptr[i + 1]:
-                o = position[i]
-                k = microbatch[o]
-                s = virtual_stage[o]
-                ready = 0.0
-                if kind[o] == FORWARD:
-                    ready = activation[s, k]
-                elif kind[o] == BACKWARD:
-                    ready = gradient[s, k]
-                if ready == np.inf:
-                    break
-                start[o] = max(stage_end[i], ready)
-                end[o] = max(start[o] + durations[o], floors[o])
-                stage_end[i] = end[o]
-                if kind[o] == FORWARD and s < last:
-                    activation_left[s] = max(end[o], activation_left[s])
-                    activation_left[s] += forward_wire[s]
-                    activation[s + 1, k] = activation_left[s] + forward_latency[s]
-                elif kind[o] == BACKWARD and s > 0:
-                    gradient_left[s] = max(end[o], gradient_left[s])
-                    gradient_left[s] += backward_wire[s - 1]
-                    gradient[s - 1, k] = gradient_left[s] + backward_latency[s - 1]
-                position[i] += 1
-                num_done += 1
-                moved = True
-        upwards = not upwards
-    status = 0 if num_done == kind.shape[0] else 1
+    start, end = np.zeros(lists.kind.shape[0]), np.zeros(lists.kind.shape[0])
+    stage_end = np.zeros(lists.indptr.shape[0] - 1)
+    status = _sweep(
+        lists, num_microbatches, durations, floors, boundaries, start, end, stage_end
+    )
     return status, start, end, stage_end
 
 
@@ -171,8 +187,13 @@ def timeline(
     each = np.empty(kind.shape[0])
     for o in range(kind.shape[0]):
         each[o] = durations[kind[o], virtual_stage[o]]
-    floors = np.zeros(each.size)
-    return instruction_timeline(lists, num_microbatches, each, floors, boundaries)
+    floors, start = np.zeros(each.shape[0]), np.zeros(each.shape[0])
+    end = np.zeros(each.shape[0])
+    stage_end = np.zeros(lists.indptr.shape[0] - 1)
+    status = _sweep(
+        lists, num_microbatches, each, floors, boundaries, start, end, stage_end
+    )
+    return status, start, end, stage_end
 
 
 class MovableChain(NamedTuple):
@@ -224,10 +245,10 @@ def _dealt_time(
         k, w = lists.virtual_stage[o], chain.written[o]
         weight = chain.layers[w, cuts[k + 1]] - chain.layers[w, cuts[k]]
         each[o] = weight * chain.paces[w, k]
-    floors = np.zeros(each.shape[0])
-    _, _, end, stage_end = instruction_timeline(
-        lists, num_microbatches, each, floors, boundaries
-    )
+    floors, start = np.zeros(each.shape[0]), np.zeros(each.shape[0])
+    end = np.zeros(each.shape[0])
+    stage_end = np.zeros(lists.indptr.shape[0] - 1)
+    _sweep(lists, num_microbatches, each, floors, boundaries, start, end, stage_end)
     for k in range(chain.stage.shape[0]):
         held = chain.parameters[cuts[k + 1]] - chain.parameters[cuts[k]]
         stage_end[chain.stage[k]] += held * chain.step_end[1, chain.stage[k]]

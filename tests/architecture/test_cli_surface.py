@@ -40,7 +40,7 @@ SURFACE = {
     ],
     "advise": [
         *(*FILES, "--verbose", "-v", "--model", "--cluster", "--accelerator"),
-        *("--num-devices", "--set", "--no-search", "JOB"),
+        *("--num-devices", "--set", "--no-search", "--trust-code", "JOB"),
     ],
     "report": [
         *("--force", "--output", "--quiet", "--scenario", "--trust-code", "-o", "-q"),

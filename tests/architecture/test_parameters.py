@@ -11,6 +11,7 @@ MOST = 8
 OPTIONS = "Each is an option of the command, as its description names it: {}."
 
 EXCEPTIONS = {
+    "nestsim/features/advise/command.py:advise_task": OPTIONS.format(9),
     "nestsim/launch/command.py:export_task": OPTIONS.format(9),
     "nestsim/launch/command.py:import_task": OPTIONS.format(9),
     "nestsim/features/compare/command.py:compare": "The questions of Python: 9.",

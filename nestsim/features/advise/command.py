@@ -69,13 +69,14 @@ class AdviceReport(ScenarioReport):
         )
 
 
-def advise(
+def advise(  # noqa: PLR0913 - one for each thing that is given
     job: ScenarioSource,
     *,
     given: Mapping[str, Any] | None = None,
     cluster: ScenarioSource | None = None,
     accelerator: str | None = None,
     search: bool = True,
+    trust_code: bool = False,
     progress: ProgressTarget = None,
 ) -> AdviceReport:
     """Say what to change in a job that runs, and what each change gains.
@@ -89,6 +90,8 @@ def advise(
         Of a launch configuration, as `nestsim.import_launch` takes them.
     search
         Whether to search for the best plan of all, too.
+    trust_code
+        Of a folder of results, as `nestsim.export` takes it.
     progress
         As `nestsim.plan` takes it.
 
@@ -97,6 +100,8 @@ def advise(
     InputError
         If the job cannot be read, or has no plan.
     """
+    if isinstance(job, str | os.PathLike) and Path(job).is_dir():
+        job = _stored(Path(job), trust_code=trust_code)
     scenario, launch, notes = _read(job, given, cluster, accelerator)
     with calling(progress, scenario.path, (*scenario.notes, *notes)) as call:
         result = advise_job(scenario, search=search, progress=call.progress)
@@ -120,15 +125,18 @@ def _read(
     if not isinstance(job, str | os.PathLike):
         return scenario_from(job), None, ()
     path = Path(job)
-    if path.is_dir():
-        scenario = load_scenario(path / SCENARIO)
-        plan = read_plan(path / PLAN)
-        settings = LaunchJob.of(scenario, plan, source=str(path / PLAN)).settings
-        return scenario.replace({"plan": plan_table(settings)}), None, ()
     if _is_scenario(path):
         return load_scenario(path), None, ()
     read = import_launch(path, given=given, cluster=cluster, accelerator=accelerator)
     return read.scenario, path, read.notices
+
+
+def _stored(folder: Path, *, trust_code: bool) -> Scenario:
+    """Return the scenario of a folder of results, with its plan."""
+    scenario = load_scenario(folder / SCENARIO, trust_code=trust_code)
+    plan = read_plan(folder / PLAN)
+    settings = LaunchJob.of(scenario, plan, source=str(folder / PLAN)).settings
+    return scenario.replace({"plan": plan_table(settings)})
 
 
 def _is_scenario(path: Path) -> bool:
@@ -179,6 +187,7 @@ def advise_task(  # noqa: PLR0913, PLR0917 - one for each option
     num_devices: int | None,
     variables: dict[str, str],
     no_search: bool,
+    trust_code: bool,
     output: Path | None,
 ) -> Task:
     """Return the task of giving advice."""
@@ -190,6 +199,7 @@ def advise_task(  # noqa: PLR0913, PLR0917 - one for each option
         cluster=cluster,
         accelerator=accelerator,
         search=not no_search,
+        trust_code=trust_code,
     )
     return Task(
         call=call,

@@ -36,7 +36,8 @@ class Judge(Protocol):
     def __call__(self, priced: PricedPlan, cutoff: float) -> float:
         """Return its replayed iteration time, infinity if it does not fit [s].
 
-        Any number from ``cutoff`` on may stand for a time that is longer.
+        Of its price only what passes and collectives cost need be there; the planned
+        times may be NaN. Any number from ``cutoff`` on may stand for a longer time.
         """
 
 

@@ -159,10 +159,12 @@ def search_replayed(
     frontier = _ReplayFrontier(candidates, replays, shown)
     frontier.begin_with(first)
     try:
+        frontier.deal_anew(first)
         for plan in replays.starts:
             frontier.try_plan(plan)
         frontier.propose()
         frontier.prove()
+        frontier.try_layouts()
         frontier.fill()
         frontier.sharpen()
         frontier.simplify()
@@ -289,6 +291,9 @@ class _ReplayFrontier:
             if self.candidates.is_searched(done.priced.plan):
                 self._keep(self.ordinary, done)
                 self._note(done.priced.plan, done.time, least * SLACK)
+
+    def deal_anew(self, plans: Sequence[ReplayedPlan]) -> None:
+        """Look for layouts beyond the listed ones in plans that were replayed."""
         for done in plans:
             self._deal_anew(done)
 
@@ -333,6 +338,15 @@ class _ReplayFrontier:
                 self._report()
             self._advance()
             steps += 1
+
+    def try_layouts(self) -> None:
+        """Look for layouts beyond the listed ones in plans that the proof spared."""
+        listed = [w for w in self._waiting if isinstance(w.item, Leaves)]
+        for waiting in heapq.nsmallest(self.best.keep, listed):
+            assert isinstance(waiting.item, Leaves)
+            plan = self.candidates.plan(waiting.item.leaf(waiting.place))
+            priced = price_plan(self.candidates.network, self.candidates.workload, plan)
+            self._deal_anew(ReplayedPlan(time=waiting.bound, priced=priced))
 
     def fill(self) -> None:
         """Replay some more plans, as alternatives, where few were looked at."""

@@ -77,7 +77,7 @@ CASES: dict[str, Case] = {
         ('did you mean "bf16"?',),
     ),
     "schedule that is not searched": (
-        *(MAIN, KEEP, 'schedules = ["gpipe"]', "search.schedules[0]"),
+        *(MAIN, KEEP, 'schedules = ["scanned"]', "search.schedules[0]"),
         ("is not searched", 'expected: "1f1b" or', "nestsim simulate replays it"),
     ),
     # Missing.
@@ -448,7 +448,7 @@ def test_each_of_several_scenarios_has_a_folder_of_its_own() -> None:
     [
         ((), "Usage: nestsim"),
         (("rnu",), "No such command"),
-        (("run",), "Missing argument 'SCENARIO'"),
+        (("run",), "nothing says what to look at"),
         (("run", "--nope", "x.toml"), "No such option"),
         (("plan", "a.toml", "b.toml"), "unexpected extra argument"),
         (("topology", "x.toml", "-o", "x.txt"), "--output: not a picture"),

@@ -157,6 +157,10 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "overlap_moe_expert_parallel_comm": True,
     },
     "recompute": {"pipeline_model_parallel_size": 2, "recompute": ["full", "none"]},
+    "recompute_modules": {
+        "recompute": "selective",
+        "recompute_modules": ["layernorm"],
+    },
     "zero_stage": {"zero_stage": 1},
     "sharding_group_size": {"sharding_group_size": 8},
     "zero_hpz_partition_size": {"zero_stage": 3, "zero_hpz_partition_size": 8},

@@ -4,11 +4,12 @@ import sys
 
 from estimators.training import ParallelismConfig
 from nestsim.scenario.base import AnyTable, Table
+from nestsim.scenario.hardware.systems import Machines
 from nestsim.scenario.load import Scenario
 from topologies.settings import Spec
 
-_SHARING: set[AnyTable] = {ParallelismConfig, Scenario}
-"""Records that share settings with a table, and are none."""
+_SHARING: set[AnyTable] = {ParallelismConfig, Scenario, Machines}
+"""Records that share settings with a table, or are read of data that ships."""
 
 
 def table_classes() -> set[AnyTable]:

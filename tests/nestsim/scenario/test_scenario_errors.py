@@ -57,8 +57,8 @@ def test_all_problems_of_a_scenario_are_told_with_what_is_accepted(
         "search.keep_best: must be a whole number; got 'many'; "
         "expected a whole number from 1 to 1000, e.g. 5",
         "search.schedules[0]: unknown choice; got ['1f1b']; "
-        'expected one of "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", '
-        '"dualpipe-v"',
+        'expected one of "1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zb-h2", '
+        '"zb-v", "dualpipe-v"',
         "training.global_batch_size: must be at least 1; got 0; "
         "expected a whole number from 1 to 1,000,000, e.g. 512",
     ]

@@ -1,6 +1,5 @@
 """A schedule whose chunks go down the stages and come back is one file."""
 
-import gc
 import json
 
 import numpy as np
@@ -50,7 +49,7 @@ V_SHAPED = Schedule(
 @pytest.fixture(scope="module", autouse=True)
 def _registered():
     """Add the schedule as a file of its own would: to the one table."""
-    (table,) = gc.get_referents(SCHEDULES)
+    table = SCHEDULES._listed
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(table, V_SHAPED.name, V_SHAPED)
         yield

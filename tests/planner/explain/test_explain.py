@@ -289,6 +289,7 @@ def test_the_winner_has_the_best_of_all_replays_where_chunks_hold_unequal_blocks
             zero_stages=(1,),
             idle_devices=False,
             proven_gap=0.0,
+            proposals=0,
         )
         assert world.workload.chain[1] % 2
         case = whole_of(world)
@@ -320,7 +321,11 @@ def test_what_no_framework_launches_is_priced_with_a_word():
     network, workload = eight_devices(), tiny_job(AMPLE)
     spec = SearchSpec(rules=FRAMEWORKS["megatron-lm"].rules)
     # Any other time than the planned one.
-    replays = Replays(judge=lambda priced, _: 2.0 * priced.iteration_time)
+    replays = Replays(
+        judge=lambda priced, _: (
+            2.0 * price_plan(network, workload, priced.plan).iteration_time
+        )
+    )
     found = explain(network, workload, spec, Request.parse("zero=3"), replays=replays)
     (refusal,) = found.excluded
     assert refusal.startswith("Megatron-LM, core 0.8 cannot launch it (")

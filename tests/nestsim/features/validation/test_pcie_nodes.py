@@ -5,8 +5,8 @@ import pytest
 
 from estimators.collectives.cost import collective_rates
 from estimators.collectives.transports import transports
-from nestsim.features.validation.cluster_table import node_levels
 from nestsim.scenario.hardware.network import FatTreeTable
+from nestsim.scenario.hardware.systems import node_levels
 from topologies.builders import build_network
 
 USUAL = transports()["pcie-switch"]

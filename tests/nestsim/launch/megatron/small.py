@@ -94,6 +94,10 @@ CHANGED: dict[str, dict[str, Any]] = {
         "virtual_pipeline_model_parallel_size": 2,
     },
     "recompute": {"recompute": ["full", "none"]},
+    "recompute_modules": {
+        "recompute": "selective",
+        "recompute_modules": ["layernorm"],
+    },
     "zero_stage": {"zero_stage": [1, 0]},
     "sharding_group_size": {
         "tensor_model_parallel_size": 1,

@@ -462,7 +462,9 @@ def test_the_answer_does_not_depend_on_the_order_in_which_sizes_are_listed():
             ),
             "data_parallel_sizes": tuple(range(8, 0, -1)),
             "pipeline_model_parallel_sizes": tuple(range(8, 0, -1)),
-            "micro_batch_sizes": (spec.micro_batch_sizes or (1, 2, 4, 8, 16))[::-1],
+            "micro_batch_sizes": (spec.micro_batch_sizes or (1, 2, 3, 4, 6, 8, 16))[
+                ::-1
+            ],
             "recompute": spec.recompute[::-1],
             "zero_stages": spec.zero_stages[::-1],
         }
