@@ -104,6 +104,11 @@ def _split(
         }
     chunks = given.whole("num-virtual-stages-per-pipeline-rank")
     in_chunk = given.whole("num-layers-per-virtual-pipeline-stage")
+    if chunks is not None and in_chunk is not None:
+        raise Value(chunks, "--num-virtual-stages-per-pipeline-rank").error(
+            "does not go with --num-layers-per-virtual-pipeline-stage",
+            "one of the two, as Megatron-LM asserts",
+        )
     if chunks is None and in_chunk:
         ends = [
             name
