@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.docs.made import markdown_table
-from tests.regret.measuring import Row, measure
-from tests.regret.scenarios import MOST_DEVICES, draw, draw_small
+from tests.regret.measuring import Row, measured_seed, warm
+from tests.regret.scenarios import MOST_DEVICES, draw
 
 NEEDS_A_LOOK = 0.01
 """Regrets above this are listed."""
@@ -71,30 +71,20 @@ def main() -> int:
 def _rows(asked: argparse.Namespace) -> Iterator[Row]:
     """Yield what comes of each scenario, as it comes."""
     each = partial(
-        _measured,
+        measured_seed,
         most_devices=asked.most_devices,
         most_others=asked.others,
         seconds=asked.seconds,
     )
     seeds = range(asked.seed, asked.seed + asked.scenarios)
     if asked.workers == 1:
-        _warm()
+        warm()
         yield from map(each, seeds)
         return
     spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(asked.workers, spawned, initializer=_warm) as pool:
+    with ProcessPoolExecutor(asked.workers, spawned, initializer=warm) as pool:
         for done in as_completed([pool.submit(each, seed) for seed in seeds]):
             yield done.result()
-
-
-def _measured(seed: int, *, most_devices: int, most_others: int, seconds: float) -> Row:
-    drawn = draw(seed, most_devices=most_devices)
-    return measure(drawn, most_others=most_others, seconds=seconds)
-
-
-def _warm() -> None:
-    """Load the kernels, so that no search is charged for that."""
-    measure(draw_small(0), most_others=10)
 
 
 def line(row: Row) -> str:

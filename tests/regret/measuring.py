@@ -25,7 +25,7 @@ from tests.regret.alternatives import (
     plan_key,
     plan_words,
 )
-from tests.regret.scenarios import Drawn
+from tests.regret.scenarios import Drawn, draw, draw_small
 from topologies import Network
 from topologies.input_file import parse_toml
 
@@ -257,3 +257,16 @@ def _network_words(scenario: Scenario) -> str:
     kind = type(spec).__name__.removesuffix("Spec")
     shared = ", node's adapter" if getattr(spec, "nic", "") == "node" else ""
     return f"{kind}{f' {ratio:g}:1' if ratio else ''}{shared}"
+
+
+def measured_seed(
+    seed: int, *, most_devices: int, most_others: int, seconds: float
+) -> Row:
+    """Measure the scenario of a seed; also in a process of its own."""
+    drawn = draw(seed, most_devices=most_devices)
+    return measure(drawn, most_others=most_others, seconds=seconds)
+
+
+def warm() -> None:
+    """Load the kernels, so that no search is charged for that."""
+    measure(draw_small(0), most_others=10)
