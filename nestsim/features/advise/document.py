@@ -99,11 +99,15 @@ def _sections(result: AdviceResult) -> Iterator[Section]:
             (_table(result, together, "changes in twos and threes"),),
         )
     for number, advice in enumerate(_shown(result), start=1):
-        if advice.diff:
+        if advice.diff or advice.gaps:
             yield Section(
                 f"diff-{number}",
                 f"How: {words_of(advice.changes)}",
-                (Snippet(name=advice.file, text=advice.diff),),
+                (
+                    Snippet(
+                        name=advice.file, text=advice.diff, note=" ".join(advice.gaps)
+                    ),
+                ),
             )
     tried = ", ".join(
         f"{count} {name}" for name, count in result.tried.items() if count

@@ -21,7 +21,7 @@ from typing import Any
 import tomli
 
 from nestsim.evaluate.evaluator import Evaluator, progress_of
-from nestsim.evaluate.job import price_table_plan, simulate_job
+from nestsim.evaluate.job import price_table_plan, run_job, simulate_job
 from nestsim.evaluate.results import ReplayedResult
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.registry import PRESET_FORMATS, WITHOUT_OPTIONS, find_writer
@@ -226,18 +226,12 @@ def advise_job(
     trials = Trials(scenario, progress)
     singles = trials.singles()
     advice = trials.combined(singles)
-    best = None
-    if search:
-        # What the report of `nestsim run` would say.
-        from nestsim.evaluate.job import run_job
-
-        best = run_job(scenario, progress=progress)
     return AdviceResult(
         scenario=scenario,
         today=today,
         advice=_worth_telling(advice, today.candidates[0].simulated.iteration_time),
         tried=dict(trials.tried),
-        best=best,
+        best=run_job(scenario, progress=progress) if search else None,
     )
 
 
@@ -283,8 +277,6 @@ class Trials:
         if table == "plan":
             spec = self.scenario.plan
             return getattr(spec, name, None)
-        if table == "training":
-            return getattr(self.scenario.training, name, None)
         for part in (self.scenario.execution, self.scenario.software):
             if hasattr(part, name):
                 return getattr(part, name)

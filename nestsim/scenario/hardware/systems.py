@@ -9,7 +9,7 @@ Servers are taken to be joined by a fabric that does not block: one switch below
 all of them are.
 """
 
-import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,9 +20,9 @@ from typing import Any
 import tomli
 
 from estimators.collectives.transports import Transport, find_transport
-from nestsim.scenario.errors import checked
+from nestsim.scenario.errors import checked, nearest
 from topologies.accelerators import load_accelerator
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.settings import Bandwidth, Count, Spec, Text
 from topologies.specs import Nic
 
@@ -103,12 +103,9 @@ class Machines(Spec):
             uplink = "device", self.adapter
         elif self.node_adapter is not None:
             uplink = "node", self.node_adapter
-        table = server_network(
+        return server_network(
             inside, uplink, num_devices, device.constants_name, self.transport
         )
-        if self.node_transport is not None:
-            del table["levels"][0]["efficiency"]
-        return table
 
     def _server_size(self, num_devices: int) -> int:
         """Return how many devices of each server a job takes."""
@@ -131,7 +128,7 @@ class Machines(Spec):
 
     def _torus(self, num_devices: int) -> Table:
         """Return the slice of so many devices."""
-        counts = {_product(shape): shape for shape in self.slices}
+        counts = {math.prod(shape): shape for shape in self.slices}
         if num_devices not in counts:
             raise InputError(
                 "the system has no slice of so many devices",
@@ -157,13 +154,6 @@ class Machines(Spec):
         return table
 
 
-def _product(shape: tuple[int, ...]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count
-
-
 @cache
 def systems() -> Mapping[str, Machines]:
     """Return all of ``systems.toml`` by name."""
@@ -186,12 +176,11 @@ def load_system(name: str) -> Machines:
     """
     known = systems()
     if name not in known:
-        close = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
         raise InputError(
             "unknown system",
             got=name,
             expected="a name that `nestsim systems` lists",
-            hint=f'did you mean "{close[0]}"?' if close else "",
+            hint=nearest(name, list(known)),
         )
     return known[name]
 
@@ -209,26 +198,22 @@ def with_system(table: Mapping[str, Any]) -> dict[str, Any]:
     name = table.get("system")
     if not isinstance(name, str):
         return dict(table)
-    try:
+    with located("cluster.system"):
         system = load_system(name)
-    except InputError as error:
-        raise error.at("cluster.system") from None
-    count, network = table.get("num_devices"), table.get("network", {})
-    if not isinstance(count, int) or count < 1 or not isinstance(network, Mapping):
-        if count is None:
-            raise InputError(
-                "setting is missing",
-                where="cluster.num_devices",
-                expected=f'a number of devices beside system = "{name}"',
-            )
-        return {"accelerator": system.accelerator, **table}
-    usual: Table = {}
-    if "kind" not in network:
-        try:
-            usual = system.network(count)
-        except InputError as error:
-            raise error.at("cluster.num_devices") from None
     filled = {"accelerator": system.accelerator, **table}
+    count, network = table.get("num_devices"), table.get("network", {})
+    if not isinstance(network, Mapping) or "kind" in network:
+        return filled
+    if count is None:
+        raise InputError(
+            "setting is missing",
+            where="cluster.num_devices",
+            expected=f'a number of devices beside system = "{name}"',
+        )
+    if not isinstance(count, int) or count < 1:
+        return filled  # The table itself is refused for it.
+    with located("cluster.num_devices"):
+        usual = system.network(count)
     return filled | {"network": {**usual, **network}}
 
 
@@ -256,8 +241,8 @@ def server_network(
     Parameters
     ----------
     inside
-        Level of a server. Without an efficiency it reaches what the accelerator's
-        usual server does.
+        Level of a server. Without an efficiency or a transport it reaches what the
+        accelerator's usual server does.
     uplink
         Who has a link out of a server, and its bandwidth [byte/s]; None if there is one
         server.
@@ -269,7 +254,8 @@ def server_network(
         Name of what collectives reach between servers; None for the usual one.
     """
     usual = find_transport(accelerator, inside_node=True)
-    inside = {"efficiency": usual.efficiency, **inside}
+    if "transport" not in inside:
+        inside = {"efficiency": usual.efficiency, **inside}
     size = int(inside["fan_out"])
     if size == num_devices:
         return {"kind": "fat-tree", "levels": node_levels(size, inside, usual)}
