@@ -106,9 +106,9 @@ def lockstep_transfers(
     key = numbered(of_entry, links)
     busy = np.bincount(key, weights)[key] / capacity[links]
     rates = np.stack([latency, largest(indptr, busy)], axis=1)[:transfers]
-    found = np.zeros((d, p, 2, 2))
-    found[:, crossed] = np.transpose(rates.reshape(2, -1, d, 2), (2, 1, 0, 3))
-    return found
+    slowest = np.zeros((d, p, 2, 2))
+    slowest[:, crossed] = np.transpose(rates.reshape(2, -1, d, 2), (2, 1, 0, 3))
+    return slowest
 
 
 def _collectives(

@@ -240,15 +240,17 @@ def _dealt_time(
 
     These take as long as others of the middle of the first stage's list.
     """
-    each = np.empty(lists.kind.shape[0])
-    for o in range(each.shape[0]):
+    durations = np.empty(lists.kind.shape[0])
+    for o in range(durations.shape[0]):
         k, w = lists.virtual_stage[o], chain.written[o]
         weight = chain.layers[w, cuts[k + 1]] - chain.layers[w, cuts[k]]
-        each[o] = weight * chain.paces[w, k]
-    floors, start = np.zeros(each.shape[0]), np.zeros(each.shape[0])
-    end = np.zeros(each.shape[0])
+        durations[o] = weight * chain.paces[w, k]
+    floors, start = np.zeros(durations.shape[0]), np.zeros(durations.shape[0])
+    end = np.zeros(durations.shape[0])
     stage_end = np.zeros(lists.indptr.shape[0] - 1)
-    _sweep(lists, num_microbatches, each, floors, boundaries, start, end, stage_end)
+    _sweep(
+        lists, num_microbatches, durations, floors, boundaries, start, end, stage_end
+    )
     for k in range(chain.stage.shape[0]):
         held = chain.parameters[cuts[k + 1]] - chain.parameters[cuts[k]]
         stage_end[chain.stage[k]] += held * chain.step_end[1, chain.stage[k]]

@@ -505,7 +505,7 @@ def _is_in_space(job: Recheck, plan: Plan) -> bool:
     ):
         return False
     if candidates.is_launchable(plan) and (
-        candidates.is_searched(plan) or not _has_listed_layout(job, plan)
+        candidates.is_searched(plan) or not candidates.has_listed_layout(plan)
     ):
         return True
     listed = (
@@ -518,14 +518,6 @@ def _is_in_space(job: Recheck, plan: Plan) -> bool:
         for leaves in listed
         for index in range(len(leaves.bounds))
     )
-
-
-def _has_listed_layout(job: Recheck, plan: Plan) -> bool:
-    """Tell whether bounds cover the layout of a plan."""
-    chunks = sorted(chunk for stage in plan.stages for chunk in stage.chunks)
-    cuts = [*(first for first, _ in chunks), chunks[-1][1] + 1]
-    listing = job.candidates.listing
-    return listing.has_layout(configuration_of(plan), cuts, plan.schedule)
 
 
 def _time_failures(

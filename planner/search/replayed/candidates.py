@@ -242,11 +242,11 @@ class LaunchableCandidates:
             tensor = self.tensor_rates[family.degrees.tp]
             rates = relaxed_rates(self.relaxation, tensor, sizes)
             pairs = (family.pairs > 0) | space.pairs_chunks
-            found = family_bounds(
+            first = family_bounds(
                 self.bounds, family, rates, pairs, fills=self.fills, cuts=self.cuts
             )
-            found[self.too_full[number]] = np.inf
-            self._first[number] = found
+            first[self.too_full[number]] = np.inf
+            self._first[number] = first
         return self._first[number]
 
     def queue(self) -> ConfigurationQueue:
@@ -445,17 +445,22 @@ class LaunchableCandidates:
 
     def is_searched(self, plan: Plan) -> bool:
         """Tell whether a plan keeps the rules, and has sizes that are searched."""
-        wanted = configuration_of(plan)
-        chunks = [chunk for stage in plan.stages for chunk in stage.chunks]
-        cuts = sorted(first for first, _ in chunks)
-        cuts.append(1 + max(last for _, last in chunks))
+        return self.is_of_space(plan) and self.has_listed_layout(plan)
+
+    def is_of_space(self, plan: Plan) -> bool:
+        """Tell whether a plan is one that is searched but for its layout."""
         return (
             plan.schedule_family in self.spec.schedules
             and plan.recompute_modules in {(), *self.listing.space.module_sets}
-            and any(wanted in family for family in self.families)
+            and any(configuration_of(plan) in family for family in self.families)
             and self.is_launchable(plan)
-            and self.listing.has_layout(wanted, cuts, plan.schedule)
         )
+
+    def has_listed_layout(self, plan: Plan) -> bool:
+        """Tell whether bounds cover the layout of a plan."""
+        chunks = sorted(chunk for stage in plan.stages for chunk in stage.chunks)
+        cuts = [*(first for first, _ in chunks), chunks[-1][1] + 1]
+        return self.listing.has_layout(configuration_of(plan), cuts, plan.schedule)
 
     def plan(self, leaf: Leaf) -> Plan:
         """Write a plan out."""

@@ -194,8 +194,8 @@ class FamilyFloors:
         key = tp, cp, ep, degrees.grouping
         if key not in self._rates:
             sizes = Configuration(tp, cp, ep, 1, 1, 1, ep, degrees.grouping)
-            found = relaxed_rates(self.relaxation, self.tensor_rates[tp], sizes)
-            rows = [rates.rows[0, : tables.DENSE_REDUCE] for rates in found]
+            relaxed = relaxed_rates(self.relaxation, self.tensor_rates[tp], sizes)
+            rows = [rates.rows[0, : tables.DENSE_REDUCE] for rates in relaxed]
             self._rates[key] = np.min(rows, axis=0)
         return self._rates[key]
 

@@ -293,7 +293,7 @@ def mean_stage_parameters(
         return tuple(np.zeros(len(family.pp)) for family in families)
     graph = bounds.workload.graph
     known: dict[object, tuple[float, float]] = {}
-    found = []
+    held = []
     for family in families:
         degrees = family.degrees
         key = degrees.tp, degrees.ep, degrees.etp, degrees.spreads_experts
@@ -301,8 +301,8 @@ def mean_stage_parameters(
             every, experts = chain_parameters(graph, degrees)
             tied = tied_parameters(graph, degrees)
             known[key] = every - experts - tied, experts
-        found.append(_mean_stage_parameters(bounds, family, spec, known[key]))
-    return tuple(found)
+        held.append(_mean_stage_parameters(bounds, family, spec, known[key]))
+    return tuple(held)
 
 
 def _mean_stage_parameters(

@@ -152,7 +152,7 @@ class _Dealing:
             for stage, chunk in zip(virtual.stage, virtual.chunk, strict=True)
         ]
         cuts = np.array([first for (first, _), _ in chunks] + [table.num_layers])
-        times = np.array([each for _, each in chunks]).T
+        times = np.array([passes for _, passes in chunks]).T
         layers = np.zeros((len(times), table.num_layers + 1))
         for row, kind in enumerate(_KINDS):
             of_layer = table.forward_time if kind == FORWARD else table.backward_time
@@ -203,11 +203,11 @@ class _Dealing:
         forward, backward = crowded * self.wires
         at_once = np.zeros_like(forward)
         boundaries = BoundaryTimes(forward, backward, at_once, at_once)
-        found, time, steps = deal_anew(
+        dealt, time, steps = deal_anew(
             self.lists, self.num_listed, self.chain, cuts, boundaries, most, self.more
         )
         self.steps = steps
-        return found, time
+        return dealt, time
 
 
 def _step_ends(priced: PricedPlan, parameters: FloatArray) -> FloatArray:

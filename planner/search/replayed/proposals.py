@@ -4,9 +4,11 @@ Those that a competent user would try, and some of the dynamic program.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
+from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.search.best_first import search
 from planner.search.launchable import is_launchable
@@ -20,7 +22,6 @@ from planner.search.replayed.replays import (
 )
 from planner.search.space import SearchSpec, configuration_of
 from planner.step.execution import Workload
-from planner.step.plan import Plan
 from planner.work import DEFAULT_WORK, LimitReachedError, Progress, Work
 from topologies import InputError, Network
 
@@ -66,21 +67,30 @@ def ordinary_answers(
     return answers
 
 
+class ProposedPlans(NamedTuple):
+    """Plans of the dynamic program that have room, best planned first."""
+
+    listed: tuple[PricedPlan, ...] = ()
+    """Those of the space."""
+    beyond: tuple[PricedPlan, ...] = ()
+    """Those of its sizes in layouts beyond the listed ones."""
+
+
 def proposed_plans(
     candidates: LaunchableCandidates, progress: Progress | None = None
-) -> tuple[Plan, ...]:
-    """Return plans of the dynamic program that are in the space, best planned first.
+) -> ProposedPlans:
+    """Return plans of the dynamic program that can be launched.
 
-    By their exact timelines. Neither these nor the planned cost are lower bounds of a
-    replay: contention makes replays longer, and a split may hide more than the cost
-    grants. So no configuration is left out because of its planned cost.
+    Ordered by their exact timelines. Neither these nor the planned cost are lower
+    bounds of a replay: contention makes replays longer, and a split may hide more than
+    the cost grants. So no configuration is left out because of its planned cost.
 
     Counted on the work of the search, in units only: no clock has a say. What the
     program found of their number is in the statistics.
     """
     spec = candidates.spec
     if not spec.proposals:
-        return ()
+        return ProposedPlans()
     limit = DEFAULT_WORK if spec.work_limit is None else spec.work_limit
     # As if it had a plan: at the limit it ends with what it has.
     work = Work(limit=limit // PROPOSED_SHARE, has_plan=True)
@@ -93,17 +103,17 @@ def proposed_plans(
             candidates.network, candidates.workload, wider, work=work, progress=progress
         )
     except (InputError, LimitReachedError):
-        return ()
+        return ProposedPlans()
     finally:
         candidates.work.count(work.spent)
     ranked = sorted(
-        (
-            priced
-            for priced in planned.plans
-            if candidates.is_searched(priced.plan) and candidates.has_room(priced)
-        ),
+        filter(candidates.has_room, planned.plans),
         key=lambda priced: (priced.iteration_time, configuration_of(priced.plan)),
     )
+    usable = [priced for priced in ranked if candidates.is_of_space(priced.plan)]
+    proposed: dict[bool, list[PricedPlan]] = {True: [], False: []}
+    for priced in usable:
+        proposed[candidates.has_listed_layout(priced.plan)].append(priced)
     statistics["plans of the dynamic program"] = len(planned.plans)
-    statistics["of these in the space"] = len(ranked)
-    return tuple(priced.plan for priced in ranked)
+    statistics["of these in the space"] = len(proposed[True])
+    return ProposedPlans(tuple(proposed[True]), tuple(proposed[False]))

@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.cost.objective import PricedPlan
 from planner.cost.pricing import PlanCharges, price_plan
 from planner.search.best_first import LEFT
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
@@ -159,7 +160,8 @@ def search_replayed(
     frontier = _ReplayFrontier(candidates, replays, shown)
     frontier.begin_with(first)
     try:
-        frontier.deal_anew(first)
+        for done in first:
+            frontier.deal_anew(done.priced, done.time)
         for plan in replays.starts:
             frontier.try_plan(plan)
         frontier.propose()
@@ -181,12 +183,8 @@ def search_replayed(
     plans = frontier.best.ranked(frontier.ordinary, frontier.proposed, frontier.free)
     lower_bound = min([frontier.bound, *(plan.time for plan in plans)])
     if replays.trail is not None:
-        replays.trail.candidates = candidates
-        replays.trail.lower_bound = lower_bound
-        replays.trail.stopped_by = spent.stopped_by
-        if plans:
-            replays.trail.best = plans[0].priced
-            replays.trail.best_time = plans[0].time
+        best = (plans[0].priced, plans[0].time) if plans else (None, np.inf)
+        replays.trail.finish(candidates, lower_bound, spent.stopped_by, *best)
     return ReplayedSearch(
         plans=plans,
         lower_bound=lower_bound,
@@ -292,11 +290,6 @@ class _ReplayFrontier:
                 self._keep(self.ordinary, done)
                 self._note(done.priced.plan, done.time, least * SLACK)
 
-    def deal_anew(self, plans: Sequence[ReplayedPlan]) -> None:
-        """Look for layouts beyond the listed ones in plans that were replayed."""
-        for done in plans:
-            self._deal_anew(done)
-
     def _keep(self, best: BestReplayed, done: ReplayedPlan) -> None:
         """Remember how long a plan takes, and keep it if it fits."""
         plan = done.priced.plan
@@ -309,16 +302,20 @@ class _ReplayFrontier:
     def propose(self) -> None:
         """Replay what the dynamic program proposes."""
         self._report("plan by a dynamic program")
-        plans = proposed_plans(self.candidates, self._progress)
+        listed, beyond = proposed_plans(self.candidates, self._progress)
+        plans = [priced.plan for priced in listed]
         number = self.candidates.spec.proposals
-        self.others = plans[number:]
+        self.others = tuple(plans[number:])
         replayed = []
         for plan in plans[:number]:
             self._count(plan)
             replayed.append(self._replayed(plan, self.proposed.time * SLACK))
             self._keep(self.proposed, replayed[-1])
         for done in replayed:
-            self._deal_anew(done)
+            self.deal_anew(done.priced, done.time)
+        for priced in beyond[:number]:
+            if priced.iteration_time < self._beyond_limit:
+                self._try_beyond(priced)
 
     def try_plan(self, plan: Plan) -> None:
         """Replay a plan, and count that."""
@@ -346,7 +343,7 @@ class _ReplayFrontier:
             assert isinstance(waiting.item, Leaves)
             plan = self.candidates.plan(waiting.item.leaf(waiting.place))
             priced = price_plan(self.candidates.network, self.candidates.workload, plan)
-            self._deal_anew(ReplayedPlan(time=waiting.bound, priced=priced))
+            self.deal_anew(priced, waiting.bound)
 
     def fill(self) -> None:
         """Replay some more plans, as alternatives, where few were looked at."""
@@ -508,27 +505,36 @@ class _ReplayFrontier:
         if done.time < min(kept, self._cutoff):
             self.best.add(done)
             self.candidates.work.note_plan()
-            self._deal_anew(done)
+            self.deal_anew(done.priced, done.time)
         self.simplest.add(done, self._least_time)
         self._report()
 
-    def _deal_anew(self, done: ReplayedPlan) -> None:
-        """Replay layouts beyond those that are listed, from a plan that is no slower.
+    def deal_anew(self, priced: PricedPlan, time: float) -> None:
+        """Replay layouts beyond those that are listed, from a plan of the space.
 
-        Those that may be faster than the best plan by more than the tolerance.
+        Those that may be faster than the best plan by more than the tolerance; none if
+        the plan's replay, or its bound, is no alternative [s].
         """
-        if not done.time < self._cutoff:
+        if not time < self._cutoff:
             return
-        limit = self._least_time / (1.0 + self.tolerance)
-        for priced in self._layouts.proposed(done.priced, limit):
-            self._count(priced.plan)
-            self.candidates.statistics[OTHER_LAYOUTS] += 1
-            cutoff = self._least_time
-            time = self.judge(priced, cutoff)
-            self._note(priced.plan, time, cutoff)
-            if time < cutoff:
-                self.free.add(ReplayedPlan(time=time, priced=priced))
-                self.candidates.work.note_plan()
+        for other in self._layouts.proposed(priced, self._beyond_limit):
+            self._try_beyond(other)
+
+    @property
+    def _beyond_limit(self) -> float:
+        """Plans beyond the listed layouts must be planned to take less [s]."""
+        return self._least_time / (1.0 + self.tolerance)
+
+    def _try_beyond(self, priced: PricedPlan) -> None:
+        """Replay a plan of a layout beyond those that are listed."""
+        self._count(priced.plan)
+        self.candidates.statistics[OTHER_LAYOUTS] += 1
+        cutoff = self._least_time
+        time = self.judge(priced, cutoff)
+        self._note(priced.plan, time, cutoff)
+        if time < cutoff:
+            self.free.add(ReplayedPlan(time=time, priced=priced))
+            self.candidates.work.note_plan()
 
     def _replayed(self, plan: Plan, cutoff: float) -> ReplayedPlan:
         """Replay a plan, unless that was done before."""

@@ -78,12 +78,12 @@ def _order(schedule: str, p: int, m: int, v: int) -> _Order:
     places = np.arange(program.kind.size)
     first, last = np.full(p * v, places.size), np.zeros(p * v, dtype=np.int64)
     completing = WEIGHT if rules.splits_backward else BACKWARD
-    for kind, function, found in (
+    for kind, function, place in (
         (FORWARD, np.minimum, first),
         (completing, np.maximum, last),
     ):
         chosen = program.kind == kind
-        function.at(found, program.virtual_stage[chosen], places[chosen])
+        function.at(place, program.virtual_stage[chosen], places[chosen])
     return _Order(
         InstructionLists(*program),
         virtual,
@@ -159,7 +159,7 @@ def _reached(
     if len(rates) > MOST_REPLICAS:
         taken = (rates[..., 0] + num_bytes * rates[..., 1]).sum(axis=(1, 2))
         rates = rates[np.argsort(-taken, kind="stable")[:MOST_REPLICAS]]
-    found = []
+    reached = []
     for rate in rates:
         laid = order.virtual.after_each(np.swapaxes(rate, 1, 2))
         wire, latency = laid[:, 1] * num_bytes, laid[:, 0]
@@ -176,8 +176,8 @@ def _reached(
             ),
         )
         assert status == 0, "a schedule's instructions wait for each other"
-        found.append((ends, starts[order.completing]))
-    return _PassEnds(*(np.max(times, axis=0) for times in zip(*found, strict=True)))
+        reached.append((ends, starts[order.completing]))
+    return _PassEnds(*(np.max(times, axis=0) for times in zip(*reached, strict=True)))
 
 
 def _reduced(
@@ -230,7 +230,7 @@ class TimelineBounds:
         if sizes.pp == 1:
             return 0.0
         shapes = self.prices.listing.shapes(sizes)
-        shape = next(one for one in shapes if one.schedule == leaf.schedule)
+        shape = next(shape for shape in shapes if shape.schedule == leaf.schedule)
         placed = self.prices.placed(sizes, leaf.placement)
         modules = self.prices.listing.space.module_sets
         choices = choice_columns((leaf.choice,), self.bounds.hosts, modules)

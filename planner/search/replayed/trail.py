@@ -84,6 +84,18 @@ class ProofTrail:
     stopped_by: str = ""
     """Limit that stopped the search; empty if it ran to its end."""
 
+    def finish(
+        self,
+        candidates: LaunchableCandidates,
+        lower_bound: float,
+        stopped_by: str,
+        best: PricedPlan | None,
+        best_time: float,
+    ) -> None:
+        """Note how the search ended."""
+        self.candidates, self.lower_bound = candidates, lower_bound
+        self.stopped_by, self.best, self.best_time = stopped_by, best, best_time
+
     def note_timeline(self, leaves: Leaves, bound: float) -> None:
         """Note the bound of the next plan of a placement by its timeline [s]."""
         self.timelines.setdefault(id(leaves), []).append(bound)
