@@ -170,10 +170,15 @@ def test_a_device_that_only_keeps_others_waiting_is_left_idle(slow):
     factors[slow] = 20.0
     best = best_of(two_devices(factors, idle=True))
     assert blocks_on(best.priced.plan) == {1 - slow: 8}
-    # Where it must work, it has a single block.
-    forced = best_of(two_devices(factors, idle=False))
+    # Where it must work, it has a single block of the listed layouts.
+    world = two_devices(factors, idle=False)
+    forced = best_of(world.spec_with(proposals=0))
     assert blocks_on(forced.priced.plan) == {1 - slow: 7, slow: 1}
     assert forced.time / best.time == pytest.approx(20 / 8, rel=0.05)
+    # The dynamic program proposes to leave it an end of the chain alone.
+    ends = best_of(world)
+    assert blocks_on(ends.priced.plan) == {1 - slow: 8, slow: 0}
+    assert best.time < ends.time < forced.time
 
 
 ENDS = tuple(spared_ends(4))

@@ -60,7 +60,7 @@ def test_the_answer_is_the_best_of_every_schedule():
         found = search_replayed(
             world.network,
             world.workload,
-            world.spec_with(proven_gap=0.0).spec,
+            world.spec_with(proven_gap=0.0, proposals=0).spec,
             Replays(judge=judge, by_layer=by_layer, starts=()),
         )
         assert not found.spent.stopped_by
