@@ -11,7 +11,7 @@ from typing import Any
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.hardware.systems import load_system
 from nestsim.scenario.load import Scenario
-from topologies.errors import located
+from topologies.errors import InputError, located
 
 HEADING = "# Made of a model, a system and a number of devices."
 """First line of such a scenario."""
@@ -42,7 +42,8 @@ def scenario_of(  # noqa: PLR0913 - one for each option
     Parameters
     ----------
     model
-        A name that `nestsim models` lists, or the path of a ``config.json``.
+        A name that `nestsim models` lists, the path of a ``config.json``, or a module
+        of one's own as ``my_model.py:build``, which needs `sequence_length`.
     num_devices
         Devices of the cluster.
     system
@@ -62,14 +63,22 @@ def scenario_of(  # noqa: PLR0913 - one for each option
     InputError
         If something in it is wrong.
     """
-    stem = Path(model).parent.name if model.endswith(".json") else model
-    stem = stem or "model"
+    is_config, is_module = model.endswith(".json"), ".py:" in model
+    stem = Path(model).parent.name if is_config else model
+    stem = Path(stem.partition(".py:")[0]).name or "model"
     file = Path(path or f"{stem}_{num_devices}_{system}.toml")
     table: dict[str, Any] = {"name": model}
-    if model.endswith(".json"):
-        table = {"config": os.path.relpath(model, file.parent)}
+    if is_config or is_module:
+        kind = "config" if is_config else "module"
+        table = {kind: os.path.relpath(model, file.parent)}
     if sequence_length is not None:
         table["sequence_length"] = sequence_length
+    elif is_module:
+        raise InputError(
+            "is missing: a module does not say how long its sequences are",
+            where="--seq",
+            expected="a number of tokens, e.g. 2048",
+        )
     with located("--system", ": "):
         usual = load_system(system).framework
     document: dict[str, Any] = {

@@ -1,6 +1,7 @@
 """Systems: one word for the devices and the network, and a job in a few words."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from nestsim.cli import main
 from nestsim.scenario.hardware.systems import load_system, systems
-from nestsim.scenario.load import Scenario
+from nestsim.scenario.load import Scenario, load_scenario
 from nestsim.scenario.one_line import (
     LEAST_SHARE,
     MOST_SEQUENCES,
@@ -19,6 +20,8 @@ from nestsim.scenario.one_line import (
 from topologies import InputError
 from topologies.accelerators import accelerator_names, load_accelerator
 from topologies.builders import build_network
+
+ROOT = Path(__file__).parents[3]
 
 MODEL = {"name": "llama3-8b", "num_layers": 2}
 
@@ -149,6 +152,19 @@ def test_a_few_words_are_a_scenario_that_can_be_saved(tmp_path, capsys, monkeypa
     )
     assert made.text == (tmp_path / "saved.toml").read_bytes()
     assert load_system("tpu-v5p").framework == "maxtext"
+
+
+def test_a_module_is_a_model_too(tmp_path):
+    """What its file says is traced, wherever the scenario is written."""
+    module = ROOT / "scenarios" / "my_model.py"
+    made = scenario_of(
+        f"{module}:build", 8, "dgx-a100", sequence_length=2048, path=tmp_path / "x.toml"
+    )
+    written = load_scenario(ROOT / "scenarios" / "custom_module.toml")
+    assert made.spec == written.spec
+    assert made.name.startswith("my_model on 8")
+    with pytest.raises(InputError, match="--seq: is missing"):
+        scenario_of(f"{module}:build", 8, "dgx-a100")
 
 
 @pytest.mark.parametrize(
