@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nestsim.scenario.editing import toml_text
+from nestsim.scenario.hardware.prices import price_of
 from nestsim.scenario.hardware.systems import load_system
 from nestsim.scenario.load import Scenario
 from topologies.errors import InputError, located
@@ -35,6 +36,7 @@ def scenario_of(  # noqa: PLR0913 - one for each option
     framework: str | None = None,
     batch: int | None = None,
     sequence_length: int | None = None,
+    prices: str | os.PathLike[str] | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> Scenario:
     """Return the scenario of a job in a few words, checked.
@@ -55,6 +57,9 @@ def scenario_of(  # noqa: PLR0913 - one for each option
         sequences for each device at most.
     sequence_length
         Tokens of a sequence; None for the model's own.
+    prices
+        ``"published"`` for a published price of the system's hour with its date, or a
+        file of prices; None for none.
     path
         The file that it stands for; None for one named after it.
 
@@ -88,10 +93,16 @@ def scenario_of(  # noqa: PLR0913 - one for each option
         "software": {"preset": framework or usual},
         "cluster": {"system": system, "num_devices": num_devices},
     }
+    heading = HEADING
+    if prices is not None:
+        with located("--prices", ": "):
+            price = price_of(system, prices)
+        document["cost"] = {"device_hour": price.written}
+        heading += f"\n{price.comment()}"
     if batch is None:
         length = Scenario.from_dict(document, file).spec.sequence_length
         document["training"]["global_batch_size"] = usual_batch(num_devices, length)
-    return Scenario.from_toml(f"{HEADING}\n\n{toml_text(document)}", file)
+    return Scenario.from_toml(f"{heading}\n\n{toml_text(document)}", file)
 
 
 def usual_batch(num_devices: int, sequence_length: int) -> int:
