@@ -46,7 +46,7 @@ from nestsim.running.store import Store, content_key
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
 from nestsim.scenario.hardware.described import with_whole_paths
-from nestsim.scenario.hardware.systems import load_system, systems
+from nestsim.scenario.hardware.systems import load_system, names_system
 from nestsim.scenario.load import Scenario, scenario_of
 from planner.cost.objective import HOST, HOST_TRANSFERS
 from planner.work import Progress
@@ -100,7 +100,7 @@ def read_network_file(path: Path, job: Scenario) -> NetworkFile:
     InputError
         If it cannot be read or holds none, or the system is of other devices.
     """
-    if str(path) in systems() and not path.exists():
+    if names_system(path):
         return _of_system(str(path), job)
     try:
         text = read_file(path, expected=f"a file with {_EXPECTED}", most_bytes=MAX_FILE)
