@@ -38,7 +38,7 @@ from planner.step.instructions import BACKWARD, FORWARD, WEIGHT, VirtualStages
 from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES
 from planner.work import PRICED, PRICED_DEVICES
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, IntArray
 
 MOST_REPLICAS = 8
 """Replicas of a kind whose timelines are worked out: those whose transfers take the
@@ -68,6 +68,8 @@ class _Order(NamedTuple):
     """First forward pass of each chunk, shape ``(p, v)``."""
     completing: IntArray
     """Pass that completes the gradients of each chunk, shape ``(p, v)``."""
+    is_alone: BoolArray
+    """Whether no other pass is beside an instruction, shape ``(I,)``."""
 
 
 @lru_cache(maxsize=64)
@@ -84,11 +86,13 @@ def _order(schedule: str, p: int, m: int, v: int) -> _Order:
     ):
         chosen = program.kind == kind
         function.at(place, program.virtual_stage[chosen], places[chosen])
+    written = rules.written_kinds(program.kind, program.virtual_stage, program.indptr)
     return _Order(
         InstructionLists(*program),
         virtual,
         first[virtual.number],
         last[virtual.number],
+        written == program.kind,
     )
 
 
@@ -107,6 +111,8 @@ def timeline_bound(
     boundaries: Sequence[FloatArray],
     variants: Variants,
     num_blocks: int,
+    *,
+    alone: Sequence[PlanFamily] = (),
 ) -> float:
     """Bound the replay of one plan by its exact timeline [s].
 
@@ -124,12 +130,20 @@ def timeline_bound(
         The plan.
     num_blocks
         Blocks of each chunk that are repeated where they are counted, else 0.
+    alone
+        Families of the passes that have no other one beside them; empty for the same.
     """
     order = _order(shape.schedule_name, shape.p, shape.m, shape.v)
     terms = [kernel.stage_terms(family, variants, num_blocks) for family in families]
+    durations = [_durations(order, own) for own in terms]
+    for paired, family in zip(durations, alone, strict=bool(alone)):
+        single = _durations(order, kernel.stage_terms(family, variants, num_blocks))
+        np.copyto(paired, single, where=order.is_alone)
     reached = [
-        _reached(order, family, own, rates)
-        for family, own, rates in zip(families, terms, boundaries, strict=True)
+        _reached(order, family, own.gathers, worked, rates)
+        for family, own, worked, rates in zip(
+            families, terms, durations, boundaries, strict=True
+        )
     ]
     both = _PassEnds(*(np.max(times, axis=0) for times in zip(*reached, strict=True)))
     reduced, released = _reduced(families[0], terms[0], both)
@@ -144,17 +158,26 @@ def timeline_bound(
     return end * _SAFE
 
 
+def _durations(order: _Order, terms: kernel.StageTerms) -> FloatArray:
+    """Return how long each instruction takes at least [s]."""
+    lists = order.lists
+    return np.asarray(terms.durations[lists.kind, lists.virtual_stage])
+
+
 def _reached(
-    order: _Order, family: PlanFamily, terms: kernel.StageTerms, rates: FloatArray
+    order: _Order,
+    family: PlanFamily,
+    gathers: FloatArray,
+    durations: FloatArray,
+    rates: FloatArray,
 ) -> _PassEnds:
     """Return how far passes bring the stages of replicas of a kind, the latest."""
     lists = order.lists
-    durations = terms.durations[lists.kind, lists.virtual_stage]
     floors = np.zeros(durations.size)
-    if terms.gathers.any():
+    if gathers.any():
         # Chunks gather one after another; a V may begin with either.
-        before = np.cumsum(terms.gathers, axis=1)
-        floors[order.first] = terms.gathers if family.order.is_listed else before
+        before = np.cumsum(gathers, axis=1)
+        floors[order.first] = gathers if family.order.is_listed else before
     num_bytes = family.job.boundary_bytes
     if len(rates) > MOST_REPLICAS:
         taken = (rates[..., 0] + num_bytes * rates[..., 1]).sum(axis=(1, 2))
@@ -236,12 +259,16 @@ class TimelineBounds:
         choices = choice_columns((leaf.choice,), self.bounds.hosts, modules)
         variants = Variants(np.array([leaf.layout]), choices)
         families = self.bounds.families(shape, relaxed, placed, choices)
+        alone: Sequence[PlanFamily] = ()
+        if shape.pairs:
+            single = shape._replace(schedule=shape.schedule_name, pairs=False)
+            alone = self.bounds.families(single, relaxed, placed, choices)
         boundaries = self._boundaries(leaf, shape, placed)
         passes = 2 * shape.p * shape.v * shape.m
         number = sum(min(len(rates), MOST_REPLICAS) for rates in boundaries)
         self.prices.work.spend(TIMELINE + number * passes // TIMELINE_PASSES)
         return timeline_bound(
-            shape, families, boundaries, variants, leaf.num_layers or 0
+            shape, families, boundaries, variants, leaf.num_layers or 0, alone=alone
         )
 
     def _boundaries(
