@@ -3,7 +3,8 @@
 The folder of results of a run has everything about it, complete or not there at all:
 ``scenario.toml`` (a copy of the input), ``plan.json``, ``result.json``,
 ``summary.csv``, ``report.txt``, ``trace.json``, ``figures/*.png``, ``page.html`` where
-it was asked for, and ``manifest.json`` with the hash of each. No file holds a time
+it was asked for, beside it ``candidates.json`` of a search, and ``manifest.json`` with
+the hash of each. No file holds a time
 stamp: the same scenario gives the same folder.
 """
 
@@ -45,7 +46,7 @@ from nestsim.features.certificate.command import (
     CertifiedReport,
     certificate_output,
 )
-from nestsim.features.certificate.job import trail_for
+from nestsim.features.certificate.job import leaves_trail, trail_for
 from nestsim.features.run.cost import cost_cells
 from nestsim.features.run.document import launch_section, plan_document, run_document
 from nestsim.features.run.explain import (
@@ -67,11 +68,17 @@ from nestsim.features.run.record import (
     summary_rows,
 )
 from nestsim.features.run.timeline_picture import draw_timeline
+from nestsim.features.run.whatif import (
+    CANDIDATES,
+    candidates_json,
+    candidates_section,
+)
 from nestsim.features.topology.picture import draw_topology
 from nestsim.scenario.load import Scenario, load_scenario
 from nestsim.simulator.trace import write_chrome_trace
 from planner.explain.request import Request
 from planner.rivals.nest_artifact import read_instance, score_baselines, solve
+from planner.search.replayed.trail import ProofTrail
 from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.errors import InputError, naming
@@ -87,6 +94,7 @@ FILES = (
     *("scenario.toml", "plan.json", "result.json", "summary.csv", REPORT),
     *("trace.json", "figures/timeline.png", "figures/topology.png"),
     *(f"{name}.png" for name in PICTURES),
+    CANDIDATES,
     PAGE,
 )
 """Files of the folder, but the manifest; without a plan, figures or the page there are
@@ -135,6 +143,9 @@ class JobReport(CertifiedReport, ScenarioReport):
 
     result: ReplayedResult
     """Everything that was found."""
+
+    searched: ProofTrail | None = None
+    """What the search looked at; None where it notes nothing."""
 
     @property
     def best(self) -> Candidate | None:
@@ -195,6 +206,9 @@ class JobReport(CertifiedReport, ScenarioReport):
             pictures=PICTURES,
             has_report=True,
             page=self._page,
+            beside_page={CANDIDATES: _text(lambda: dump_json(self._candidates))}
+            if self._has_candidates
+            else {},
             manifest={**result_facts(result, text), **self.scenario.module_facts()},
         )
 
@@ -202,10 +216,23 @@ class JobReport(CertifiedReport, ScenarioReport):
     def _document(self) -> Document:
         return run_document(self.result, self.assertions)
 
+    @property
+    def _has_candidates(self) -> bool:
+        """Whether the search has noted candidates."""
+        return self.searched is not None and self.searched.candidates is not None
+
+    @cached_property
+    def _candidates(self) -> dict[str, object] | None:
+        """The best candidates of the search, priced when a page asks for them."""
+        if self.searched is None or not self._has_candidates:
+            return None
+        return candidates_json(self.result, self.searched)
+
     def _page(self) -> Document:
         """Return what can be said from the folder of results, and what launches it."""
         best = self.best
         page = run_document(self.result, rows=candidate_rows(self.result))
+        page = page.with_section(candidates_section(self._candidates), "candidates")
         if best is None:
             return page
         # All formats of launches: a tenth of a second that other commands do not wait.
@@ -384,10 +411,15 @@ def run(
     """
     loaded = scenario_from(scenario)
     with calling(progress, loaded.path, loaded.notes) as call:
-        trail = trail_for(loaded) if certify else None
-        result = run_job(loaded, trail=trail, progress=call.progress)
-    notices = (*_unread_plan(loaded), *call.notices)
-    return JobReport(scenario=loaded, trail=trail, result=result, notices=notices)
+        noted = trail_for(loaded) if certify or leaves_trail(loaded) else None
+        result = run_job(loaded, trail=noted, progress=call.progress)
+    return JobReport(
+        scenario=loaded,
+        trail=noted if certify else None,
+        searched=noted,
+        result=result,
+        notices=(*_unread_plan(loaded), *call.notices),
+    )
 
 
 def simulate(
