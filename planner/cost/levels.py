@@ -1,10 +1,10 @@
 """How the price of a plan follows the bandwidth of each level of its network.
 
-A plan is priced anew where the links of one level carry half and twice as much, all
-else as it is: routes, algorithms, and whose turn it is. The differences, term by term,
-are what `estimated_times` puts together for other bandwidths. In the planner's model
-what is sent takes a latency and a time in proportion to the inverse bandwidth of the
-slowest link on its way; between two prices a term is a line over that inverse, too.
+A plan is priced anew where the links of one level carry a quarter, half and twice as
+much, all else as it is: routes, algorithms, and whose turn it is. The differences, term
+by term, are what `estimated_terms` puts together for other bandwidths. In the planner's
+model what is sent takes a latency and a time in proportion to the inverse bandwidth of
+the slowest link on its way; between two prices a term is a line over that inverse, too.
 
 Left out: what two levels do together, where one of them takes over as the slowest
 link, and whatever the search would choose anew.
@@ -24,10 +24,8 @@ from planner.step.plan import Plan
 from topologies.arrays import FloatArray
 from topologies.network import Network
 
-SLOWER, FASTER = 0.5, 2.0
+FACTORS = 0.25, 0.5, 2.0
 """Bandwidths of a level, over what it has, at which plans are priced."""
-
-FACTORS = SLOWER, FASTER
 
 
 def linked_levels(network: Network) -> tuple[int, ...]:
@@ -60,8 +58,8 @@ class PriceByLevel(NamedTuple):
     """The plan on the network as it is."""
 
     changes: FloatArray
-    """By how much each term of `PricedPlan.terms` changes where each level is slower
-    and faster, shape ``(levels, 2, terms)`` [s]."""
+    """By how much each term of `PricedPlan.terms` changes at each of `FACTORS` of each
+    level, shape ``(levels, 3, terms)`` [s]."""
 
 
 class LevelPrices:
@@ -115,16 +113,17 @@ def _read(rates: PlacementRates) -> tuple[FloatArray, ...]:
 
 
 def level_weights(factors: Sequence[float]) -> FloatArray:
-    """Return what changes count for, shape ``(levels, 2)``.
+    """Return what changes count for, shape ``(levels, 3)``.
 
-    Of a level with ``s`` times its bandwidth, the slower change counts ``1 / s - 1``
-    times below 1, and the faster one ``2 (1 - 1 / s)`` times above: lines over ``1 /
-    s`` through the prices at ``1 / 2``, 1 and 2.
+    Lines over ``x``, the inverse of a level's bandwidth over what it has, through the
+    prices at 4, 2, 1 and ``1 / 2``; beyond 4 the line from 2 to 4 goes on, and below
+    ``1 / 2`` that from 1.
     """
-    inverse = 1.0 / np.asarray(factors, dtype=np.float64)
-    slower = np.maximum(inverse - 1.0, 0.0) / (1.0 / SLOWER - 1.0)
-    faster = np.maximum(1.0 - inverse, 0.0) / (1.0 - 1.0 / FASTER)
-    return np.stack([slower, faster], axis=1)
+    x = 1.0 / np.asarray(factors, dtype=np.float64)
+    quarter = np.maximum(x - 2.0, 0.0) / 2.0
+    half = np.where(x > 2.0, (4.0 - x) / 2.0, np.maximum(x - 1.0, 0.0))
+    twice = 2.0 * np.maximum(1.0 - x, 0.0)
+    return np.stack([quarter, half, twice], axis=1)
 
 
 def estimated_terms(
@@ -137,7 +136,7 @@ def estimated_terms(
     terms
         Of the plans as they are, shape ``(plans, terms)`` [s].
     changes
-        As `PriceByLevel.changes`, shape ``(plans, levels, 2, terms)`` [s].
+        As `PriceByLevel.changes`, shape ``(plans, levels, 3, terms)`` [s].
     factors
         Bandwidth of each level over what it has.
     """

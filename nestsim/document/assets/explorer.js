@@ -2,11 +2,15 @@
 // Candidates of a search: what they take on other bandwidths, which are on the front,
 // and which a reader has picked. `closedForm` is that of nestsim.features.run.whatif.
 const closedForm = {
-  // What the changes of a level at half and at twice its bandwidth count for.
-  weights: (factor) => [
-    Math.max(1 / factor - 1, 0),
-    2 * Math.max(1 - 1 / factor, 0),
-  ],
+  // What the changes of a level at a quarter, half and twice its bandwidth count for.
+  weights: (factor) => {
+    const x = 1 / factor;
+    return [
+      Math.max(x - 2, 0) / 2,
+      x > 2 ? (4 - x) / 2 : Math.max(x - 1, 0),
+      2 * Math.max(1 - x, 0),
+    ];
+  },
 
   // The terms of a candidate where levels have other bandwidths [s].
   terms: (columns, row, factors) => {
@@ -17,7 +21,7 @@ const closedForm = {
       closedForm.weights(factor).forEach((weight, way) => {
         if (weight === 0) return;
         for (let term = 0; term < count; term += 1) {
-          terms[term] += weight * changes[(2 * level + way) * count + term];
+          terms[term] += weight * changes[(3 * level + way) * count + term];
         }
       });
     });
@@ -480,8 +484,8 @@ const explore = (place, columns) => {
     );
   lines.setAttribute("aria-hidden", "true");
   points.setAttribute("aria-hidden", "true");
-  const scrolled = (table, title) =>
-    made("div", { class: "scroll listing", role: "group", "aria-label": title, tabindex: "0" }, table);
+  const scrolled = (table, title, kind = "scroll") =>
+    made("div", { class: kind, role: "group", "aria-label": title, tabindex: "0" }, table);
   place.append(
     sliders,
     made("p", {}, reset),
@@ -491,7 +495,7 @@ const explore = (place, columns) => {
     made("details", {}, made("summary", {}, "Keep candidates by settings, time and memory"), filters),
     image(points, "Memory and estimated time", "A point for each candidate; the line is the Pareto front of those that are kept. Filled: replayed; hollow: bounded only."),
     made("p", { class: "note" }, "Filled: replayed, hollow: bounded only. Times of both are estimates from planned terms, so that they compare."),
-    scrolled(listing, "Candidates by estimated time"),
+    scrolled(listing, "Candidates by estimated time", "scroll listing"),
     scrolled(chosenTerms, "Terms of a candidate"),
   );
   place.hidden = false;

@@ -1,7 +1,7 @@
 """The best candidates of a search, and what they would take on other bandwidths.
 
 Each candidate carries the planner's terms of its time, and by how much each of them
-changes where the links of one level carry half or twice as much
+changes where the links of one level carry a quarter, half or twice as much
 (`planner.cost.levels`). The page puts these together for the bandwidths that a reader
 asks for; `estimated_times` is the same in Python. Nothing is replayed anew for it.
 """
@@ -13,9 +13,15 @@ import numpy as np
 from nestsim.document.drawing import rounded
 from nestsim.document.dumps import Record
 from nestsim.document.parts import Explorer, Section, Sentences
-from nestsim.document.wording import plural, recompute_of_plan
+from nestsim.document.wording import HOUR, plural, recompute_of_plan
 from nestsim.evaluate.results import ReplayedResult
-from planner.cost.levels import LevelPrices, estimated_terms, linked_levels
+from planner.cost.levels import (
+    FACTORS,
+    LevelPrices,
+    PriceByLevel,
+    estimated_terms,
+    linked_levels,
+)
 from planner.search.replayed.shortlist import Shortlisted, shortlist
 from planner.search.replayed.trail import ProofTrail
 from planner.step.plan import Plan
@@ -25,12 +31,12 @@ from topologies.network import Network
 MOST_CANDIDATES = 500
 """Candidates of a page."""
 
-MOST_PRICED = 6_000
+MOST_PRICED = 7_500
 """Prices of stages that a page takes, a quarter of a minute: of deep pipelines on
 networks of many levels there are fewer candidates."""
 
-_PRICES = 3
-"""Bandwidths of a level at which a plan is priced, as it is among them."""
+ROUNDING = 1e-12
+"""Changes below this share of a candidate's time are none."""
 
 CANDIDATES = "candidates.json"
 """File of a folder of results with a page."""
@@ -63,7 +69,8 @@ class CandidatesRecord(Record):
     """Tokens of an iteration."""
 
     device_hour: float | None
-    """Price of a device for an hour; null where the scenario has none."""
+    """What the cluster costs for an hour, over its devices: rent, capital and
+    electricity; null where the scenario has no prices."""
 
     currency: str | None
     """Of the price."""
@@ -103,13 +110,13 @@ class CandidatesRecord(Record):
     terms_s: tuple[tuple[float, ...], ...]
     """Planned time by cause [s]."""
     changes_s: tuple[tuple[float, ...], ...]
-    """By how much each term changes where a level has half, and where it has twice its
-    bandwidth: level by level, both bandwidths, term by term [s]."""
+    """By how much each term changes where a level has a quarter, half and twice its
+    bandwidth: level by level, these bandwidths, term by term [s]."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Levels, bandwidths and terms of `changes_s`."""
-        return len(self.levels), _PRICES - 1, len(self.terms)
+        return len(self.levels), len(FACTORS), len(self.terms)
 
 
 def candidates_json(result: ReplayedResult, trail: ProofTrail) -> dict[str, object]:
@@ -130,27 +137,17 @@ def candidates_json(result: ReplayedResult, trail: ProofTrail) -> dict[str, obje
     price = LevelPrices(network, workload, levels)
     by_level = [price(candidate.plan) for candidate in short]
     plans = [candidate.plan for candidate in short]
-    names = dict.fromkeys(name for row in by_level for name in row.priced.terms)
-    terms = np.zeros((len(short), len(names)))
-    changes = np.zeros((len(short), len(levels), _PRICES - 1, len(names)))
-    for number, row in enumerate(by_level):
-        has = [name in row.priced.terms for name in names]
-        terms[number, has] = [
-            row.priced.terms[name] for name in names if name in row.priced.terms
-        ]
-        changes[number][..., has] = row.changes
-    kept = (terms != 0.0).any(axis=0) | (changes != 0.0).any(axis=(0, 1, 2))
+    columns = _term_columns(by_level, len(levels))
     sizes = [plan.parallel.sizes() for plan in plans]
     best = result.candidates[result.chosen or 0] if result.candidates else None
     cost = result.cost
-    hour = None if cost is None else cost.spec.device_hour
+    rate = None if cost is None else cost.rate
     return CandidatesRecord.dump(
         num_devices=network.num_devices,
         tokens=_tokens(result),
-        device_hour=None if hour is None else 3600.0 * hour,
-        currency=None if cost is None or hour is None else cost.currency,
+        device_hour=None if rate is None else HOUR * rate / network.num_devices,
+        currency=None if cost is None or rate is None else cost.currency,
         levels=tuple(_level(network, level, levels) for level in levels),
-        terms=tuple(name for name, shows in zip(names, kept, strict=True) if shows),
         reported=plans.index(best.priced.plan)
         if best is not None and best.priced.plan in plans
         else None,
@@ -169,14 +166,39 @@ def candidates_json(result: ReplayedResult, trail: ProofTrail) -> dict[str, obje
         planned_s=tuple(row.priced.iteration_time for row in by_level),
         bound_s=tuple(candidate.bound for candidate in short),
         replayed_s=tuple(candidate.time for candidate in short),
-        terms_s=_rows(terms[:, kept], 12),
-        changes_s=_rows(changes[..., kept].reshape(len(short), -1), 6),
+        **columns,
     )
+
+
+def _term_columns(
+    by_level: Sequence[PriceByLevel], num_levels: int
+) -> dict[str, tuple[object, ...]]:
+    """Return the columns of terms and of their changes; those that say nothing go."""
+    names = [*dict.fromkeys(name for row in by_level for name in row.priced.terms)]
+    shape = len(by_level), num_levels, len(FACTORS), len(names)
+    terms, changes = np.zeros((len(by_level), len(names))), np.zeros(shape)
+    for number, row in enumerate(by_level):
+        has = [names.index(name) for name in row.priced.terms]
+        terms[number, has] = [*row.priced.terms.values()]
+        changes[number][..., has] = row.changes
+    # Sums in another order are no change.
+    least = ROUNDING * terms.sum(axis=1)[:, None, None, None]
+    changes[np.abs(changes) < least] = 0.0
+    kept = np.flatnonzero(terms.any(axis=0) | changes.any(axis=(0, 1, 2)))
+    return {
+        "terms": tuple(names[number] for number in kept),
+        "terms_s": _rows(terms[:, kept], 12),
+        "changes_s": tuple(
+            row
+            for of_plan in changes[..., kept]
+            for row in _rows(of_plan.reshape(1, -1), 6)
+        ),
+    }
 
 
 def _affordable(short: Sequence[Shortlisted], num_levels: int) -> list[Shortlisted]:
     """Return the first candidates, as many as are priced."""
-    each = 1 + (_PRICES - 1) * num_levels
+    each = 1 + len(FACTORS) * num_levels
     spent = np.cumsum([each * len(candidate.plan.stages) for candidate in short])
     return [*short[: int(np.searchsorted(spent, MOST_PRICED, side="right"))]]
 
@@ -240,7 +262,7 @@ def candidates_section(record: Mapping[str, object] | None) -> Section:
                 (
                     f"The best {plural(count, 'candidate')} of the search, by their "
                     "planned terms. Move a bandwidth: each term follows it as the "
-                    "planner's own prices at half and at twice the bandwidth say. "
+                    "planner's own prices at other bandwidths say. "
                     "That is an estimate; the replay is the judge.",
                 )
             ),
