@@ -11,14 +11,13 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from nestsim.commands.calls import ProgressTarget, calling
-from nestsim.commands.task import FileOutput, Reply, Task, known
+from nestsim.commands.task import FileOutput, Task
 from nestsim.document.folder import MANIFEST, PAGE, replace_file, writer_of
 from nestsim.document.html import is_page, page_html
 from nestsim.document.parts import Document, Section
@@ -32,12 +31,6 @@ from nestsim.evaluate.results import (
     SimplestPlan,
 )
 from nestsim.evaluate.verdict import Verdict
-from nestsim.features.run.diff import (
-    compare_reports,
-    diff_document,
-    diff_json,
-    read_report,
-)
 from nestsim.features.run.document import launch_section, run_document
 from nestsim.features.run.record import SimplestRecord, reported_candidate
 from nestsim.features.run.whatif import (
@@ -495,16 +488,3 @@ def _content(file: Path) -> bytes:
 
 def _parsed(content: bytes) -> Any:
     return parse_json(decode(content), expected=_EXPECTED)
-
-
-def diff_task(before: Path, after: Path) -> Task:
-    """Return the task of comparing two results."""
-    changes = compare_reports(read_report(before), read_report(after))
-    names = str(before), str(after)
-    return known(
-        Reply(
-            record=partial(diff_json, changes),
-            document=partial(diff_document, changes, names),
-            succeeded=changes.is_empty,
-        )
-    )
