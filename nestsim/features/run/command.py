@@ -78,7 +78,6 @@ from nestsim.scenario.load import Scenario, load_scenario
 from nestsim.simulator.trace import write_chrome_trace
 from planner.explain.request import Request
 from planner.rivals.nest_artifact import read_instance, score_baselines, solve
-from planner.search.replayed.trail import ProofTrail
 from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.errors import InputError, naming
@@ -144,8 +143,9 @@ class JobReport(CertifiedReport, ScenarioReport):
     result: ReplayedResult
     """Everything that was found."""
 
-    searched: ProofTrail | None = None
-    """What the search looked at; None where it notes nothing."""
+    candidates: Callable[[], dict[str, object]] | None = None
+    """Function that prices the best candidates of the search; None where the search
+    notes none."""
 
     @property
     def best(self) -> Candidate | None:
@@ -207,7 +207,7 @@ class JobReport(CertifiedReport, ScenarioReport):
             has_report=True,
             page=self._page,
             beside_page={CANDIDATES: _text(lambda: dump_json(self._candidates))}
-            if self._has_candidates
+            if self.candidates is not None
             else {},
             manifest={**result_facts(result, text), **self.scenario.module_facts()},
         )
@@ -216,17 +216,10 @@ class JobReport(CertifiedReport, ScenarioReport):
     def _document(self) -> Document:
         return run_document(self.result, self.assertions)
 
-    @property
-    def _has_candidates(self) -> bool:
-        """Whether the search has noted candidates."""
-        return self.searched is not None and self.searched.candidates is not None
-
     @cached_property
     def _candidates(self) -> dict[str, object] | None:
         """The best candidates of the search, priced when a page asks for them."""
-        if self.searched is None or not self._has_candidates:
-            return None
-        return candidates_json(self.result, self.searched)
+        return None if self.candidates is None else self.candidates()
 
     def _page(self) -> Document:
         """Return what can be said from the folder of results, and what launches it."""
@@ -416,7 +409,7 @@ def run(
     return JobReport(
         scenario=loaded,
         trail=noted if certify else None,
-        searched=noted,
+        candidates=None if noted is None else lambda: candidates_json(result, noted),
         result=result,
         notices=(*_unread_plan(loaded), *call.notices),
     )

@@ -2,11 +2,12 @@
 
 Devices stand in the blocks of the network that they are in: a row of a box is an
 innermost block, a box one of the outermost but one. Neighbours in a row that work
-together, as ranks of one replica of one stage, are one bar. On large networks rows that
-follow each other and work alike are drawn once, and so are boxes.
+together, as ranks of one replica of one stage, are one bar. On large networks rows of a
+box that work alike are drawn once, and so are boxes.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -72,7 +73,7 @@ class Boxes(NamedTuple):
 
 
 class AlikeRows(NamedTuple):
-    """Rows of a box that follow each other and work alike: the first is drawn."""
+    """Rows of a box that work alike, of which the first is drawn."""
 
     parts: tuple[Workers, ...]
     """What is done in the first one."""
@@ -159,28 +160,29 @@ def working_blocks(plan: Plan, num_devices: int) -> list[Workers]:
 def boxes_alike(blocks: Sequence[Workers], boxes: Boxes) -> list[AlikeBoxes]:
     """Return what is drawn: all rows of all boxes, or of many each kind once.
 
-    Rows that follow each other in a box work alike if the same stages have the same
-    places in them, whichever replicas they are; boxes, if their rows do.
+    Rows of a box work alike if the same stages have the same places in them, whichever
+    replicas they are; boxes, if they have the same rows in the same order.
     """
     by_row: dict[tuple[int, int], list[Workers]] = {}
     for part in (part for block in blocks for part in _cut(block, boxes.columns)):
         box, inside = divmod(part.first, boxes.size)
         by_row.setdefault((box, inside // boxes.columns), []).append(part)
-    folds = len(by_row) > _MOST_ROWS
-    in_box: dict[int, list[AlikeRows]] = {}
+    in_box: dict[int, list[tuple[Workers, ...]]] = {}
     for (box, _), parts in by_row.items():
-        rows = in_box.setdefault(box, [])
-        if folds and rows and _kind(rows[-1].parts, boxes) == _kind(parts, boxes):
-            rows[-1] = rows[-1]._replace(num_alike=rows[-1].num_alike + 1)
-        else:
-            rows.append(AlikeRows(tuple(parts), 1))
-    if not folds:
-        return [AlikeBoxes(box, tuple(rows), 1) for box, rows in in_box.items()]
+        in_box.setdefault(box, []).append(tuple(parts))
+    if len(by_row) <= _MOST_ROWS:
+        return [
+            AlikeBoxes(box, tuple(AlikeRows(parts, 1) for parts in rows), 1)
+            for box, rows in in_box.items()
+        ]
     alike: dict[object, AlikeBoxes] = {}
     for box, rows in in_box.items():
-        kind = tuple((_kind(row.parts, boxes), row.num_alike) for row in rows)
-        first = alike.setdefault(kind, AlikeBoxes(box, tuple(rows), 0))
-        alike[kind] = first._replace(num_alike=first.num_alike + 1)
+        kinds = tuple(_kind(parts, boxes) for parts in rows)
+        firsts = {kind: rows[kinds.index(kind)] for kind in kinds}
+        counts = Counter(kinds)
+        drawn = tuple(AlikeRows(firsts[kind], counts[kind]) for kind in firsts)
+        first = alike.setdefault(kinds, AlikeBoxes(box, drawn, 0))
+        alike[kinds] = first._replace(num_alike=first.num_alike + 1)
     return list(alike.values())
 
 

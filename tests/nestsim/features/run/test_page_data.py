@@ -211,6 +211,11 @@ def test_rows_that_work_alike_are_drawn_once_in_their_box() -> None:
     rows = [row for one in found for row in one.rows]
     assert [row.parts[0].stage for row in rows] == [*range(16)]
     assert [row.num_alike for row in rows] == [8] * 16
+    turns = [Workers(node % 8, node // 8, 8 * node, 8) for node in range(nodes)]
+    (box,) = boxes_alike(turns, boxes)
+    assert box.num_alike == 4
+    assert [row.parts for row in box.rows] == [(part,) for part in turns[:8]]
+    assert [row.num_alike for row in box.rows] == [4] * 8
     # Half of a node idle is another kind of node.
     half = [one_stage[0]._replace(num_devices=4), Workers(-1, -1, 4, 4)]
     first, rest = boxes_alike([*half, *one_stage[1:]], boxes)

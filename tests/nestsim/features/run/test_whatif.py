@@ -13,6 +13,7 @@ import pytest
 import nestsim
 from nestsim.cli import main
 from nestsim.document.html import page_html
+from nestsim.evaluate.job import run_job
 from nestsim.features.run.whatif import (
     CANDIDATES,
     CandidatesRecord,
@@ -22,6 +23,7 @@ from nestsim.features.run.whatif import (
 from planner.cost.levels import FACTORS, linked_levels, with_level_bandwidth
 from planner.cost.pricing import price_plan
 from planner.search.replayed.shortlist import shortlist
+from planner.search.replayed.trail import ProofTrail
 from tests.nestsim.features.compare.small import write
 
 NODE = shutil.which("node")
@@ -82,9 +84,8 @@ def test_estimates_at_other_bandwidths_are_the_planners_prices(
     record: CandidatesRecord, tmp_path: Path
 ) -> None:
     """Rounding of the page's changes aside: they have six digits."""
-    report = nestsim.run(write(tmp_path))
-    trail = report.searched
-    assert trail is not None
+    trail = ProofTrail()
+    run_job(nestsim.Scenario.from_file(write(tmp_path)), trail=trail)
     assert trail.candidates is not None
     network, workload = trail.candidates.network, trail.candidates.workload
     plans = [candidate.plan for candidate in shortlist(trail, 500)]
