@@ -409,7 +409,7 @@ def run(
     return JobReport(
         scenario=loaded,
         trail=noted if certify else None,
-        candidates=None if noted is None else lambda: candidates_json(result, noted),
+        candidates=None if noted is None else partial(candidates_json, result, noted),
         result=result,
         notices=(*_unread_plan(loaded), *call.notices),
     )

@@ -120,6 +120,21 @@ def test_a_slider_ranks_anew_by_the_closed_form(opened: Open) -> None:
     assert ranking(one) == [*range(NUM)]
 
 
+def test_a_price_is_that_of_all_devices_for_the_estimated_time(opened: Open) -> None:
+    one = opened(page())
+    hour = one.view.get_by_label("Price of a device for an hour")
+    costs = one.view.locator(".listing tbody tr").first.locator("td")
+    place = one.view.locator(".listing thead th").all_inner_texts()
+    column = place.index("USD for 10⁹ tokens") - 1
+    expected = 2.5 * 64 * RECORD.planned_s[0] / 3600 * 1e9 / 1e6
+    assert float(costs.nth(column).inner_text()) == pytest.approx(expected, rel=1e-3)
+    hour.focus()
+    for _ in range(8):
+        hour.press("ArrowRight")
+    twice = float(costs.nth(column).inner_text())
+    assert twice == pytest.approx(2 * expected, rel=1e-3)
+
+
 def test_a_pick_is_marked_in_both_drawings_and_the_table(opened: Open) -> None:
     one = opened(page())
     button = one.view.locator(".listing tbody button").nth(3)
