@@ -28,6 +28,7 @@ MODULES = (
     *(f"nestsim.features.{feature}.command" for feature in FEATURES),
     "nestsim.launch.command",
     "nestsim.features.run.pages",
+    "nestsim.features.run.diff_page",
     "nestsim.cli.topology",
     "nestsim.cli.catalog",
 )

@@ -68,6 +68,7 @@ COSTLY = (
     "tests/nestsim/features/jitter/test_jitter_job.py::test_results_are_the_same",
     "tests/nestsim/features/profile/test_links.py::test_two_ranks",
     "tests/nestsim/features/run/test_run_in_browser.py",
+    "tests/nestsim/features/run/test_whatif_in_browser.py",
     "tests/nestsim/features/stress/test_stress_job.py::test_any_number_of_workers",
     "tests/nestsim/features/sweep/test_cli_dask.py",
     "tests/nestsim/features/sweep/test_dask.py",

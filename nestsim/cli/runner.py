@@ -359,7 +359,7 @@ def _claimed(
         If one cannot be written into, or a page has none.
     """
     folders = [task.folder for task in tasks]
-    if given.get("html") and None in folders:
+    if given.get("html") is True and None in folders:
         raise InputError(
             "the page is written into a folder of results, and there is none",
             where="--html",

@@ -64,6 +64,9 @@ class Parts:
     has_page: bool = True
     """Whether the folder may hold the document as a page."""
 
+    beside_page: Mapping[str, Writer] = field(default_factory=dict)
+    """What writes each file that the folder holds beside a page, and only then."""
+
     has_report: bool = False
     """Whether the folder holds the document as a text, with its details."""
 
@@ -87,6 +90,7 @@ class Parts:
             if self.has_report:
                 writers[REPORT] = self._write_report
             if self.has_page:
+                writers |= self.beside_page
                 writers[PAGE] = self.write_page
         return writers
 
@@ -280,6 +284,7 @@ class FolderReport(Report):
             name: write
             for name, write in parts.writers().items()
             if wanted.get(PurePosixPath(name).suffix, True)
+            and (html or name not in parts.beside_page)
         }
         folder.write(
             writers, parts.manifest, unhashed=parts.unhashed, progress=progress

@@ -1,6 +1,6 @@
 """The page: a document as one HTML file, with style sheet, script and library in it.
 
-Nothing of the file reaches outside: its Content Security Policy allows the two scripts
+Nothing of the file reaches outside: its Content Security Policy allows the scripts
 and the one style sheet that are in it, by their hashes, and nothing else; no network,
 no evaluation of text as code, no forms. Texts reach the file through the template,
 which escapes them, and through JSON, in which no ``<`` is left.
@@ -30,15 +30,23 @@ def page_html(document: Document) -> str:
     from markupsafe import Markup
 
     style, script, library = _asset("page.css"), _asset("page.js"), vega_library()
+    explorers = {
+        block.name: plain_values(block.columns) for block in document.explorers
+    }
+    explorer = _asset("explorer.js") if explorers else ""
     return (
         _environment()
         .get_template("page.html.j2")
         .render(
             page=document,
-            policy=_policy(scripts=(library, script), style=style),
+            policy=_policy(
+                scripts=(library, script, *filter(None, [explorer])), style=style
+            ),
             # Files of the package, not texts of a scenario.
             style=Markup(style),
             script=Markup(script),
+            explorer=Markup(explorer),
+            explorers=explorers,
             library=Markup(library),
             figures={block.name: _figure_data(block) for block in document.figures},
             paints=PAINTS,

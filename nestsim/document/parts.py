@@ -275,7 +275,23 @@ class Snippet:
     """What it does not say, or what to know."""
 
 
-Block = DataTable | FactList | Sentences | FigureBlock | TimeWindow | Snippet
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explorer:
+    """Candidates that readers of the page choose from, and change what they rest on."""
+
+    kind: ClassVar[str] = "explorer"
+
+    name: str
+    """Of letters and hyphens, no other part of the page has it."""
+
+    title: str
+    """What is chosen from."""
+
+    columns: Mapping[str, Any]
+    """The candidates in columns, as `nestsim.features.run.whatif` has them."""
+
+
+Block = DataTable | FactList | Sentences | FigureBlock | TimeWindow | Snippet | Explorer
 """What stands in a section."""
 
 
@@ -283,7 +299,7 @@ def is_in_text(block: Block) -> bool:
     """Return whether the terminal and Markdown have a block, not the page alone."""
     if isinstance(block, FigureBlock):
         return block.in_text
-    return not isinstance(block, TimeWindow)
+    return not isinstance(block, TimeWindow | Explorer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +348,17 @@ class Document:
         kept = tuple(section for section in sections if section.blocks)
         return cls(subject=subject, doing=doing, headline=headline, sections=kept)
 
-    def with_section(self, section: Section) -> "Document":
-        """Return the document with one more section at its end."""
-        return replace(self, sections=(*self.sections, section))
+    def with_section(self, section: Section, after: str = "") -> "Document":
+        """Return the document with one more section, if anything stands in it.
+
+        Behind the section of a name; at the end without a name.
+        """
+        if not section.blocks:
+            return self
+        names = [known.name for known in self.sections]
+        place = names.index(after) + 1 if after in names else len(names)
+        before, behind = self.sections[:place], self.sections[place:]
+        return replace(self, sections=(*before, section, *behind))
 
     def with_figures(self, *names: str) -> "Document":
         """Return the document with no other figures than these; all for no names."""
@@ -350,6 +374,16 @@ class Document:
             for section in self.sections
         )
         return replace(self, sections=tuple(sections)) if names else self
+
+    @property
+    def explorers(self) -> tuple[Explorer, ...]:
+        """All candidates to choose from, in order."""
+        return tuple(
+            block
+            for section in self.sections
+            for block in section.blocks
+            if isinstance(block, Explorer)
+        )
 
     @property
     def figures(self) -> tuple[FigureBlock, ...]:

@@ -152,7 +152,11 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
         If the plan's stages do not cover the model's chain.
     """
     _check_cover(plan, workload.table(plan_degrees(plan)).num_layers)
-    rates = rates_of(network, workload, plan)
+    return price_at(workload, plan, rates_of(network, workload, plan))
+
+
+def price_at(workload: Workload, plan: Plan, rates: PlacementRates) -> PricedPlan:
+    """Return what the planner's model says of a plan at the rates of its placement."""
     kinds = plan_kinds(workload, plan)
     by_kind = [
         [stage_price(workload, rates, plan, index, group) for group in sets]

@@ -85,7 +85,9 @@ SURFACE = {
         *("--set", "--what", "--workers", "SCENARIO"),
     ],
     "jobs": [*WRITES, "--ecmp-seeds", "--html", "FILE"],
-    "diff": ["--json", "A", "B"],
+    "diff": [
+        *("--force", "--html", "--json", "--quiet", "--trust-code", "-q", "A", "B")
+    ],
     "export": [
         *(*FILES, "--onto", "--scenario", "--set", "--to", "--trust-code", "SOURCE")
     ],

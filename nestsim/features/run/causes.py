@@ -45,7 +45,7 @@ def planned_figure(candidate: "Candidate") -> FigureBlock:
         title=f"Planned: {format_duration(planned)}, most of it {largest}",
         about="Bars of the causes of the planned time, one after the other, and below "
         "them the planned and the simulated time.",
-        drawing=_waterfall(
+        drawing=waterfall(
             {name: (seconds, "cause") for name, seconds in causes.items()},
             totals,
             format_duration,
@@ -97,7 +97,7 @@ def gap_figure(candidate: "Candidate") -> FigureBlock | None:
         name="gap",
         title=gap_title(candidate),
         about="Bars of what makes the replay longer or shorter than the plan.",
-        drawing=_waterfall(painted, total, signed_duration, planned),
+        drawing=waterfall(painted, total, signed_duration, planned),
         table=gap_table(candidate),
         legend=(
             Swatch(name="longer", paint="longer"),
@@ -143,7 +143,7 @@ def causes_table(caption: str, causes: Mapping[str, float], total: float) -> Dat
     )
 
 
-def _waterfall(
+def waterfall(
     causes: Mapping[str, tuple[float, str]],
     totals: Mapping[str, tuple[float, str]],
     words: Callable[[float], str],

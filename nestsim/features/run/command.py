@@ -3,7 +3,8 @@
 The folder of results of a run has everything about it, complete or not there at all:
 ``scenario.toml`` (a copy of the input), ``plan.json``, ``result.json``,
 ``summary.csv``, ``report.txt``, ``trace.json``, ``figures/*.png``, ``page.html`` where
-it was asked for, and ``manifest.json`` with the hash of each. No file holds a time
+it was asked for, beside it ``candidates.json`` of a search, and ``manifest.json`` with
+the hash of each. No file holds a time
 stamp: the same scenario gives the same folder.
 """
 
@@ -45,7 +46,7 @@ from nestsim.features.certificate.command import (
     CertifiedReport,
     certificate_output,
 )
-from nestsim.features.certificate.job import trail_for
+from nestsim.features.certificate.job import leaves_trail, trail_for
 from nestsim.features.run.cost import cost_cells
 from nestsim.features.run.document import launch_section, plan_document, run_document
 from nestsim.features.run.explain import (
@@ -67,6 +68,11 @@ from nestsim.features.run.record import (
     summary_rows,
 )
 from nestsim.features.run.timeline_picture import draw_timeline
+from nestsim.features.run.whatif import (
+    CANDIDATES,
+    candidates_json,
+    candidates_section,
+)
 from nestsim.features.topology.picture import draw_topology
 from nestsim.scenario.load import Scenario, load_scenario
 from nestsim.simulator.trace import write_chrome_trace
@@ -87,6 +93,7 @@ FILES = (
     *("scenario.toml", "plan.json", "result.json", "summary.csv", REPORT),
     *("trace.json", "figures/timeline.png", "figures/topology.png"),
     *(f"{name}.png" for name in PICTURES),
+    CANDIDATES,
     PAGE,
 )
 """Files of the folder, but the manifest; without a plan, figures or the page there are
@@ -135,6 +142,10 @@ class JobReport(CertifiedReport, ScenarioReport):
 
     result: ReplayedResult
     """Everything that was found."""
+
+    candidates: Callable[[], dict[str, object]] | None = None
+    """Function that prices the best candidates of the search; None where the search
+    notes none."""
 
     @property
     def best(self) -> Candidate | None:
@@ -195,6 +206,9 @@ class JobReport(CertifiedReport, ScenarioReport):
             pictures=PICTURES,
             has_report=True,
             page=self._page,
+            beside_page={CANDIDATES: _text(lambda: dump_json(self._candidates))}
+            if self.candidates is not None
+            else {},
             manifest={**result_facts(result, text), **self.scenario.module_facts()},
         )
 
@@ -202,10 +216,16 @@ class JobReport(CertifiedReport, ScenarioReport):
     def _document(self) -> Document:
         return run_document(self.result, self.assertions)
 
+    @cached_property
+    def _candidates(self) -> dict[str, object] | None:
+        """The best candidates of the search, priced when a page asks for them."""
+        return None if self.candidates is None else self.candidates()
+
     def _page(self) -> Document:
         """Return what can be said from the folder of results, and what launches it."""
         best = self.best
         page = run_document(self.result, rows=candidate_rows(self.result))
+        page = page.with_section(candidates_section(self._candidates), "candidates")
         if best is None:
             return page
         # All formats of launches: a tenth of a second that other commands do not wait.
@@ -384,10 +404,15 @@ def run(
     """
     loaded = scenario_from(scenario)
     with calling(progress, loaded.path, loaded.notes) as call:
-        trail = trail_for(loaded) if certify else None
-        result = run_job(loaded, trail=trail, progress=call.progress)
-    notices = (*_unread_plan(loaded), *call.notices)
-    return JobReport(scenario=loaded, trail=trail, result=result, notices=notices)
+        noted = trail_for(loaded) if certify or leaves_trail(loaded) else None
+        result = run_job(loaded, trail=noted, progress=call.progress)
+    return JobReport(
+        scenario=loaded,
+        trail=noted if certify else None,
+        candidates=None if noted is None else partial(candidates_json, result, noted),
+        result=result,
+        notices=(*_unread_plan(loaded), *call.notices),
+    )
 
 
 def simulate(

@@ -2,10 +2,12 @@
 
 Devices stand in the blocks of the network that they are in: a row of a box is an
 innermost block, a box one of the outermost but one. Neighbours in a row that work
-together, as ranks of one replica of one stage, are one bar.
+together, as ranks of one replica of one stage, are one bar. On large networks rows of a
+box that work alike are drawn once, and so are boxes.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 MOST_DEVICES = 4_096
 """Devices that are drawn; of more, the first ones are."""
 
-_MOST_BOXES = 32
-"""Boxes that are all drawn; of more, those that work alike are drawn once."""
+_MOST_ROWS = 32
+"""Rows that are all drawn; of more, those that work alike are drawn once."""
 
 _MOST_COLUMNS = 16
 """Devices in a row of a box; longer innermost blocks take several rows."""
@@ -69,20 +71,15 @@ class Boxes(NamedTuple):
     beside: int
     """Boxes beside each other."""
 
-    @property
-    def rows(self) -> int:
-        """Rows of a box."""
-        return math.ceil(self.size / self.columns)
 
-    def place(self, device: int) -> tuple[float, float]:
-        """Return column and row of a device in the whole picture."""
-        box, inside = divmod(device, self.size)
-        down, across = divmod(box, self.beside)
-        row, column = divmod(inside, self.columns)
-        return (
-            across * (self.columns + _GAP) + column,
-            down * (self.rows + _GAP + _HEAD) + _HEAD + row,
-        )
+class AlikeRows(NamedTuple):
+    """Rows of a box that work alike, of which the first is drawn."""
+
+    parts: tuple[Workers, ...]
+    """What is done in the first one."""
+
+    num_alike: int
+    """Rows of this kind, the first included."""
 
 
 class AlikeBoxes(NamedTuple):
@@ -91,8 +88,8 @@ class AlikeBoxes(NamedTuple):
     box: int
     """Number of the first one."""
 
-    parts: tuple[Workers, ...]
-    """What is done in it, cut into its rows."""
+    rows: tuple[AlikeRows, ...]
+    """What is done in it."""
 
     num_alike: int
     """Boxes of this kind, the first included."""
@@ -117,9 +114,12 @@ def devices_figure(
     alike = boxes_alike(working_blocks(plan, network.num_devices), boxes)
     drawn = alike[: max(1, MOST_DEVICES // boxes.size)]
     idle = network.num_devices - plan.devices_used
-    rest = " Of boxes that work alike the first is drawn." * any(
-        alike.num_alike > 1 for alike in drawn
+    is_folded = any(
+        times > 1
+        for alike in drawn
+        for times in (alike.num_alike, *(row.num_alike for row in alike.rows))
     )
+    rest = " What works alike is drawn once, x how often it is there." * is_folded
     if len(drawn) < len(alike):
         rest += f" The first {len(drawn):,} of {len(alike):,} boxes."
     one_stage = len(plan.stages) == 1
@@ -158,24 +158,40 @@ def working_blocks(plan: Plan, num_devices: int) -> list[Workers]:
 
 
 def boxes_alike(blocks: Sequence[Workers], boxes: Boxes) -> list[AlikeBoxes]:
-    """Return what is drawn: all boxes, or of many each kind once.
+    """Return what is drawn: all rows of all boxes, or of many each kind once.
 
-    Boxes work alike if the same stages have the same places in them; which replica it
-    is does not matter.
+    Rows of a box work alike if the same stages have the same places in them, whichever
+    replicas they are; boxes, if they have the same rows in the same order.
     """
-    parts: dict[int, list[Workers]] = {}
+    by_row: dict[tuple[int, int], list[Workers]] = {}
     for part in (part for block in blocks for part in _cut(block, boxes.columns)):
-        parts.setdefault(part.first // boxes.size, []).append(part)
-    if len(parts) <= _MOST_BOXES:
-        return [AlikeBoxes(box, tuple(rows), 1) for box, rows in parts.items()]
-    alike: dict[tuple[tuple[int, int, int], ...], AlikeBoxes] = {}
-    for box, rows in parts.items():
-        kind = tuple(
-            (part.stage, part.first % boxes.size, part.num_devices) for part in rows
-        )
-        first = alike.setdefault(kind, AlikeBoxes(box, tuple(rows), 0))
-        alike[kind] = first._replace(num_alike=first.num_alike + 1)
+        box, inside = divmod(part.first, boxes.size)
+        by_row.setdefault((box, inside // boxes.columns), []).append(part)
+    in_box: dict[int, list[tuple[Workers, ...]]] = {}
+    for (box, _), parts in by_row.items():
+        in_box.setdefault(box, []).append(tuple(parts))
+    if len(by_row) <= _MOST_ROWS:
+        return [
+            AlikeBoxes(box, tuple(AlikeRows(parts, 1) for parts in rows), 1)
+            for box, rows in in_box.items()
+        ]
+    alike: dict[object, AlikeBoxes] = {}
+    for box, rows in in_box.items():
+        kinds = tuple(_kind(parts, boxes) for parts in rows)
+        firsts = {kind: rows[kinds.index(kind)] for kind in kinds}
+        counts = Counter(kinds)
+        drawn = tuple(AlikeRows(firsts[kind], counts[kind]) for kind in firsts)
+        first = alike.setdefault(kinds, AlikeBoxes(box, drawn, 0))
+        alike[kinds] = first._replace(num_alike=first.num_alike + 1)
     return list(alike.values())
+
+
+def _kind(parts: Sequence[Workers], boxes: Boxes) -> tuple[tuple[int, int, int], ...]:
+    """Return what tells a row apart from others that work otherwise."""
+    return tuple(
+        (part.stage, part.first % boxes.size % boxes.columns, part.num_devices)
+        for part in parts
+    )
 
 
 def boxes_of(network: Network) -> Boxes:
@@ -197,43 +213,85 @@ def _cut(block: Workers, columns: int) -> list[Workers]:
     return parts
 
 
-def _words(block: Workers, *, one_stage: bool) -> tuple[str, str]:
-    """Return what stands in a bar with and without room."""
+def _words(block: Workers, times: int, *, one_stage: bool) -> tuple[str, str]:
+    """Return what stands in a bar with and without room.
+
+    Parameters
+    ----------
+    block
+        Who works there.
+    times
+        Rows that the bar stands for; the replica is that of the first.
+    one_stage
+        Whether there are no others.
+    """
     if block.stage < 0:
         return "idle", ""
+    if times > 1:
+        return ("", "") if one_stage else (f"stage {block.stage}", str(block.stage))
     replica = f"replica {block.replica}"
     if one_stage:
         return replica, str(block.replica)
     return f"stage {block.stage}, {replica}", str(block.stage)
 
 
+def _times(words: str, times: int) -> str:
+    """Return words with how often what they stand for is there."""
+    return f"{words} x {times:,}".strip() if times > 1 else words
+
+
+def _corners(
+    boxes: Boxes, drawn: Sequence[AlikeBoxes]
+) -> tuple[list[tuple[float, float]], float]:
+    """Return column and row of each box's first device, and the rows of all."""
+    corners: list[tuple[float, float]] = []
+    top = 0.0
+    for first in range(0, len(drawn), boxes.beside):
+        line = drawn[first : first + boxes.beside]
+        corners += [
+            (across * (boxes.columns + _GAP), top + _HEAD)
+            for across in range(len(line))
+        ]
+        top += _HEAD + max(len(alike.rows) for alike in line) + _GAP
+    return corners, top - _GAP
+
+
 def _drawing(
     network: Network, boxes: Boxes, drawn: Sequence[AlikeBoxes], *, one_stage: bool
 ) -> Drawing:
-    num_boxes = len(drawn)
     across = boxes.beside * (boxes.columns + _GAP) - _GAP
-    down = math.ceil(num_boxes / boxes.beside) * (boxes.rows + _GAP + _HEAD) - _GAP
+    corners, down = _corners(boxes, drawn)
     rows = []
-    for place, alike in enumerate(drawn):
-        for part in alike.parts:
-            left, top = boxes.place(place * boxes.size + part.first % boxes.size)
-            long, short = _words(part, one_stage=one_stage)
-            last = part.first + part.num_devices
-            rows.append(
-                {
-                    "left": left,
-                    "right": left + part.num_devices,
-                    "top": top,
-                    "bottom": top + 1,
-                    "long": long,
-                    "short": short,
-                    "colour": "var(--rule-strong)"
-                    if part.stage < 0
-                    else line_colour(part.stage),
-                    "tip": f"{long}: {plural(part.num_devices, 'device')}, "
-                    f"{device_ranges(range(part.first, last))}",
-                }
-            )
+    for (corner, begin), alike in zip(corners, drawn, strict=True):
+        for place, row in enumerate(alike.rows):
+            for part in row.parts:
+                left = corner + part.first % boxes.size % boxes.columns
+                top = begin + place
+                long, short = _words(part, row.num_alike, one_stage=one_stage)
+                last = part.first + part.num_devices
+                is_end = part is row.parts[-1]
+                times = row.num_alike if is_end else 1
+                rows.append(
+                    {
+                        "left": left,
+                        "right": left + part.num_devices,
+                        "top": top,
+                        "bottom": top + 1,
+                        "long": _times(long, times),
+                        "short": _times(short, times),
+                        "colour": "var(--rule-strong)"
+                        if part.stage < 0
+                        else line_colour(part.stage),
+                        "tip": f"{_words(part, 1, one_stage=one_stage)[0]}: "
+                        f"{plural(part.num_devices, 'device')}, "
+                        f"{device_ranges(range(part.first, last))}"
+                        + (
+                            f"; {plural(row.num_alike, 'row')} of this kind"
+                            if row.num_alike > 1
+                            else ""
+                        ),
+                    }
+                )
     room = f"(datum.right - datum.left) / {across} * width"
     fitted = (
         f"{room} > 10 + 6.4 * length(datum.long) ? datum.long : "
@@ -266,7 +324,7 @@ def _drawing(
             y={"field": "centre", **high},
             text={"field": "fitted"},
         ),
-        _frames(network, boxes, drawn, wide, high),
+        _frames(network, boxes, drawn, corners, wide, high),
         height=round(_ROW * down),
         data=records(rows),
     )
@@ -276,15 +334,13 @@ def _frames(
     network: Network,
     boxes: Boxes,
     drawn: Sequence[AlikeBoxes],
+    corners: Sequence[tuple[float, float]],
     wide: Drawing,
     high: Drawing,
 ) -> Drawing:
     """Return the names of the boxes."""
-    corners = [boxes.place(place * boxes.size) for place in range(len(drawn))]
     names = [
-        _box_name(network, boxes, alike.box)
-        + (f" and {alike.num_alike - 1:,} alike" if alike.num_alike > 1 else "")
-        for alike in drawn
+        _times(_box_name(network, boxes, alike.box), alike.num_alike) for alike in drawn
     ]
     return text_layer(
         {**SOFT, "align": "left", "baseline": "bottom", "dy": -3},

@@ -283,11 +283,11 @@ def diff_document(diff: Diff, names: tuple[str, str]) -> Document:
 
 def _sections(diff: Diff, names: tuple[str, str]) -> Iterator[Section]:
     if diff.settings:
-        table = _table("Settings", diff.settings, _SETTING_COLUMNS, ())
+        table = _table("Settings", diff.settings, SETTING_COLUMNS, ())
         yield Section("settings", "Settings", (table,))
     if diff.numbers:
         ordered = sorted(diff.numbers, key=_place)
-        columns = {"number": _SETTING_COLUMNS["setting"], **_NUMBER_COLUMNS}
+        columns = {"number": SETTING_COLUMNS["setting"], **_NUMBER_COLUMNS}
         table = _table("Numbers", ordered, columns, tuple(_NUMBER_COLUMNS))
         yield Section("numbers", "Numbers", (table,))
     only = zip(names, (diff.only_before, diff.only_after), strict=True)
@@ -327,11 +327,12 @@ def _value(path: str, value: object) -> str:
     return shown(value, _WIDEST)
 
 
-_SETTING_COLUMNS: Mapping[str, Callable[[ValueChange], str]] = {
+SETTING_COLUMNS: Mapping[str, Callable[[ValueChange], str]] = {
     "setting": lambda change: change.path,
     "before": lambda change: _value(change.path, change.before),
     "after": lambda change: _value(change.path, change.after),
 }
+"""Heading -> what writes a setting that differs."""
 
 
 def _change(change: NumberChange) -> str:

@@ -9,19 +9,18 @@ must find what it found the first time.
 import hashlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from nestsim.commands.calls import ProgressTarget, calling
-from nestsim.commands.task import FileOutput, Reply, Task, known
+from nestsim.commands.task import FileOutput, Task
 from nestsim.document.folder import MANIFEST, PAGE, replace_file, writer_of
 from nestsim.document.html import is_page, page_html
-from nestsim.document.parts import Document
+from nestsim.document.parts import Document, Section
 from nestsim.document.terminal import print_document
 from nestsim.document.wording import VERDICT_WORDS
 from nestsim.evaluate.job import nothing_found, simulate_job
@@ -32,14 +31,13 @@ from nestsim.evaluate.results import (
     SimplestPlan,
 )
 from nestsim.evaluate.verdict import Verdict
-from nestsim.features.run.diff import (
-    compare_reports,
-    diff_document,
-    diff_json,
-    read_report,
-)
 from nestsim.features.run.document import launch_section, run_document
 from nestsim.features.run.record import SimplestRecord, reported_candidate
+from nestsim.features.run.whatif import (
+    CANDIDATES,
+    CandidatesRecord,
+    candidates_section,
+)
 from nestsim.launch.command import launch_snippets
 from nestsim.registry import COMMANDS, Command
 from nestsim.scenario.load import Scenario, load_scenario
@@ -51,6 +49,9 @@ from topologies.input_file import Value, decode, parse_json, read_file, read_jso
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+Said = TypeVar("Said")
+"""What a file of a folder says."""
 
 _EXPECTED_RUN = "a folder of results of nestsim run or nestsim simulate"
 
@@ -383,6 +384,7 @@ def report_page(
         )
         best = reported_candidate(replayed.result)
         page = run_document(replayed.result, rows=replayed.rows)
+        page = page.with_section(_candidates(place), "candidates")
         if best is not None:
             snippets = launch_snippets(replayed.scenario, best.priced.plan)
             page = page.with_section(launch_section(snippets))
@@ -433,13 +435,35 @@ def stored_document(folder: Path) -> Document | None:
     return None
 
 
+def _candidates(folder: Path) -> Section:
+    """Return the candidates that a folder has beside its page, or had; else none."""
+    manifest = folder / MANIFEST
+    with naming(manifest):
+        hashes = Value(_parsed(_content(manifest))).get("files", {}).table()
+    if CANDIDATES not in hashes:
+        return candidates_section(None)
+    return _read_unchanged(folder / CANDIDATES, hashes, _as_section)
+
+
+def _as_section(record: Any) -> Section:
+    CandidatesRecord.read(record)
+    return candidates_section(record)
+
+
 def _checked(command: Command, folder: Path, hashes: Mapping[str, object]) -> Document:
     """Return what a file says, which must be the one that was written."""
     assert command.stored is not None
-    file = folder / command.stored.record
+    says: Callable[[Any], Document] = command.function(command.stored.document)
+    return _read_unchanged(folder / command.stored.record, hashes, says)
+
+
+def _read_unchanged(
+    file: Path, hashes: Mapping[str, object], read: Callable[[Any], Said]
+) -> Said:
+    """Return what a file says, which must be the one that the manifest has."""
     with naming(file):
         content = _content(file)
-    if hashlib.sha256(content).hexdigest() != hashes.get(command.stored.record):
+    if hashlib.sha256(content).hexdigest() != hashes.get(file.name):
         raise InputError(
             "is not as it was written",
             where=str(file),
@@ -447,8 +471,7 @@ def _checked(command: Command, folder: Path, hashes: Mapping[str, object]) -> Do
             hint="run the command again",
         )
     try:
-        document: Document = command.function(command.stored.document)(_parsed(content))
-        return document
+        return read(_parsed(content))
     except (KeyError, TypeError, IndexError, AttributeError, ValidationError) as error:
         raise InputError(
             "was written by another version of nestsim",
@@ -465,16 +488,3 @@ def _content(file: Path) -> bytes:
 
 def _parsed(content: bytes) -> Any:
     return parse_json(decode(content), expected=_EXPECTED)
-
-
-def diff_task(before: Path, after: Path) -> Task:
-    """Return the task of comparing two results."""
-    changes = compare_reports(read_report(before), read_report(after))
-    names = str(before), str(after)
-    return known(
-        Reply(
-            record=partial(diff_json, changes),
-            document=partial(diff_document, changes, names),
-            succeeded=changes.is_empty,
-        )
-    )

@@ -182,9 +182,22 @@ def timeline_title(replay: Replay) -> str:
     )
 
 
-def timeline_figure(candidate: "Candidate") -> FigureBlock:
-    """Return the timeline of the first replica."""
+def timeline_figure(
+    candidate: "Candidate", *, of: str = "", total: float | None = None
+) -> FigureBlock:
+    """Return the timeline of the first replica.
+
+    Parameters
+    ----------
+    candidate
+        The plan and its replay.
+    of
+        What its title begins with, where a page has several timelines.
+    total
+        End of the time axis; None for that of the step [s].
+    """
     replay = candidate.replay
+    end = replay.iteration_time if total is None else total
     num_stages = len(replay.memory)
     every, notes = timeline_bars(replay), ["Replica 0. Numbers in bars: microbatches."]
     counts = np.ones(every.start.size, dtype=np.int64)
@@ -199,17 +212,17 @@ def timeline_figure(candidate: "Candidate") -> FigureBlock:
     bars, counts = picked(every, kept), counts[kept]
     present = [kind for kind in np.unique(bars.kind).tolist() if kind < MIXED]
     return FigureBlock(
-        name="timeline",
-        title=timeline_title(replay),
+        name=f"timeline-{of.lower()}" if of else "timeline",
+        title=f"{of}: {timeline_title(replay)}" if of else timeline_title(replay),
         about="Timeline of replica 0: for each pipeline stage a row of passes, and "
         "below it a row of messages and collectives.",
-        drawing=_drawing(replay, stages),
+        drawing=_drawing(end, stages),
         table=_table(replay),
         legend=(
             *(Swatch(name=_name(kind), paint=BAR_KINDS[kind]) for kind in present),
             *_mixed(bars, replay.iteration_time),
         ),
-        bars=_columns(bars, counts, stages, replay.iteration_time),
+        bars=_columns(bars, counts, stages, end),
         follows_window=True,
         hint=" ".join(notes),
     )
@@ -326,9 +339,9 @@ def _columns(
     }
 
 
-def _drawing(replay: "Replay", stages: list[int]) -> Drawing:
-    scale, unit = time_unit(replay.iteration_time)
-    total = rounded(replay.iteration_time / scale)
+def _drawing(end: float, stages: list[int]) -> Drawing:
+    scale, unit = time_unit(end)
+    total = rounded(end / scale)
     across = window_axis("start", unit)
     rows = {
         "field": "top",

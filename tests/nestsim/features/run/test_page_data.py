@@ -15,7 +15,7 @@ from nestsim.features.run.devices import (
     Boxes,
     Workers,
     boxes_alike,
-    boxes_of,
+    devices_figure,
     working_blocks,
 )
 from nestsim.features.run.document import run_document
@@ -29,7 +29,7 @@ from nestsim.features.run.timeline import (
     shown_stages,
 )
 from tests import failures
-from tests.nestsim.features.run.examples import FOUR_STAGES, make_job
+from tests.nestsim.features.run.examples import FOUR_STAGES, cluster, make_job
 
 JOB = make_job(*FOUR_STAGES)
 BEST = JOB.candidates[JOB.chosen or 0]
@@ -120,9 +120,15 @@ def test_each_device_is_drawn_once_where_it_is() -> None:
         if block.stage >= 0:
             ranks = plan.stages[block.stage].devices[block.replica]
             assert {block.first, block.first + block.num_devices - 1} <= {*ranks}
-    boxes = boxes_of(network)
-    places = [boxes.place(device) for device in devices]
-    assert len(set(places)) == len(places)
+    table = plans_figure(candidate_rows(JOB), BEST.rank).table
+    drawing = devices_figure(BEST, network, table).drawing
+    assert isinstance(drawing, dict)
+    cells = [
+        (column + bar["left"], bar["top"])
+        for bar in drawing["data"]["values"]
+        for column in range(round(bar["right"] - bar["left"]))
+    ]
+    assert len(set(cells)) == len(cells) == network.num_devices
 
 
 def test_the_table_of_candidates_has_their_times_and_marks_the_reported_one() -> None:
@@ -186,9 +192,51 @@ def test_boxes_that_work_alike_are_drawn_once_and_counted() -> None:
     assert [one.box for one in found] == [*range(stages), nodes - 1]
     assert [one.num_alike for one in found] == [128] * (stages - 1) + [127, 1]
     for one in found:
-        assert sum(part.num_devices for part in one.parts) == 8
+        parts = [part for row in one.rows for part in row.parts]
+        assert sum(part.num_devices for part in parts) == 8
     few = boxes_alike(blocks[:32], boxes)
     assert [one.num_alike for one in few] == [1] * 32
+
+
+def test_rows_that_work_alike_are_drawn_once_in_their_box() -> None:
+    """1,024 devices in units of 256: a node for each replica of a stage."""
+    boxes, nodes = Boxes(256, 8, 4), 128
+    one_stage = [Workers(0, node, 8 * node, 8) for node in range(nodes)]
+    (box,) = boxes_alike(one_stage, boxes)
+    assert (box.num_alike, [row.num_alike for row in box.rows]) == (4, [32])
+    assert box.rows[0].parts == (one_stage[0],)
+    stages = [Workers(node // 8, node % 8, 8 * node, 8) for node in range(nodes)]
+    found = boxes_alike(stages, boxes)
+    assert [one.num_alike for one in found] == [1] * 4
+    rows = [row for one in found for row in one.rows]
+    assert [row.parts[0].stage for row in rows] == [*range(16)]
+    assert [row.num_alike for row in rows] == [8] * 16
+    turns = [Workers(node % 8, node // 8, 8 * node, 8) for node in range(nodes)]
+    (box,) = boxes_alike(turns, boxes)
+    assert box.num_alike == 4
+    assert [row.parts for row in box.rows] == [(part,) for part in turns[:8]]
+    assert [row.num_alike for row in box.rows] == [4] * 8
+    # Half of a node idle is another kind of node.
+    half = [one_stage[0]._replace(num_devices=4), Workers(-1, -1, 4, 4)]
+    first, rest = boxes_alike([*half, *one_stage[1:]], boxes)
+    assert [row.num_alike for row in first.rows] == [1, 31]
+    assert rest.num_alike == 3
+
+
+def test_the_picture_says_how_often_nodes_are_there() -> None:
+    network = cluster(1024)
+    plan = BEST.priced.plan
+    ranks = tuple(tuple(range(8 * node, 8 * node + 8)) for node in range(128))
+    stage = replace(plan.stages[0], devices=ranks)
+    priced = replace(BEST.priced, plan=replace(plan, stages=(stage,)))
+    table = plans_figure(candidate_rows(JOB), BEST.rank).table
+    figure = devices_figure(replace(BEST, priced=priced), network, table)
+    assert isinstance(figure.drawing, dict)
+    (bar,) = figure.drawing["data"]["values"]
+    assert "drawn once" in figure.below
+    names = figure.drawing["layer"][-1]["data"]["values"]
+    assert (bar["long"], [row["name"] for row in names]) == ("x 2", ["leaf 0 x 64"])
+    assert "2 rows of this kind" in bar["tip"]
 
 
 def test_no_axis_blows_up_a_difference_that_means_nothing() -> None:
