@@ -110,6 +110,9 @@ class DataTable:
     first: int | None = None
     """How many of the first rows the terminal has; None for all."""
 
+    brief: tuple[int, ...] | None = None
+    """Rows that the terminal has without ``--verbose``; None for the first ones."""
+
     @classmethod
     def of(  # noqa: PLR0913 - those of the fields
         cls,
@@ -120,13 +123,14 @@ class DataTable:
         sortable: bool = False,
         shown: int | None = None,
         first: int | None = None,
+        brief: tuple[int, ...] | None = None,
         numbers: Sequence[str] = (),
     ) -> "DataTable":
         """Return a table of records; columns with cells that have keys are numbers.
 
         Parameters
         ----------
-        caption, sortable, shown, first
+        caption, sortable, shown, first, brief
             As the fields.
         records
             One for each row.
@@ -152,6 +156,7 @@ class DataTable:
             sortable=sortable,
             shown=shown,
             first=first,
+            brief=brief,
         )
 
 
@@ -163,6 +168,9 @@ class FactList:
 
     rows: Mapping[str, str]
     """Name -> value."""
+
+    brief: tuple[str, ...] | None = None
+    """Names that the terminal has without ``--verbose``; None for all."""
 
 
 @dataclass(frozen=True, slots=True)

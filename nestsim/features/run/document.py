@@ -35,14 +35,17 @@ from nestsim.document.wording import (
     recompute_of_plan,
     schedule_label,
     second_copies_of_plan,
+    signed_percent,
     size_of_limit,
     spent_words,
     time_unit,
     verdict_words,
+    without_rounding,
     zero_label,
 )
-from nestsim.evaluate.results import Checked
+from nestsim.evaluate.results import Checked, StepCause
 from nestsim.evaluate.uncertainty import SHARE, MemoryNeed, Reason
+from nestsim.features.advise.document import words_of_value
 from nestsim.features.run.assumptions import assumptions_rows
 from nestsim.features.run.causes import (
     causes_table,
@@ -50,22 +53,19 @@ from nestsim.features.run.causes import (
     gap_table,
     planned_figure,
     plans_figure,
+    words_of_term,
 )
 from nestsim.features.run.cost import cost_rows, cost_sentences, parts_table
 from nestsim.features.run.devices import devices_figure
 from nestsim.features.run.figures import link_figures, memory_bars, memory_lines
 from nestsim.features.run.record import (
     candidate_rows,
+    given_row,
     optimality_gap,
     promised_time,
     reported_candidate,
 )
-from nestsim.features.run.statistics import (
-    bubble_fraction,
-    iteration_causes,
-    mean_breakdown,
-    stage_breakdowns,
-)
+from nestsim.features.run.statistics import step_causes
 from nestsim.features.run.tables import (
     assertion_sections,
     planned_stage_table,
@@ -100,6 +100,18 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-9
 """Gaps up to this are none."""
+
+_PLAN_DETAILS = ("sequence parallel", "collectives", "planner's rank")
+"""What of a plan the terminal has with ``--verbose`` only."""
+
+_LEAST_SHOWN = 0.005
+"""Share of the step below which the terminal has a cause with ``--verbose`` only."""
+
+_LEAST_REASON = 0.05
+"""Share of a difference of two steps below which a cause is no reason for it."""
+
+_MOST_REASONS = 3
+"""Causes that are named as reasons."""
 
 
 def run_document(
@@ -193,6 +205,7 @@ def _headline(result: "ReplayedResult", best: "Candidate") -> Headline:
             need_sentence(best.verdict.memory),
             band_sentence(result, best),
             proof_sentence(result, best),
+            given_sentence(result, best),
             simplest_sentence(result),
             "" if confirms else "The replay confirms no plan; this is the fastest one.",
         ),
@@ -225,7 +238,7 @@ def _replayed(
     result: "ReplayedResult", best: "Candidate", rows: Sequence[Mapping[str, object]]
 ) -> Iterator[Section]:
     """Yield what there is to say of a plan that was replayed."""
-    network, plan, replay = result.network, best.priced.plan, best.replay
+    network, replay = result.network, best.replay
     if best.broken_rules:
         broken = {
             rule.rule.replace("_", " "): f"{rule.found}; expected: {rule.expected}"
@@ -235,8 +248,13 @@ def _replayed(
         who = "any framework" if preset == IDEAL_PRESET.name else preset
         title = f"What keeps {who} from launching it"
         yield Section("rules", title, (FactList(broken),))
-    facts = FactList(plan_facts(best.priced, network, best.rank))
-    yield Section("plan", "Plan", (facts,))
+    yield from _why(result)
+    rows_of_plan = {
+        **plan_facts(best.priced, network, best.rank),
+        "peak memory": size_of_limit(best.simulated.peak_memory, result.device_memory),
+    }
+    shown = tuple(name for name in rows_of_plan if name not in _PLAN_DETAILS)
+    yield Section("plan", "Plan", (FactList(rows_of_plan, brief=shown),))
     sentence = gap_sentence(best.verdict.gap, best.planned.iteration_time)
     yield Section(
         "throughput",
@@ -245,11 +263,13 @@ def _replayed(
             throughput_table(best, result.device_memory),
             *([Sentences((sentence,))] if sentence else []),
         ),
+        detail=True,
     )
-    yield Section("time", "Where the time goes", (FactList(time_facts(best)),))
+    yield Section("time", "Where the time goes", (time_facts(best),))
     if (simplest := result.simplest) is not None and not simplest.is_reported:
         facts = FactList(simplest_facts(result, simplest))
-        yield Section("simplest", "The simplest plan that is nearly as fast", (facts,))
+        title = "The simplest plan that is nearly as fast"
+        yield Section("simplest", title, (facts,), detail=True)
     if result.kind == "run":
         known = rows or [
             {**row, "saving": _saving(candidate.priced.plan)}
@@ -257,6 +277,9 @@ def _replayed(
                 candidate_rows(result), result.candidates, strict=True
             )
         ]
+        if (given := result.given) is not None:
+            saving = {} if rows else {"saving": _saving(given.plan)}
+            known = [{**given_row(given), **saving}, *known]
         others = "" if rows else others_sentence(result.candidates)
         yield Section(
             "candidates",
@@ -287,13 +310,11 @@ def _replayed(
         ),
         detail=True,
     )
-    causes = iteration_causes(replay, plan.schedule, plan.num_microbatches)
     yield Section(
         "causes",
         "Times by cause",
         (
             planned_figure(best),
-            causes_table("Simulated time, by cause", causes, replay.iteration_time),
             gap_figure(best) or gap_table(best),
         ),
         detail=True,
@@ -312,9 +333,17 @@ def _replayed(
     yield Section("network", "Network", (tiers_table(network, caption),), detail=True)
 
 
+def _why(result: "JobResult[Any]") -> Iterator[Section]:
+    """Yield what a step waits for; nothing where that is not known."""
+    if result.why:
+        facts = FactList({cause.cause: cause_words(cause) for cause in result.why})
+        yield Section("why", "Why not faster", (facts,))
+
+
 def _planned(result: "PlanResult", best: "PlannedCandidate") -> Iterator[Section]:
     """Yield what there is to say of plans that were not replayed."""
     priced = best.priced
+    yield from _why(result)
     yield Section("plans", "Plans, best first", (plans_table(result),))
     notes = left_out_level_notes(result.network, priced.plan)
     yield Section(
@@ -415,6 +444,47 @@ def unproven_words(result: "ReplayedResult", best: "Candidate") -> str:
     return f", NOT PROVEN (gap {percent(gap)})"
 
 
+def cause_words(cause: StepCause) -> str:
+    """Write how long a step waits for something, and what would shorten it."""
+    words = f"{format_duration(cause.seconds)} ({percent(cause.share)})"
+    what_if = cause.what_if
+    if what_if is None:
+        return words
+    settings = ", ".join(
+        f"{path.rpartition('.')[2]} = {words_of_value(value)}"
+        for path, value in what_if.settings.items()
+    )
+    change = what_if.change + (f" ({settings})" if settings else "")
+    if not what_if.fits:
+        return f"{words}; {change} does not fit"
+    error = ", below model error" if what_if.below_model_error else ""
+    return f"{words}; {change}: {signed_percent(-what_if.gain)}{error}"
+
+
+def given_sentence(result: "ReplayedResult", best: "Candidate") -> str:
+    """Say how much faster a plan is than the scenario's, and why; empty without."""
+    given = result.given
+    if given is None:
+        return ""
+    ratio = given.iteration_time / best.simulated.iteration_time
+    fits = {"infeasible": ", which does not fit", "doubtful": ", which may not fit"}
+    time = format_duration(given.iteration_time)
+    yours = f"yours ({plan_label(given.plan)}: {time}{fits.get(given.verdict, '')})"
+    if given.plan == best.priced.plan:
+        return f"It is {yours}."
+    total = given.iteration_time - best.simulated.iteration_time
+    sign = 1.0 if total >= 0.0 else -1.0
+    terms = [
+        f"{_duration(sign * seconds)} of {words_of_term(term)}"
+        for term, seconds in given.longer.items()
+        if sign * seconds > _LEAST_REASON * abs(total)
+    ][:_MOST_REASONS]
+    because = f", because it spends less: {', '.join(terms)}" if terms else ""
+    if sign > 0.0:
+        return f"{ratio:.3g} x faster than {yours}{because}."
+    return f"{1.0 / ratio:.3g} x slower than {yours}{because.replace('less', 'more')}."
+
+
 def need_sentence(need: MemoryNeed | None) -> str:
     """Say how likely there is as much memory; empty where that is not in doubt."""
     if need is None or need.fits_in_ten == 10:
@@ -446,6 +516,10 @@ def reasons_sentence(reasons: Sequence[Reason]) -> str:
         return ""
     clauses = (f"{words} (+{percent(added)})" for words, added in reasons)
     return f" That is wider than usual: {', '.join(clauses)}."
+
+
+def _duration(seconds: float) -> str:
+    return "-" * (seconds < 0.0) + format_duration(abs(seconds))
 
 
 def plan_facts(priced: PricedPlan, network: Network, rank: int) -> dict[str, str]:
@@ -515,21 +589,21 @@ def _saving(plan: Plan) -> str:
     return " ".join([*kinds, saving.strip()]).strip()
 
 
-def time_facts(candidate: "Candidate") -> dict[str, str]:
-    """Return where the time of a device goes, by name."""
-    mean = mean_breakdown(stage_breakdowns(candidate.replay))
-    total = candidate.replay.iteration_time
+def time_facts(candidate: "Candidate") -> FactList:
+    """Return where the time of a device goes, by what its passes do and wait for."""
+    causes, total = step_causes(candidate), candidate.replay.iteration_time
+    exact = {name: without_rounding(time, total) for name, time in causes.items()}
     rows = {
-        name.replace("_", " "): f"{format_duration(seconds)} "
-        f"({percent(seconds / total)})"
-        for name, seconds in mean._asdict().items()
-        if seconds or name not in {"weight_gradient", "host"}
+        words_of_term(name): f"{_duration(seconds)} ({percent(seconds / total)})"
+        for name, seconds in exact.items()
+        if seconds
     }
-    rows["bubble"] = (
-        f"{percent(bubble_fraction(candidate.replay))} of the device time until the "
-        "last backward pass has ended"
+    shown = (
+        words_of_term(name)
+        for name, seconds in exact.items()
+        if abs(seconds) >= _LEAST_SHOWN * total
     )
-    return rows
+    return FactList(rows, brief=tuple(shown))
 
 
 def search_facts(

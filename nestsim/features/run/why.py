@@ -1,0 +1,281 @@
+"""Why a step takes as long as it does: what it waits for, and what single changes gain.
+
+The step is split by cause (`nestsim.features.run.statistics.step_causes`). For the
+largest causes that are no compute, ``causes.toml`` names changes: rows of those that
+`nestsim advise` tries, and wider links of the network. Each gain is a replay of the
+same plan with that one thing changed, as `nestsim advise` makes it.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nestsim.evaluate.evaluator import Evaluator, progress_of
+from nestsim.evaluate.job import price_table_plan
+from nestsim.evaluate.results import (
+    C,
+    Candidate,
+    GivenPlan,
+    JobResult,
+    StepCause,
+    WhatIf,
+)
+from nestsim.evaluate.verdict import NO_ROOM
+from nestsim.features.advise.job import (
+    LEAST_GAIN,
+    POSSIBLE,
+    Lever,
+    OtherSetting,
+    Trials,
+    is_noise,
+    levers,
+)
+from nestsim.features.run.causes import Wait, waits
+from nestsim.features.run.statistics import ROUNDING, exposed_causes, level_uses
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.registry import plan_table
+from nestsim.scenario.load import Scenario
+from planner.work import Progress
+from topologies.builders import build_network
+from topologies.errors import InputError
+from topologies.network import Network
+from topologies.notices import notices
+
+MOST_CAUSES = 3
+"""Causes that are shown, the largest ones."""
+
+LEAST_SHARE = 0.01
+"""Causes that take less of the step are none."""
+
+MOST_REPLAYS = 2
+"""Changes that are replayed for each cause."""
+
+REPLAYED = ("no option of the framework", "replayed")
+"""What becomes of changes that are replayed, as `Trials.tried` calls it."""
+
+WIDER = 2.0
+"""What bandwidth is multiplied by where it is not oversubscribed."""
+
+
+def explained(
+    scenario: Scenario, result: JobResult[C], progress: Progress | None = None
+) -> JobResult[C]:
+    """Return a result that says why its best plan takes as long as it does.
+
+    And, of a run in a scenario with a plan, what that plan takes beside it. Without a
+    plan, or where the search has looked at no replay, it stays as it is.
+
+    Parameters
+    ----------
+    scenario
+        The job.
+    result
+        What was found.
+    progress
+        Told about every replay.
+    """
+    best = _replayed(scenario, result)
+    if best is None:
+        return result
+    given = _given_plan(scenario, best, progress) if result.kind == "run" else None
+    return replace(result, why=_why(scenario, result, best, progress), given=given)
+
+
+def _replayed(scenario: Scenario, result: JobResult[C]) -> Candidate | None:
+    """Return the plan that is reported with its replay."""
+    if not result.candidates:
+        return None
+    best = result.candidates[result.chosen or 0]
+    if isinstance(best, Candidate):
+        return best
+    if result.objective == "planned":
+        return None
+    try:
+        return Evaluator.of(scenario).evaluate(best.priced, best.rank)
+    except InputError:
+        return None
+
+
+def _why(
+    scenario: Scenario,
+    result: JobResult[C],
+    best: Candidate,
+    progress: Progress | None,
+) -> tuple[StepCause, ...]:
+    """Return what a step waits for, the longest first; nothing where it has no room."""
+    if best.verdict.kind in NO_ROOM:
+        return ()
+    total = best.simulated.iteration_time
+    seconds = {
+        term: time
+        for term, time in exposed_causes(best).items()
+        if term in waits() and time > LEAST_SHARE * total
+    }
+    largest = sorted(seconds, key=lambda term: -seconds[term])[:MOST_CAUSES]
+    trials = _trials(scenario, best) if largest else None
+    causes = []
+    for term in largest:
+        wait = waits()[term]
+        progress_of(progress, f"replay: what if there were less of {wait.words}")
+        causes.append(
+            StepCause(
+                cause=wait.words,
+                seconds=seconds[term],
+                share=seconds[term] / total,
+                what_if=None
+                if trials is None
+                else _most_gaining(_what_ifs(trials, result.network, best, wait)),
+            )
+        )
+    return tuple(causes)
+
+
+def _trials(scenario: Scenario, best: Candidate) -> Trials | None:
+    """Return what tries changes of a plan; None where settings cannot tell it."""
+    try:
+        table = plan_table(LaunchJob.of(scenario, best.priced.plan).settings)
+        trials = Trials(scenario.replace({"plan": table}), None)
+    except InputError:
+        return None
+    is_same = math.isclose(trials.time, best.simulated.iteration_time, rel_tol=ROUNDING)
+    return trials if is_same else None
+
+
+def _most_gaining(what_ifs: Iterable[WhatIf]) -> WhatIf | None:
+    """Return what gains most; if nothing gains, the first that does not fit."""
+    known = list(what_ifs)
+    gaining = [what_if for what_if in known if what_if.gain > LEAST_GAIN]
+    lacking = [what_if for what_if in known if not what_if.fits]
+    if gaining:
+        return max(gaining, key=lambda what_if: what_if.gain)
+    return lacking[0] if lacking else None
+
+
+def _what_ifs(
+    trials: Trials, network: Network, best: Candidate, wait: Wait
+) -> Iterator[WhatIf]:
+    """Yield the changes of a cause that are replayed, and those that do not fit."""
+    named = {lever.name: lever for lever in levers()}
+    left = MOST_REPLAYS
+    for name, *way in wait.changes:
+        if not left:
+            return
+        what_if, outcome = _first_possible(trials, _options(trials, named[name], way))
+        left -= outcome in REPLAYED
+        if what_if is not None:
+            yield what_if
+    if left and wait.network:
+        yield from _wider(trials, network, best)
+
+
+def _first_possible(
+    trials: Trials, options: Iterable[OtherSetting]
+) -> tuple[WhatIf | None, str]:
+    """Return the first change that goes with the job, and what became of it."""
+    for option in options:
+        outcome, advice = trials.attempt((option,))
+        if outcome not in POSSIBLE:
+            continue
+        if advice is not None:
+            time = advice.time
+        elif outcome == "out of memory":
+            time = math.nan
+        else:
+            return None, outcome
+        return _what_if(trials, option.lever.name, option.values(), time), outcome
+    return None, ""
+
+
+def _options(
+    trials: Trials, lever: Lever, way: Sequence[str]
+) -> Iterator[OtherSetting]:
+    """Yield the values of a lever, only larger or smaller ones, the nearest first."""
+    options = list(trials.settings_of(lever))
+    if not way or not options:
+        yield from options
+        return
+
+    def place(value: Any) -> float:
+        return value if isinstance(value, int) else lever.values.index(value)
+
+    today = options[0].today
+    if not isinstance(today, int) and today not in lever.values:
+        return
+    sign = 1.0 if way == ["more"] else -1.0
+    ahead = [
+        (sign * (place(option.value) - place(today)), option) for option in options
+    ]
+    for distance, option in sorted(ahead, key=lambda pair: pair[0]):
+        if distance > 0.0:
+            yield option
+
+
+def _wider(trials: Trials, network: Network, best: Candidate) -> Iterator[WhatIf]:
+    """Yield wider links up from the level below the busiest ones; none in tori."""
+    spec = trials.scenario.network_spec
+    tiers = build_network(spec).tiers()
+    use = {
+        level.name: level.max_utilisation for level in level_uses(best.replay, network)
+    }
+    places = [
+        number
+        for number, tier in enumerate(tiers[:-1])
+        if tier.num_uplinks and use.get(tiers[number + 1].name)
+    ]
+    if not places:
+        return
+    number = max(places, key=lambda place: use[tiers[place + 1].name])
+    built = tiers[number].oversubscription
+    inside = 0 if network.rules is None else network.rules.node_levels
+    # What nodes have inside is no measure of their way out.
+    if built > 1.0 and number >= inside:
+        words = f"{tiers[number].name} uplinks 1:1 instead of {built:g}:1"
+        wider = spec.with_oversubscription(tiers, number, 1.0)
+    else:
+        words = f"{tiers[number].name} uplinks {WIDER:g} x as wide"
+        wider = spec.with_oversubscription(tiers, number, built / WIDER)
+    yield _what_if(trials, words, {}, trials.time_on(wider))
+
+
+def _what_if(
+    trials: Trials, change: str, settings: Mapping[str, Any], time: float
+) -> WhatIf:
+    gain = 1.0 - time / trials.time
+    return WhatIf(
+        change=change,
+        settings=settings,
+        iteration_time=time,
+        gain=gain,
+        below_model_error=is_noise(gain),
+    )
+
+
+def _given_plan(
+    scenario: Scenario, best: Candidate, progress: Progress | None
+) -> GivenPlan | None:
+    """Return the scenario's own plan beside a search's; None if there is none."""
+    if scenario.plan is None or scenario.planner == "fixed":
+        return None
+    evaluator = Evaluator.of(scenario)
+    progress_of(progress, "replay: the scenario's plan")
+    try:
+        priced = price_table_plan(scenario, evaluator.network, evaluator.workload)
+        yours = evaluator.evaluate(priced, 0)
+    except InputError as error:
+        words = " ".join(str(error).split())
+        notices().remark(f"[plan] is not replayed beside the search: {words}")
+        return None
+    times, ours = exposed_causes(yours), exposed_causes(best)
+    longer = {
+        term: times.get(term, 0.0) - ours.get(term, 0.0)
+        for term in dict.fromkeys([*times, *ours])
+    }
+    return GivenPlan(
+        plan=priced.plan,
+        iteration_time=yours.simulated.iteration_time,
+        planned_time=yours.planned.iteration_time,
+        peak_memory=yours.simulated.peak_memory,
+        verdict=yours.verdict.kind,
+        longer=dict(sorted(longer.items(), key=lambda pair: -abs(pair[1]))),
+    )
