@@ -447,8 +447,8 @@ def _unread_plan(scenario: Scenario) -> tuple[str, ...]:
     if scenario.plan is None or scenario.planner == "fixed":
         return ()
     return (
-        f"{scenario.path}: [plan] is for nestsim simulate and nestsim run; nestsim "
-        "plan does not read it",
+        f"{scenario.path}: [plan] is for nestsim simulate and run; the search does not "
+        "read it",
     )
 
 

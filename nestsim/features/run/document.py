@@ -110,6 +110,9 @@ _LEAST_SHOWN = 0.005
 _LEAST_REASON = 0.05
 """Share of a difference of two steps below which a cause is no reason for it."""
 
+_SAME = 5e-4
+"""Relative difference of times below which they are called the same."""
+
 _MOST_REASONS = 3
 """Causes that are named as reasons."""
 
@@ -263,7 +266,7 @@ def _replayed(
             throughput_table(best, result.device_memory),
             *([Sentences((sentence,))] if sentence else []),
         ),
-        detail=True,
+        detail=best.verdict.kind == "confirmed",
     )
     yield Section("time", "Where the time goes", (time_facts(best),))
     if (simplest := result.simplest) is not None and not simplest.is_reported:
@@ -473,6 +476,8 @@ def given_sentence(result: "ReplayedResult", best: "Candidate") -> str:
     if given.plan == best.priced.plan:
         return f"It is {yours}."
     total = given.iteration_time - best.simulated.iteration_time
+    if abs(ratio - 1.0) < _SAME:
+        return f"As fast as {yours}."
     sign = 1.0 if total >= 0.0 else -1.0
     terms = [
         f"{_duration(sign * seconds)} of {words_of_term(term)}"

@@ -54,6 +54,9 @@ MOST_REPLAYS = 2
 REPLAYED = ("no option of the framework", "replayed")
 """What becomes of changes that are replayed, as `Trials.tried` calls it."""
 
+NETWORK = ("network",)
+"""The change that is wider links, beside those of settings."""
+
 WIDER = 2.0
 """What bandwidth is multiplied by where it is not oversubscribed."""
 
@@ -114,6 +117,7 @@ def _why(
     }
     largest = sorted(seconds, key=lambda term: -seconds[term])[:MOST_CAUSES]
     trials = _trials(scenario, best) if largest else None
+    what_ifs = None if trials is None else WhatIfs(trials, result.network, best)
     causes = []
     for term in largest:
         wait = waits()[term]
@@ -123,9 +127,7 @@ def _why(
                 cause=wait.words,
                 seconds=seconds[term],
                 share=seconds[term] / total,
-                what_if=None
-                if trials is None
-                else _most_gaining(_what_ifs(trials, result.network, best, wait)),
+                what_if=None if what_ifs is None else _most_gaining(what_ifs.of(wait)),
             )
         )
     return tuple(causes)
@@ -152,39 +154,79 @@ def _most_gaining(what_ifs: Iterable[WhatIf]) -> WhatIf | None:
     return lacking[0] if lacking else None
 
 
-def _what_ifs(
-    trials: Trials, network: Network, best: Candidate, wait: Wait
-) -> Iterator[WhatIf]:
-    """Yield the changes of a cause that are replayed, and those that do not fit."""
-    named = {lever.name: lever for lever in levers()}
-    left = MOST_REPLAYS
-    for name, *way in wait.changes:
-        if not left:
-            return
-        what_if, outcome = _first_possible(trials, _options(trials, named[name], way))
-        left -= outcome in REPLAYED
-        if what_if is not None:
-            yield what_if
-    if left and wait.network:
-        yield from _wider(trials, network, best)
+class WhatIfs:
+    """Single changes of one plan, each tried once however many causes name it."""
 
+    def __init__(self, trials: Trials, network: Network, best: Candidate) -> None:
+        self._trials, self._network, self._best = trials, network, best
+        self._known: dict[tuple[str, ...], tuple[WhatIf | None, str]] = {}
 
-def _first_possible(
-    trials: Trials, options: Iterable[OtherSetting]
-) -> tuple[WhatIf | None, str]:
-    """Return the first change that goes with the job, and what became of it."""
-    for option in options:
-        outcome, advice = trials.attempt((option,))
-        if outcome not in POSSIBLE:
-            continue
-        if advice is not None:
-            time = advice.time
-        elif outcome == "out of memory":
-            time = math.nan
-        else:
+    def of(self, wait: Wait) -> Iterator[WhatIf]:
+        """Yield the changes of a cause that are replayed, and those without memory."""
+        left = MOST_REPLAYS
+        for change in (*wait.changes, *([NETWORK] if wait.network else [])):
+            if not left:
+                return
+            if change not in self._known:
+                self._known[change] = (
+                    self._wider() if change == NETWORK else self._changed(*change)
+                )
+            what_if, outcome = self._known[change]
+            left -= outcome in REPLAYED
+            if what_if is not None:
+                yield what_if
+
+    def _changed(self, name: str, *way: str) -> tuple[WhatIf | None, str]:
+        """Return the first change that goes with the job, and what became of it."""
+        lever = next(lever for lever in levers() if lever.name == name)
+        for option in _options(self._trials, lever, way):
+            outcome, advice = self._trials.attempt((option,))
+            if outcome not in POSSIBLE:
+                continue
+            if advice is not None:
+                return self._what_if(name, advice.time, option.values()), outcome
+            if outcome == "out of memory":
+                return self._what_if(name, math.nan, option.values()), outcome
             return None, outcome
-        return _what_if(trials, option.lever.name, option.values(), time), outcome
-    return None, ""
+        return None, ""
+
+    def _wider(self) -> tuple[WhatIf | None, str]:
+        """Return wider links up from the level below the busiest; None in tori."""
+        spec = self._trials.scenario.network_spec
+        tiers = build_network(spec).tiers()
+        used = level_uses(self._best.replay, self._network)
+        use = {level.name: level.max_utilisation for level in used}
+        places = [
+            number
+            for number, tier in enumerate(tiers[:-1])
+            if tier.num_uplinks and use.get(tiers[number + 1].name)
+        ]
+        if not places:
+            return None, ""
+        number = max(places, key=lambda place: use[tiers[place + 1].name])
+        name, built = tiers[number].name, tiers[number].oversubscription
+        rules = self._network.rules
+        # What nodes have inside is no measure of their way out.
+        if built > 1.0 and (rules is None or number >= rules.node_levels):
+            words, ratio = f"{name} uplinks 1:1 instead of {built:g}:1", 1.0
+        else:
+            words, ratio = f"{name} uplinks {WIDER:g} x as wide", built / WIDER
+        try:
+            wider = spec.with_oversubscription(tiers, number, ratio)
+            time = self._trials.time_on(wider)
+        except InputError:
+            return None, ""
+        return self._what_if(words, time, {}), "replayed"
+
+    def _what_if(self, change: str, time: float, settings: Mapping[str, Any]) -> WhatIf:
+        gain = 1.0 - time / self._trials.time
+        return WhatIf(
+            change=change,
+            settings=settings,
+            iteration_time=time,
+            gain=gain,
+            below_model_error=is_noise(gain),
+        )
 
 
 def _options(
@@ -209,46 +251,6 @@ def _options(
     for distance, option in sorted(ahead, key=lambda pair: pair[0]):
         if distance > 0.0:
             yield option
-
-
-def _wider(trials: Trials, network: Network, best: Candidate) -> Iterator[WhatIf]:
-    """Yield wider links up from the level below the busiest ones; none in tori."""
-    spec = trials.scenario.network_spec
-    tiers = build_network(spec).tiers()
-    use = {
-        level.name: level.max_utilisation for level in level_uses(best.replay, network)
-    }
-    places = [
-        number
-        for number, tier in enumerate(tiers[:-1])
-        if tier.num_uplinks and use.get(tiers[number + 1].name)
-    ]
-    if not places:
-        return
-    number = max(places, key=lambda place: use[tiers[place + 1].name])
-    built = tiers[number].oversubscription
-    inside = 0 if network.rules is None else network.rules.node_levels
-    # What nodes have inside is no measure of their way out.
-    if built > 1.0 and number >= inside:
-        words = f"{tiers[number].name} uplinks 1:1 instead of {built:g}:1"
-        wider = spec.with_oversubscription(tiers, number, 1.0)
-    else:
-        words = f"{tiers[number].name} uplinks {WIDER:g} x as wide"
-        wider = spec.with_oversubscription(tiers, number, built / WIDER)
-    yield _what_if(trials, words, {}, trials.time_on(wider))
-
-
-def _what_if(
-    trials: Trials, change: str, settings: Mapping[str, Any], time: float
-) -> WhatIf:
-    gain = 1.0 - time / trials.time
-    return WhatIf(
-        change=change,
-        settings=settings,
-        iteration_time=time,
-        gain=gain,
-        below_model_error=is_noise(gain),
-    )
 
 
 def _given_plan(
