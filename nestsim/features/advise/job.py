@@ -275,6 +275,8 @@ class Trials:
         self.time = self.base.replayed_time(self._today)
         """Replayed iteration time of today [s]."""
         self._unsaid = self._gaps(scenario)
+        # What runs today runs: it may go on breaking the rules that it breaks.
+        self._broken = self._rules_broken(self.base, self._today)
 
     def settings(self) -> Iterator[OtherSetting]:
         """Yield each setting with each other value that it may take."""
@@ -396,7 +398,7 @@ class Trials:
             priced = price_table_plan(changed, evaluator.network, evaluator.workload)
         except InputError:
             return Attempt("not possible")
-        if evaluator.launch_breaches(priced.plan):
+        if self._rules_broken(evaluator, priced) - self._broken:
             return Attempt("not launchable")
         if not fits(evaluator.workload, changed.search, priced.plan, changed.host):
             return Attempt("out of memory")
@@ -433,6 +435,11 @@ class Trials:
             values |= change.values()
         text = toml_text(with_values(document, values))
         return Scenario.from_toml(text, self.scenario.path)
+
+    @staticmethod
+    def _rules_broken(evaluator: Evaluator, priced: PricedPlan) -> frozenset[str]:
+        broken = evaluator.launch_breaches(priced.plan)
+        return frozenset(breach.rule for breach in broken)
 
     def _evaluator(self, changed: Scenario) -> Evaluator:
         """Return what evaluates plans of a job, made once for all plans of it."""

@@ -35,17 +35,14 @@ from nestsim.document.wording import (
     recompute_of_plan,
     schedule_label,
     second_copies_of_plan,
-    signed_percent,
     size_of_limit,
     spent_words,
     time_unit,
     verdict_words,
-    without_rounding,
     zero_label,
 )
-from nestsim.evaluate.results import Checked, StepCause
+from nestsim.evaluate.results import Checked
 from nestsim.evaluate.uncertainty import SHARE, MemoryNeed, Reason
-from nestsim.features.advise.document import words_of_value
 from nestsim.features.run.assumptions import assumptions_rows
 from nestsim.features.run.causes import (
     causes_table,
@@ -53,7 +50,6 @@ from nestsim.features.run.causes import (
     gap_table,
     planned_figure,
     plans_figure,
-    words_of_term,
 )
 from nestsim.features.run.cost import cost_rows, cost_sentences, parts_table
 from nestsim.features.run.devices import devices_figure
@@ -65,7 +61,6 @@ from nestsim.features.run.record import (
     promised_time,
     reported_candidate,
 )
-from nestsim.features.run.statistics import step_causes
 from nestsim.features.run.tables import (
     assertion_sections,
     planned_stage_table,
@@ -75,6 +70,7 @@ from nestsim.features.run.tables import (
     traffic_blocks,
 )
 from nestsim.features.run.timeline import timeline_figure, timeline_windows
+from nestsim.features.run.why_document import given_sentence, time_facts, why_sections
 from nestsim.features.topology.document import tiers_table
 from nestsim.lowering.notes import left_out_level_notes
 from planner.cost.objective import PricedPlan
@@ -103,18 +99,6 @@ ROUNDING = 1e-9
 
 _PLAN_DETAILS = ("sequence parallel", "collectives", "planner's rank")
 """What of a plan the terminal has with ``--verbose`` only."""
-
-_LEAST_SHOWN = 0.005
-"""Share of the step below which the terminal has a cause with ``--verbose`` only."""
-
-_LEAST_REASON = 0.05
-"""Share of a difference of two steps below which a cause is no reason for it."""
-
-_SAME = 5e-4
-"""Relative difference of times below which they are called the same."""
-
-_MOST_REASONS = 3
-"""Causes that are named as reasons."""
 
 
 def run_document(
@@ -251,7 +235,7 @@ def _replayed(
         who = "any framework" if preset == IDEAL_PRESET.name else preset
         title = f"What keeps {who} from launching it"
         yield Section("rules", title, (FactList(broken),))
-    yield from _why(result)
+    yield from why_sections(result)
     rows_of_plan = {
         **plan_facts(best.priced, network, best.rank),
         "peak memory": size_of_limit(best.simulated.peak_memory, result.device_memory),
@@ -336,17 +320,10 @@ def _replayed(
     yield Section("network", "Network", (tiers_table(network, caption),), detail=True)
 
 
-def _why(result: "JobResult[Any]") -> Iterator[Section]:
-    """Yield what a step waits for; nothing where that is not known."""
-    if result.why:
-        facts = FactList({cause.cause: cause_words(cause) for cause in result.why})
-        yield Section("why", "Why not faster", (facts,))
-
-
 def _planned(result: "PlanResult", best: "PlannedCandidate") -> Iterator[Section]:
     """Yield what there is to say of plans that were not replayed."""
     priced = best.priced
-    yield from _why(result)
+    yield from why_sections(result)
     yield Section("plans", "Plans, best first", (plans_table(result),))
     notes = left_out_level_notes(result.network, priced.plan)
     yield Section(
@@ -447,49 +424,6 @@ def unproven_words(result: "ReplayedResult", best: "Candidate") -> str:
     return f", NOT PROVEN (gap {percent(gap)})"
 
 
-def cause_words(cause: StepCause) -> str:
-    """Write how long a step waits for something, and what would shorten it."""
-    words = f"{format_duration(cause.seconds)} ({percent(cause.share)})"
-    what_if = cause.what_if
-    if what_if is None:
-        return words
-    settings = ", ".join(
-        f"{path.rpartition('.')[2]} = {words_of_value(value)}"
-        for path, value in what_if.settings.items()
-    )
-    change = what_if.change + (f" ({settings})" if settings else "")
-    if not what_if.fits:
-        return f"{words}; {change} does not fit"
-    error = ", below model error" if what_if.below_model_error else ""
-    return f"{words}; {change}: {signed_percent(-what_if.gain)}{error}"
-
-
-def given_sentence(result: "ReplayedResult", best: "Candidate") -> str:
-    """Say how much faster a plan is than the scenario's, and why; empty without."""
-    given = result.given
-    if given is None:
-        return ""
-    ratio = given.iteration_time / best.simulated.iteration_time
-    fits = {"infeasible": ", which does not fit", "doubtful": ", which may not fit"}
-    time = format_duration(given.iteration_time)
-    yours = f"yours ({plan_label(given.plan)}: {time}{fits.get(given.verdict, '')})"
-    if given.plan == best.priced.plan:
-        return f"It is {yours}."
-    total = given.iteration_time - best.simulated.iteration_time
-    if abs(ratio - 1.0) < _SAME:
-        return f"As fast as {yours}."
-    sign = 1.0 if total >= 0.0 else -1.0
-    terms = [
-        f"{_duration(sign * seconds)} of {words_of_term(term)}"
-        for term, seconds in given.longer.items()
-        if sign * seconds > _LEAST_REASON * abs(total)
-    ][:_MOST_REASONS]
-    because = f", because it spends less: {', '.join(terms)}" if terms else ""
-    if sign > 0.0:
-        return f"{ratio:.3g} x faster than {yours}{because}."
-    return f"{1.0 / ratio:.3g} x slower than {yours}{because.replace('less', 'more')}."
-
-
 def need_sentence(need: MemoryNeed | None) -> str:
     """Say how likely there is as much memory; empty where that is not in doubt."""
     if need is None or need.fits_in_ten == 10:
@@ -521,10 +455,6 @@ def reasons_sentence(reasons: Sequence[Reason]) -> str:
         return ""
     clauses = (f"{words} (+{percent(added)})" for words, added in reasons)
     return f" That is wider than usual: {', '.join(clauses)}."
-
-
-def _duration(seconds: float) -> str:
-    return "-" * (seconds < 0.0) + format_duration(abs(seconds))
 
 
 def plan_facts(priced: PricedPlan, network: Network, rank: int) -> dict[str, str]:
@@ -592,23 +522,6 @@ def _saving(plan: Plan) -> str:
         *(["ep-overlap"] if plan.overlap_moe_expert_parallel_comm else []),
     ]
     return " ".join([*kinds, saving.strip()]).strip()
-
-
-def time_facts(candidate: "Candidate") -> FactList:
-    """Return where the time of a device goes, by what its passes do and wait for."""
-    causes, total = step_causes(candidate), candidate.replay.iteration_time
-    exact = {name: without_rounding(time, total) for name, time in causes.items()}
-    rows = {
-        words_of_term(name): f"{_duration(seconds)} ({percent(seconds / total)})"
-        for name, seconds in exact.items()
-        if seconds
-    }
-    shown = (
-        words_of_term(name)
-        for name, seconds in exact.items()
-        if abs(seconds) >= _LEAST_SHOWN * total
-    )
-    return FactList(rows, brief=tuple(shown))
 
 
 def search_facts(

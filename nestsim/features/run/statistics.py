@@ -309,15 +309,15 @@ def step_causes(candidate: "Candidate") -> dict[str, float]:
 
     The parts add up to it: those of `iteration_causes`, with the planner's parts of the
     passes of the mean stage in place of ``"passes"``. `HIDDEN` is what the replayed
-    passes are shorter than all that they do; where they are longer, links that are
-    shared have made them wait.
+    passes are shorter than all that they do; where they are longer, they wait for
+    weights that are still under way, or for links that are shared: `WAITS`.
     """
     replay, plan = candidate.replay, candidate.priced.plan
     causes = dict(iteration_causes(replay, plan.schedule, plan.num_microbatches))
     passes, parts = causes.pop("passes"), _parts_of_passes(candidate)
     hidden = passes - math.fsum(parts.values())
     if abs(hidden) > ROUNDING * replay.iteration_time:
-        parts[HIDDEN if hidden < 0.0 else CONTENTION] = hidden
+        parts[HIDDEN if hidden < 0.0 else WAITS] = hidden
     return {**parts, **causes}
 
 
@@ -326,7 +326,7 @@ def exposed_causes(candidate: "Candidate") -> dict[str, float]:
     return net_parts(step_causes(candidate))
 
 
-CONTENTION = "contention in passes"
+WAITS = "waits in passes"
 """Cause of passes that the replay makes longer than all that they do."""
 
 

@@ -9,9 +9,10 @@ from nestsim.document.wording import plan_label
 from nestsim.evaluate.results import StepCause, WhatIf
 from nestsim.features.advise.job import levers
 from nestsim.features.run.causes import waits
-from nestsim.features.run.document import cause_words, run_document
-from nestsim.features.run.statistics import CAUSES, CONTENTION, step_causes
+from nestsim.features.run.document import run_document
+from nestsim.features.run.statistics import CAUSES, WAITS, step_causes
 from nestsim.features.run.why import LEAST_SHARE, MOST_CAUSES
+from nestsim.features.run.why_document import cause_words
 from nestsim.scenario.load import Scenario
 from planner.cost.objective import HOST, HOST_TRANSFERS, PART_NAMES
 from tests.nestsim.features.run.test_document import shown
@@ -179,7 +180,7 @@ def test_what_a_search_found_is_explained_by_replays_of_that_plan() -> None:
 
 
 def test_a_change_without_memory_is_said_not_to_fit() -> None:
-    plain = job("much to keep")
+    plain = job("much to keep", "400 Gbit/s")
     report = nestsim.simulate(plain)
     selective = nestsim.simulate(plain.replace({"plan.recompute": "selective"}))
     needs = [found.best.planned.peak_memory for found in (report, selective)]
@@ -195,7 +196,7 @@ def test_a_change_without_memory_is_said_not_to_fit() -> None:
 
 
 def test_causes_add_up_to_the_step_and_each_has_its_words() -> None:
-    known = {*PART_NAMES, HOST_TRANSFERS, CONTENTION, *CAUSES}
+    known = {*PART_NAMES, HOST_TRANSFERS, WAITS, *CAUSES}
     assert waits().keys() == known - {"compute", "passes"}
     names = {lever.name for lever in levers()}
     for wait in waits().values():
