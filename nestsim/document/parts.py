@@ -113,6 +113,9 @@ class DataTable:
     brief: tuple[int, ...] | None = None
     """Rows that the terminal has without ``--verbose``; None for the first ones."""
 
+    details: tuple[str, ...] = ()
+    """Columns that the terminal has with ``--verbose`` only, if `brief` says rows."""
+
     @classmethod
     def of(  # noqa: PLR0913 - those of the fields
         cls,
@@ -124,13 +127,14 @@ class DataTable:
         shown: int | None = None,
         first: int | None = None,
         brief: tuple[int, ...] | None = None,
+        details: tuple[str, ...] = (),
         numbers: Sequence[str] = (),
     ) -> "DataTable":
         """Return a table of records; columns with cells that have keys are numbers.
 
         Parameters
         ----------
-        caption, sortable, shown, first, brief
+        caption, sortable, shown, first, brief, details
             As the fields.
         records
             One for each row.
@@ -157,6 +161,7 @@ class DataTable:
             shown=shown,
             first=first,
             brief=brief,
+            details=details,
         )
 
 

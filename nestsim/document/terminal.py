@@ -120,14 +120,18 @@ def _print_blocks(section: Section, console: Console, *, verbose: bool) -> None:
 def _brief(block: Block) -> Block:
     """Return a block with what a terminal has of it without ``--verbose``."""
     if isinstance(block, DataTable) and block.brief is not None:
-        rows = tuple(block.rows[number] for number in block.brief)
-        known = block.shown in block.brief
-        shown = (
-            block.brief.index(block.shown)
-            if known and block.shown is not None
-            else None
+        known = block.shown in block.brief and block.shown is not None
+        kept = [name not in block.details for name in block.columns]
+        return replace(
+            block,
+            columns=tuple(itertools.compress(block.columns, kept)),
+            rows=tuple(
+                tuple(itertools.compress(block.rows[number], kept))
+                for number in block.brief
+            ),
+            shown=block.brief.index(block.shown or 0) if known else None,
+            first=None,
         )
-        return replace(block, rows=rows, shown=shown, first=None)
     if isinstance(block, FigureBlock):
         table = _brief(block.table)
         assert isinstance(table, DataTable)

@@ -24,11 +24,18 @@ from nestsim.evaluate.evaluator import Evaluator, progress_of
 from nestsim.evaluate.job import price_table_plan, run_job, simulate_job
 from nestsim.evaluate.results import ReplayedResult
 from nestsim.launch.job import LaunchJob
-from nestsim.launch.registry import PRESET_FORMATS, WITHOUT_OPTIONS, find_writer
+from nestsim.launch.registry import (
+    PRESET_FORMATS,
+    WITHOUT_OPTIONS,
+    find_writer,
+    plan_table,
+)
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.load import Scenario
 from planner.cost.objective import PricedPlan
+from planner.frameworks.rules import is_tpu
 from planner.rivals.protocol import fits
+from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.errors import InputError
 from topologies.specs import NetworkSpec
@@ -80,6 +87,9 @@ class Lever:
 
     where: str = ""
     """What the model must have or lack: "experts", "no experts"; empty for any."""
+
+    gpus: bool = False
+    """Whether only GPUs have it."""
 
     restart: str = _RELAUNCH
     """What a run that has begun needs."""
@@ -255,6 +265,30 @@ def advise_job(
     )
 
 
+def with_plan(scenario: Scenario, plan: Plan, *, source: str = "plan") -> Scenario:
+    """Return a job that runs a plan: in its table [plan], modules in [software].
+
+    Parameters
+    ----------
+    scenario
+        The job.
+    plan
+        The plan.
+    source
+        What errors call it.
+
+    Raises
+    ------
+    InputError
+        If the plan does not go with the job, or settings cannot say it.
+    """
+    settings = LaunchJob.of(scenario, plan, source=source).settings
+    values: dict[str, Any] = {"plan": plan_table(settings)}
+    if plan.recompute_modules:
+        values["software.recompute_modules"] = [*plan.recompute_modules]
+    return scenario.replace(values)
+
+
 class Trials:
     """What has been tried."""
 
@@ -287,6 +321,8 @@ class Trials:
         """Yield a setting with each other value that it may take."""
         has_experts = bool(self.scenario.spec.num_moe_experts)
         if lever.where and has_experts != (lever.where == "experts"):
+            return
+        if lever.gpus and is_tpu(self.scenario.accelerator.name):
             return
         today = _value(self.scenario.document(), lever.setting)
         known = today if today is not None else self._today_value(lever.setting)

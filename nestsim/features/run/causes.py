@@ -312,6 +312,7 @@ def plans_figure(rows: Sequence[Row], reported_rank: int) -> FigureBlock:
             shown=ranks.index(reported_rank) if reported_rank in ranks else None,
             first=5,
             brief=_brief_rows(rows, reported_rank),
+            details=("Planned", "Differs", "Placement"),
         ),
         legend=(
             Swatch(name="simulated, confirmed", paint="simulated"),

@@ -9,7 +9,7 @@ same plan with that one thing changed, as `nestsim advise` makes it.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from nestsim.evaluate.evaluator import Evaluator, progress_of
 from nestsim.evaluate.job import price_table_plan
@@ -24,18 +24,17 @@ from nestsim.evaluate.results import (
 from nestsim.evaluate.verdict import NO_ROOM
 from nestsim.features.advise.job import (
     LEAST_GAIN,
-    POSSIBLE,
     Lever,
     OtherSetting,
     Trials,
     is_noise,
     levers,
+    with_plan,
 )
 from nestsim.features.run.causes import Wait, waits
 from nestsim.features.run.statistics import ROUNDING, exposed_causes, level_uses
-from nestsim.launch.job import LaunchJob
-from nestsim.launch.registry import plan_table
 from nestsim.scenario.load import Scenario
+from nestsim.simulator.system import MOST_SIMPY_EVENTS
 from planner.work import Progress
 from topologies.builders import build_network
 from topologies.errors import InputError
@@ -48,8 +47,8 @@ MOST_CAUSES = 3
 LEAST_SHARE = 0.01
 """Causes that take less of the step are none."""
 
-MOST_REPLAYS = 2
-"""Changes that are replayed for each cause."""
+MOST_REPLAYS = 6
+"""Changes that are replayed for all causes together."""
 
 REPLAYED = ("no option of the framework", "replayed")
 """What becomes of changes that are replayed, as `Trials.tried` calls it."""
@@ -116,8 +115,13 @@ def _why(
         if term in waits() and time > LEAST_SHARE * total
     }
     largest = sorted(seconds, key=lambda term: -seconds[term])[:MOST_CAUSES]
-    trials = _trials(scenario, best) if largest else None
-    what_ifs = None if trials is None else WhatIfs(trials, result.network, best)
+    # What SimPy is not asked to confirm is not replayed six times more, either.
+    is_short = best.replay.num_events <= MOST_SIMPY_EVENTS
+    trials = _trials(scenario, best) if largest and is_short else None
+    what_ifs = None
+    if trials is not None:
+        most = MOST_REPLAYS // len(largest)
+        what_ifs = WhatIfs(trials, result.network, best, most)
     causes = []
     for term in largest:
         wait = waits()[term]
@@ -136,8 +140,7 @@ def _why(
 def _trials(scenario: Scenario, best: Candidate) -> Trials | None:
     """Return what tries changes of a plan; None where settings cannot tell it."""
     try:
-        table = plan_table(LaunchJob.of(scenario, best.priced.plan).settings)
-        trials = Trials(scenario.replace({"plan": table}), None)
+        trials = Trials(with_plan(scenario, best.priced.plan), None)
     except InputError:
         return None
     is_same = math.isclose(trials.time, best.simulated.iteration_time, rel_tol=ROUNDING)
@@ -154,44 +157,68 @@ def _most_gaining(what_ifs: Iterable[WhatIf]) -> WhatIf | None:
     return lacking[0] if lacking else None
 
 
-class WhatIfs:
-    """Single changes of one plan, each tried once however many causes name it."""
+class Tried(NamedTuple):
+    """What became of a change."""
 
-    def __init__(self, trials: Trials, network: Network, best: Candidate) -> None:
+    what_ifs: tuple[WhatIf, ...]
+    """Its values that were replayed, or do not fit."""
+
+    replays: int
+    """Replays that it took."""
+
+
+class WhatIfs:
+    """Single changes of one plan, each tried once however many causes name it.
+
+    Parameters
+    ----------
+    trials
+        What tries changes of settings.
+    network
+        What the plan was replayed on.
+    best
+        The plan.
+    most
+        Replays for each cause.
+    """
+
+    def __init__(
+        self, trials: Trials, network: Network, best: Candidate, most: int
+    ) -> None:
         self._trials, self._network, self._best = trials, network, best
-        self._known: dict[tuple[str, ...], tuple[WhatIf | None, str]] = {}
+        self._most = most
+        self._known: dict[tuple[str, ...], Tried] = {}
 
     def of(self, wait: Wait) -> Iterator[WhatIf]:
         """Yield the changes of a cause that are replayed, and those without memory."""
-        left = MOST_REPLAYS
+        left = self._most
         for change in (*wait.changes, *([NETWORK] if wait.network else [])):
-            if not left:
-                return
-            if change not in self._known:
+            if change not in self._known and left > 0:
                 self._known[change] = (
-                    self._wider() if change == NETWORK else self._changed(*change)
+                    self._wider() if change == NETWORK else self._changed(left, *change)
                 )
-            what_if, outcome = self._known[change]
-            left -= outcome in REPLAYED
-            if what_if is not None:
-                yield what_if
+                left -= self._known[change].replays
+            if change in self._known:
+                yield from self._known[change].what_ifs
 
-    def _changed(self, name: str, *way: str) -> tuple[WhatIf | None, str]:
-        """Return the first change that goes with the job, and what became of it."""
+    def _changed(self, most: int, name: str, *way: str) -> Tried:
+        """Try the values of a setting until one gains or lacks memory."""
         lever = next(lever for lever in levers() if lever.name == name)
-        for option in _options(self._trials, lever, way):
+        what_ifs, replays = [], 0
+        for option in values_of(self._trials, lever, way):
             outcome, advice = self._trials.attempt((option,))
-            if outcome not in POSSIBLE:
-                continue
-            if advice is not None:
-                return self._what_if(name, advice.time, option.values()), outcome
-            if outcome == "out of memory":
-                return self._what_if(name, math.nan, option.values()), outcome
-            return None, outcome
-        return None, ""
+            replays += outcome in REPLAYED
+            if advice is not None or outcome == "out of memory":
+                time = math.nan if advice is None else advice.time
+                what_ifs.append(self._what_if(name, time, option.values()))
+                if not what_ifs[-1].gain <= LEAST_GAIN:
+                    break
+            if replays == most:
+                break
+        return Tried(tuple(what_ifs), replays)
 
-    def _wider(self) -> tuple[WhatIf | None, str]:
-        """Return wider links up from the level below the busiest; None in tori."""
+    def _wider(self) -> Tried:
+        """Try wider links up from the level below the busiest; nothing in tori."""
         spec = self._trials.scenario.network_spec
         tiers = build_network(spec).tiers()
         used = level_uses(self._best.replay, self._network)
@@ -202,7 +229,7 @@ class WhatIfs:
             if tier.num_uplinks and use.get(tiers[number + 1].name)
         ]
         if not places:
-            return None, ""
+            return Tried((), 0)
         number = max(places, key=lambda place: use[tiers[place + 1].name])
         name, built = tiers[number].name, tiers[number].oversubscription
         rules = self._network.rules
@@ -215,8 +242,8 @@ class WhatIfs:
             wider = spec.with_oversubscription(tiers, number, ratio)
             time = self._trials.time_on(wider)
         except InputError:
-            return None, ""
-        return self._what_if(words, time, {}), "replayed"
+            return Tried((), 0)
+        return Tried((self._what_if(words, time, {}),), 1)
 
     def _what_if(self, change: str, time: float, settings: Mapping[str, Any]) -> WhatIf:
         gain = 1.0 - time / self._trials.time
@@ -229,24 +256,23 @@ class WhatIfs:
         )
 
 
-def _options(
+def values_of(
     trials: Trials, lever: Lever, way: Sequence[str]
 ) -> Iterator[OtherSetting]:
-    """Yield the values of a lever, only larger or smaller ones, the nearest first."""
+    """Yield the values of a lever, with "more" or "less" those, the nearest first."""
     options = list(trials.settings_of(lever))
-    if not way or not options:
+    if not way:
         yield from options
         return
 
     def place(value: Any) -> float:
         return value if isinstance(value, int) else lever.values.index(value)
 
-    today = options[0].today
-    if not isinstance(today, int) and today not in lever.values:
-        return
-    sign = 1.0 if way == ["more"] else -1.0
+    sign = {"more": 1.0, "less": -1.0}[way[0]]
     ahead = [
-        (sign * (place(option.value) - place(today)), option) for option in options
+        (sign * (place(option.value) - place(option.today)), option)
+        for option in options
+        if isinstance(option.today, int) or option.today in lever.values
     ]
     for distance, option in sorted(ahead, key=lambda pair: pair[0]):
         if distance > 0.0:

@@ -7,11 +7,11 @@ import pytest
 import nestsim
 from nestsim.document.wording import plan_label
 from nestsim.evaluate.results import StepCause, WhatIf
-from nestsim.features.advise.job import levers
+from nestsim.features.advise.job import Trials, levers
 from nestsim.features.run.causes import waits
 from nestsim.features.run.document import run_document
 from nestsim.features.run.statistics import CAUSES, WAITS, step_causes
-from nestsim.features.run.why import LEAST_SHARE, MOST_CAUSES
+from nestsim.features.run.why import LEAST_SHARE, MOST_CAUSES, values_of
 from nestsim.features.run.why_document import cause_words
 from nestsim.scenario.load import Scenario
 from planner.cost.objective import HOST, HOST_TRANSFERS, PART_NAMES
@@ -210,6 +210,30 @@ def test_causes_add_up_to_the_step_and_each_has_its_words() -> None:
     assert causes["compute"] > 0.0
 
 
+@pytest.mark.parametrize(
+    ("name", "way", "expected"),
+    [
+        ("ZeRO", ["less"], [2, 1, 0]),
+        ("ZeRO", ["more"], []),
+        ("micro-batch", ["more"], [4, 8]),
+        ("micro-batch", ["less"], [1]),
+        ("recompute", ["less"], ["selective", "none"]),
+        ("recompute", ["more"], []),
+        ("chunks", ["more"], [2, 3, 4, 5, 6, 8, 10, 12]),
+        ("chunks", ["less"], []),
+        ("overlap of gradients", [], [True]),
+    ],
+)
+def test_values_go_one_way_the_nearest_first(
+    name: str, way: list[str], expected: list[object]
+) -> None:
+    plan = {"micro_batch_size": 2, "zero_stage": 3, "recompute": "full"}
+    document = {**job("gathers").document(), "plan": plan}
+    trials = Trials(Scenario.from_dict(document), None)
+    lever = next(lever for lever in levers() if lever.name == name)
+    assert [option.value for option in values_of(trials, lever, way)] == expected
+
+
 def test_a_plan_that_does_not_fit_has_no_other_reason() -> None:
     scenario = job("gradients").replace({"cluster.memory_reserve": "79 GB"})
     report = nestsim.simulate(scenario)
@@ -241,8 +265,10 @@ def test_a_run_holds_the_plan_of_the_scenario_against_its_own(
     words = " ".join(text.split())
     assert f"{ratio:.3g} x faster than yours ({plan_label(given.plan)}: " in words
     assert "because it spends less: " in words
-    rows = [line for line in text.splitlines() if line.endswith("pp2") or " * " in line]
-    assert rows[0].split()[0] == "yours"
+    lines = [line.split() for line in text.splitlines()]
+    heading = next(place for place, line in enumerate(lines) if line[:1] == ["Rank"])
+    assert lines[heading + 2][0] == "yours"
+    assert lines[heading + 3][0] == "1"
     assert report.to_dict()["given"]["ratio"] == ratio
     ranks = [row["planner_rank"] for row in report.to_dict()["candidates"]]
     assert 0 not in ranks
