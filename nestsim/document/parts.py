@@ -126,15 +126,13 @@ class DataTable:
         sortable: bool = False,
         shown: int | None = None,
         first: int | None = None,
-        brief: tuple[int, ...] | None = None,
-        details: tuple[str, ...] = (),
         numbers: Sequence[str] = (),
     ) -> "DataTable":
         """Return a table of records; columns with cells that have keys are numbers.
 
         Parameters
         ----------
-        caption, sortable, shown, first, brief, details
+        caption, sortable, shown, first
             As the fields.
         records
             One for each row.
@@ -160,8 +158,6 @@ class DataTable:
             sortable=sortable,
             shown=shown,
             first=first,
-            brief=brief,
-            details=details,
         )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -294,6 +294,14 @@ def plans_figure(rows: Sequence[Row], reported_rank: int) -> FigureBlock:
             tip=f"{_degrees(row)}: {words}, {size}",
         )
 
+    table = DataTable.of(
+        "Replayed plans, fastest first; * is the one that is reported",
+        rows,
+        _plan_columns(rows, reported_rank),
+        sortable=True,
+        shown=ranks.index(reported_rank) if reported_rank in ranks else None,
+        first=5,
+    )
     return FigureBlock(
         name="plans",
         title=f"{'Yours, and ' * (count < len(rows))}{plural(count, 'plan')} replayed, "
@@ -304,13 +312,8 @@ def plans_figure(rows: Sequence[Row], reported_rank: int) -> FigureBlock:
             map(bar, drawn),
             f"iteration time, simulated, with a line where planned [{unit}]",
         ),
-        table=DataTable.of(
-            "Replayed plans, fastest first; * is the one that is reported",
-            rows,
-            _plan_columns(rows, reported_rank),
-            sortable=True,
-            shown=ranks.index(reported_rank) if reported_rank in ranks else None,
-            first=5,
+        table=replace(
+            table,
             brief=_brief_rows(rows, reported_rank),
             details=("Planned", "Differs", "Placement"),
         ),
