@@ -70,16 +70,18 @@ def given_sentence(result: "ReplayedResult", best: "Candidate") -> str:
     total = given.iteration_time - best.simulated.iteration_time
     if abs(ratio - 1.0) < _SAME:
         return f"As fast as {yours}."
-    sign = 1.0 if total >= 0.0 else -1.0
+    sign, spends, how = (
+        (1.0, "less", f"{ratio:.3g} x faster")
+        if total > 0.0
+        else (-1.0, "more", f"{1.0 / ratio:.3g} x slower")
+    )
     terms = [
         f"{_duration(sign * seconds)} of {words_of_term(term)}"
         for term, seconds in given.longer.items()
         if sign * seconds > _LEAST_REASON * abs(total)
     ][:_MOST_REASONS]
-    because = f", because it spends less: {', '.join(terms)}" if terms else ""
-    if sign > 0.0:
-        return f"{ratio:.3g} x faster than {yours}{because}."
-    return f"{1.0 / ratio:.3g} x slower than {yours}{because.replace('less', 'more')}."
+    because = f", because it spends {spends}: {', '.join(terms)}" if terms else ""
+    return f"{how} than {yours}{because}."
 
 
 def time_facts(candidate: "Candidate") -> FactList:
