@@ -24,7 +24,14 @@ from nestsim.features.advise.job import (
     advise_job,
     with_plan,
 )
-from nestsim.launch.command import MAX_FILE, PLAN, SCENARIO, export, import_launch
+from nestsim.launch.command import (
+    MAX_FILE,
+    PLAN,
+    SCENARIO,
+    cluster_files,
+    export,
+    import_launch,
+)
 from nestsim.launch.command import parsed_variables as variables_of
 from nestsim.launch.onto.mapping_text import unified
 from nestsim.scenario.editing import toml_text
@@ -276,7 +283,7 @@ def advise_task(  # noqa: PLR0913, PLR0917 - one for each option
     )
     return Task(
         call=call,
-        inputs=[job, *([] if cluster is None else [cluster])],
+        inputs=[job, *cluster_files(cluster)],
         folder=output,
         files=[
             RECORD,
