@@ -7,7 +7,7 @@ import pytest
 import nestsim
 from nestsim.document.wording import plan_label
 from nestsim.evaluate.results import StepCause, WhatIf
-from nestsim.features.advise.job import Trials, levers
+from nestsim.features.advise.job import Trials, levers, with_plan
 from nestsim.features.run.causes import waits
 from nestsim.features.run.document import run_document
 from nestsim.features.run.statistics import CAUSES, WAITS, step_causes
@@ -232,6 +232,17 @@ def test_values_go_one_way_the_nearest_first(
     trials = Trials(Scenario.from_dict(document), None)
     lever = next(lever for lever in levers() if lever.name == name)
     assert [option.value for option in values_of(trials, lever, way)] == expected
+
+
+def test_modules_that_a_plan_runs_again_are_part_of_the_plan_that_is_changed() -> None:
+    document = job("gradients", "400 Gbit/s").document()
+    document["plan"] |= {"recompute": "selective", "recompute_modules": ["layernorm"]}
+    scenario = Scenario.from_dict(document)
+    best = nestsim.simulate(scenario).best
+    again = with_plan(scenario, best.priced.plan)
+    time = nestsim.simulate(again).best.simulated.iteration_time
+    assert time == best.simulated.iteration_time
+    assert any(cause.what_if for cause in nestsim.simulate(scenario).result.why)
 
 
 def test_a_plan_that_does_not_fit_has_no_other_reason() -> None:
