@@ -110,6 +110,12 @@ class DataTable:
     first: int | None = None
     """How many of the first rows the terminal has; None for all."""
 
+    brief: tuple[int, ...] | None = None
+    """Rows that the terminal has without ``--verbose``; None for the first ones."""
+
+    details: tuple[str, ...] = ()
+    """Columns that the terminal has with ``--verbose`` only, if `brief` says rows."""
+
     @classmethod
     def of(  # noqa: PLR0913 - those of the fields
         cls,
@@ -163,6 +169,9 @@ class FactList:
 
     rows: Mapping[str, str]
     """Name -> value."""
+
+    brief: tuple[str, ...] | None = None
+    """Names that the terminal has without ``--verbose``; None for all."""
 
 
 @dataclass(frozen=True, slots=True)

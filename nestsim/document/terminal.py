@@ -10,6 +10,7 @@ each other in several tables, which all begin with the same columns.
 import io
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -75,7 +76,7 @@ def print_document(
     sections = [section for section in document.sections if section.in_text]
     for section in sections:
         if verbose or not section.detail:
-            _print_blocks(section, console)
+            _print_blocks(section, console, verbose=verbose)
     titles = [section.title.lower() for section in sections if section.detail]
     if titles and not verbose:
         console.print()
@@ -104,7 +105,7 @@ def _print(body: RenderableType, console: Console) -> None:
     console.print(_Trimmed(body), highlight=False, end="")
 
 
-def _print_blocks(section: Section, console: Console) -> None:
+def _print_blocks(section: Section, console: Console, *, verbose: bool) -> None:
     console.print()
     _print(Text(section.title, style="bold underline"), console)
     blocks = [block for block in section.blocks if is_in_text(block)]
@@ -113,7 +114,31 @@ def _print_blocks(section: Section, console: Console) -> None:
             console.print()
         if isinstance(block, DataTable) and block.caption != section.title:
             _print_sentences([block.caption], console)
-        _print_block(block, console)
+        _print_block(block if verbose else _brief(block), console)
+
+
+def _brief(block: Block) -> Block:
+    """Return a block with what a terminal has of it without ``--verbose``."""
+    if isinstance(block, DataTable) and block.brief is not None:
+        known = block.shown in block.brief and block.shown is not None
+        kept = [name not in block.details for name in block.columns]
+        return replace(
+            block,
+            columns=tuple(itertools.compress(block.columns, kept)),
+            rows=tuple(
+                tuple(itertools.compress(block.rows[number], kept))
+                for number in block.brief
+            ),
+            shown=block.brief.index(block.shown or 0) if known else None,
+            first=None,
+        )
+    if isinstance(block, FigureBlock):
+        table = _brief(block.table)
+        assert isinstance(table, DataTable)
+        return replace(block, table=table)
+    if isinstance(block, FactList) and block.brief is not None:
+        return FactList({name: block.rows[name] for name in block.brief})
+    return block
 
 
 def _print_block(block: Block, console: Console) -> None:

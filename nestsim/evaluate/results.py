@@ -146,6 +146,79 @@ class SimplestPlan:
         return not (self.spared or self.added)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The same plan with a single thing changed."""
+
+    change: str
+    """What is changed, as people call it."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted paths in the scenario and their new values; empty for other hardware."""
+
+    iteration_time: float = math.nan
+    """Replayed iteration time; NaN where there is too little memory [s]."""
+
+    gain: float = math.nan
+    """Share of today's iteration time that it saves; NaN as `iteration_time`."""
+
+    below_model_error: bool = False
+    """Whether that is less than predictions of a gain err."""
+
+    __repr__ = short_repr
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is memory for it."""
+        return not math.isnan(self.gain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCause:
+    """Something that a step waits for."""
+
+    cause: str
+    """What it waits for, as people call it."""
+
+    seconds: float
+    """How long, of the replayed iteration [s]."""
+
+    share: float
+    """The same as a share of the iteration."""
+
+    what_if: WhatIf | None = None
+    """The single change that shortens the step most; None where none is known that
+    the framework can be told and that gains anything."""
+
+    __repr__ = short_repr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenPlan:
+    """The user's own plan beside the one that a search found."""
+
+    plan: Plan
+    """The plan of the scenario's table [plan]."""
+
+    iteration_time: float
+    """Its replayed iteration time [s]."""
+
+    planned_time: float
+    """Its iteration time as planned [s]."""
+
+    peak_memory: float
+    """Most that a device holds in its replay [byte]."""
+
+    verdict: str
+    """What its replay says of it: a kind of `nestsim.evaluate.verdict.Verdict`."""
+
+    longer: Mapping[str, float]
+    """How much longer than the reported plan it takes by cause of the step, the largest
+    differences first; they add up to the difference of the iterations [s]."""
+
+    __repr__ = short_repr
+
+
 C = TypeVar("C", Candidate, PlannedCandidate)
 """Plans that were replayed, or not."""
 
@@ -200,6 +273,13 @@ class JobResult(Generic[C]):
     simplest: SimplestPlan | None = None
     """The simplest plan that is nearly as fast; None where none was looked for, or
     nothing is confirmed."""
+
+    why: tuple[StepCause, ...] = ()
+    """What the reported plan's step waits for, the longest first."""
+
+    given: GivenPlan | None = None
+    """The plan of the scenario beside that of the search; None where it has none or
+    nothing was found."""
 
     max_trace_events: int = 100_000
     """The most events that an exported trace may hold: keeps it small enough for a
@@ -277,8 +357,8 @@ class JobResult(Generic[C]):
     @property
     def candidate(self) -> C:
         """The plan that was given, the only candidate."""
-        (given,) = self.candidates
-        return given
+        (only,) = self.candidates
+        return only
 
 
 PlanResult = JobResult[PlannedCandidate]

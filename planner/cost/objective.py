@@ -43,11 +43,10 @@ HIDDEN = "hidden"
 """Name of the term of what passes hide of their collectives: negative."""
 
 
-def largest_term(parts: Mapping[str, float]) -> str:
-    """Return the term that does most for the sum, in its direction; ties: the first.
+def net_parts(parts: Mapping[str, float]) -> dict[str, float]:
+    """Return terms with what is hidden taken off the collectives, the largest first.
 
-    Collectives that are hidden do nothing for it: what is hidden is taken off those
-    that stand against it, the largest first.
+    `HIDDEN` keeps what no collective stands against; not there where it was not.
     """
     net = dict(parts)
     hidden = net.pop(HIDDEN, 0.0)
@@ -58,7 +57,15 @@ def largest_term(parts: Mapping[str, float]) -> str:
         covered = max(min(way * net[name], abs(hidden)), 0.0)
         net[name] -= way * covered
         hidden += way * covered
-    net |= {HIDDEN: hidden} if HIDDEN in parts else {}
+    return net | ({HIDDEN: hidden} if HIDDEN in parts else {})
+
+
+def largest_term(parts: Mapping[str, float]) -> str:
+    """Return the term that does most for the sum, in its direction; ties: the first.
+
+    Collectives that are hidden do nothing for it.
+    """
+    net = net_parts(parts)
     sign = 1.0 if sum(parts.values()) >= 0.0 else -1.0
     return max(parts, key=lambda name: sign * net[name])
 

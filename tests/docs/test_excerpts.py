@@ -14,6 +14,9 @@ from topologies.errors import InputError
 
 MAIN = ["run", "scenarios/glm4_32b_64_h100.toml"]
 
+MOST_LINES = 40
+"""Lines of the report of the demo."""
+
 SHOWN = {
     "compare.md": "compare",
     "stress.md": "stress",
@@ -56,6 +59,7 @@ def test_the_report_of_the_demo_is_what_it_prints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = printed(MAIN, tmp_path / "demo", capsys)
+    assert len(report.splitlines()) <= MOST_LINES
     whole, *_ = (one for one in blocks("text") if one.page == DOCS / "index.md")
     assert plain(whole.text) == report
     start, *_ = (one for one in blocks("text") if one.page == README)

@@ -18,7 +18,12 @@ from nestsim.commands.task import Task
 from nestsim.document.dumps import dump_json
 from nestsim.document.wording import plan_label
 from nestsim.features.advise.document import advice_document
-from nestsim.features.advise.job import Advice, AdviceResult, advise_job
+from nestsim.features.advise.job import (
+    Advice,
+    AdviceResult,
+    advise_job,
+    with_plan,
+)
 from nestsim.launch.command import (
     MAX_FILE,
     PLAN,
@@ -28,9 +33,7 @@ from nestsim.launch.command import (
     import_launch,
 )
 from nestsim.launch.command import parsed_variables as variables_of
-from nestsim.launch.job import LaunchJob
 from nestsim.launch.onto.mapping_text import unified
-from nestsim.launch.registry import plan_table
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.plans.written import read_plan
@@ -213,8 +216,7 @@ def _stored(folder: Path, *, trust_code: bool) -> Scenario:
     """Return the scenario of a folder of results, with its plan."""
     scenario = load_scenario(folder / SCENARIO, trust_code=trust_code)
     plan = read_plan(folder / PLAN)
-    settings = LaunchJob.of(scenario, plan, source=str(folder / PLAN)).settings
-    return scenario.replace({"plan": plan_table(settings)})
+    return with_plan(scenario, plan, source=str(folder / PLAN))
 
 
 def _is_scenario(path: Path) -> bool:

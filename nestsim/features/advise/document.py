@@ -172,13 +172,14 @@ def _table(result: AdviceResult, advice: Sequence[Advice], caption: str) -> Data
 def words_of(changes: Sequence[OtherSetting]) -> str:
     """Write changes as settings: ``recompute = none, micro_batch_size = 2``."""
     return ", ".join(
-        f"{path.partition('.')[2]} = {_value(value)}"
+        f"{path.partition('.')[2]} = {words_of_value(value)}"
         for change in changes
         for path, value in change.values().items()
     )
 
 
-def _value(value: object) -> str:
+def words_of_value(value: object) -> str:
+    """Write the value of a setting: ``true``, ``layernorm+moe_act``."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):

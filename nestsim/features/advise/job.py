@@ -12,11 +12,11 @@ No number is guessed: each gain is the difference between two replays.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli
 
@@ -24,13 +24,21 @@ from nestsim.evaluate.evaluator import Evaluator, progress_of
 from nestsim.evaluate.job import price_table_plan, run_job, simulate_job
 from nestsim.evaluate.results import ReplayedResult
 from nestsim.launch.job import LaunchJob
-from nestsim.launch.registry import PRESET_FORMATS, WITHOUT_OPTIONS, find_writer
+from nestsim.launch.registry import (
+    PRESET_FORMATS,
+    WITHOUT_OPTIONS,
+    find_writer,
+    plan_table,
+)
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.load import Scenario
 from planner.cost.objective import PricedPlan
+from planner.frameworks.rules import is_tpu
 from planner.rivals.protocol import fits
+from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.errors import InputError
+from topologies.specs import NetworkSpec
 
 MOST_PARTS = 10
 """Single changes whose combinations are tried."""
@@ -79,6 +87,9 @@ class Lever:
 
     where: str = ""
     """What the model must have or lack: "experts", "no experts"; empty for any."""
+
+    gpus: bool = False
+    """Whether only GPUs have it."""
 
     restart: str = _RELAUNCH
     """What a run that has begun needs."""
@@ -157,6 +168,25 @@ class Advice:
         return any(change.lever.restart != _RELAUNCH for change in self.changes)
 
 
+POSSIBLE = ("out of memory", "no option of the framework", "replayed")
+"""What becomes of changes that go with the job and that its framework launches."""
+
+
+class Attempt(NamedTuple):
+    """What became of some changes."""
+
+    outcome: str
+    """A key of `Trials.tried`."""
+
+    advice: Advice | None = None
+    """What comes of them; None unless they fit and the framework can be told."""
+
+
+def is_noise(gain: float) -> bool:
+    """Tell whether a gain, a share of today's time, is less than predictions err."""
+    return 1.0 - (1.0 - gain) * math.exp(GAIN_ERROR) <= 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AdviceResult:
     """What a job does today, and what it could do."""
@@ -199,7 +229,7 @@ class AdviceResult:
 
     def is_noise(self, advice: "Advice") -> bool:
         """Tell whether what advice saves is less than predictions err."""
-        return self.band(advice)[0] <= 0.0
+        return is_noise(self.gain(advice.time))
 
 
 def advise_job(
@@ -235,6 +265,30 @@ def advise_job(
     )
 
 
+def with_plan(scenario: Scenario, plan: Plan, *, source: str = "plan") -> Scenario:
+    """Return a job that runs a plan: in its table [plan], modules in [software].
+
+    Parameters
+    ----------
+    scenario
+        The job.
+    plan
+        The plan.
+    source
+        What errors call it.
+
+    Raises
+    ------
+    InputError
+        If the plan does not go with the job, or settings cannot say it.
+    """
+    settings = LaunchJob.of(scenario, plan, source=source).settings
+    values: dict[str, Any] = {"plan": plan_table(settings)}
+    if plan.recompute_modules:
+        values["software.recompute_modules"] = [*plan.recompute_modules]
+    return scenario.replace(values)
+
+
 class Trials:
     """What has been tried."""
 
@@ -252,24 +306,32 @@ class Trials:
         self.base = Evaluator.of(scenario)
         self._evaluators[_beside_plan(scenario.document())] = self.base
         self._today = price_table_plan(scenario, self.base.network, self.base.workload)
-        self._time = self.base.replayed_time(self._today)
+        self.time = self.base.replayed_time(self._today)
+        """Replayed iteration time of today [s]."""
         self._unsaid = self._gaps(scenario)
+        # What runs today runs: it may go on breaking the rules that it breaks.
+        self._broken = self._rules_broken(self.base, self._today)
 
     def settings(self) -> Iterator[OtherSetting]:
         """Yield each setting with each other value that it may take."""
-        document = self.scenario.document()
-        has_experts = bool(self.scenario.spec.num_moe_experts)
         for lever in levers():
-            if lever.where and has_experts != (lever.where == "experts"):
-                continue
-            today = _value(document, lever.setting)
-            known = today if today is not None else self._today_value(lever.setting)
-            values = list(lever.values)
-            if isinstance(known, int) and not isinstance(known, bool):
-                values += [_scaled(known, factor) for factor in lever.factors]
-            for value in dict.fromkeys(map(_hashable, values)):
-                if value is not None and value != _hashable(known):
-                    yield OtherSetting(lever=lever, value=_plain(value), today=known)
+            yield from self.settings_of(lever)
+
+    def settings_of(self, lever: Lever) -> Iterator[OtherSetting]:
+        """Yield a setting with each other value that it may take."""
+        has_experts = bool(self.scenario.spec.num_moe_experts)
+        if lever.where and has_experts != (lever.where == "experts"):
+            return
+        if lever.gpus and is_tpu(self.scenario.accelerator.name):
+            return
+        today = _value(self.scenario.document(), lever.setting)
+        known = today if today is not None else self._today_value(lever.setting)
+        values = list(lever.values)
+        if isinstance(known, int) and not isinstance(known, bool):
+            values += [_scaled(known, factor) for factor in lever.factors]
+        for value in dict.fromkeys(map(_hashable, values)):
+            if value is not None and value != _hashable(known):
+                yield OtherSetting(lever=lever, value=_plain(value), today=known)
 
     def _today_value(self, setting: str) -> Any:
         """Return what a setting that the scenario leaves out is today."""
@@ -292,8 +354,8 @@ class Trials:
                 f"advise: change {number + 1} of {len(options)}",
                 number / len(options),
             )
-            is_possible, advice = self.attempt((option,))
-            if is_possible:
+            outcome, advice = self.attempt((option,))
+            if outcome in POSSIBLE:
                 kept.append((option, advice))
         return kept
 
@@ -313,7 +375,7 @@ class Trials:
         """Return the advice of single changes and of the best together."""
         advice = [trial for _, trial in singles if trial is not None]
         gaining = sorted(
-            (trial for trial in advice if trial.time < self._time * (1.0 - LEAST_GAIN)),
+            (trial for trial in advice if trial.time < self.time * (1.0 - LEAST_GAIN)),
             key=lambda trial: trial.time,
         )
         parts = [trial.changes[0] for trial in gaining[:MOST_PARTS]]
@@ -358,38 +420,44 @@ class Trials:
                 fitting.append(advice)
         return fitting
 
-    def attempt(self, changes: tuple[OtherSetting, ...]) -> tuple[bool, Advice | None]:
-        """Return whether changes are possible, and what comes of them if they fit."""
+    def attempt(self, changes: tuple[OtherSetting, ...]) -> Attempt:
+        """Return what becomes of changes, and what comes of them if they fit."""
         self.tried["changes"] += 1
+        attempt = self._attempt(changes)
+        self.tried[attempt.outcome] += 1
+        return attempt
+
+    def _attempt(self, changes: tuple[OtherSetting, ...]) -> Attempt:
         try:
             changed = self._changed(changes)
             evaluator = self._evaluator(changed)
             priced = price_table_plan(changed, evaluator.network, evaluator.workload)
         except InputError:
-            self.tried["not possible"] += 1
-            return False, None
-        if evaluator.launch_breaches(priced.plan):
-            self.tried["not launchable"] += 1
-            return False, None
-        host = changed.host
-        if not fits(evaluator.workload, changed.search, priced.plan, host):
-            self.tried["out of memory"] += 1
-            return True, None
+            return Attempt("not possible")
+        if self._rules_broken(evaluator, priced) - self._broken:
+            return Attempt("not launchable")
+        if not fits(evaluator.workload, changed.search, priced.plan, changed.host):
+            return Attempt("out of memory")
         time = evaluator.replayed_time(priced)
         if not math.isfinite(time):
-            self.tried["not possible"] += 1
-            return False, None
-        self.tried["replayed"] += 1
-        if time < self._time and self._gaps(changed) - self._unsaid:
-            self.tried["no option of the framework"] += 1
-            return True, None
-        return True, Advice(
-            changes=changes,
-            scenario=changed,
-            priced=priced,
-            time=time,
-            peak=self._peak(priced),
+            return Attempt("not possible")
+        if time < self.time and self._gaps(changed) - self._unsaid:
+            return Attempt("no option of the framework")
+        return Attempt(
+            "replayed",
+            Advice(
+                changes=changes,
+                scenario=changed,
+                priced=priced,
+                time=time,
+                peak=self._peak(priced),
+            ),
         )
+
+    def time_on(self, network: NetworkSpec) -> float:
+        """Return the replayed time of today's plan on another network [s]."""
+        evaluator = Evaluator.of(replace(self.scenario, network_spec=network))
+        return evaluator.replayed_time(evaluator.price(self._today.plan))
 
     def _changed(self, changes: tuple[OtherSetting, ...]) -> Scenario:
         """Return the job with other settings; what follows from others left out."""
@@ -403,6 +471,11 @@ class Trials:
             values |= change.values()
         text = toml_text(with_values(document, values))
         return Scenario.from_toml(text, self.scenario.path)
+
+    @staticmethod
+    def _rules_broken(evaluator: Evaluator, priced: PricedPlan) -> frozenset[str]:
+        broken = evaluator.launch_breaches(priced.plan)
+        return frozenset(breach.rule for breach in broken)
 
     def _evaluator(self, changed: Scenario) -> Evaluator:
         """Return what evaluates plans of a job, made once for all plans of it."""

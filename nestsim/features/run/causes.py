@@ -2,7 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
+
+import tomli
 
 from nestsim.document.figures import (
     BarGroups,
@@ -27,6 +32,41 @@ from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from nestsim.evaluate.results import Candidate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A cause of which something is known that may shorten the step."""
+
+    words: str
+    """What people call it."""
+
+    changes: tuple[tuple[str, ...], ...] = ()
+    """Names of rows of ``advise/changes.toml``, with "more" or "less" where only such
+    values count."""
+
+    network: bool = False
+    """Whether wider links may shorten it."""
+
+
+@cache
+def waits() -> Mapping[str, Wait]:
+    """Return all of ``causes.toml``: term of a step -> what is known of it."""
+    text = files("nestsim.features.run").joinpath("causes.toml")
+    tables = tomli.loads(text.read_text(encoding="utf-8"))
+    return {
+        term: Wait(
+            words=table["words"],
+            changes=tuple(map(tuple, table.get("changes", ()))),
+            network=table.get("network", False),
+        )
+        for term, table in tables.items()
+    }
+
+
+def words_of_term(term: str) -> str:
+    """Return what people call a term of a step."""
+    return waits()[term].words if term in waits() else term
 
 
 _MOST_CANDIDATES = 12
@@ -215,16 +255,28 @@ _ALWAYS = ("TP", "PP", "DP")
 """Degrees that stand there even if they are 1 everywhere."""
 
 
+_REAL = ("TP", "PP", "EP", "CP")
+"""Degrees that, beside recompute, make a plan another one, not a shade of the same."""
+
+_MOST_OTHERS = 3
+"""Other plans that the terminal has without ``--verbose``."""
+
+YOURS = 0
+"""Rank of the user's own plan."""
+
+
 def plans_figure(rows: Sequence[Row], reported_rank: int) -> FigureBlock:
     """Return the replayed plans, fastest first, planned beside simulated.
 
     Parameters
     ----------
     rows
-        At least one, as ``result.json`` has them.
+        At least one, as ``result.json`` has them; the user's own plan, of rank `YOURS`,
+        may come first.
     reported_rank
         Planner's rank of the plan that is reported.
     """
+    count = sum(row["planner_rank"] != YOURS for row in rows)
     drawn = rows[:_MOST_CANDIDATES]
     scale, unit = time_unit(max(map(_longest, drawn)))
     ranks = [row["planner_rank"] for row in rows]
@@ -234,7 +286,7 @@ def plans_figure(rows: Sequence[Row], reported_rank: int) -> FigureBlock:
         words = f"{format_duration(simulated)}, {row['verdict']}"
         size = format_size(row["simulated_peak_memory_bytes"])
         return GroupedBar(
-            name="* " * (row["planner_rank"] == reported_rank) + _degrees(row),
+            name=_mark(row, reported_rank) + _degrees(row),
             length=simulated / scale,
             words=words,
             paint="simulated" if row["verdict"] == "confirmed" else "idle",
@@ -242,22 +294,28 @@ def plans_figure(rows: Sequence[Row], reported_rank: int) -> FigureBlock:
             tip=f"{_degrees(row)}: {words}, {size}",
         )
 
+    table = DataTable.of(
+        "Replayed plans, fastest first; * is the one that is reported",
+        rows,
+        _plan_columns(rows, reported_rank),
+        sortable=True,
+        shown=ranks.index(reported_rank) if reported_rank in ranks else None,
+        first=5,
+    )
     return FigureBlock(
         name="plans",
-        title=f"{plural(len(rows), 'plan')} replayed, fastest first",
+        title=f"{'Yours, and ' * (count < len(rows))}{plural(count, 'plan')} replayed, "
+        "fastest first",
         about="Bars of the simulated time of each replayed plan, with a line at the "
         "planned time.",
         drawing=BarGroups.of(
             map(bar, drawn),
             f"iteration time, simulated, with a line where planned [{unit}]",
         ),
-        table=DataTable.of(
-            "Replayed plans, fastest first; * is the one that is reported",
-            rows,
-            _plan_columns(rows, reported_rank),
-            sortable=True,
-            shown=ranks.index(reported_rank) if reported_rank in ranks else None,
-            first=5,
+        table=replace(
+            table,
+            brief=_brief_rows(rows, reported_rank),
+            details=("Planned", "Differs", "Placement"),
         ),
         legend=(
             Swatch(name="simulated, confirmed", paint="simulated"),
@@ -266,6 +324,27 @@ def plans_figure(rows: Sequence[Row], reported_rank: int) -> FigureBlock:
         note="*: the plan that is reported.",
         opened=True,
     )
+
+
+def _mark(row: Row, reported_rank: int) -> str:
+    rank = row["planner_rank"]
+    return "yours: " if rank == YOURS else "* " * (rank == reported_rank)
+
+
+def _brief_rows(rows: Sequence[Row], reported_rank: int) -> tuple[int, ...]:
+    """Return the user's plan, the reported one, and others that are really others."""
+
+    def kind(row: Row) -> tuple[object, ...]:
+        return (*(_degree(row, name) for name in _REAL), row.get("recompute"))
+
+    always = {YOURS, reported_rank}
+    kept = {number for number, row in enumerate(rows) if row["planner_rank"] in always}
+    seen, most = {kind(rows[number]) for number in kept}, len(kept) + _MOST_OTHERS
+    for number, row in enumerate(rows):
+        if kind(row) not in seen and len(kept) < most:
+            kept.add(number)
+            seen.add(kind(row))
+    return tuple(sorted(kept))
 
 
 def _longest(row: Row) -> float:
@@ -285,7 +364,11 @@ def _plan_columns(
         if heading in _ALWAYS or any(_degree(row, heading) != 1 for row in rows)
     ]
     return {
-        "Rank": lambda row: cell(row["planner_rank"], _count),
+        "Rank": lambda row: (
+            "yours"
+            if row["planner_rank"] == YOURS
+            else cell(row["planner_rank"], _count)
+        ),
         **{heading: _degree_cell(heading) for heading in degrees},
         "b": lambda row: cell(row["micro_batch_size"], _count),
         **({"Saving": lambda row: row["saving"]} if "saving" in rows[0] else {}),

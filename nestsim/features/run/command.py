@@ -34,9 +34,11 @@ from nestsim.document.wording import plan_label
 from nestsim.evaluate.cost import RunCost
 from nestsim.evaluate.job import explain_job, plan_job, run_job, simulate_job
 from nestsim.evaluate.results import (
+    C,
     Candidate,
     Checked,
     ExplainResult,
+    JobResult,
     PlanResult,
     ReplayedResult,
     check_assertions,
@@ -348,6 +350,7 @@ def plan(
     with calling(progress, loaded.path, loaded.notes) as call:
         trail = trail_for(loaded) if certify else None
         result = plan_job(loaded, trail=trail, progress=call.progress)
+        result = _explained(loaded, result, call.progress)
     notices = (*_unread_plan(loaded), *call.notices)
     return PlanReport(scenario=loaded, trail=trail, result=result, notices=notices)
 
@@ -406,12 +409,13 @@ def run(
     with calling(progress, loaded.path, loaded.notes) as call:
         noted = trail_for(loaded) if certify or leaves_trail(loaded) else None
         result = run_job(loaded, trail=noted, progress=call.progress)
+        result = _explained(loaded, result, call.progress)
     return JobReport(
         scenario=loaded,
         trail=noted if certify else None,
         candidates=None if noted is None else partial(candidates_json, result, noted),
         result=result,
-        notices=(*_unread_plan(loaded), *call.notices),
+        notices=tuple(call.notices),
     )
 
 
@@ -441,8 +445,26 @@ def simulate(
     """
     given, source = plan_of(plan)
     return reported(
-        JobReport, simulate_job, scenario, progress, plan=given, source=source
+        JobReport, _explained_simulation, scenario, progress, plan=given, source=source
     )
+
+
+def _explained_simulation(
+    scenario: Scenario, *, progress: Progress | None, **settings: Any
+) -> ReplayedResult:
+    """Return the replay of a given plan, and why its step takes as long as it does."""
+    result = simulate_job(scenario, progress=progress, **settings)
+    return _explained(scenario, result, progress)
+
+
+def _explained(
+    scenario: Scenario, result: JobResult[C], progress: Progress | None
+) -> JobResult[C]:
+    """Return a result that says why; see `nestsim.features.run.why.explained`."""
+    # All formats of launches: a tenth of a second that other commands do not wait.
+    from nestsim.features.run.why import explained
+
+    return explained(scenario, result, progress)
 
 
 def _unread_plan(scenario: Scenario) -> tuple[str, ...]:
@@ -450,7 +472,8 @@ def _unread_plan(scenario: Scenario) -> tuple[str, ...]:
     if scenario.plan is None or scenario.planner == "fixed":
         return ()
     return (
-        f"{scenario.path}: [plan] is for nestsim simulate; the search does not read it",
+        f"{scenario.path}: [plan] is for nestsim simulate and run; the search does not "
+        "read it",
     )
 
 

@@ -56,15 +56,10 @@ from nestsim.features.run.devices import devices_figure
 from nestsim.features.run.figures import link_figures, memory_bars, memory_lines
 from nestsim.features.run.record import (
     candidate_rows,
+    given_row,
     optimality_gap,
     promised_time,
     reported_candidate,
-)
-from nestsim.features.run.statistics import (
-    bubble_fraction,
-    iteration_causes,
-    mean_breakdown,
-    stage_breakdowns,
 )
 from nestsim.features.run.tables import (
     assertion_sections,
@@ -75,6 +70,7 @@ from nestsim.features.run.tables import (
     traffic_blocks,
 )
 from nestsim.features.run.timeline import timeline_figure, timeline_windows
+from nestsim.features.run.why_document import given_sentence, time_facts, why_sections
 from nestsim.features.topology.document import tiers_table
 from nestsim.lowering.notes import left_out_level_notes
 from planner.cost.objective import PricedPlan
@@ -100,6 +96,9 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-9
 """Gaps up to this are none."""
+
+_PLAN_DETAILS = ("sequence parallel", "collectives", "planner's rank")
+"""What of a plan the terminal has with ``--verbose`` only."""
 
 
 def run_document(
@@ -193,6 +192,7 @@ def _headline(result: "ReplayedResult", best: "Candidate") -> Headline:
             need_sentence(best.verdict.memory),
             band_sentence(result, best),
             proof_sentence(result, best),
+            given_sentence(result, best),
             simplest_sentence(result),
             "" if confirms else "The replay confirms no plan; this is the fastest one.",
         ),
@@ -225,7 +225,7 @@ def _replayed(
     result: "ReplayedResult", best: "Candidate", rows: Sequence[Mapping[str, object]]
 ) -> Iterator[Section]:
     """Yield what there is to say of a plan that was replayed."""
-    network, plan, replay = result.network, best.priced.plan, best.replay
+    network, replay = result.network, best.replay
     if best.broken_rules:
         broken = {
             rule.rule.replace("_", " "): f"{rule.found}; expected: {rule.expected}"
@@ -235,8 +235,13 @@ def _replayed(
         who = "any framework" if preset == IDEAL_PRESET.name else preset
         title = f"What keeps {who} from launching it"
         yield Section("rules", title, (FactList(broken),))
-    facts = FactList(plan_facts(best.priced, network, best.rank))
-    yield Section("plan", "Plan", (facts,))
+    yield from why_sections(result)
+    rows_of_plan = {
+        **plan_facts(best.priced, network, best.rank),
+        "peak memory": size_of_limit(best.simulated.peak_memory, result.device_memory),
+    }
+    shown = tuple(name for name in rows_of_plan if name not in _PLAN_DETAILS)
+    yield Section("plan", "Plan", (FactList(rows_of_plan, brief=shown),))
     sentence = gap_sentence(best.verdict.gap, best.planned.iteration_time)
     yield Section(
         "throughput",
@@ -245,11 +250,13 @@ def _replayed(
             throughput_table(best, result.device_memory),
             *([Sentences((sentence,))] if sentence else []),
         ),
+        detail=best.verdict.kind == "confirmed",
     )
-    yield Section("time", "Where the time goes", (FactList(time_facts(best)),))
+    yield Section("time", "Where the time goes", (time_facts(best),))
     if (simplest := result.simplest) is not None and not simplest.is_reported:
         facts = FactList(simplest_facts(result, simplest))
-        yield Section("simplest", "The simplest plan that is nearly as fast", (facts,))
+        title = "The simplest plan that is nearly as fast"
+        yield Section("simplest", title, (facts,), detail=True)
     if result.kind == "run":
         known = rows or [
             {**row, "saving": _saving(candidate.priced.plan)}
@@ -257,6 +264,9 @@ def _replayed(
                 candidate_rows(result), result.candidates, strict=True
             )
         ]
+        if (given := result.given) is not None:
+            saving = {} if rows else {"saving": _saving(given.plan)}
+            known = [{**given_row(given), **saving}, *known]
         others = "" if rows else others_sentence(result.candidates)
         yield Section(
             "candidates",
@@ -287,13 +297,11 @@ def _replayed(
         ),
         detail=True,
     )
-    causes = iteration_causes(replay, plan.schedule, plan.num_microbatches)
     yield Section(
         "causes",
         "Times by cause",
         (
             planned_figure(best),
-            causes_table("Simulated time, by cause", causes, replay.iteration_time),
             gap_figure(best) or gap_table(best),
         ),
         detail=True,
@@ -315,6 +323,7 @@ def _replayed(
 def _planned(result: "PlanResult", best: "PlannedCandidate") -> Iterator[Section]:
     """Yield what there is to say of plans that were not replayed."""
     priced = best.priced
+    yield from why_sections(result)
     yield Section("plans", "Plans, best first", (plans_table(result),))
     notes = left_out_level_notes(result.network, priced.plan)
     yield Section(
@@ -513,23 +522,6 @@ def _saving(plan: Plan) -> str:
         *(["ep-overlap"] if plan.overlap_moe_expert_parallel_comm else []),
     ]
     return " ".join([*kinds, saving.strip()]).strip()
-
-
-def time_facts(candidate: "Candidate") -> dict[str, str]:
-    """Return where the time of a device goes, by name."""
-    mean = mean_breakdown(stage_breakdowns(candidate.replay))
-    total = candidate.replay.iteration_time
-    rows = {
-        name.replace("_", " "): f"{format_duration(seconds)} "
-        f"({percent(seconds / total)})"
-        for name, seconds in mean._asdict().items()
-        if seconds or name not in {"weight_gradient", "host"}
-    }
-    rows["bubble"] = (
-        f"{percent(bubble_fraction(candidate.replay))} of the device time until the "
-        "last backward pass has ended"
-    )
-    return rows
 
 
 def search_facts(

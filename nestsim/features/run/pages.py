@@ -26,13 +26,21 @@ from nestsim.document.wording import VERDICT_WORDS
 from nestsim.evaluate.job import nothing_found, simulate_job
 from nestsim.evaluate.results import (
     Candidate,
+    GivenPlan,
     JobKind,
     ReplayedResult,
     SimplestPlan,
+    StepCause,
+    WhatIf,
 )
 from nestsim.evaluate.verdict import Verdict
 from nestsim.features.run.document import launch_section, run_document
-from nestsim.features.run.record import SimplestRecord, reported_candidate
+from nestsim.features.run.record import (
+    CauseRecord,
+    GivenRecord,
+    SimplestRecord,
+    reported_candidate,
+)
 from nestsim.features.run.whatif import (
     CANDIDATES,
     CandidatesRecord,
@@ -125,7 +133,12 @@ def stored_run(
     else:
         result = nothing_found(loaded, progress=progress)
     try:
-        result = replace(result, kind=kind, scenario_name=_words(data["scenario"]))
+        result = replace(
+            result,
+            kind=kind,
+            scenario_name=_words(data["scenario"]),
+            why=data["why"].each(_cause),
+        )
         if has_plan:
             result = _judged(result, data)
         if is_run:
@@ -234,7 +247,54 @@ def _searched(result: ReplayedResult, data: Value) -> ReplayedResult:
         ),
         shortfall="" if is_found else _words(data["reason"]),
         covers_space=data["verdict"].raw != "not found",
+        given=_given(data["given"]),
         simplest=_simplest(data["simplest"]),
+    )
+
+
+def _cause(data: Value) -> StepCause:
+    """Return something that the step waited for."""
+    try:
+        record = CauseRecord.read(data.table())
+    except ValidationError:
+        raise data.error("is nothing that a step waits for", "its keys") from None
+    what_if = None
+    if record.change is not None:
+        what_if = WhatIf(
+            change=record.change,
+            settings=record.settings,
+            iteration_time=_nan_for_none(record.iteration_time_s),
+            gain=_nan_for_none(record.gain),
+            below_model_error=record.below_model_error,
+        )
+    return StepCause(
+        cause=record.cause,
+        seconds=record.seconds,
+        share=record.share,
+        what_if=what_if,
+    )
+
+
+def _nan_for_none(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _given(data: Value) -> GivenPlan | None:
+    """Return the scenario's own plan, None if it has none."""
+    if data.raw is None:
+        return None
+    plan = plan_of(data["plan"])
+    try:
+        record = GivenRecord.read(data.table())
+    except ValidationError:
+        raise data.error("is no plan beside another one", "its keys") from None
+    return GivenPlan(
+        plan=plan,
+        iteration_time=record.iteration_time_s,
+        planned_time=record.planned_iteration_time_s,
+        peak_memory=record.peak_memory_bytes,
+        verdict=record.verdict,
+        longer=record.longer_s,
     )
 
 

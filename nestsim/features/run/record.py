@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from nestsim.document.dumps import Of, Record, csv_of, plain_record
-from nestsim.evaluate.results import Checked
+from nestsim.evaluate.results import Checked, GivenPlan
 from nestsim.evaluate.uncertainty import SHARE, need_json
 from nestsim.features.run.assumptions import assumptions_json
 from nestsim.features.run.cost import cost_cells, cost_json
@@ -21,6 +21,7 @@ from nestsim.features.run.statistics import (
     level_uses,
     mean_breakdown,
     stage_breakdowns,
+    step_causes,
 )
 from planner.cost.objective import PricedPlan, StageCost
 from planner.work import Spent
@@ -60,6 +61,63 @@ class ThroughputRecord(Record):
 
     peak_memory_bytes: float
     """Most that a device holds [byte]."""
+
+
+class CauseRecord(Record):
+    """Something that the step waits for, and the single change that helps most."""
+
+    cause: str
+    """What it waits for."""
+
+    seconds: float
+    """How long, of the replayed iteration [s]."""
+
+    share: float
+    """The same as a share of the iteration."""
+
+    change: Annotated[str | None, Of("what_if.change")]
+    """The change; null where none is known that gains anything."""
+
+    settings: Annotated[Mapping[str, object], Of("what_if.settings", {})]
+    """Dotted paths in the scenario and their new values; empty for other hardware."""
+
+    iteration_time_s: Annotated[float | None, Of("what_if.iteration_time")]
+    """Replayed iteration time with the change; null if it does not fit [s]."""
+
+    gain: Annotated[float | None, Of("what_if.gain")]
+    """Share of the iteration that the change saves; null if it does not fit."""
+
+    fits: Annotated[bool, Of("what_if.fits", True)]
+    """Whether there is memory for the change; true without one."""
+
+    below_model_error: Annotated[bool, Of("what_if.below_model_error", False)]
+    """Whether the gain is less than predictions of gains err."""
+
+
+class GivenRecord(Record):
+    """The scenario's own plan beside the one that was found."""
+
+    plan: Mapping[str, object]
+    """The plan, as ``plan`` of the reported one."""
+
+    planned_iteration_time_s: float
+    """Planned iteration time [s]."""
+
+    iteration_time_s: float
+    """Replayed iteration time [s]."""
+
+    peak_memory_bytes: float
+    """Most that a device holds in the replay [byte]."""
+
+    verdict: str
+    """What the replay says of it."""
+
+    ratio: float
+    """Its replayed iteration time over that of the reported plan."""
+
+    longer_s: Mapping[str, float]
+    """How much longer it takes by cause of the step, the largest differences first
+    [s]."""
 
 
 class SimplestRecord(Record):
@@ -124,14 +182,16 @@ def promised_time(
     return math.nan if time is None else time
 
 
-_OF_A_SEARCH = ("planner_rank", "objective", "candidates", "simplest", "search")
+_OF_A_SEARCH = (
+    *("planner_rank", "objective", "candidates", "given", "simplest", "search"),
+)
 """Keys of ``result.json`` that a plan that was given does not have."""
 
 
 def result_json(result: "ReplayedResult") -> dict[str, object]:
     """Return everything that was found about replayed plans, for programs.
 
-    Of a plan that was given nothing was searched: five keys are missing, and the bound
+    Of a plan that was given nothing was searched: six keys are missing, and the bound
     is null.
     """
     best = reported_candidate(result)
@@ -146,6 +206,7 @@ def result_json(result: "ReplayedResult") -> dict[str, object]:
         "planned": planned_json(best) if best else None,
         "simulated": simulated_json(best, result.network) if best else None,
         "gap": gap_json(best) if best else None,
+        "why": [CauseRecord.dump(cause) for cause in result.why],
         "uncertainty": band_json(result, best) if best else None,
         "memory": memory_json(best) if best else need_json(result.least_need),
         "lower_bound_s": result.lower_bound,
@@ -156,6 +217,7 @@ def result_json(result: "ReplayedResult") -> dict[str, object]:
         "device_memory_bytes": result.device_memory,
         "assumptions": assumptions_json(result.assumptions),
         "candidates": candidate_rows(result),
+        "given": given_json(result),
         "simplest": simplest_json(result),
         "search": _search_json(result),
         **(priced_json(result, best) if best else {}),
@@ -182,6 +244,38 @@ def priced_json(
 def broken_rules_json(candidate: "Candidate") -> list[dict[str, str]]:
     """Return the rules of the framework that a plan breaks."""
     return [rule.to_json() for rule in candidate.broken_rules]
+
+
+def given_json(result: "ReplayedResult") -> dict[str, object] | None:
+    """Return the scenario's plan beside that of the search; None without."""
+    given, best = result.given, reported_candidate(result)
+    if given is None or best is None:
+        return None
+    return GivenRecord.dump(
+        given,
+        plan=given.plan.to_json(),
+        planned_iteration_time_s=given.planned_time,
+        ratio=given.iteration_time / best.simulated.iteration_time,
+        longer_s=given.longer,
+    )
+
+
+def given_row(given: GivenPlan) -> dict[str, object]:
+    """Return the scenario's plan as a row beside replayed ones; its rank is 0."""
+    return {
+        "planner_rank": 0,
+        "parallel": given.plan.settings_json()["parallel"],
+        "virtual_pipeline_model_parallel_size": (
+            given.plan.virtual_pipeline_model_parallel_size
+        ),
+        "micro_batch_size": given.plan.micro_batch_size,
+        "recompute": given.plan.settings_json()["recompute"],
+        "placement": given.plan.placement,
+        "planned_iteration_time_s": given.planned_time,
+        "simulated_iteration_time_s": given.iteration_time,
+        "simulated_peak_memory_bytes": given.peak_memory,
+        "verdict": given.verdict,
+    }
 
 
 def simplest_json(result: "ReplayedResult") -> dict[str, object] | None:
@@ -231,6 +325,7 @@ def plan_json(result: "PlanResult") -> dict[str, object]:
             }
             for candidate in result.candidates
         ],
+        "why": [CauseRecord.dump(cause) for cause in result.why],
         "reason": result.shortfall or None,
         "objective": result.objective,
         "lower_bound_s": result.lower_bound,
@@ -292,6 +387,7 @@ def simulated_json(candidate: "Candidate", network: Network) -> dict[str, object
         "breakdown_s": {
             **mean_breakdown(rows)._asdict(),
             "causes": dict(causes),
+            "parts": step_causes(candidate),
             "stages": [row._asdict() for row in rows],
         },
         "memory": [
@@ -350,6 +446,7 @@ def _replayed_row(candidate: "Candidate") -> dict[str, object]:
             plan.virtual_pipeline_model_parallel_size
         ),
         "micro_batch_size": plan.micro_batch_size,
+        "recompute": plan.settings_json()["recompute"],
         "placement": plan.placement,
         "planned_iteration_time_s": candidate.planned.iteration_time,
         "simulated_iteration_time_s": candidate.simulated.iteration_time,

@@ -23,17 +23,22 @@ Letters: ``p`` stages, ``d`` replicas, ``v`` chunks of each stage, ``m`` microba
 ``E`` links, ``T`` the iteration time. An actor is one stage of one replica.
 """
 
+import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.system import SPAN_KINDS, TRANSFER_KINDS, Replay
+from planner.cost.objective import HIDDEN, HOST, net_parts
 from planner.step.instructions import Program
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
+
+if TYPE_CHECKING:
+    from nestsim.evaluate.results import Candidate
 
 COLLECTIVE_KINDS = ("reduce", "gather", "tied")
 """The members of `TRANSFER_KINDS` that are collectives."""
@@ -294,6 +299,49 @@ CAUSES = (
     "optimizer",
 )
 """What an iteration consists of."""
+
+ROUNDING = 1e-9
+"""Share of an iteration below which a difference of times is none."""
+
+
+def step_causes(candidate: "Candidate") -> dict[str, float]:
+    """Return the simulated iteration by cause, its passes by what they do [s].
+
+    The parts add up to it: those of `iteration_causes`, with the planner's parts of the
+    passes of the mean stage in place of ``"passes"``. `HIDDEN` is what the replayed
+    passes are shorter than all that they do; where they are longer, they wait for
+    weights that are still under way, or for links that are shared: `WAITS`.
+    """
+    replay, plan = candidate.replay, candidate.priced.plan
+    causes = dict(iteration_causes(replay, plan.schedule, plan.num_microbatches))
+    passes, parts = causes.pop("passes"), _parts_of_passes(candidate)
+    hidden = passes - math.fsum(parts.values())
+    if abs(hidden) > ROUNDING * replay.iteration_time:
+        parts[HIDDEN if hidden < 0.0 else WAITS] = hidden
+    return {**parts, **causes}
+
+
+def exposed_causes(candidate: "Candidate") -> dict[str, float]:
+    """Return `step_causes` with what is hidden taken off the collectives [s]."""
+    return net_parts(step_causes(candidate))
+
+
+WAITS = "waits in passes"
+"""Cause of passes that the replay makes longer than all that they do."""
+
+
+def _parts_of_passes(candidate: "Candidate") -> dict[str, float]:
+    """Return the parts of the passes of the mean stage, without the host's [s]."""
+    stages, plan = candidate.priced.stages, candidate.priced.plan
+    names = dict.fromkeys(name for stage in stages for name in stage.parts)
+    return {
+        name: plan.num_microbatches
+        * math.fsum(stage.parts.get(name, 0.0) for stage in stages)
+        / len(stages)
+        for name in names
+        if name != HOST
+    }
+
 
 _NUM_PASS_KINDS = 3
 

@@ -205,7 +205,7 @@ def test_the_best_plan_of_a_run_replays_to_the_same_numbers(
     shared = set(second) - {"lower_bound_s", "optimality_gap"}
     assert set(first) - shared == {
         *("planner_rank", "candidates", "search", "lower_bound_s", "optimality_gap"),
-        *("objective", "simplest"),
+        *("objective", "given", "simplest"),
     }
     for key in sorted(shared):
         assert first[key] == second[key], key
@@ -271,7 +271,7 @@ def test_too_little_memory_is_status_1_and_the_replay_is_shown(
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
-def test_a_search_says_that_it_does_not_read_the_plan(
+def test_a_search_does_not_read_the_plan_and_a_run_holds_its_own_against_it(
     command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     narrow = EIGHT.replace(
@@ -287,8 +287,14 @@ def test_a_search_says_that_it_does_not_read_the_plan(
     assert "[plan]" not in without.err
     assert main([command, planned, *keep]) == 0
     beside = capsys.readouterr()
-    assert "planned.toml: [plan] is for nestsim simulate" in beside.err
-    assert beside.out == without.out
+    if command == "plan":
+        assert "planned.toml: [plan] is for nestsim simulate" in beside.err
+        assert beside.out == without.out
+    else:
+        before, after = (json.loads(text.out) for text in (without, beside))
+        assert before.pop("given") is None
+        assert after.pop("given")["plan"]["micro_batch_size"] > 0
+        assert after == before
     assert main([command, planned, *keep, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -507,7 +513,9 @@ def test_every_setting_of_the_replay_reaches_it(
     scenario = write(folder, text)
     simulated(capsys, scenario)
     # The plan that is reported is lowered and replayed once more, for SimPy's word.
-    assert seen == [SimulationSpec(**wanted)] * 4
+    # And the single changes that say why it takes as long.
+    assert len(seen) > 4
+    assert all(settings == SimulationSpec(**wanted) for settings in seen)
     assert load_scenario(scenario).simulation == seen[0]
 
 

@@ -14,7 +14,13 @@ from rich.console import Console
 
 from nestsim.document.html import page_html, specification
 from nestsim.document.markdown import markdown
-from nestsim.document.parts import Document
+from nestsim.document.parts import (
+    DataTable,
+    Document,
+    FactList,
+    Headline,
+    Section,
+)
 from nestsim.document.sheet import MOST_PANELS, draw_document, has_picture
 from nestsim.document.terminal import plain_text, print_document
 from tests import failures
@@ -56,6 +62,38 @@ def test_a_narrow_table_is_split_between_groups_of_columns() -> None:
         )
         == 1
     )
+
+
+def test_a_terminal_has_in_brief_what_blocks_name_and_all_if_it_is_verbose() -> None:
+    table = DataTable(
+        caption="Plans",
+        columns=("Plan", "Time", "Where"),
+        rows=(
+            ("first", "1 s", "here"),
+            ("second", "2 s", "there"),
+            ("third", "3 s", ""),
+        ),
+        shown=2,
+        first=1,
+        brief=(0, 2),
+        details=("Where",),
+    )
+    facts = FactList({"size": "8", "order": "tp dp"}, brief=("size",))
+    document = Document(
+        subject="subject",
+        doing="run",
+        headline=Headline(verdict="DONE", tone="good"),
+        sections=(Section("plans", "Plans", (table, facts)),),
+    )
+    short = printed(document, width=80).split()
+    assert {"first", "third", "size"} <= {*short}
+    assert not {"second", "Where", "here", "order"} & {*short}
+    assert "more" not in short
+    text = io.StringIO()
+    print_document(document, Console(file=text, width=80), verbose=True)
+    assert {"first", "Where", "here", "order"} <= {*text.getvalue().split()}
+    for renderer in (markdown, page_html):
+        assert {"second", "Where", "there"} <= {*re.findall(r"\w+", renderer(document))}
 
 
 def test_a_text_in_a_file_is_plain_and_does_not_depend_on_the_terminal(

@@ -39,7 +39,7 @@ def test_the_report_says_whether_the_model_sees_the_difference(
 ) -> None:
     band = None if high is None else Band(1.0 / high, high)
     result = replace(with_simplest(), band=band)
-    text = " ".join(shown(run_document(result), 200, verbose=False).split())
+    text = " ".join(shown(run_document(result), 200).split())
     assert "takes 1.0 % longer" in text
     assert ("below the model's error" in text) == is_below
     assert "does without 2 chunks per stage" in text
