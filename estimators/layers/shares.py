@@ -46,6 +46,10 @@ References
    TransformerEngine, ``AttnFuncWithCPAndKVAllGather``.
 .. [7] Jacobs et al., "DeepSpeed Ulysses", 2023, section 3.
 .. [8] Megatron-LM, ``hierarchical_context_parallel_sizes``.
+.. [9] Megatron Bridge 067f987, ``src/megatron/bridge/peft/utils.py``,
+   ``ParallelLinearAdapter``: a first factor that is column-parallel with its output
+   gathered, or row-parallel, and a second one that is column-parallel, gathered beside
+   a row-parallel layer.
 """
 
 import math
@@ -164,6 +168,10 @@ def _product_shares(
         "qkv": ProductShare(rows, qkv, all_of, all_of),
         "vocab": ProductShare(rows, parameters["vocab"], all_of, all_of),
         "row": ProductShare(rows, all_of, split, all_of),
+        "adapter column in": ProductShare(rows, split, all_of, all_of),
+        "adapter column out": ProductShare(rows, split, all_of, all_of),
+        "adapter row in": ProductShare(rows, all_of, split, all_of),
+        "adapter row out": ProductShare(rows, split, all_of, all_of),
         "heads": ProductShare(ExactShare(1, cp), all_of, all_of, ExactShare(b, tp)),
         "expert column": ProductShare(
             rows_per_expert, expert_split, all_of, local_experts
@@ -378,6 +386,8 @@ def _sum(first: CollectiveWork, second: CollectiveWork) -> CollectiveWork:
 def _of_operator(
     case: _ShareCase, operator: TracedOperator
 ) -> Iterator[CollectiveWork]:
+    if operator.operation == "dequantize":
+        return
     at_experts = operator.operation in {"dispatch", "combine"}
     if case.degrees.grouping.etp and at_experts:
         yield from _expert_tensor_group(case, operator)
@@ -431,6 +441,8 @@ def _tensor_group(
         yield _enter(size, sp=sp)
     elif operator.sharding == "row":
         yield from _leave(case.size(operator.outputs[0], "whole"), sp=sp)
+    elif operator.sharding.startswith("adapter"):
+        yield from _adapter(case, operator, sp=sp)
     elif operator.operation == "dispatch":
         copies = case.size(operator.outputs[0], "whole")
         if sp:
@@ -443,6 +455,31 @@ def _tensor_group(
         yield from _leave(case.size(number, "whole"), sp=sp)
     elif operator.operation == "cross entropy":
         yield from _loss(case, operator)
+
+
+def _adapter(
+    case: _ShareCase, factor: TracedOperator, *, sp: bool
+) -> Iterator[CollectiveWork]:
+    """Share the factors of an adapter [9]_.
+
+    What the first makes is whole on every rank. Gradients of what enters beside a
+    column-parallel product are added up for the adapter by itself, and what comes out
+    beside a row-parallel one is gathered.
+    """
+    middle = case.size(
+        (factor.inputs if "out" in factor.sharding else factor.outputs)[0]
+    )
+    if factor.sharding == "adapter column in":
+        yield CollectiveWork("all_gather", "tensor", 1, middle, 0, 0.0)
+        yield _enter(case.size(factor.inputs[0], "whole"), sp=sp)
+    elif factor.sharding == "adapter row in":
+        yield CollectiveWork("all_reduce", "tensor", 1, middle, 0, 0.0)
+    else:
+        yield _enter(middle, sp=False)
+    if factor.sharding == "adapter row out":
+        size = case.size(factor.outputs[0], "whole")
+        back = (1, size) if sp else (0, 0.0)
+        yield CollectiveWork("all_gather", "tensor", 1, size, *back)
 
 
 def _expert_tensor_group(

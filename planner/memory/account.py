@@ -102,8 +102,8 @@ class MemoryJob:
         return plan_memory(self.workload, plan)
 
     def with_training(self, training: TrainingSpec) -> "MemoryJob":
-        """Return the job in other number formats."""
-        return replace(self, workload=replace(self.workload, training=training))
+        """Return the job with other settings of what is trained."""
+        return replace(self, workload=self.workload.trained_as(training))
 
 
 def _check_sharding(plan: Plan) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from estimators.layers.adapters import with_adapters
 from estimators.tracing.trace import trace_model
 from estimators.training import OPTIMIZER_BYTES
 from planner.memory.account import MemoryJob, PlanMemory
@@ -377,6 +378,7 @@ def _at_length(job: MemoryJob, spec: PlanSpec, length: int) -> Largest | None:
         graph = trace_model(
             replace(model, sequence_length=length, max_position_embeddings=positions)
         )
+        graph = with_adapters(graph, workload.training)
         longer = replace(job, workload=replace(workload, graph=graph))
         memory = longer.memory(spec)
     except InputError:

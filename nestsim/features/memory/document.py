@@ -275,7 +275,7 @@ def _parameter_table(result: MemoryResult) -> DataTable:
         rows,
         {
             "What": lambda row: row[0],
-            "Bytes": lambda row: cell(row[1], str),
+            "Bytes": lambda row: cell(row[1], lambda size: f"{size:.4g}"),
             "Shared by": lambda row: row[2],
             "Why": lambda row: row[3],
         },

@@ -269,7 +269,7 @@ def memory_job(
         stages=tuple(
             _stage(workload, memory, index) for index in range(len(memory.stages))
         ),
-        items=workload.training.parameter_items,
+        items=workload.parameter_items,
         kept=_kept(workload, memory) if explain else (),
     )
     if not found.fits:
