@@ -10,6 +10,10 @@ it, and ``B`` what ``A`` made. The embedding's backward pass is not there. Whate
 a layer does stays as it is. The first block's products still make the gradients of
 their inputs, though nothing reads them.
 
+Scale and sum are kernels of their own, that read and write as much as the product has
+made. Going back, gradients pass the sum as they are; they are scaled, and what comes
+back through the adapter is added to the gradient of the product's input.
+
 Tensor-parallel ranks share both factors [2]_: those of a column-parallel product have
 parts of the rank and of the outputs, of a row-parallel one parts of the inputs and of
 the outputs. What the ranks exchange for it is in `estimators.layers.shares`.
@@ -345,8 +349,8 @@ class _Layer:
         ]
         self.operators.append(
             TracedOperator(
-                name=f"{operator.name}.lora_add",
-                operation="add",
+                name=f"{operator.name}.lora_sum",
+                operation="adapter sum",
                 sharding="",
                 inputs=(*kept.values(), *(n for delta in deltas for n in delta)),
                 outputs=tuple(outputs),
@@ -401,6 +405,14 @@ class _Layer:
             core=False,
         )
         self.operators += (
+            plain._replace(
+                name=f"{name}.lora_input",
+                operation="adapter input",
+                sharding="",
+                outputs=(),
+                saved=(),
+                dims=(0, 0, 0, 0),
+            ),
             plain,
             plain._replace(
                 name=f"{name}.lora_b",

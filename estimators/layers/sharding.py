@@ -381,6 +381,10 @@ def _memory_traffic(device: _Device, operator: TracedOperator) -> tuple[float, f
         size = device.total(operator.outputs)
         return 2 * size, 0.0 if operator.frozen else 3 * size
     inputs, outputs = device.total(operator.inputs), device.total(operator.outputs)
+    if operator.operation == "adapter input":
+        return 0.0, 3 * inputs  # added to the gradient of the product's input
+    if operator.operation == "adapter sum":
+        return inputs + outputs, 0.0
     forward = inputs + device.total(_written_tensors(operator))
     return forward, device.total(operator.saved) + outputs + inputs
 
