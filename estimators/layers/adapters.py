@@ -72,7 +72,7 @@ class TargetPart(NamedTuple):
     """Last part of the product's name."""
     place: int = 0
     """Place of the part among the product's."""
-    count: int = 1
+    parts: int = 1
     """Parts that the product has."""
 
 
@@ -294,9 +294,9 @@ class _Layer:
 
     def _has(self, operator: TracedOperator, part: TargetPart) -> bool:
         """Tell whether a product has so many parts."""
-        if part.count == _QUERY_KEY_VALUE:
-            return len(operator.outputs) == part.count
-        return part.count == 1 or self._is_gated(operator)
+        if part.parts == _QUERY_KEY_VALUE:
+            return len(operator.outputs) == part.parts
+        return part.parts == 1 or self._is_gated(operator)
 
     def _is_gated(self, operator: TracedOperator) -> bool:
         """Tell whether what a product makes is a gate and what it gates."""
@@ -365,7 +365,7 @@ class _Layer:
     ) -> list[int]:
         """Return the tensors of a product that adapters add to."""
         places = {
-            part.place for part in targets.values() if part.count == _QUERY_KEY_VALUE
+            part.place for part in targets.values() if part.parts == _QUERY_KEY_VALUE
         }
         if len(places) < len(targets):
             return list(operator.outputs)
@@ -377,15 +377,15 @@ class _Layer:
         """Add ``A``, ``B`` and the scale of one adapter; return what it results in."""
         m, n, k, _ = operator.dims
         made = [self.tensors[number] for number in operator.outputs]
-        if part.count == _QUERY_KEY_VALUE:
+        if part.parts == _QUERY_KEY_VALUE:
             made = [made[part.place]]
             n = made[0].elements // m
-        elif part.count > 1:
-            made = [t._replace(elements=t.elements // part.count) for t in made]
-            n //= part.count
+        elif part.parts > 1:
+            made = [t._replace(elements=t.elements // part.parts) for t in made]
+            n //= part.parts
         kind = "row" if operator.sharding == "row" else "column"
         name = operator.name
-        if part.count > 1:
+        if part.parts > 1:
             name = f"{name}.{target}"
         middle = self._tensor(TracedTensor(m * self.rank, "whole", "model"))
         wide = tuple(self._tensor(tensor) for tensor in made)

@@ -392,7 +392,8 @@ def _of_operator(
     if case.degrees.grouping.etp and at_experts:
         yield from _expert_tensor_group(case, operator)
     elif case.degrees.tp > 1:
-        yield from _tensor_group(case, operator)
+        is_factor = operator.sharding.startswith("adapter")
+        yield from (_adapter if is_factor else _tensor_group)(case, operator)
     if case.degrees.ep > 1 and at_experts:
         copies = (
             operator.outputs if operator.operation == "dispatch" else operator.inputs
@@ -441,8 +442,6 @@ def _tensor_group(
         yield _enter(size, sp=sp)
     elif operator.sharding == "row":
         yield from _leave(case.size(operator.outputs[0], "whole"), sp=sp)
-    elif operator.sharding.startswith("adapter"):
-        yield from _adapter(case, operator, sp=sp)
     elif operator.operation == "dispatch":
         copies = case.size(operator.outputs[0], "whole")
         if sp:
@@ -457,15 +456,14 @@ def _tensor_group(
         yield from _loss(case, operator)
 
 
-def _adapter(
-    case: _ShareCase, factor: TracedOperator, *, sp: bool
-) -> Iterator[CollectiveWork]:
+def _adapter(case: _ShareCase, factor: TracedOperator) -> Iterator[CollectiveWork]:
     """Share the factors of an adapter [9]_.
 
     What the first makes is whole on every rank. Gradients of what enters beside a
     column-parallel product are added up for the adapter by itself, and what comes out
     beside a row-parallel one is gathered.
     """
+    sp = case.degrees.sequence_parallel
     middle = case.size(
         (factor.inputs if "out" in factor.sharding else factor.outputs)[0]
     )

@@ -2,8 +2,9 @@
 
 The devices stay the same ones, all in use, and so does the batch. Kinds stand in the
 order of what they ask for: what costs next to nothing first, then what costs time, then
-what rearranges the job, at last what changes numbers, what is trained, or on what. Of each kind the first step is
-kept that makes the plan fit, or where none does the one that needs least.
+what rearranges the job, at last what changes numbers, what is trained, or on what. Of
+each kind the first step is kept that makes the plan fit, or where none does the one
+that needs least. Where no single change suffices, two or three are made together.
 
 What still fits: the largest micro-batch and the longest sequence of a plan.
 """
