@@ -34,7 +34,8 @@ import numpy as np
 from estimators.dispatch import copies_sent, kernel_efficiency, within_node
 from estimators.layers.adapters import relative_sizes
 from estimators.layers.saved_activations import keeping_of
-from estimators.layers.sharding import layer_work, tied_parameters
+from estimators.layers.sharding import layer_work
+from estimators.layers.shares import tied_parameters
 from estimators.layers.work import Degrees, InLayerTraffic, LayerTable, LayerWork
 from estimators.models.spec import TransformerSpec
 from estimators.operators.layer_time import layer_time

@@ -132,7 +132,7 @@ def with_adapters(graph: LayerGraph, training: TrainingSpec) -> LayerGraph:
     missing = set(training.adapter_targets)
     layers = []
     for kind, layer in enumerate(base.layers):
-        adapted = _Layer(layer, training, is_block=kind in blocks)
+        adapted = _AdaptedLayer(layer, training, is_block=kind in blocks)
         missing -= adapted.found
         layers.append(adapted.traced())
     if missing:
@@ -242,7 +242,7 @@ def adapted_bytes(training: TrainingSpec, parts: AdaptedParts) -> ParameterBytes
 _DEQUANTIZE = ".dequantize"
 
 
-class _Layer:
+class _AdaptedLayer:
     """One layer of a model while it gets adapters."""
 
     def __init__(

@@ -62,8 +62,8 @@ from estimators.layers.shares import (
     Shares,
     device_shares,
     group_copies,
+    held_parameters,
     layer_collectives,
-    padded_vocab_size,
 )
 from estimators.layers.work import Degrees, LayerWork, OperatorWork
 from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
@@ -95,7 +95,7 @@ def layer_work(
     """
     device = _device(graph, kind, degrees, element_bytes)
     layer, shares = device.layer, device.shares
-    parameters = _parameters(layer, shares)
+    parameters = held_parameters(layer, shares)
     entering = device.total(layer.entering)
     flops = sum(operator.model_flops for operator in layer.operators)
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
@@ -173,34 +173,6 @@ def operator_works(
         )
         for op in operators
     ]
-
-
-def chain_parameters(graph: LayerGraph, degrees: Degrees) -> tuple[float, float]:
-    """Return the parameters of all layers, and those of experts that are spread."""
-    shares = device_shares(graph.spec, degrees)
-    held = [_parameters(layer, shares) for layer in graph.layers]
-    every = [sum(count for _, count in some) for some in held]
-    experts = [sum(n for layout, n in some if layout == "expert") for some in held]
-    spread = float(degrees.spreads_experts)
-    return (
-        sum(every[kind] for kind in graph.kinds),
-        spread * sum(experts[kind] for kind in graph.kinds),
-    )
-
-
-def _parameters(layer: TracedLayer, shares: Shares) -> list[tuple[str, float]]:
-    """Return layout and local size of each parameter of a layer."""
-    return [
-        (p.layout, shares.parameters[p.layout].of(p.elements)) for p in layer.parameters
-    ]
-
-
-def tied_parameters(graph: LayerGraph, degrees: Degrees) -> float:
-    """Return how many of its parameters a device of the last stage has tied."""
-    if graph.tied_parameters == 0:
-        return 0.0
-    spec, tp = graph.spec, degrees.tp
-    return padded_vocab_size(spec, tp) * spec.hidden_size / tp
 
 
 class _Device(NamedTuple):

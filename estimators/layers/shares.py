@@ -61,7 +61,7 @@ from typing import NamedTuple
 
 from estimators.layers.work import CollectiveWork, Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.tracing.graph import TracedLayer, TracedOperator
+from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
 
 _VOCAB_MULTIPLE = 128
 
@@ -141,6 +141,34 @@ def device_shares(spec: TransformerSpec, degrees: Degrees) -> Shares:
         parameters=MappingProxyType(parameters),
         products=MappingProxyType(_product_shares(spec, degrees, tensors, parameters)),
     )
+
+
+def chain_parameters(graph: LayerGraph, degrees: Degrees) -> tuple[float, float]:
+    """Return the parameters of all layers, and those of experts that are spread."""
+    shares = device_shares(graph.spec, degrees)
+    held = [held_parameters(layer, shares) for layer in graph.layers]
+    every = [sum(count for _, count in some) for some in held]
+    experts = [sum(n for layout, n in some if layout == "expert") for some in held]
+    spread = float(degrees.spreads_experts)
+    return (
+        sum(every[kind] for kind in graph.kinds),
+        spread * sum(experts[kind] for kind in graph.kinds),
+    )
+
+
+def held_parameters(layer: TracedLayer, shares: Shares) -> list[tuple[str, float]]:
+    """Return layout and local size of each parameter of a layer."""
+    return [
+        (p.layout, shares.parameters[p.layout].of(p.elements)) for p in layer.parameters
+    ]
+
+
+def tied_parameters(graph: LayerGraph, degrees: Degrees) -> float:
+    """Return how many of its parameters a device of the last stage has tied."""
+    if graph.tied_parameters == 0:
+        return 0.0
+    spec, tp = graph.spec, degrees.tp
+    return padded_vocab_size(spec, tp) * spec.hidden_size / tp
 
 
 def _product_shares(
