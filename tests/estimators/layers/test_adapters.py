@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from estimators.layers.adapters import (
     NF4_BYTES,
@@ -15,6 +16,7 @@ from estimators.layers.adapters import (
 )
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, model_flops_per_sequence
+from estimators.models.families import build_layers
 from estimators.models.library import load_model
 from estimators.platform import optimizer_step_bytes
 from estimators.tracing.trace import trace_model
@@ -144,6 +146,68 @@ def test_inputs_are_kept_for_adapters_alone():
     saved_by_fc1, saved_by_fc2 = TOKENS * H * 2, TOKENS * FFN * 2
     # The projection's input is what attention keeps anyway.
     assert every - queries == saved_by_fc1 + saved_by_fc2 + 6 * 16 * TOKENS * 2
+
+
+class Adapted(torch.nn.Module):
+    """A frozen product with an adapter beside it, as PEFT runs it."""
+
+    def __init__(self, base, rank):
+        super().__init__()
+        self.base = base
+        out, width = base.weight.shape
+        self.down = torch.nn.Linear(width, rank, bias=False)
+        self.up = torch.nn.Linear(rank, out, bias=False)
+
+    def forward(self, hidden):
+        return self.base(hidden) + self.up(self.down(hidden)) * 2.0
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        ("linear_fc1",),
+        ("linear_proj", "linear_fc2"),
+        ("linear_proj", "linear_fc1", "linear_fc2"),
+    ],
+)
+def test_autograd_keeps_the_same_tensors(targets):
+    """What a real block keeps on the CPU, weights and the statistics of norms aside."""
+    rank, length = 4, 24
+    spec = replace(
+        load_model("gpt3-125m", attention_implementation="plain"),
+        hidden_size=64,
+        num_attention_heads=4,
+        num_query_groups=4,
+        kv_channels=16,
+        ffn_hidden_size=160,
+        sequence_length=length,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        add_bias_linear=False,
+    )
+    real = build_layers(spec, "cpu")["block"].requires_grad_(False)
+    for name, module in list(real.named_modules()):
+        for child, product in list(module.named_children()):
+            if child in targets:
+                setattr(module, child, Adapted(product, rank))
+    weights = {parameter.data_ptr() for parameter in real.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        if tensor.is_floating_point() and tensor.shape[-1] != 1:
+            kept[tensor.data_ptr(), tensor.numel()] = tensor
+        return tensor
+
+    hidden = torch.randn(1, length, 64, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        assert real(hidden).requires_grad
+    elements = sum(
+        tensor.numel() for (place, _), tensor in kept.items() if place not in weights
+    )
+    job = training(rank=rank, targets=targets)
+    graph = with_adapters(trace_model(spec), job)
+    saved = layer_work(graph, graph.kinds[1], Degrees(), 4).saved_bytes["none"]
+    assert 4 * elements == saved
 
 
 def test_the_head_and_the_embedding_are_frozen():
