@@ -186,7 +186,7 @@ def test_autograd_keeps_the_same_tensors(targets):
         add_bias_linear=False,
     )
     real = build_layers(spec, "cpu")["block"].requires_grad_(False)
-    for name, module in list(real.named_modules()):
+    for module in list(real.modules()):
         for child, product in list(module.named_children()):
             if child in targets:
                 setattr(module, child, Adapted(product, rank))
