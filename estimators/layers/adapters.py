@@ -300,10 +300,13 @@ class _AdaptedLayer:
 
     def _is_gated(self, operator: TracedOperator) -> bool:
         """Tell whether what a product makes is a gate and what it gates."""
-        (made,) = operator.outputs
+        if len(operator.outputs) != 1:
+            return False
+        made = operator.outputs[0]
         size = self.layer.tensors[made].elements
         return any(
             other.operation == "activation"
+            and other.inputs
             and 2 * self.layer.tensors[other.inputs[0]].elements == size
             and made < other.inputs[0] <= made + 2
             for other in self.layer.operators
