@@ -10,12 +10,31 @@ from enum import Enum
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from nestsim.registry import COMMANDS, KINDS, Command, Option
 
+
+def _without_types(parameters: list[Any]) -> list[Any]:
+    """Return parameters that help shows without the names of Python's types."""
+    for parameter in parameters:
+        if isinstance(parameter, TyperArgument):
+            vars(parameter)["display_type_rich"] = lambda ctx: None  # noqa: ARG005
+        elif parameter.is_flag:
+            parameter.metavar = ""
+    return parameters
+
+
+class _Commands(TyperGroup):
+    """All commands together."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
+
+
 app = typer.Typer(
     name="nestsim",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -38,7 +57,6 @@ def nestsim(
         typer.Option(
             "--version",
             help="Print the version and exit.",
-            metavar="",
             callback=_print_version,
             is_eager=True,
         ),
@@ -92,9 +110,9 @@ def _parameter(option: Option) -> inspect.Parameter:
         info: Any = typer.Argument(metavar=option.name, **text)
     else:
         names = filter(None, (option.name, option.short))
-        # A switch takes no value: without this, help would name Python's type.
-        metavar = "" if option.kind == "switch" else option.metavar or None
-        info = typer.Option(*names, metavar=metavar, min=option.least, **text)
+        info = typer.Option(
+            *names, metavar=option.metavar or None, min=option.least, **text
+        )
     default = False if option.kind == "switch" else option.default
     return inspect.Parameter(
         option.target,
@@ -114,6 +132,9 @@ def _reader(command: Command) -> type[TyperCommand]:
                 if any(word.partition("=")[0] == option for word in args):
                     _refuse_moved(option, now)
             return super().parse_args(ctx, list(repeated(args, several)))
+
+        def get_params(self, ctx: Any) -> list[Any]:
+            return _without_types(super().get_params(ctx))
 
     return Reader
 

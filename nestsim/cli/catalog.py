@@ -123,7 +123,8 @@ def _print_table(
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading, is_number in columns.items():
         justify = "right" if is_number else "left"
-        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        wraps = heading == "what it is"
+        table.add_column(heading, justify=justify, no_wrap=not wraps)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*row)
     console.print(table)
@@ -131,23 +132,40 @@ def _print_table(
 
 def systems_task() -> Task:
     """Return the task of listing systems."""
+    from nestsim.scenario.hardware.prices import published_prices
     from nestsim.scenario.hardware.systems import systems
 
+    prices = {name: asdict(price) for name, price in published_prices().items()}
     return known(
         Reply(
             record=lambda: {
-                name: {key: value for key, value in asdict(system).items() if value}
+                name: {
+                    key: value
+                    for key, value in {
+                        **asdict(system),
+                        "price": prices.get(name),
+                    }.items()
+                    if value
+                }
                 for name, system in systems().items()
             },
-            text=partial(_print_systems, systems()),
+            text=partial(_print_systems, systems(), published_prices()),
         )
     )
 
 
-def _print_systems(known_systems: Mapping[str, Any], console: Console) -> None:
-    headings = {"name": False, "accelerator": False, "what it is": False}
+def _print_systems(
+    known_systems: Mapping[str, Any], prices: Mapping[str, Any], console: Console
+) -> None:
+    headings = {"name": False, "accelerator": False, "per device": True}
+    headings |= {"what it is": False}
     rows = [
-        (name, system.accelerator, system.words)
+        (
+            name,
+            system.accelerator,
+            prices[name].written if name in prices else "",
+            system.words,
+        )
         for name, system in known_systems.items()
     ]
     _print_table(headings, rows, console)

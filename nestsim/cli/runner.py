@@ -154,6 +154,10 @@ def _read(command: Command, typed: Given) -> dict[str, Any]:
     return given
 
 
+WORDS = ("model", "gpus", "system", "framework", "batch", "seq", "prices", "save")
+"""Options that make a scenario of a few words."""
+
+
 def _made(given: Given) -> dict[str, Any]:
     """Return the scenario that options say in a few words, None with a file.
 
@@ -162,11 +166,7 @@ def _made(given: Given) -> dict[str, Any]:
     InputError
         If there is both or too little of one.
     """
-    words = {
-        f"--{name}": given[name]
-        for name in ("model", "gpus", "system", "framework", "batch", "seq", "save")
-        if given[name] is not None
-    }
+    words = {f"--{name}": given[name] for name in WORDS if given[name] is not None}
     file = given.get("scenario") or given.get("scenarios")
     if not words:
         if file or "nest_instance" in given:
@@ -201,6 +201,7 @@ def _made(given: Given) -> dict[str, Any]:
         framework=given["framework"],
         batch=given["batch"],
         sequence_length=given["seq"],
+        prices=given["prices"],
         path=save,
     )
     if save is not None:

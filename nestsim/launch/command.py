@@ -35,6 +35,7 @@ from nestsim.launch.registry import (
     find_writer,
     group_files,
 )
+from nestsim.scenario.hardware.systems import names_system
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.step.plan import Plan
 from planner.work import Progress
@@ -344,7 +345,8 @@ def import_launch(
         What stands beside the file, under names of `nestsim.launch.read.LaunchSource`:
         ``model``, ``num_devices``, ``variables``.
     cluster
-        A scenario whose cluster the job runs on; None for one that is assumed.
+        A scenario whose cluster the job runs on, or the name of a system; None for one
+        that is assumed.
     accelerator
         Name in the catalogue, where no cluster is given.
     saved_as
@@ -357,7 +359,7 @@ def import_launch(
         If the file cannot be read, or makes no scenario. The message names the file.
     """
     file = Path(path)
-    on = None if cluster is None else scenario_from(cluster)
+    on = None if cluster is None else _cluster(cluster)
     try:
         text = stored_arguments(file)
         if text is None:
@@ -378,6 +380,16 @@ def import_launch(
     )
     assumed = tuple(f"Assumed: {text}" for text in imported.assumptions)
     return ImportReport(imported=imported, notices=assumed)
+
+
+def _cluster(given: ScenarioSource) -> Scenario | str:
+    """Return the scenario of a cluster, or the name of a system."""
+    return str(given) if names_system(given) else scenario_from(given)
+
+
+def cluster_files(given: Path | None) -> list[Path]:
+    """Return the file of a cluster, if it is one."""
+    return [] if given is None or names_system(given) else [given]
 
 
 def parsed_variables(values: Sequence[str]) -> dict[str, str]:
@@ -486,7 +498,7 @@ def import_task(  # noqa: PLR0913, PLR0917 - one for each option
     )
     return Task(
         call=read,
-        inputs=[file, *([] if cluster is None else [cluster])],
+        inputs=[file, *cluster_files(cluster)],
         file=None if output is None else written,
         prints=output is None or json,
     )

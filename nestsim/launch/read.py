@@ -16,8 +16,14 @@ from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.hardware.described import with_whole_paths
+from nestsim.scenario.hardware.systems import (
+    level,
+    load_system,
+    server_network,
+    usual_system,
+)
 from nestsim.scenario.load import Scenario
-from topologies.accelerators import accelerator_names
+from topologies.accelerators import accelerator_names, load_accelerator
 from topologies.errors import InputError
 from topologies.input_file import Value
 
@@ -36,22 +42,9 @@ MOST_DEVICES = 16_000_000
 _WIDTH = 86
 """Letters of a line of the heading, less its mark."""
 
-_NETWORK: Mapping[str, Mapping[str, str | float]] = {
-    "node": {
-        "name": "node",
-        "bandwidth": "450 GB/s",
-        "latency": "500 ns",
-        "efficiency": 0.85,
-    },
-    "fabric": {
-        "name": "fabric",
-        "bandwidth": "400 Gbit/s",
-        "latency": "1 us",
-        "efficiency": 0.95,
-    },
-}
-"""An eight-GPU H100 server on a fabric that does not block: NVLink 4 and NDR InfiniBand
-(NVIDIA, data sheets of H100 and ConnectX-7); latencies are of the usual order."""
+ADAPTER = 50e9
+"""Bandwidth of each device to other servers that is assumed where no system has such
+devices: NDR InfiniBand, 400 Gbit/s (NVIDIA, data sheet of ConnectX-7) [byte/s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +194,7 @@ def imported_scenario(
     path: Path,
     *,
     origin: str,
-    cluster: Scenario | None = None,
+    cluster: Scenario | str | None = None,
     accelerator: str | None = None,
 ) -> ImportedScenario:
     """Return the scenario of a job that was read, on a given or an assumed cluster.
@@ -215,7 +208,8 @@ def imported_scenario(
     origin
         What it was read of, in words.
     cluster
-        A scenario whose table [cluster] is taken; None for one that is assumed.
+        A scenario whose table [cluster] is taken, or the name of a system; None for one
+        that is assumed.
     accelerator
         Name in the catalogue, where no cluster is given; None for
         `DEFAULT_ACCELERATOR`.
@@ -229,7 +223,9 @@ def imported_scenario(
     config = job.tables["model"].get("config")
     if isinstance(config, str) and (sentence := parts_left_out(Path(config))):
         assumed.append(sentence)
-    if cluster is None:
+    if isinstance(cluster, str):
+        table = {"system": cluster, "num_devices": _num_devices(job)}
+    elif cluster is None:
         table = _assumed_cluster(job, accelerator, assumed)
     else:
         table = _cluster_table(cluster)
@@ -268,13 +264,13 @@ def _assumed_cluster(
         raise Value(accelerator, "--accelerator").error(
             "no such accelerator", "a name that `nestsim accelerators` lists"
         )
-    count = job.num_devices
-    if count is None:
-        raise InputError(
-            "nothing says how many devices the job runs on",
-            expected="--num-devices N, or --cluster SCENARIO",
+    count, node = _num_devices(job), job.devices_per_node
+    name = usual_system(accelerator, count, node)
+    if name is not None:
+        assumed.append(
+            f'The machines are of system "{name}": {load_system(name).words}.'
         )
-    node = job.devices_per_node
+        return {"system": name, "num_devices": count}
     if node is None:
         node = min(DEFAULT_NODE, count)
         assumed.append(f"A node has {node} devices.")
@@ -282,18 +278,28 @@ def _assumed_cluster(
         raise Value(f"{count} devices, {node} in a node").error(
             "the devices do not fill whole nodes", "a multiple"
         )
-    levels: list[dict[str, Any]] = [{**_NETWORK["node"], "fan_out": node}]
-    if count > node:
-        levels.append({**_NETWORK["fabric"], "fan_out": count // node})
+    device = load_accelerator(accelerator)
     assumed.append(
-        "The network is that of H100 servers on a fabric that does not block: 450 GB/s "
-        "inside a node, 400 Gbit/s for each device between nodes."
+        "The network is a fabric that does not block, with 400 Gbit/s for each device, "
+        "of servers with the links of the device's data sheet."
     )
-    return {
-        "accelerator": accelerator,
-        "num_devices": count,
-        "network": {"kind": "fat-tree", "nic": "device", "levels": levels},
-    }
+    network = server_network(
+        level("node", node, device.interconnect_bandwidth),
+        ("device", ADAPTER),
+        count,
+        device.constants_name,
+    )
+    return {"accelerator": accelerator, "num_devices": count, "network": network}
+
+
+def _num_devices(job: ImportedJob) -> int:
+    """Return how many devices a job runs on, as its configuration says."""
+    if job.num_devices is None:
+        raise InputError(
+            "nothing says how many devices the job runs on",
+            expected="--num-devices N, or --cluster SCENARIO",
+        )
+    return job.num_devices
 
 
 def _heading(origin: str, assumed: Sequence[str], options: OptionEffects) -> str:

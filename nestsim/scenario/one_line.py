@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from nestsim.scenario.editing import toml_text
+from nestsim.scenario.hardware.prices import price_of
 from nestsim.scenario.hardware.systems import load_system
 from nestsim.scenario.load import Scenario
-from topologies.errors import located
+from topologies.errors import InputError, located
 
 HEADING = "# Made of a model, a system and a number of devices."
 """First line of such a scenario."""
@@ -35,6 +36,7 @@ def scenario_of(  # noqa: PLR0913 - one for each option
     framework: str | None = None,
     batch: int | None = None,
     sequence_length: int | None = None,
+    prices: str | os.PathLike[str] | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> Scenario:
     """Return the scenario of a job in a few words, checked.
@@ -42,7 +44,8 @@ def scenario_of(  # noqa: PLR0913 - one for each option
     Parameters
     ----------
     model
-        A name that `nestsim models` lists, or the path of a ``config.json``.
+        A name that `nestsim models` lists, the path of a ``config.json``, or a module
+        of one's own as ``my_model.py:build``, which needs `sequence_length`.
     num_devices
         Devices of the cluster.
     system
@@ -54,6 +57,9 @@ def scenario_of(  # noqa: PLR0913 - one for each option
         sequences for each device at most.
     sequence_length
         Tokens of a sequence; None for the model's own.
+    prices
+        ``"published"`` for a published price of the system's hour with its date, or a
+        file of prices; None for none.
     path
         The file that it stands for; None for one named after it.
 
@@ -62,14 +68,22 @@ def scenario_of(  # noqa: PLR0913 - one for each option
     InputError
         If something in it is wrong.
     """
-    stem = Path(model).parent.name if model.endswith(".json") else model
-    stem = stem or "model"
+    is_config, is_module = model.endswith(".json"), ".py:" in model
+    stem = Path(model).parent.name if is_config else model
+    stem = Path(stem.partition(".py:")[0]).name or "model"
     file = Path(path or f"{stem}_{num_devices}_{system}.toml")
     table: dict[str, Any] = {"name": model}
-    if model.endswith(".json"):
-        table = {"config": os.path.relpath(model, file.parent)}
+    if is_config or is_module:
+        kind = "config" if is_config else "module"
+        table = {kind: os.path.relpath(model, file.parent)}
     if sequence_length is not None:
         table["sequence_length"] = sequence_length
+    elif is_module:
+        raise InputError(
+            "is missing: a module does not say how long its sequences are",
+            where="--seq",
+            expected="a number of tokens, e.g. 2048",
+        )
     with located("--system", ": "):
         usual = load_system(system).framework
     document: dict[str, Any] = {
@@ -79,10 +93,16 @@ def scenario_of(  # noqa: PLR0913 - one for each option
         "software": {"preset": framework or usual},
         "cluster": {"system": system, "num_devices": num_devices},
     }
+    heading = HEADING
+    if prices is not None:
+        with located("--prices", ": "):
+            price = price_of(system, prices)
+        document["cost"] = {"device_hour": price.written}
+        heading += f"\n{price.comment()}"
     if batch is None:
         length = Scenario.from_dict(document, file).spec.sequence_length
         document["training"]["global_batch_size"] = usual_batch(num_devices, length)
-    return Scenario.from_toml(f"{HEADING}\n\n{toml_text(document)}", file)
+    return Scenario.from_toml(f"{heading}\n\n{toml_text(document)}", file)
 
 
 def usual_batch(num_devices: int, sequence_length: int) -> int:

@@ -23,13 +23,22 @@ READ_BY_ALL = {
     "output",
     "restart",
     "verbose",
-    *("model", "gpus", "system", "framework", "batch", "seq", "save"),
+    *("model", "gpus", "system", "framework", "batch", "seq", "prices", "save"),
 }
 """Options that the runner itself reads."""
 
 WRITES = ("--force", "--json", "--no-figures", "--output", "--quiet", "-o", "-q")
 FILES = ("--force", "--json", "--output", "--quiet", "-o", "-q")
-WORDS = ("--model", "--gpus", "--system", "--framework", "--batch", "--seq", "--save")
+WORDS = (
+    "--model",
+    "--gpus",
+    "--system",
+    "--framework",
+    "--batch",
+    "--seq",
+    "--prices",
+    "--save",
+)
 RATES = ("--bandwidth", "--nic-bandwidth", "--ranks")
 
 SURFACE = {

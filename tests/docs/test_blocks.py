@@ -24,6 +24,9 @@ from tests.docs.pages import ROOT, Block, blocks, commands, read
 CONSTANTS = "format"
 """The key by which a file of constants is known."""
 
+JOB = load_scenario(ROOT / "scenarios" / "llama2_7b_64_h100.toml")
+"""The job that is taken to networks."""
+
 MISSING = {"missing", "union_tag_not_found", "union_tag_invalid"}
 """Errors of a table of which only a part is shown."""
 
@@ -83,7 +86,7 @@ def test_scenarios_that_a_command_names_are_there(page: str, line: str) -> None:
             assert files
             for file in files:
                 if file.parent.name == "networks":
-                    read_network_file(file)
+                    read_network_file(file, JOB)
                 elif file.parent.name == "jobs":
                     JobsScenario.from_file(file)
                 elif file.suffix == ".toml" and not file.stem.endswith("_links"):

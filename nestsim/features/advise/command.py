@@ -19,7 +19,14 @@ from nestsim.document.dumps import dump_json
 from nestsim.document.wording import plan_label
 from nestsim.features.advise.document import advice_document
 from nestsim.features.advise.job import Advice, AdviceResult, advise_job
-from nestsim.launch.command import MAX_FILE, PLAN, SCENARIO, export, import_launch
+from nestsim.launch.command import (
+    MAX_FILE,
+    PLAN,
+    SCENARIO,
+    cluster_files,
+    export,
+    import_launch,
+)
 from nestsim.launch.command import parsed_variables as variables_of
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.onto.mapping_text import unified
@@ -274,7 +281,7 @@ def advise_task(  # noqa: PLR0913, PLR0917 - one for each option
     )
     return Task(
         call=call,
-        inputs=[job, *([] if cluster is None else [cluster])],
+        inputs=[job, *cluster_files(cluster)],
         folder=output,
         files=[
             RECORD,

@@ -321,8 +321,8 @@ def compare_networks(  # noqa: PLR0913 - one for each thing that can be asked
         there are.
     networks
         Two or more files, each with a table [cluster.network], with the settings of
-        that table alone, or with a whole scenario, of which the network is taken. The
-        first one's throughput is 1.
+        that table alone, or with a whole scenario, of which the network is taken; or
+        names of systems of the job's devices. The first one's throughput is 1.
     planners
         Names, as `nestsim.compare` takes them. Empty for the scenario's own.
     equal
@@ -344,7 +344,7 @@ def compare_networks(  # noqa: PLR0913 - one for each thing that can be asked
         devices. What stops a single planner is part of the result.
     """
     job = scenario_from(scenario)
-    files = read_network_files([Path(file) for file in networks])
+    files = read_network_files([Path(file) for file in networks], job)
     names = checked_planners(planners, job)
     facts = partial(networks_facts, job, files, names)
     with (
@@ -441,12 +441,12 @@ def _networks_task(
     planners: Sequence[str],
     equal: Equal | None,
 ) -> Task:
-    files = read_network_files(networks)
+    files = read_network_files(networks, job)
     names = checked_planners(planners, job)
     return Task(
         call=partial(compare_networks, job, networks, planners=names, equal=equal),
         files=[*network_copies(job, files), *FILES],
-        inputs=[*job.files(), *(file.path for file in files)],
+        inputs=[*job.files(), *(file.path for file in files if file.path.exists())],
         folder=Path("results") / f"{job.path.stem}_networks",
     )
 

@@ -5,7 +5,8 @@ A comparison is a sweep: a point is a network and a planner, a row its entry.
 A file says its network in one of three ways: a table ``[cluster.network]``, as in a
 scenario; a whole scenario, of which the network alone is taken; or the settings of that
 table alone, with ``kind`` at the top. In the first and in the last one ``name`` may say
-what reports call it; without that it is the file's own name.
+what reports call it; without that it is the file's own name. A system's name stands for
+the network of that system.
 """
 
 import math
@@ -45,10 +46,11 @@ from nestsim.running.store import Store, content_key
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.hardware.cost import CostSpec, LinkPrice, SwitchPrice
 from nestsim.scenario.hardware.described import with_whole_paths
+from nestsim.scenario.hardware.systems import load_system, names_system
 from nestsim.scenario.load import Scenario, scenario_of
 from planner.cost.objective import HOST, HOST_TRANSFERS
 from planner.work import Progress
-from topologies.errors import InputError, short_repr
+from topologies.errors import InputError, located, short_repr
 from topologies.fabrics.inventory import (
     bisection_rule,
     count_parts,
@@ -90,19 +92,39 @@ class NetworkFile:
     __repr__ = short_repr
 
 
-def read_network_file(path: Path) -> NetworkFile:
-    """Read a file that holds a network; its settings are not checked yet.
+def read_network_file(path: Path, job: Scenario) -> NetworkFile:
+    """Read a file that holds a network, or take a system's; it is not checked yet.
 
     Raises
     ------
     InputError
-        If it cannot be read, or holds none.
+        If it cannot be read or holds none, or the system is of other devices.
     """
+    if names_system(path):
+        return _of_system(str(path), job)
     try:
         text = read_file(path, expected=f"a file with {_EXPECTED}", most_bytes=MAX_FILE)
         return _network_file(path, text, parse_toml(text))
     except InputError as error:
         raise error.at(str(path), ": ") from None
+
+
+def _of_system(name: str, job: Scenario) -> NetworkFile:
+    """Return the network that joins a job's devices where they are a system's."""
+    system = load_system(name)
+    if system.accelerator != job.accelerator.name:
+        raise InputError(
+            "is a system of other devices",
+            where=f"--networks {name}",
+            got=system.accelerator,
+            expected=f"a system of {job.device_names}, the devices of {job.path}",
+        )
+    with located(f"--networks {name}"):
+        network = system.network(job.network_spec.num_devices)
+    text = toml_text({"name": name, "cluster": {"network": network}}).encode()
+    return NetworkFile(
+        path=Path(name), text=text, label=name, network=network, is_bare=False
+    )
 
 
 def _network_file(
@@ -161,8 +183,8 @@ def _refuse_more(document: Mapping[str, object]) -> None:
         )
 
 
-def read_network_files(paths: Sequence[Path]) -> tuple[NetworkFile, ...]:
-    """Read files that hold networks, at least two, each with another label.
+def read_network_files(paths: Sequence[Path], job: Scenario) -> tuple[NetworkFile, ...]:
+    """Read a job's networks, at least two, each with another label.
 
     Raises
     ------
@@ -174,9 +196,9 @@ def read_network_files(paths: Sequence[Path]) -> tuple[NetworkFile, ...]:
             "there is nothing to compare",
             where="--networks",
             got=" ".join(map(str, paths)) or None,
-            expected="two or more files, e.g. --networks rail.toml torus.toml",
+            expected="two or more files or systems, e.g. rail.toml torus.toml",
         )
-    files = tuple(read_network_file(path) for path in paths)
+    files = tuple(read_network_file(path, job) for path in paths)
     label, times = Counter(file.label for file in files).most_common(1)[0]
     if times > 1:
         raise InputError(

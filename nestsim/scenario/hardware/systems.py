@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -166,6 +167,11 @@ def systems() -> Mapping[str, Machines]:
     )
 
 
+def names_system(word: object) -> bool:
+    """Return whether a word is the name of a system, and of no file here."""
+    return str(word) in systems() and not Path(str(word)).exists()
+
+
 def load_system(name: str) -> Machines:
     """Return a system.
 
@@ -183,6 +189,33 @@ def load_system(name: str) -> Machines:
             hint=nearest(name, list(known)),
         )
     return known[name]
+
+
+def usual_system(
+    accelerator: str, num_devices: int, per_server: int | None = None
+) -> str | None:
+    """Return the first system of so many devices, None if there is none.
+
+    Parameters
+    ----------
+    accelerator
+        Name of the devices in the catalogue.
+    num_devices
+        Of the job.
+    per_server
+        Devices of a server; None for as many as it has.
+    """
+    for name, system in systems().items():
+        if system.accelerator != accelerator:
+            continue
+        try:
+            system.network(num_devices)
+        except InputError:
+            continue
+        taken = min(num_devices, system.devices)
+        if system.slices or per_server in {None, taken}:
+            return name
+    return None
 
 
 def with_system(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from nestsim.cli import main
 from nestsim.features.run.command import run_folders
+from nestsim.registry import COMMANDS
 from tests import failures
 from topologies.errors import InputError
 
@@ -466,22 +468,25 @@ def test_wrong_use_of_the_command_line_is_status_2(
     assert "Traceback" not in captured.err
 
 
-COMMANDS = ("run", "plan", "simulate", "topology", "models", "accelerators", "schema")
+NAMES = tuple(command.name for command in COMMANDS)
 
 
-@failures.over("command", COMMANDS)
+@failures.over("command", NAMES)
 def test_the_help_of_every_command_has_an_example(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert f"Example: nestsim {command}" in text
+    # No names of Python's types: words of users stand for values.
+    assert re.findall(r"<(bool|path|str|int|list)", text) == []
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in COMMANDS)
+    assert all(command in text for command in NAMES)
+    assert "<bool>" not in text
 
 
 def test_the_version_goes_to_standard_output(

@@ -161,7 +161,7 @@ def test_a_model_of_the_hub_is_imported(
             words = line.removeprefix("Assumed: ")
             plain = " ".join(text.replace("\n#  ", "").split())
             assert words in plain.replace("# - ", "").replace(" # ", " ")
-    assert said.err.count("Assumed: ") == 6
+    assert said.err.count("Assumed: ") == 5
     assert main(command) == 0, "it is ours, and replaced"
     place.write_text("# mine\n")
     assert main(command) == 2
@@ -172,6 +172,25 @@ def test_the_cluster_of_another_scenario_is_taken(config: Path) -> None:
     report = nestsim.import_launch(config, cluster=JOB)
     assert report.scenario.network_spec == load_scenario(JOB).network_spec
     assert report.scenario.accelerator.name == "a100-80gb"
+
+
+def test_a_system_is_a_cluster_and_the_usual_one_of_a_device_is_assumed(
+    config: Path,
+) -> None:
+    given = {"num_devices": 16}
+    named = nestsim.import_launch(config, given=given, cluster="aws-p4d").scenario
+    assert named.accelerator.name == "a100-40gb"
+    assert named.network_spec.num_devices == 16
+    assumed = nestsim.import_launch(config, given=given, accelerator="b200")
+    assert assumed.scenario.document()["cluster"]["system"] == "dgx-b200"
+    assert any('system "dgx-b200"' in text for text in assumed.notices)
+    # No system has these: links of the data sheet, and a usual adapter for each.
+    other = nestsim.import_launch(config, given=given, accelerator="a800").scenario
+    inside, outside = other.document()["cluster"]["network"]["levels"]
+    assert (inside["fan_out"], inside["bandwidth"]) == (8, "200000000000.0 B/s")
+    assert (outside["fan_out"], outside["bandwidth"]) == (2, "50000000000.0 B/s")
+    with pytest.raises(InputError, match="multiple of 8"):
+        nestsim.import_launch(config, given={"num_devices": 12}, cluster="dgx-h100")
 
 
 def test_a_cluster_without_network_is_taken_for_answers_about_memory(

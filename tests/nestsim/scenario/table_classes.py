@@ -4,11 +4,12 @@ import sys
 
 from estimators.training import ParallelismConfig
 from nestsim.scenario.base import AnyTable, Table
+from nestsim.scenario.hardware.prices import ListPrice
 from nestsim.scenario.hardware.systems import Machines
 from nestsim.scenario.load import Scenario
 from topologies.settings import Spec
 
-_SHARING: set[AnyTable] = {ParallelismConfig, Scenario, Machines}
+_SHARING: set[AnyTable] = {ParallelismConfig, Scenario, ListPrice, Machines}
 """Records that share settings with a table, or are read of data that ships."""
 
 

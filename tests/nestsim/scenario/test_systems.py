@@ -1,14 +1,16 @@
 """Systems: one word for the devices and the network, and a job in a few words."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nestsim.cli import main
+from nestsim.scenario.hardware.prices import published_prices
 from nestsim.scenario.hardware.systems import load_system, systems
-from nestsim.scenario.load import Scenario
+from nestsim.scenario.load import Scenario, load_scenario
 from nestsim.scenario.one_line import (
     LEAST_SHARE,
     MOST_SEQUENCES,
@@ -19,6 +21,8 @@ from nestsim.scenario.one_line import (
 from topologies import InputError
 from topologies.accelerators import accelerator_names, load_accelerator
 from topologies.builders import build_network
+
+ROOT = Path(__file__).parents[3]
 
 MODEL = {"name": "llama3-8b", "num_layers": 2}
 
@@ -149,6 +153,39 @@ def test_a_few_words_are_a_scenario_that_can_be_saved(tmp_path, capsys, monkeypa
     )
     assert made.text == (tmp_path / "saved.toml").read_bytes()
     assert load_system("tpu-v5p").framework == "maxtext"
+
+
+def test_a_price_of_a_list_stands_in_the_scenario_with_its_day(tmp_path):
+    words = ("llama3-8b", 16, "aws-p5")
+    made = scenario_of(*words, prices="published")
+    assert made.cost.device_hour == pytest.approx(55.04 / 8 / 3600)
+    assert "read on 2026-11-09; https://" in made.text.decode()
+    assert scenario_of(*words).cost is None
+    other = tmp_path / "prices.toml"
+    other.write_text('[aws-p5]\ndevice_hour = "2 EUR/h"\n')
+    assert scenario_of(*words, prices=other).cost.currency == "EUR"
+    with pytest.raises(InputError, match=r"one of aws-p5\n"):
+        scenario_of("llama3-8b", 16, "dgx-h100", prices=other)
+    other.write_text('[aws-p5]\ndevice_hour = "2 EUR"\n')
+    with pytest.raises(InputError, match=r"prices.toml: aws-p5.device_hour"):
+        scenario_of(*words, prices=other)
+    assert set(published_prices()) < set(systems())
+    for price in published_prices().values():
+        assert price.read
+        assert price.source.startswith("https://")
+
+
+def test_a_module_is_a_model_too(tmp_path):
+    """What its file says is traced, wherever the scenario is written."""
+    module = ROOT / "scenarios" / "my_model.py"
+    made = scenario_of(
+        f"{module}:build", 8, "dgx-a100", sequence_length=2048, path=tmp_path / "x.toml"
+    )
+    written = load_scenario(ROOT / "scenarios" / "custom_module.toml")
+    assert made.spec == written.spec
+    assert made.name.startswith("my_model on 8")
+    with pytest.raises(InputError, match="--seq: is missing"):
+        scenario_of(f"{module}:build", 8, "dgx-a100")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from nestsim.features.compare.networks_job import (
     networks_facts,
     networks_job,
     on_network,
+    read_network_file,
     read_network_files,
 )
 from nestsim.features.compare.networks_record import (
@@ -41,6 +42,7 @@ from nestsim.features.compare.results import (
 )
 from nestsim.running.store import Store
 from nestsim.scenario import Scenario, load_scenario
+from nestsim.scenario.one_line import scenario_of
 from tests import failures
 from tests.nestsim.features.compare.small import TEXT, load, write
 from topologies.errors import InputError
@@ -115,7 +117,7 @@ def put(folder: Path, **texts: str) -> list[Path]:
 
 
 def compared(base: Scenario, paths: list[Path], **more: Any) -> NetworkComparison:
-    return networks_job(base, read_network_files(paths), **more)
+    return networks_job(base, read_network_files(paths, base), **more)
 
 
 def draw_networks(found: NetworkComparison, path: Path) -> None:
@@ -286,12 +288,31 @@ def test_every_planner_that_is_named_has_a_row(job: Scenario, tmp_path: Path) ->
         assert network.best.simulated_time == nest.simulated_time
 
 
+def test_a_system_stands_for_its_network(tmp_path: Path) -> None:
+    base = scenario_of("llama3-8b", 64, "hgx-h100-400gbe")
+    by_name = read_network_files([Path("dgx-h100"), Path("hgx-h100-1x100gbe")], base)
+    assert [file.label for file in by_name] == ["dgx-h100", "hgx-h100-1x100gbe"]
+    for file in by_name:
+        whole = scenario_of("llama3-8b", 64, file.label)
+        assert on_network(base, file).network_spec == whole.network_spec
+    # What is written into the folder of results says the same.
+    written = tmp_path / "dgx.toml"
+    written.write_bytes(by_name[0].text)
+    assert read_network_file(written, base).network == by_name[0].network
+
+
+def test_a_system_of_other_devices_is_no_network_of_the_job() -> None:
+    base = scenario_of("llama3-8b", 64, "dgx-h100")
+    with pytest.raises(InputError, match=r"(?s)--networks dgx-b200.*b200.*h100-sxm"):
+        read_network_files([Path("dgx-h100"), Path("dgx-b200")], base)
+
+
 def test_the_shipped_networks_join_the_devices_of_the_main_scenario() -> None:
     base = load_scenario(ROOT / "scenarios" / "llama2_7b_64_h100.toml")
     folder = ROOT / "scenarios"
     described = folder / "described" / "slurm.toml"
     shipped = sorted((folder / "networks").glob("*.toml"))
-    files = read_network_files([*shipped, described])
+    files = read_network_files([*shipped, described], base)
     from nestsim.evaluate.cluster import cluster_network
     from topologies.fabrics.inventory import count_parts
 
@@ -465,7 +486,7 @@ def test_finished_points_are_taken_from_the_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     paths = put(tmp_path, tree=TREE, leaves=LEAVES, torus=TORUS)
-    files = read_network_files(paths)
+    files = read_network_files(paths, job)
     facts = networks_facts(job, files, ("nest",))
     with Store(tmp_path / "points.sqlite", facts) as store:
         networks_job(job, files, store=store)
