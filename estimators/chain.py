@@ -32,8 +32,10 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.dispatch import copies_sent, kernel_efficiency, within_node
+from estimators.layers.adapters import relative_sizes
 from estimators.layers.saved_activations import keeping_of
-from estimators.layers.sharding import layer_work, tied_parameters
+from estimators.layers.sharding import layer_work
+from estimators.layers.shares import tied_parameters
 from estimators.layers.work import Degrees, InLayerTraffic, LayerTable, LayerWork
 from estimators.models.spec import TransformerSpec
 from estimators.operators.layer_time import layer_time
@@ -222,6 +224,11 @@ def build_layer_table(
     if platform.software.scatters_transfers and not degrees.sequence_parallel:
         boundary /= degrees.tp
     parameters = column([work.parameters for work in works])
+    largest = column(
+        [work.largest_weight if by_weight else work.parameters for work in works]
+    )
+    if training.adapter == "qlora":
+        largest *= column(relative_sizes(graph))
     return LayerTable(
         names=tuple(graph.names),
         kinds=kinds,
@@ -245,9 +252,7 @@ def build_layer_table(
             [work.expert_parameters * degrees.spreads_experts for work in works]
         ),
         tied_parameters=tied_parameters(graph, degrees),
-        largest_parameters=column(
-            [work.largest_weight if by_weight else work.parameters for work in works]
-        ),
+        largest_parameters=largest,
         is_block=is_block,
         saved_bytes=saved,
         working_bytes={

@@ -223,7 +223,7 @@ def optimizer_step_bytes(parameter_bytes: ParameterBytes) -> float:
     return (
         parameter_bytes.gradients
         + 2 * (parameter_bytes.optimizer + parameter_bytes.copies)
-        + parameter_bytes.weights
+        + (parameter_bytes.weights - parameter_bytes.frozen)
     )
 
 

@@ -53,7 +53,7 @@ from annotated_types import Ge, Le
 
 from estimators.grouping import CP_COMM_TYPES, Grouping, ParallelDegrees
 from topologies.errors import InputError
-from topologies.settings import Derived, Examples, NameChoice, Spec
+from topologies.settings import Derived, Distinct, Examples, NameChoice, Spec, Text
 
 MAX_BATCH = 1_000_000
 """Sequences of one optimizer step, at most."""
@@ -138,6 +138,8 @@ class ParameterBytes(NamedTuple):
     copies: float = 0
     """Copies that the optimizer makes of its share for its step: not there in passes
     [byte]."""
+    frozen: float = 0
+    """Part of `weights`, and of `gather`, that no step changes [byte]."""
 
 
 class ParameterItem(NamedTuple):
@@ -292,6 +294,21 @@ class TrainingSpec(Spec):
     """Number format of tokens on their way to experts, and of the gradients of what
     experts return (DeepSeek-V3, DeepEP); what is combined stays in `precision`. Left
     out, `precision`."""
+
+    adapter: Annotated[str, NameChoice(("none", "lora", "qlora"))] = "none"
+    """Fine-tuning: "lora" freezes the model and trains a low-rank adapter beside each
+    of `adapter_targets`; "qlora" keeps the weights of products in blocks in 4 bits
+    (NF4), too. "none" trains all parameters."""
+
+    adapter_rank: Annotated[int, Ge(1), Le(8192)] = 32
+    """Rank of each adapter: `dim` of Megatron Bridge, which has 32 unless told
+    otherwise, `r` of Hugging Face's PEFT, which has 8."""
+
+    adapter_targets: Annotated[
+        Distinct[Text], Examples(["q_proj", "k_proj", "v_proj", "o_proj"])
+    ] = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+    """Products that get adapters, by Megatron's names, or by Hugging Face's, which are
+    parts of them. Routed experts get none."""
 
     gradient_precision: Annotated[
         Annotated[str, NameChoice(("fp32", "bf16"))], Examples("fp32", default=None)

@@ -348,7 +348,9 @@ def _is_loss(operator: TracedOperator) -> bool:
 
 def is_narrow(operator: TracedOperator) -> bool:
     """Return whether a product may run in a narrow format."""
-    return operator.operation == "linear" and operator.sharding not in {"", "vocab"}
+    if operator.operation != "linear" or operator.sharding.startswith("adapter"):
+        return False
+    return operator.sharding not in {"", "vocab"}
 
 
 ITERATIONS = 5

@@ -49,6 +49,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from estimators.layers.adapters import NF4_BYTES
 from estimators.layers.saved_activations import (
     EVERYTHING,
     Keeping,
@@ -61,8 +62,8 @@ from estimators.layers.shares import (
     Shares,
     device_shares,
     group_copies,
+    held_parameters,
     layer_collectives,
-    padded_vocab_size,
 )
 from estimators.layers.work import Degrees, LayerWork, OperatorWork
 from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
@@ -94,7 +95,7 @@ def layer_work(
     """
     device = _device(graph, kind, degrees, element_bytes)
     layer, shares = device.layer, device.shares
-    parameters = _parameters(layer, shares)
+    parameters = held_parameters(layer, shares)
     entering = device.total(layer.entering)
     flops = sum(operator.model_flops for operator in layer.operators)
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
@@ -132,6 +133,14 @@ def layer_work(
         working_bytes=max(
             (1.0 if _has_loss(layer) else 2.0) * _largest(device),
             2.0 * _gathered_keys(device),
+        )
+        + max(
+            (
+                _dequantised(device, op, 0.0)
+                for op in layer.operators
+                if op.operation == "dequantize"
+            ),
+            default=0.0,
         ),
         largest_weight=max((count for _, count in parameters), default=0.0),
         gathered_bytes=_gathered_bytes(device),
@@ -164,34 +173,6 @@ def operator_works(
         )
         for op in operators
     ]
-
-
-def chain_parameters(graph: LayerGraph, degrees: Degrees) -> tuple[float, float]:
-    """Return the parameters of all layers, and those of experts that are spread."""
-    shares = device_shares(graph.spec, degrees)
-    held = [_parameters(layer, shares) for layer in graph.layers]
-    every = [sum(count for _, count in some) for some in held]
-    experts = [sum(n for layout, n in some if layout == "expert") for some in held]
-    spread = float(degrees.spreads_experts)
-    return (
-        sum(every[kind] for kind in graph.kinds),
-        spread * sum(experts[kind] for kind in graph.kinds),
-    )
-
-
-def _parameters(layer: TracedLayer, shares: Shares) -> list[tuple[str, float]]:
-    """Return layout and local size of each parameter of a layer."""
-    return [
-        (p.layout, shares.parameters[p.layout].of(p.elements)) for p in layer.parameters
-    ]
-
-
-def tied_parameters(graph: LayerGraph, degrees: Degrees) -> float:
-    """Return how many of its parameters a device of the last stage has tied."""
-    if graph.tied_parameters == 0:
-        return 0.0
-    spec, tp = graph.spec, degrees.tp
-    return padded_vocab_size(spec, tp) * spec.hidden_size / tp
 
 
 class _Device(NamedTuple):
@@ -243,7 +224,10 @@ def _operator(
         return _product(device, operator)
     if operator.operation == "attention":
         return _attention(device, operator, causal=causal and not operator.sees_all)
-    forward, backward = _memory_traffic(device, operator)
+    if operator.operation == "dequantize":
+        forward = backward = _dequantised(device, operator, NF4_BYTES)
+    else:
+        forward, backward = _memory_traffic(device, operator)
     return OperatorWork(
         operator.name, "memory", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, forward, backward
     )
@@ -260,6 +244,8 @@ def _product(device: _Device, operator: TracedOperator) -> OperatorWork:
     weighted = flops if operator.operation == "linear" else 0.0
     # Products of a chunked scan are made again before their gradients.
     back = 3 if operator.operation == "scan" else 2
+    if operator.frozen:
+        weighted, back = 0.0, 1
     return OperatorWork(
         operator.name,
         "matmul",
@@ -272,6 +258,7 @@ def _product(device: _Device, operator: TracedOperator) -> OperatorWork:
         traffic,
         back * traffic,
         weight_flops=weighted,
+        is_frozen=operator.frozen,
     )
 
 
@@ -364,8 +351,12 @@ def _memory_traffic(device: _Device, operator: TracedOperator) -> tuple[float, f
     if operator.operation == "embedding":
         # Rows are read and written; gradients are read and added to rows.
         size = device.total(operator.outputs)
-        return 2 * size, 3 * size
+        return 2 * size, 0.0 if operator.frozen else 3 * size
     inputs, outputs = device.total(operator.inputs), device.total(operator.outputs)
+    if operator.operation == "adapter input":
+        return 0.0, 3 * inputs  # added to the gradient of the product's input
+    if operator.operation == "adapter sum":
+        return inputs + outputs, 0.0
     forward = inputs + device.total(_written_tensors(operator))
     return forward, device.total(operator.saved) + outputs + inputs
 
@@ -445,7 +436,8 @@ def _saved_tensors(device: _Device, keeping: Keeping, mode: str) -> dict[int, fl
     if mode == "full":
         return {number: device.sizes[number] for number in layer.entering}
     operators = layer.operators
-    kept = Kept(layer, device.sizes, device.element_bytes, keeping)
+    sizes = _kept_sizes(device)
+    kept = Kept(layer, sizes, device.element_bytes, keeping)
     if mode == "none":
         return kept.tensors(operators)
     modules = keeping.recompute_modules
@@ -460,6 +452,35 @@ def _saved_tensors(device: _Device, keeping: Keeping, mode: str) -> dict[int, fl
         frozenset(read_inside - made_inside),
         discarded_tensors(layer, modules),
     )
+
+
+def _kept_sizes(device: _Device) -> tuple[float, ...]:
+    """Return the size of each tensor where it is kept [byte].
+
+    An adapter beside a column-parallel product keeps what it reads as it was gathered,
+    unless it is told to gather it again.
+    """
+    whole, tensors = device.shares.tensors["whole"], device.layer.tensors
+    gathered = {
+        operator.inputs[0]
+        for operator in device.layer.operators
+        if operator.sharding == "adapter column in"
+    }
+    return tuple(
+        whole.of(tensors[number].elements) * device.element_bytes
+        if number in gathered
+        else size
+        for number, size in enumerate(device.sizes)
+    )
+
+
+def _dequantised(device: _Device, operator: TracedOperator, beside: float) -> float:
+    """Return the size of a weight in 16 bits, and of it in other bytes [byte]."""
+    share = device.shares.products[operator.sharding]
+    _, n, k, batch = (
+        part.of(count) for part, count in zip(share, operator.dims, strict=True)
+    )
+    return n * k * batch * (device.element_bytes + beside)
 
 
 def _makers(layer: TracedLayer) -> dict[int, int]:
@@ -565,7 +586,7 @@ def _weight_gradient_bytes(device: _Device, keeping: Keeping) -> float:
     narrow: list[TracedOperator] = []
     wide: list[TracedOperator] = []
     for op in device.layer.operators:
-        if op.operation == "linear":
+        if op.operation == "linear" and not op.frozen:
             (narrow if keeping.input_bytes and is_narrow(op) else wide).append(op)
     part = keeping.input_bytes / device.element_bytes
     return _factor_bytes(device, wide) + part * _factor_bytes(device, narrow)
@@ -599,7 +620,7 @@ def _gathered_bytes(device: _Device) -> float:
     inputs = {
         operator.inputs[0]
         for operator in device.layer.operators
-        if operator.sharding in {"column", "qkv", "vocab"}
+        if operator.sharding in {"column", "qkv", "vocab"} and not operator.frozen
     }
     return sum(
         whole.of(tensors[number].elements) * device.element_bytes - device.sizes[number]
@@ -618,6 +639,6 @@ def _largest(device: _Device) -> float:
     gathered = [
         whole.of(tensors[operator.inputs[0]].elements) * device.element_bytes
         for operator in device.layer.operators
-        if operator.sharding in {"column", "qkv", "vocab"}
+        if operator.sharding in {"column", "qkv", "vocab"} and operator.inputs
     ]
     return max(sizes + gathered)

@@ -46,6 +46,10 @@ References
    TransformerEngine, ``AttnFuncWithCPAndKVAllGather``.
 .. [7] Jacobs et al., "DeepSpeed Ulysses", 2023, section 3.
 .. [8] Megatron-LM, ``hierarchical_context_parallel_sizes``.
+.. [9] Megatron Bridge 067f987, ``src/megatron/bridge/peft/utils.py``,
+   ``ParallelLinearAdapter``: a first factor that is column-parallel with its output
+   gathered, or row-parallel, and a second one that is column-parallel, gathered beside
+   a row-parallel layer.
 """
 
 import math
@@ -57,7 +61,7 @@ from typing import NamedTuple
 
 from estimators.layers.work import CollectiveWork, Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.tracing.graph import TracedLayer, TracedOperator
+from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
 
 _VOCAB_MULTIPLE = 128
 
@@ -139,6 +143,34 @@ def device_shares(spec: TransformerSpec, degrees: Degrees) -> Shares:
     )
 
 
+def chain_parameters(graph: LayerGraph, degrees: Degrees) -> tuple[float, float]:
+    """Return the parameters of all layers, and those of experts that are spread."""
+    shares = device_shares(graph.spec, degrees)
+    held = [held_parameters(layer, shares) for layer in graph.layers]
+    every = [sum(count for _, count in some) for some in held]
+    experts = [sum(n for layout, n in some if layout == "expert") for some in held]
+    spread = float(degrees.spreads_experts)
+    return (
+        sum(every[kind] for kind in graph.kinds),
+        spread * sum(experts[kind] for kind in graph.kinds),
+    )
+
+
+def held_parameters(layer: TracedLayer, shares: Shares) -> list[tuple[str, float]]:
+    """Return layout and local size of each parameter of a layer."""
+    return [
+        (p.layout, shares.parameters[p.layout].of(p.elements)) for p in layer.parameters
+    ]
+
+
+def tied_parameters(graph: LayerGraph, degrees: Degrees) -> float:
+    """Return how many of its parameters a device of the last stage has tied."""
+    if graph.tied_parameters == 0:
+        return 0.0
+    spec, tp = graph.spec, degrees.tp
+    return padded_vocab_size(spec, tp) * spec.hidden_size / tp
+
+
 def _product_shares(
     spec: TransformerSpec,
     degrees: Degrees,
@@ -164,6 +196,10 @@ def _product_shares(
         "qkv": ProductShare(rows, qkv, all_of, all_of),
         "vocab": ProductShare(rows, parameters["vocab"], all_of, all_of),
         "row": ProductShare(rows, all_of, split, all_of),
+        "adapter column in": ProductShare(rows, split, all_of, all_of),
+        "adapter column out": ProductShare(rows, split, all_of, all_of),
+        "adapter row in": ProductShare(rows, all_of, split, all_of),
+        "adapter row out": ProductShare(rows, split, all_of, all_of),
         "heads": ProductShare(ExactShare(1, cp), all_of, all_of, ExactShare(b, tp)),
         "expert column": ProductShare(
             rows_per_expert, expert_split, all_of, local_experts
@@ -378,11 +414,14 @@ def _sum(first: CollectiveWork, second: CollectiveWork) -> CollectiveWork:
 def _of_operator(
     case: _ShareCase, operator: TracedOperator
 ) -> Iterator[CollectiveWork]:
+    if operator.operation == "dequantize":
+        return
     at_experts = operator.operation in {"dispatch", "combine"}
     if case.degrees.grouping.etp and at_experts:
         yield from _expert_tensor_group(case, operator)
     elif case.degrees.tp > 1:
-        yield from _tensor_group(case, operator)
+        is_factor = operator.sharding.startswith("adapter")
+        yield from (_adapter if is_factor else _tensor_group)(case, operator)
     if case.degrees.ep > 1 and at_experts:
         copies = (
             operator.outputs if operator.operation == "dispatch" else operator.inputs
@@ -443,6 +482,30 @@ def _tensor_group(
         yield from _leave(case.size(number, "whole"), sp=sp)
     elif operator.operation == "cross entropy":
         yield from _loss(case, operator)
+
+
+def _adapter(case: _ShareCase, factor: TracedOperator) -> Iterator[CollectiveWork]:
+    """Share the factors of an adapter [9]_.
+
+    What the first makes is whole on every rank. Gradients of what enters beside a
+    column-parallel product are added up for the adapter by itself, and what comes out
+    beside a row-parallel one is gathered.
+    """
+    sp = case.degrees.sequence_parallel
+    middle = case.size(
+        (factor.inputs if "out" in factor.sharding else factor.outputs)[0]
+    )
+    if factor.sharding == "adapter column in":
+        yield CollectiveWork("all_gather", "tensor", 1, middle, 0, 0.0)
+        yield _enter(case.size(factor.inputs[0], "whole"), sp=sp)
+    elif factor.sharding == "adapter row in":
+        yield CollectiveWork("all_reduce", "tensor", 1, middle, 0, 0.0)
+    else:
+        yield _enter(middle, sp=False)
+    if factor.sharding == "adapter row out":
+        size = case.size(factor.outputs[0], "whole")
+        back = (1, size) if sp else (0, 0.0)
+        yield CollectiveWork("all_gather", "tensor", 1, size, *back)
 
 
 def _expert_tensor_group(

@@ -148,6 +148,9 @@ class OperatorWork(NamedTuple):
     ``"window"`` of them, or heads of values are narrower than those of queries, as in
     ``"latent"`` attention."""
 
+    is_frozen: bool = False
+    """Whether it is a product with a weight that is not trained."""
+
     is_unread: bool = False
     """Whether it is one of the last operators, which make the layer's result and
     nothing that a derivative reads."""
@@ -158,9 +161,14 @@ class OperatorWork(NamedTuple):
         return self.operation == "scan"
 
     @property
+    def has_weight(self) -> bool:
+        """Whether it is a product with a weight, trained or not."""
+        return self.weight_flops > 0 or self.is_frozen
+
+    @property
     def is_grouped(self) -> bool:
         """Whether it is the product of several experts with their weights."""
-        return self.weight_flops > 0 and self.batch > 1
+        return self.has_weight and self.batch > 1
 
 
 class CollectiveWork(NamedTuple):
@@ -332,7 +340,8 @@ class LayerTable:
 
     largest_parameters: FloatArray
     """Parameters gathered together where they are sharded, shape ``(L,)``: `parameters`
-    of a single layer, also where blocks are interleaved, or its largest weight."""
+    of a single layer, also where blocks are interleaved, or its largest weight. Those
+    of a model with weights in 4 bits count by their size over the model's mean."""
 
     is_block: FloatArray
     """Whether a layer is a transformer block, shape ``(L,)``: 1 for blocks, 0 for the
@@ -398,10 +407,13 @@ def _frozen_array(value: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 _FORWARD_AND_BACKWARD = 3
+_WITHOUT_WEIGHT_GRADIENT = 2
 
 
 def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -> float:
     """Return the forward and backward FLOPs of one sequence [FLOP].
+
+    A product with a frozen weight has no second product in its backward pass.
 
     Parameters
     ----------
@@ -413,12 +425,14 @@ def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -
     halves = graph.spec.causal and not counts_masked
     by_kind = [
         sum(
-            op.model_flops / (2 if halves and _is_masked(op) else 1)
+            (_WITHOUT_WEIGHT_GRADIENT if op.frozen else _FORWARD_AND_BACKWARD)
+            * op.model_flops
+            / (2 if halves and _is_masked(op) else 1)
             for op in layer.operators
         )
         for layer in graph.layers
     ]
-    return float(_FORWARD_AND_BACKWARD * sum(by_kind[kind] for kind in graph.kinds))
+    return float(sum(by_kind[kind] for kind in graph.kinds))
 
 
 def _is_masked(operator: TracedOperator) -> bool:

@@ -375,6 +375,8 @@ class ProfiledTimes:
             for time in times
         )
         has_weight = work.weight_flops > 0
+        if work.is_frozen:
+            backward = max(backward - weight, 0.0)
         return OperatorTime(
             forward, backward, min(weight, backward) if has_weight else 0.0
         )

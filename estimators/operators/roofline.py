@@ -371,7 +371,7 @@ class OperatorModel:
         step of a chain. Those of a chunked scan are made again first.
         """
         m, n, k, batch = work.m, work.n, work.k, work.batch
-        weighted = work.weight_flops > 0
+        weighted = work.has_weight
         slower = 1.0
         if not _aligned(n, k):
             slower = (
@@ -386,10 +386,12 @@ class OperatorModel:
             forward, first, second = (
                 self.matmul_time(*sizes, batch, weighted=weighted) for sizes in passes
             )
+        if work.is_frozen:
+            second = 0.0
         return OperatorTime(
             slower * forward,
             slower * (first + second + (forward if work.is_scan else 0.0)),
-            slower * second if weighted else 0.0,
+            slower * second if work.weight_flops > 0 else 0.0,
         )
 
     def _grouped(
@@ -418,6 +420,8 @@ class OperatorModel:
         """Return the part of an operator's traffic that is left after fusion."""
         if work.core:
             return self.software.score_traffic
+        if work.operation == "dequantize":
+            return 1.0
         if work.operation == "cross entropy":
             return self.software.loss_traffic
         return self.software.elementwise_traffic

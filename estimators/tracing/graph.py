@@ -39,6 +39,10 @@ SHARDINGS = (
     "heads",
     "expert column",
     "expert row",
+    "adapter column in",
+    "adapter column out",
+    "adapter row in",
+    "adapter row out",
 )
 """Names of how operators are split; see `TracedOperator.sharding`."""
 
@@ -84,8 +88,9 @@ class TracedOperator(NamedTuple):
     sharding: str
     """How tensor-parallel ranks split the operator: ``"column"``, ``"qkv"``,
     ``"vocab"`` (output features split), ``"row"`` (input features split), ``"heads"``,
-    ``"expert column"``, ``"expert row"``, or ``""`` where only the layout of the
-    tensors matters."""
+    ``"expert column"``, ``"expert row"``, ``"adapter .. in"`` and ``".. out"`` (the
+    factors of an adapter beside a column- or row-parallel product), or ``""`` where
+    only the layout of the tensors matters."""
 
     inputs: tuple[int, ...]
     """Numbers of the tensors read."""
@@ -111,6 +116,8 @@ class TracedOperator(NamedTuple):
     window: int = 0
     """Keys that a query of fused attention sees, those of its own token included; 0
     for all of them."""
+    frozen: bool = False
+    """Whether the operator's weight is not trained (`estimators.layers.adapters`)."""
 
     @property
     def pairs(self) -> int:
@@ -260,6 +267,9 @@ class LayerGraph:
 
     layers: tuple[TracedLayer, ...]
     """Distinct layers of the chain."""
+
+    base: "LayerGraph | None" = None
+    """The model before it got adapters; None where it has none."""
 
     @classmethod
     def chain(

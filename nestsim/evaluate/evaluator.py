@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from estimators.layers.adapters import with_adapters
 from estimators.layers.work import Degrees, model_flops_per_sequence
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
@@ -440,12 +441,11 @@ def build_workload(
     """
     if progress is not None:
         progress("model: trace", None)
+    graph = (
+        trace_model(scenario.spec) if scenario.module is None else scenario.module.graph
+    )
     return Workload(
-        graph=(
-            trace_model(scenario.spec)
-            if scenario.module is None
-            else scenario.module.graph
-        ),
+        graph=with_adapters(graph, scenario.training),
         training=scenario.training,
         accelerator=scenario.accelerator,
         software=software,

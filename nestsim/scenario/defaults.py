@@ -54,6 +54,7 @@ def settled_training(spec: TrainingSpec, defaults: Preset) -> TrainingSpec:
     if (spec.optimizer, mixed) not in OPTIMIZER_BYTES:
         raise _optimizer_error(spec, f"precision {spec.precision}")
     _check_fp8_param_gather(spec)
+    _check_adapter(spec, defaults)
     if spec.weights_in_fp32 and (spec.optimizer, False) not in OPTIMIZER_BYTES:
         raise _optimizer_error(spec, "weights_in_fp32")
     _check_states(spec, masters=mixed and not spec.weights_in_fp32)
@@ -97,6 +98,40 @@ def _check_states(spec: TrainingSpec, *, masters: bool) -> None:
             got=spec.main_params_dtype,
             expected="left out",
         )
+
+
+def _check_adapter(spec: TrainingSpec, defaults: Preset) -> None:
+    """Refuse adapters that the framework has not, or that settings do not go with."""
+    if spec.adapter == "none":
+        return
+    framework = FRAMEWORKS[defaults.name]
+    if spec.adapter not in framework.adapters:
+        having = [
+            name for name, known in FRAMEWORKS.items() if spec.adapter in known.adapters
+        ]
+        raise InputError(
+            f"is not known to be launched by {framework.title.rstrip(',')}",
+            where="adapter",
+            got=spec.adapter,
+            expected=" or ".join(f'"{name}"' for name in framework.adapters)
+            or '"none"',
+            hint=f"software.preset {', '.join(having)} has it",
+        )
+    if spec.precision == "fp32" and spec.adapter == "qlora":
+        raise _adapter_error(spec, "precision", spec.precision)
+    if spec.tells_matrices_apart:
+        if spec.optimizer == "muon":
+            raise _adapter_error(spec, "optimizer", spec.optimizer)
+        raise _adapter_error(spec, "fp8_param_gather", value=True)
+
+
+def _adapter_error(spec: TrainingSpec, setting: str, value: object) -> InputError:
+    return InputError(
+        f'does not go with adapter = "{spec.adapter}"',
+        where=setting,
+        got=value,
+        expected="left out",
+    )
 
 
 def _check_fp8_param_gather(spec: TrainingSpec) -> None:

@@ -114,6 +114,12 @@ class Framework:
     preset: Preset
     """What it does unless it is told otherwise."""
 
+    adapters: tuple[str, ...] = ()
+    """What it may train in place of all weights, of `training.adapter`."""
+
+    adapters_source: str = ""
+    """Where that stands."""
+
     remat_policies: Mapping[str, RecomputePolicy] = field(default_factory=dict)
     """Name of a policy of recompute -> what it is here."""
 
@@ -161,6 +167,7 @@ class Framework:
         return LaunchRules(
             framework=f"{self.title} {release}".rstrip(),
             sources=tuple(sources),
+            adapters=self.adapters,
             **settings,
         )
 
@@ -204,6 +211,7 @@ def _framework(name: str, tables: Mapping[str, Mapping[str, Any]]) -> Framework:
         **defaults,
     )
     policies = table.get("remat_policies", {})
+    adapters = of_rules.get("adapters", {"methods": [], "source": ""})
     return Framework(
         name=name,
         title=of_rules["framework"],
@@ -211,6 +219,8 @@ def _framework(name: str, tables: Mapping[str, Mapping[str, Any]]) -> Framework:
         release=of_rules.get("release", ""),
         releases=tuple(of_rules.get("releases", ())),
         preset=preset,
+        adapters=tuple(adapters["methods"]),
+        adapters_source=" ".join(adapters["source"].split()),
         remat_policies={k: RecomputePolicy(**v) for k, v in policies.items()},
         entries=of_rules["rules"],
     )

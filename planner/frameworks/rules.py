@@ -372,6 +372,9 @@ class LaunchRules:
     offload_by_layers: tuple[str, ...] = ()
     """Of what hosts can keep, what they keep of whole blocks, and not of all."""
 
+    adapters: tuple[str, ...] = ()
+    """What may be trained in place of all weights, of `training.adapter`."""
+
     offload_together: tuple[str, ...] = ()
     """Of what hosts can keep, what they keep all of or nothing of."""
 

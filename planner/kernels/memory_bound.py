@@ -143,7 +143,7 @@ def parameter_cost(
     step_end += sent.reduced_whole * gradient * reduced
     step_end += sent.reduced_across * gradient * dense / group * across
     step_end += sent.reduced_once * gradient * shared
-    step_end += sent.gathered_once * weight * shared
+    step_end += sent.gathered_once * job.update_bytes * shared
     every_microbatch = sent.reduced_each * gradient * shared
     every_microbatch += sent.gathered_each * weight * shared
     return every_microbatch, step_end

@@ -253,7 +253,8 @@ def least_cost(
             + sent.reduced_once * scattered
             + sent.reduced_each * repeated
         )
-        cost += weights * (sent.gathered_once * inverse + sent.gathered_each * repeated)
+        cost += job.update_bytes * sent.gathered_once * inverse
+        cost += weights * sent.gathered_each * repeated
         least = min(least, cost)
     return least
 

@@ -167,7 +167,7 @@ def gathering_time(
 ) -> float:
     """Return how long the weights of an update take to gather, alone [s]."""
     inside = tables.SHARD_PASS + 4 * plan.option
-    weight = job.gather_bytes
+    weight = job.update_bytes
     time: float = 0.0
     if dense > 0.0:
         time += rate[inside] + weight * dense * rate[inside + 1]
@@ -431,7 +431,7 @@ def least_exit(family: PlanFamily, plan: PlanChoice, stages: PlanStages) -> floa
     is_choice, option, job = exits.is_choice, plan.option, family.job.constants
     p = family.pipeline.p
     reduced = job.reduce_bytes * (2.0 * sent.reduced_whole + sent.reduced_once)
-    gathered = job.gather_bytes * sent.gathered_once
+    gathered = job.update_bytes * sent.gathered_once
     shared = 2.0 * job.reduce_bytes * sent.reduced_across / plan.group
     least_dense, least_expert = _smallest(sizes[0]), _smallest(sizes[1])
     found = np.inf if is_choice else 0.0

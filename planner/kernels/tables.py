@@ -178,6 +178,10 @@ class JobConstants(NamedTuple):
     gather_bytes: float
     """A weight on the wire [byte]."""
 
+    update_bytes: float
+    """A weight on the wire after the optimizer's step, which sends no frozen ones
+    [byte]."""
+
     reduce_bytes: float
     """A gradient on the wire [byte]."""
 
@@ -264,7 +268,7 @@ def time_and_step_end(
     time = np.empty(shape)
     step_end = np.empty(shape)
     weight, gradient, step = job.gather_bytes, job.reduce_bytes, job.step_time
-    expert_group = job.expert_group
+    update, expert_group = job.update_bytes, job.expert_group
     plain = np.empty(num_classes)
     extra = np.empty((NUM_MODES, num_classes))
     for row in range(shape[0]):
@@ -330,9 +334,9 @@ def time_and_step_end(
                     reduce += gradient * expert * rate[EXPERT_PASS + 1]
                     y += sent.reduced_once * reduce
                 if sent.gathered_once > 0.0:
-                    gather = rate[inside] + weight * dense * rate[inside + 1]
+                    gather = rate[inside] + update * dense * rate[inside + 1]
                     gather += present * rate[EXPERT_PASS]
-                    gather += weight * expert * rate[EXPERT_PASS + 1]
+                    gather += update * expert * rate[EXPERT_PASS + 1]
                     y += sent.gathered_once * gather
                 step_end[row, c, k] = y
     return time, step_end

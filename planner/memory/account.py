@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimators.layers.adapters import with_adapters
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner.frameworks.rules import LaunchRules
 from planner.plans.build import outline_plan
@@ -89,6 +91,9 @@ class MemoryJob:
     limits: MemoryLimits
     """What each device has."""
 
+    retraces: bool = True
+    """Whether the model can be traced with sequences of another length."""
+
     def memory(self, spec: PlanSpec) -> PlanMemory:
         """Return what a plan needs.
 
@@ -102,8 +107,22 @@ class MemoryJob:
         return plan_memory(self.workload, plan)
 
     def with_training(self, training: TrainingSpec) -> "MemoryJob":
-        """Return the job in other number formats."""
-        return replace(self, workload=replace(self.workload, training=training))
+        """Return the job with other settings of what is trained."""
+        return replace(self, workload=self.workload.trained_as(training))
+
+    def with_length(self, length: int) -> "MemoryJob":
+        """Return the job with sequences of another length [token].
+
+        Each length is traced, and learned positions grow with it.
+        """
+        workload = self.workload
+        model = workload.graph.spec
+        positions = max(model.max_position_embeddings, length)
+        graph = trace_model(
+            replace(model, sequence_length=length, max_position_embeddings=positions)
+        )
+        adapted = with_adapters(graph, workload.training)
+        return replace(self, workload=replace(workload, graph=adapted))
 
 
 def _check_sharding(plan: Plan) -> None:

@@ -2,18 +2,18 @@
 
 The devices stay the same ones, all in use, and so does the batch. Kinds stand in the
 order of what they ask for: what costs next to nothing first, then what costs time, then
-what rearranges the job, at last what changes numbers. Of each kind the first step is
-kept that makes the plan fit, or where none does the one that needs least.
+what rearranges the job, at last what changes numbers, what is trained, or on what. Of
+each kind the first step is kept that makes the plan fit, or where none does the one
+that needs least. Where no single change suffices, two or three are made together.
 
 What still fits: the largest micro-batch and the longest sequence of a plan.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from estimators.tracing.trace import trace_model
 from estimators.training import OPTIMIZER_BYTES
 from planner.memory.account import MemoryJob, PlanMemory
 from planner.memory.thrift import layout_settings
@@ -47,12 +47,15 @@ class PlanStep(NamedTuple):
     training: Mapping[str, Any] = MappingProxyType({})
     """Settings of ``[training]`` that get other values."""
 
+    model: Mapping[str, Any] = MappingProxyType({})
+    """Settings of ``[model]`` that get other values: ``sequence_length``."""
+
 
 class Change(NamedTuple):
-    """A change, and what the plan needs with it."""
+    """One change, or some together, and what the plan needs with it."""
 
-    kind: str
-    """Name of the kind, one of `KINDS`."""
+    kinds: tuple[str, ...]
+    """Names of the kinds, of `KINDS`."""
 
     step: PlanStep
     """Settings that get other values."""
@@ -63,53 +66,137 @@ class Change(NamedTuple):
     fits: bool
     """Whether there is as much."""
 
+    @property
+    def kind(self) -> str:
+        """Name of the kind, or of all of them."""
+        return " + ".join(self.kinds)
+
 
 def single_changes(job: MemoryJob, spec: PlanSpec) -> tuple[Change, ...]:
     """Return one change of each kind that saves memory, those that suffice first."""
-    before = job.memory(spec)
-    changes = [
-        change
-        for kind, steps in KINDS.items()
-        if (change := _first(job, spec, before, kind, steps(job, spec))) is not None
-    ]
-    enough = [change for change in changes if change.fits]
-    others = [change for change in changes if not change.fits]
+    jobs = _Jobs(job, spec)
+    before = Change((), PlanStep({}), job.memory(spec), fits=False)
+    return _sorted(_further(jobs, before))
+
+
+def joint_changes(
+    job: MemoryJob, spec: PlanSpec, singles: Sequence[Change]
+) -> tuple[Change, ...]:
+    """Return changes of two kinds, or of three, that make a plan fit together.
+
+    Of the first kind the step that saves most, of each further one the first that
+    suffices. Three where no two do. None where a single one suffices, or where three
+    do not.
+    """
+    if any(change.fits for change in singles):
+        return ()
+    jobs, before = _Jobs(job, spec), list(singles)
+    for _ in range(MOST_TOGETHER - 1):
+        before.sort(key=lambda change: change.memory.needed)
+        after = [
+            further for change in before[:BEAM] for further in _further(jobs, change)
+        ]
+        enough = {change.kinds: change for change in after if change.fits}
+        if enough:
+            return _sorted(enough.values())
+        before = after
+    return ()
+
+
+MOST_TOGETHER = 3
+"""Kinds of changes that are made together, at most."""
+
+BEAM = 12
+"""Changes that others are added to, those that need least."""
+
+
+def _sorted(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Return those that suffice by what they ask for, then others by what they need."""
+    known = tuple(KINDS)
+    asks = sorted(changes, key=lambda change: sorted(map(known.index, change.kinds)))
+    enough = [change for change in asks if change.fits]
+    others = [change for change in asks if not change.fits]
     return (*enough, *sorted(others, key=lambda change: change.memory.needed))
+
+
+class _Jobs:
+    """A job and its plan under changes: each job is made once."""
+
+    def __init__(self, job: MemoryJob, spec: PlanSpec) -> None:
+        self.job, self.spec = job, spec
+        self._known: dict[tuple[object, ...], MemoryJob] = {}
+
+    def changed(self, step: PlanStep) -> tuple[MemoryJob, PlanSpec] | None:
+        """Return the job and the plan with a change; None if there is no such plan."""
+        key = (*sorted(step.training.items()), *sorted(step.model.items()))
+        try:
+            spec = replace(self.spec, **step.settings)
+            if key not in self._known:
+                self._known[key] = _changed_job(self.job, step)
+        except InputError:
+            return None
+        return self._known[key], spec
+
+
+def _changed_job(job: MemoryJob, step: PlanStep) -> MemoryJob:
+    if step.training:
+        job = job.with_training(replace(job.workload.training, **step.training))
+    if step.model:
+        job = job.with_length(step.model["sequence_length"])
+    return job
+
+
+def _further(jobs: _Jobs, before: Change) -> Iterator[Change]:
+    """Yield a change with one of each kind that comes behind its own ones."""
+    changed = jobs.changed(before.step)
+    assert changed is not None
+    known = tuple(KINDS)
+    behind = max((known.index(kind) + 1 for kind in before.kinds), default=0)
+    for kind in known[behind:]:
+        steps = KINDS[kind](*changed)
+        change = _first(jobs, before, kind, steps)
+        if change is not None:
+            yield change
 
 
 def changed_memory(
     job: MemoryJob, spec: PlanSpec, step: PlanStep
 ) -> tuple[PlanSpec, PlanMemory] | None:
     """Return a changed plan and what it needs; None if there is no such plan."""
+    return _memory(_Jobs(job, spec), step)
+
+
+def _memory(jobs: _Jobs, step: PlanStep) -> tuple[PlanSpec, PlanMemory] | None:
+    """Return what `changed_memory` does of jobs that are kept."""
+    changed = jobs.changed(step)
+    if changed is None:
+        return None
     try:
-        changed = replace(spec, **step.settings)
-        if step.training:
-            training = replace(job.workload.training, **step.training)
-            job = job.with_training(training)
-        return changed, job.memory(changed)
+        return changed[1], changed[0].memory(changed[1])
     except InputError:
         return None
 
 
 def _first(
-    job: MemoryJob,
-    spec: PlanSpec,
-    before: PlanMemory,
-    kind: str,
-    steps: Iterable[PlanStep],
+    jobs: _Jobs, before: Change, kind: str, steps: Iterable[PlanStep]
 ) -> Change | None:
     """Return the first step that suffices, or the one that needs least."""
     best: Change | None = None
-    for step in steps:
-        changed = changed_memory(job, spec, step)
+    devices = before.memory.plan.parallel.num_devices
+    for added in steps:
+        step = PlanStep(
+            *({**old, **new} for old, new in zip(before.step, added, strict=True))
+        )
+        changed = _memory(jobs, step)
         if changed is None:
             continue
         memory = changed[1]
-        if memory.plan.parallel.num_devices != before.plan.parallel.num_devices:
+        if memory.plan.parallel.num_devices != devices:
             continue  # devices would have no work
-        if memory.needed >= before.needed:
+        if memory.needed >= before.memory.needed:
             continue
-        change = Change(kind, step, memory, memory.fits(job.limits))
+        fits = memory.fits(jobs.job.limits)
+        change = Change((*before.kinds, kind), step, memory, fits)
         if change.fits:
             return change
         if best is None or memory.needed < best.memory.needed:
@@ -290,6 +377,26 @@ def _states(job: MemoryJob, _: PlanSpec) -> Iterator[PlanStep]:
             yield PlanStep({}, {"optimizer": name})
 
 
+def _adapter(method: str) -> Callable[[MemoryJob, PlanSpec], Iterator[PlanStep]]:
+    def steps(job: MemoryJob, _: PlanSpec) -> Iterator[PlanStep]:
+        now = job.workload.training.adapter
+        if method in job.rules.adapters and (now == "none" or method == "qlora" != now):
+            yield PlanStep({}, {"adapter": method})
+
+    return steps
+
+
+SHORTEST = 512
+"""Shortest sequence that is tried instead of a longer one [token]."""
+
+
+def _shorter(job: MemoryJob, _: PlanSpec) -> Iterator[PlanStep]:
+    length = job.workload.graph.spec.sequence_length
+    while job.retraces and length % 2 == 0 and length // 2 >= SHORTEST:
+        length //= 2
+        yield PlanStep({}, {}, {"sequence_length": length})
+
+
 KINDS: Mapping[str, Callable[[MemoryJob, PlanSpec], Iterator[PlanStep]]] = (
     MappingProxyType(
         {
@@ -306,6 +413,9 @@ KINDS: Mapping[str, Callable[[MemoryJob, PlanSpec], Iterator[PlanStep]]] = (
             "all states on the host": _offload_together,
             "gradients in 16 bits": _gradients,
             "smaller optimizer states": _states,
+            "LoRA, not all weights": _adapter("lora"),
+            "QLoRA, not all weights": _adapter("qlora"),
+            "shorter sequences": _shorter,
         }
     )
 )
@@ -370,15 +480,8 @@ def longest_sequence(job: MemoryJob, spec: PlanSpec) -> Largest | None:
 
 def _at_length(job: MemoryJob, spec: PlanSpec, length: int) -> Largest | None:
     """Return what a plan needs at a length of sequences, None if it does not fit."""
-    workload = job.workload
     try:
-        model = workload.graph.spec
-        positions = max(model.max_position_embeddings, length)
-        graph = trace_model(
-            replace(model, sequence_length=length, max_position_embeddings=positions)
-        )
-        longer = replace(job, workload=replace(workload, graph=graph))
-        memory = longer.memory(spec)
+        memory = job.with_length(length).memory(spec)
     except InputError:
         return None
     return Largest(length, memory) if memory.fits(job.limits) else None

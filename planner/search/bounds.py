@@ -292,7 +292,7 @@ def unhidden_job(job: JobConstants, execution: Execution) -> JobConstants:
     if execution.overlap_grad_reduce:
         job = job._replace(reduce_bytes=0.0)
     if execution.overlap_param_gather:
-        job = job._replace(gather_bytes=0.0)
+        job = job._replace(gather_bytes=0.0, update_bytes=0.0)
     return job
 
 
@@ -358,7 +358,7 @@ def exposed_costs(
         sent = whole_end - free[1]
         step_end = step_end - np.minimum((1.0 - bucket) * sent, backward * compute)
     if execution.overlap_param_gather:
-        free = price(rows, job._replace(gather_bytes=0.0))
+        free = price(rows, job._replace(gather_bytes=0.0, update_bytes=0.0))
         in_passes += whole - free[0]
         sent, forward = whole_end - free[1], (1.0 - backward) * compute
         step_end = step_end - np.minimum((1.0 - bucket) * sent, forward)
@@ -508,6 +508,7 @@ def job_constants(workload: Workload) -> JobConstants:
         optimizer_bytes=float(each.optimizer),
         copies_bytes=float(each.copies),
         gather_bytes=float(each.gather),
+        update_bytes=float(each.gather - each.frozen),
         reduce_bytes=float(each.reduce),
         step_time=least_step_time(workload),
     )

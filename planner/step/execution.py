@@ -27,6 +27,12 @@ from numpy.typing import ArrayLike
 from estimators.chain import build_layer_table
 from estimators.constants import Constants, load_constants
 from estimators.dispatch import Sharing, contention
+from estimators.layers.adapters import (
+    adapted_bytes,
+    adapted_items,
+    adapted_parts,
+    with_adapters,
+)
 from estimators.layers.saved_activations import block_matrices
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, LayerTable
@@ -34,7 +40,7 @@ from estimators.operators.profile import Profile
 from estimators.platform import Allocator, Platform, message_time, optimizer_step_bytes
 from estimators.software import IDEAL, Software
 from estimators.tracing.graph import LayerGraph, TracedOperator
-from estimators.training import ParameterBytes, TrainingSpec
+from estimators.training import ParameterBytes, ParameterItem, TrainingSpec
 from estimators.user_files import UserLinks
 from planner.step.fleet import (
     DeviceKind,
@@ -355,12 +361,32 @@ class Workload:
         """Weights, gradients and optimizer states per parameter [byte].
 
         Those of a model's parameters on average, where its matrices are kept otherwise
-        than its embeddings: right for the model as a whole, not stage by stage.
+        than its embeddings, or where adapters are trained: right for the model as a
+        whole, not stage by stage.
         """
+        if self.training.adapter != "none":
+            return adapted_bytes(self.training, adapted_parts(self.graph))
         if not self.training.tells_matrices_apart:
             return self.training.parameter_bytes
         share = block_matrices(self.graph).share
         return self.training.mean_parameter_bytes(share)
+
+    @property
+    def parameter_items(self) -> tuple[ParameterItem, ...]:
+        """What a device keeps for each parameter, one by one.
+
+        Of a matrix of a block where these are told apart, on average where adapters are
+        trained.
+        """
+        if self.training.adapter != "none":
+            return adapted_items(self.training, adapted_parts(self.graph))
+        return self.training.parameter_items
+
+    def trained_as(self, training: TrainingSpec) -> "Workload":
+        """Return the job with other settings of what is trained."""
+        return replace(
+            self, training=training, graph=with_adapters(self.graph, training)
+        )
 
     @property
     def overlaps_shared_experts(self) -> bool:

@@ -160,8 +160,14 @@ _GATHER_BACKWARD = Sent("all_gather", WEIGHTS, BACKWARD, INSIDE)
 
 
 def wire_bytes(sent: Sent, parameter_bytes: ParameterBytes) -> float:
-    """Return what a parameter of a collective has on the wire [byte]."""
-    return parameter_bytes.gather if sent.tensor == WEIGHTS else parameter_bytes.reduce
+    """Return what a parameter of a collective has on the wire [byte].
+
+    After the optimizer's step only what it has changed is sent.
+    """
+    if sent.tensor != WEIGHTS:
+        return parameter_bytes.reduce
+    updated = sent.moment == AFTER_OPTIMIZER
+    return parameter_bytes.gather - (parameter_bytes.frozen if updated else 0.0)
 
 
 LEDGER: tuple[ZeroStage, ...] = (

@@ -222,7 +222,9 @@ def step_transfers(
     return StepTransfers(
         before_to_host=missing * updated * parameter_bytes.gradients,
         before_to_device=0.0,
-        after_to_device=stale * updated * parameter_bytes.weights,
+        after_to_device=stale
+        * updated
+        * (parameter_bytes.weights - parameter_bytes.frozen),
         on_host=offload.optimizer * updated,
     )
 

@@ -39,7 +39,7 @@ numbers |= {"num_blocks": 1.0, "block_dense": 3.0, "saved": np.zeros(4)}
 inner = memory_bound.InnerTerms(**numbers | {"recompute": np.zeros(4)})
 rows = 10.0 + np.arange(64.0).reshape(1, 64)
 boundary = np.zeros((1, 1, 2))
-job = tables.JobConstants(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 1e9, 9.0)
+job = tables.JobConstants(1.0, 2.0, 3.0, 4.0, 5.0, 5.0, 6.0, 7.0, 1e9, 9.0)
 one = np.zeros(1, dtype=np.int64)
 ledger = np.eye(4, len(tables.ZeroTerms._fields))
 ledger[2] = tables.ZeroTerms(1.0, *[0.0] * 10)._replace(reduced_across=1.0)

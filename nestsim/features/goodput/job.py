@@ -323,7 +323,7 @@ class _JobParts:
         size, per_parameter = spec.size, None
         if size is None:
             kept = self.workload.parameter_bytes
-            per_parameter = kept.weights + kept.optimizer
+            per_parameter = kept.weights - kept.frozen + kept.optimizer
             size = per_parameter * self.workload.graph.num_parameters
         host = self.scenario.host
         to_host = spec.host_bandwidth or host.to_host / host.devices_per_link

@@ -1,6 +1,6 @@
 """What a job's memory says: what it holds, why, and what would fit."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nestsim.document.figures import StackedBar, StackPart, Stacks
@@ -26,6 +26,7 @@ from nestsim.document.wording import (
 )
 from nestsim.features.memory.job import KeptActivations, MemoryResult, StageNeeds
 from nestsim.features.run.document import need_sentence
+from planner.memory.account import MemoryLimits
 from planner.memory.changes import Change
 from planner.memory.thrift import MOST_DEVICES, ThriftyPlan
 from planner.step.memory import is_within
@@ -98,8 +99,14 @@ def _sections(result: MemoryResult) -> Iterator[Section]:
     if result.changes:
         yield Section(
             "changes",
-            "What would make it fit, one change at a time",
-            (_change_table(result),),
+            _ONE_CHANGE,
+            (_change_table(result.changes, _ONE_CHANGE, result.limits),),
+        )
+    if result.together:
+        yield Section(
+            "together",
+            _TOGETHER,
+            (_change_table(result.together, _TOGETHER, result.limits),),
         )
     words = [*still_words(result), *least_words(result), *fewest_words(result)]
     yield Section(
@@ -275,7 +282,7 @@ def _parameter_table(result: MemoryResult) -> DataTable:
         rows,
         {
             "What": lambda row: row[0],
-            "Bytes": lambda row: cell(row[1], str),
+            "Bytes": lambda row: cell(row[1], lambda size: f"{size:.4g}"),
             "Shared by": lambda row: row[2],
             "Why": lambda row: row[3],
         },
@@ -321,6 +328,7 @@ def change_words(change: Change) -> str:
         f"training.{name} = {_value_words(value)}"
         for name, value in change.step.training.items()
     ]
+    written += [f"model.{name} = {value}" for name, value in change.step.model.items()]
     if not written:
         written = [f"{name} left out" for name in change.step.settings]
     return ", ".join(written)
@@ -335,11 +343,16 @@ def _value_words(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _change_table(result: MemoryResult) -> DataTable:
-    limits = result.limits
+_ONE_CHANGE = "What would make it fit, one change at a time"
+_TOGETHER = "What would make it fit, several changes together"
+
+
+def _change_table(
+    changes: Sequence[Change], title: str, limits: MemoryLimits
+) -> DataTable:
     return DataTable.of(
-        "What would make it fit, one change at a time",
-        result.changes,
+        title,
+        changes,
         {
             "Fits": lambda change: "yes" if change.fits else "no",
             "Change": lambda change: change.kind,

@@ -24,6 +24,7 @@ from planner.memory.account import MemoryJob, MemoryLimits, PlanMemory
 from planner.memory.changes import (
     Change,
     Largest,
+    joint_changes,
     largest_micro_batch,
     longest_sequence,
     single_changes,
@@ -165,6 +166,10 @@ class MemoryResult:
     changes: tuple[Change, ...] = ()
     """Single changes that save memory, where the plan does not fit."""
 
+    together: tuple[Change, ...] = ()
+    """Changes of several kinds that make the plan fit together, where no single one
+    does."""
+
     least: ThriftyPlan | None = None
     """The least that the same devices can do with, where a plan that is given, or to
     start with, does not fit."""
@@ -248,6 +253,7 @@ def memory_job(
         limits=MemoryLimits(
             max(workload.tensor_memory(reserve), 0.0), scenario.host.memory
         ),
+        retraces=scenario.module is None,
     )
     if progress is not None:
         progress("memory: count", None)
@@ -269,13 +275,15 @@ def memory_job(
         stages=tuple(
             _stage(workload, memory, index) for index in range(len(memory.stages))
         ),
-        items=workload.training.parameter_items,
+        items=workload.parameter_items,
         kept=_kept(workload, memory) if explain else (),
     )
     if not found.fits:
         is_least = not (found.is_given or found.is_start)
         least = None if is_least else least_memory(job, scenario.search)
-        return replace(found, changes=single_changes(job, spec), least=least)
+        singles = single_changes(job, spec)
+        together = joint_changes(job, spec, singles)
+        return replace(found, changes=singles, together=together, least=least)
     if progress is not None:
         progress("memory: longest sequence", None)
     return replace(

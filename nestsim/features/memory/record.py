@@ -33,6 +33,7 @@ def memory_json(result: MemoryResult) -> dict[str, object]:
         ],
         "bytes_per_parameter": [item._asdict() for item in result.items],
         "changes": [_change_json(change) for change in result.changes],
+        "changes_together": [_change_json(change) for change in result.together],
         "least_on_these_devices": _thrifty_json(result, result.least),
         "fewest_devices": _thrifty_json(result, result.fewest),
         "fewest_devices_with_hosts": _thrifty_json(result, result.fewest_with_hosts),
@@ -100,6 +101,7 @@ def _change_json(change: Change) -> dict[str, object]:
         "kind": change.kind,
         "plan": settings,
         "training": dict(change.step.training),
+        "model": dict(change.step.model),
         "fits": change.fits,
         **_needs_json(change.memory),
     }

@@ -34,7 +34,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         "unknown-recompute": "what is recomputed is not one of the modelled modes",
         "unknown-sharding": "what is sharded is not one of the modelled ways",
         "uneven-plan": "stages with unlike parallel sizes or recompute",
-        "fine-tuning": "fine-tuning of adapters (LoRA) is not modelled",
+        "fine-tuning": "adapters (LoRA) whose rank and targets are not stated",
         "unknown-model": "the architecture has parts that are not modelled",
         "contradiction": "columns contradict each other",
         "no-such-model": "the columns do not make an architecture",

@@ -226,11 +226,13 @@ def _check_known(reading: JobReading) -> None:
 
 
 def _check_tuning(reading: JobReading) -> None:
-    """Refuse jobs that train adapters, and note those that tune all weights."""
+    """Refuse unknown adapters, and note jobs that tune all weights."""
     described = f"{reading.words('model')} {reading.words('notes')}"
     adapted = re.search(_ADAPTED, described)
-    if adapted is not None:
-        raise RowRefusedError("fine-tuning", f"{adapted[1]} is not modelled")
+    if adapted is not None and "adapter" not in reading.habit.training:
+        raise RowRefusedError(
+            "fine-tuning", f"rank and targets of {adapted[1]} are not stated"
+        )
     if re.search(_TUNED, described):
         # All weights are trained, on sequences that are packed to their full length.
         reading.assume("fine-tuning as training on full sequences")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from estimators.collectives.transports import find_transport, library_network
 from estimators.constants import Constants, load_constants
+from estimators.layers.adapters import with_adapters
 from estimators.models.spec import with_num_layers, with_one_of_each
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
@@ -103,7 +104,7 @@ class Predictor:
         return other
 
     def graph(self, case: Case) -> LayerGraph:
-        """Return the traced model of a case."""
+        """Return the traced model of a case, with its adapters."""
         # No layer depends on the depth.
         spec = with_one_of_each(case.model)
         if case.model not in self._graphs:
@@ -114,7 +115,7 @@ class Predictor:
             names = [graph.names[0], *spec.block_kinds, *ends]
             layers = dict(zip(names, graph.layers, strict=True))
             self._graphs[case.model] = LayerGraph.chain(case.model, layers)
-        return self._graphs[case.model]
+        return with_adapters(self._graphs[case.model], case.training)
 
     def predict(self, case: Case, *, memory: bool = False) -> Prediction:
         """Return what the simulator says of a case.

@@ -87,7 +87,7 @@ class Habit:
     model: Mapping[str, int] = field(default_factory=dict)
     """Setting of [model] -> value, also where a column says otherwise."""
 
-    training: Mapping[str, str] = field(default_factory=dict)
+    training: Mapping[str, str | int | bool | list[str]] = field(default_factory=dict)
     """Setting of [training] -> value."""
 
 

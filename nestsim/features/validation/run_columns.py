@@ -32,10 +32,11 @@ def read_run(reading: JobReading, num_layers: int) -> Mapping[str, Table]:
     Raises
     ------
     RowRefusedError
-        If adapters were trained, which takes less than what is modelled.
+        If adapters were trained, and their rank or what they are beside is not known.
     """
-    if reading.ran("lora") and not _NONE.match(reading.ran("lora")):
-        raise RowRefusedError("fine-tuning", "lora is not modelled")
+    is_adapted = reading.ran("lora") and not _NONE.match(reading.ran("lora"))
+    if is_adapted and "adapter" not in reading.habit.training:
+        raise RowRefusedError("fine-tuning", "rank and targets of lora are not stated")
     tables = {name: reading.by_source(name) for name in ("software", "plan")}
     captured = {*_words(reading.ran("cuda_graphs"))} & {*GRAPH_MODULES}
     tables["software"]["cuda_graph_modules"] = sorted(captured) or GRAPH_MODULES

@@ -156,6 +156,7 @@ def training_gaps(
         **dict.fromkeys(_NOT_THERE, False),
         **dict.fromkeys(_AS_KEPT, ""),
         "matmul_precision": matmul if matmul in set(matmuls) else "",
+        "adapter": "none",
         **usual,
     }
     replicas = job.plan.parallel.data_parallel_size

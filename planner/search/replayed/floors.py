@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from estimators.layers.sharding import chain_parameters, tied_parameters
+from estimators.layers.shares import chain_parameters, tied_parameters
 from planner.cost.rates import StageRates
 from planner.kernels import family_bounds as kernel
 from planner.kernels import tables

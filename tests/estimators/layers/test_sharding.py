@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.grouping import Grouping
-from estimators.layers.sharding import kept_tensors, layer_work, tied_parameters
+from estimators.layers.sharding import kept_tensors, layer_work
 from estimators.layers.shares import (
     divisibility_problem,
     group_copies,
     padded_vocab_size,
+    tied_parameters,
 )
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork
 from estimators.models.families import build_layers

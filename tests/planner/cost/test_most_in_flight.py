@@ -52,7 +52,7 @@ def random_case(rng):
         host_once=np.zeros(NUM_CHOICES),
     )
     job = JobConstants(
-        *(2.0, 4.0, 8.0, float(rng.choice([0.0, 4.0])), 2.0, 4.0, 0.0),
+        *(2.0, 4.0, 8.0, float(rng.choice([0.0, 4.0])), 2.0, 2.0, 4.0, 0.0),
         memory=float(rng.integers(0, 2000)),
         expert_group=float(rng.choice([1, 2, 4])),
         host_memory=float(rng.choice([np.inf, rng.integers(0, 1500)])),

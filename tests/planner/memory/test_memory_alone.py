@@ -15,8 +15,10 @@ from planner.memory.account import MemoryJob, MemoryLimits, plan_memory
 from planner.memory.changes import (
     FRACTIONS,
     KINDS,
+    MOST_TOGETHER,
     PlanStep,
     changed_memory,
+    joint_changes,
     largest_micro_batch,
     longest_sequence,
     single_changes,
@@ -214,6 +216,7 @@ def test_each_change_is_the_first_step_that_suffices(share):
     found = {change.kind: change for change in single_changes(job(limit), SPEC)}
     assert found.keys() <= KINDS.keys()
     numbers = {"gradients in 16 bits", "smaller optimizer states"}
+    numbers |= {"LoRA, not all weights", "shorter sequences"}
     for kind, change in found.items():
         if kind in numbers:
             continue
@@ -252,6 +255,72 @@ def test_other_numbers_change_the_training():
     step = found["gradients in 16 bits"]
     assert step.step == PlanStep({}, {"gradient_precision": "bf16"})
     assert step.memory.needed == pytest.approx(NEEDED - share["gradients"] / 2)
+
+
+LONG = replace(MODEL, sequence_length=1024, max_position_embeddings=1024)
+
+
+def test_other_training_and_shorter_sequences_are_other_jobs():
+    long, short = (trace_model(replace(LONG, sequence_length=n)) for n in (1024, 512))
+    longer = replace(job(1.0), workload=replace(WORKLOAD, graph=long))
+    found = {c.kind: c for c in single_changes(longer, SPEC)}
+    lora, shorter = found["LoRA, not all weights"], found["shorter sequences"]
+    assert lora.step == PlanStep({}, {"adapter": "lora"})
+    training = replace(WORKLOAD.training, adapter="lora")
+    adapted = replace(longer, workload=longer.workload.trained_as(training))
+    assert lora.memory.needed == adapted.memory(SPEC).needed
+    assert "QLoRA, not all weights" not in found  # Megatron has none
+    assert shorter.step == PlanStep({}, {}, {"sequence_length": 512})
+    shortened = replace(longer, workload=replace(WORKLOAD, graph=short))
+    assert shorter.memory.needed == shortened.memory(SPEC).needed
+
+
+def test_a_model_of_a_user_is_not_traced_at_other_lengths():
+    graph = trace_model(LONG)
+    known = replace(job(1.0), workload=replace(WORKLOAD, graph=graph), retraces=False)
+    assert "shorter sequences" not in {c.kind for c in single_changes(known, SPEC)}
+
+
+@failures.over("share", [0.5, 0.3, 0.2, 0.15, 0.1, 0.05])
+def test_changes_together_are_needed_and_suffice(share):
+    limited = job(share * NEEDED, rules=FRAMEWORKS["fsdp"].rules)
+    spec = replace(
+        SPEC,
+        micro_batch_size=2,
+        tensor_model_parallel_size=1,
+        data_parallel_size=8,
+    )
+    singles = single_changes(limited, spec)
+    found = joint_changes(limited, spec, singles)
+    if any(change.fits for change in singles):
+        assert found == ()
+        return
+    assert len({change.kinds for change in found}) == len(found)
+    sizes = {len(change.kinds) for change in found}
+    assert len(sizes) <= 1
+    assert sizes <= {2, MOST_TOGETHER}
+    for change in found:
+        assert change.fits
+        again = changed_memory(limited, spec, change.step)
+        assert again is not None
+        assert again[1].needed == change.memory.needed <= share * NEEDED
+    if sizes == {MOST_TOGETHER}:
+        # No two do: each with the strongest step of the other.
+        for first, second in itertools.combinations(singles, 2):
+            step = PlanStep(
+                *({**a, **b} for a, b in zip(first.step, second.step, strict=True))
+            )
+            both = changed_memory(limited, spec, step)
+            assert both is None or not both[1].fits(limited.limits)
+
+
+def test_full_training_that_fits_in_no_way_fits_as_adapters():
+    spec = PlanSpec(micro_batch_size=1, data_parallel_size=2, zero_stage=3)
+    card = job(num_devices=2, rules=FRAMEWORKS["fsdp"].rules)
+    card = replace(card, limits=MemoryLimits(0.35 * card.memory(spec).needed, 0.0))
+    singles = single_changes(card, spec)
+    together = joint_changes(card, spec, singles)
+    assert any("LoRA" in kind for change in together for kind in change.kinds)
 
 
 def test_the_largest_micro_batch_is_the_largest_that_fits():

@@ -290,6 +290,25 @@ def test_one_published_row_in_twenty_is_refused_at_most_and_says_why():
     assert all(latency > 0 for latency in latencies)
 
 
+@published
+def test_published_runs_of_adapters_are_predicted_as_far_off_as_the_guide_says():
+    rows = [
+        row
+        for name in ("throughput.csv", "throughput-2026.csv")
+        for row in read_measurements(DATA / name).rows
+        if row.source == "automodel_lora" or row.words("notes") == "LoRA Performance"
+    ]
+    result = validate(throughput(*rows))
+    assert len(rows) == 7
+    assert not result.refused
+    errors = {row.row.row_id: row.predicted / row.measured - 1 for row in result.scored}
+    bridge = errors.pop("T-megatron_bridge-0070")
+    assert bridge == pytest.approx(0.189, abs=0.01)
+    assert sum(errors.values()) / 6 == pytest.approx(0.165, abs=0.01)
+    assert min(errors.values()) == pytest.approx(0.058, abs=0.01)
+    assert max(errors.values()) == pytest.approx(0.314, abs=0.01)
+
+
 def test_an_open_micro_batch_is_the_fastest_of_those_that_fit():
     predictor = Predictor()
     times = {

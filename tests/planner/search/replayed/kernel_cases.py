@@ -121,6 +121,7 @@ def arguments(case):
         optimizer_bytes=0.0,
         copies_bytes=0.0,
         gather_bytes=case.weight_bytes,
+        update_bytes=case.weight_bytes,
         reduce_bytes=case.gradient_bytes,
         step_time=case.step_time,
         memory=np.inf,

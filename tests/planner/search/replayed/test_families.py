@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.layers.sharding import chain_parameters
+from estimators.layers.shares import chain_parameters
 from estimators.training import Sizes, expert_data_size
 from planner.search.replayed import candidates as module
 from planner.search.replayed.families import ConfigurationQueue
