@@ -25,7 +25,7 @@ References
    ``_nll_loss_and_log_softmax_backward``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -70,23 +70,34 @@ class LayerTimes(NamedTuple):
     """Part of `forward` and `backward` that software adds to the device's own time."""
 
 
-def layer_times(
+class LayerCosts(NamedTuple):
+    """What layer tables have in common that differ in the modules run again alone."""
+
+    works: list[LayerWork]
+    """Work of each distinct layer, with some modules run again."""
+
+    times: list[list[OperatorTime]]
+    """Times of the operators of each distinct layer."""
+
+
+KnownCosts = MutableMapping[Degrees, LayerCosts]
+"""Degrees without modules to run again -> what is known of them."""
+
+
+def operator_times(
     graph: LayerGraph,
     works: list[LayerWork],
-    degrees: Degrees,
     training: TrainingSpec,
     platform: Platform,
-) -> list[LayerTimes]:
-    """Return the times of each distinct layer.
-
-    Blocks take what software adds to them, too (`estimators.platform`).
+) -> list[list[OperatorTime]]:
+    """Return the times of the operators of each distinct layer.
 
     Parameters
     ----------
     graph, works
         The traced model, and the work of each of its distinct layers.
-    degrees, training, platform
-        How it is split, in which number formats, on what.
+    training, platform
+        In which number formats, on what.
 
     Raises
     ------
@@ -99,18 +110,37 @@ def layer_times(
     if software.cuda_graphs == "layers":
         whole = replace(software, cuda_graphs="full_iteration")
         graphs = replace(platform, software=whole).operator_times(training, graph.spec)
-    blocks = {
+    blocks = _blocks(graph)
+    found = []
+    for kind, work in enumerate(works):
+        held = is_captured(work, software if kind in blocks else IDEAL)
+        found.append(
+            [
+                (graphs if is_held else model).operator_time(operator)
+                for operator, is_held in zip(work.operators, held, strict=True)
+            ]
+        )
+    return found
+
+
+def _blocks(graph: LayerGraph) -> set[int]:
+    """Return which distinct layers are blocks."""
+    return {
         kind
         for name, kind in zip(graph.names, graph.kinds, strict=True)
         if name.startswith("block")
     }
-    found = []
-    for kind, work in enumerate(works):
-        held = is_captured(work, software if kind in blocks else IDEAL)
-        times = [
-            (graphs if is_held else model).operator_time(operator)
-            for operator, is_held in zip(work.operators, held, strict=True)
-        ]
+
+
+def layer_times(
+    graph: LayerGraph, costs: LayerCosts, degrees: Degrees, platform: Platform
+) -> list[LayerTimes]:
+    """Return the times of each distinct layer, split in some degrees on a platform.
+
+    Blocks take what software adds to them, too (`estimators.platform`).
+    """
+    blocks, found = _blocks(graph), []
+    for kind, (work, times) in enumerate(zip(*costs, strict=True)):
         device = _device_times(graph, kind, work, times, platform)
         added = HostTimes(0.0, 0.0)
         if kind in blocks:
@@ -172,6 +202,7 @@ def build_layer_table(
     degrees: Degrees,
     training: TrainingSpec,
     platform: Platform,
+    known: KnownCosts | None = None,
 ) -> LayerTable:
     """Return the costs of every layer of the chain for one microbatch on one device.
 
@@ -180,17 +211,27 @@ def build_layer_table(
     ``recompute_granularity``): the embedding, the final norm and the head keep what
     they save. Blocks take what the host adds to them, too.
 
+    ``known`` is what earlier tables of the same job and platform left there.
+
     Raises
     ------
     InputError
         If the platform has no rate for the job's precision.
     """
     keeping = keeping_of(platform.software, training, degrees.recompute_modules)
+    alike = degrees._replace(recompute_modules=())
+    like = None if known is None else known.get(alike)
+    width = training.element_bytes
     works = [
-        layer_work(graph, kind, degrees, training.element_bytes, keeping)
+        layer_work(graph, kind, degrees, width, keeping, like and like.works[kind])
         for kind in range(len(graph.layers))
     ]
-    times = layer_times(graph, works, degrees, training, platform)
+    costs = LayerCosts(
+        works, like.times if like else operator_times(graph, works, training, platform)
+    )
+    if known is not None:
+        known.setdefault(alike, costs)
+    times = layer_times(graph, costs, degrees, platform)
     kinds = np.array(graph.kinds, dtype=np.int64)
     is_block = np.array([float(name.startswith("block")) for name in graph.names])
 

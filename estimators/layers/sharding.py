@@ -46,6 +46,7 @@ References
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -77,6 +78,7 @@ def layer_work(
     degrees: Degrees,
     element_bytes: int,
     keeping: Keeping = EVERYTHING,
+    like: LayerWork | None = None,
 ) -> LayerWork:
     """Return what one layer costs one device, for one microbatch.
 
@@ -92,15 +94,35 @@ def layer_work(
         Of weights and activations [byte].
     keeping
         What is kept for the backward pass.
+    like
+        What is known of the same with other modules run again: only what depends on
+        these is worked out anew.
     """
     device = _device(graph, kind, degrees, element_bytes)
     layer, shares = device.layer, device.shares
+    again = runs_again(layer, keeping.recompute_modules)
+    collectives = layer_collectives(
+        layer,
+        shares,
+        degrees,
+        element_bytes,
+        device.copies,
+        zip(layer.operators, again, strict=True),
+    )
+    if like is not None:
+        repeated = zip(like.operators, again, strict=True)
+        kept_again = sum(_saved_tensors(device, keeping, "selective").values())
+        return replace(
+            like,
+            operators=tuple(op._replace(again=repeats) for op, repeats in repeated),
+            collectives=collectives,
+            saved_bytes={**like.saved_bytes, "selective": kept_again},
+        )
     parameters = held_parameters(layer, shares)
     entering = device.total(layer.entering)
     flops = sum(operator.model_flops for operator in layer.operators)
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
     needed = _read_again(layer, kept) if keeping.repeats_elementwise else kept
-    again = runs_again(layer, keeping.recompute_modules)
     num_read = _num_read(layer)
     return LayerWork(
         operators=tuple(
@@ -115,14 +137,7 @@ def layer_work(
                 zip(layer.operators, kept, again, strict=True)
             )
         ),
-        collectives=layer_collectives(
-            layer,
-            shares,
-            degrees,
-            element_bytes,
-            device.copies,
-            zip(layer.operators, again, strict=True),
-        ),
+        collectives=collectives,
         parameters=sum(count for _, count in parameters),
         expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
         model_flops=float(degrees.micro_batch_size * flops),

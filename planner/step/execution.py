@@ -24,7 +24,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import ArrayLike
 
-from estimators.chain import build_layer_table
+from estimators.chain import KnownCosts, build_layer_table
 from estimators.constants import Constants, load_constants
 from estimators.dispatch import Sharing, contention
 from estimators.layers.adapters import (
@@ -199,6 +199,8 @@ class Workload:
     _group_tables: dict[tuple[tuple[int, ...], Degrees], LayerTable] = field(
         default_factory=dict, init=False
     )
+    _costs: dict[int | None, KnownCosts] = field(default_factory=dict, init=False)
+    """What tables have in common, by number of kind; None for the workload's own."""
     _fastest: dict[Degrees, LayerTable] = field(default_factory=dict, init=False)
     _part_times: dict[tuple[int | None, Degrees, str], FloatArray] = field(
         default_factory=dict, init=False
@@ -268,10 +270,10 @@ class Workload:
         """Return the table of a healthy device of a kind, None for the workload's."""
         if kind is None or self._is_own(kind):
             if degrees not in self._tables:
-                self._tables[degrees] = self._built_table(self.platform, degrees)
+                self._tables[degrees] = self._built_table(None, degrees)
             return self._tables[degrees]
         if (kind, degrees) not in self._kind_tables:
-            made = self._built_table(self._platform(kind), degrees)
+            made = self._built_table(kind, degrees)
             # What collectives reach of links is that of the workload's accelerator:
             # members of a group send the same.
             sent = self._table(None, degrees)
@@ -280,9 +282,13 @@ class Workload:
             )
         return self._kind_tables[kind, degrees]
 
-    def _built_table(self, platform: Platform, degrees: Degrees) -> LayerTable:
+    def _built_table(self, kind: int | None, degrees: Degrees) -> LayerTable:
         return build_layer_table(
-            self.graph, degrees=degrees, training=self.training, platform=platform
+            self.graph,
+            degrees=degrees,
+            training=self.training,
+            platform=self.platform if kind is None else self._platform(kind),
+            known=self._costs.setdefault(kind, {}),
         )
 
     def _is_own(self, kind: int) -> bool:

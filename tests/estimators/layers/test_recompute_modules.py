@@ -1,18 +1,21 @@
 """Selective recompute module by module: what is kept, and what is run again."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
-from estimators.chain import build_layer_table
+from estimators.chain import KnownCosts, build_layer_table
 from estimators.layers.saved_activations import (
     EVERYTHING,
     RECOMPUTE_MODULES,
     runs_again,
 )
 from estimators.layers.sharding import layer_work
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, InLayerTraffic, LayerTable
 from estimators.models.library import load_model
 from estimators.models.spec import with_num_layers
 from estimators.platform import Platform
@@ -146,3 +149,41 @@ def test_more_modules_keep_less_and_take_longer() -> None:
         for one, other in pairwise(found[1:])
         for less, more in zip(one, other, strict=True)
     )
+
+
+@failures.over(
+    "software",
+    [
+        Software(name="ideal"),
+        Software(name="megatron-core", keeps_gathered=True, keeps_narrow_inputs=True),
+        Software(name="torchtitan", saves_products=True, repeats_elementwise=True),
+    ],
+)
+def test_tables_of_other_modules_are_those_that_are_made_alone(
+    software: Software,
+) -> None:
+    """What tables have in common is worked out once, and is the same to the bit."""
+    known: KnownCosts = {}
+    make = partial(
+        build_layer_table,
+        GRAPH,
+        training=TrainingSpec(global_batch_size=8),
+        platform=Platform(accelerator=load_accelerator("h800"), software=software),
+    )
+    names = tuple(RECOMPUTE_MODULES)
+    for count in range(len(names) + 1):
+        degrees = Degrees(tp=2, ep=4, recompute_modules=names[:count])
+        alone, shared = make(degrees=degrees), make(degrees=degrees, known=known)
+        assert plain(shared) == plain(alone)
+    assert len(known) == 1
+
+
+def plain(value: object) -> object:
+    """Return tables, mappings and arrays as dicts and lists."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, LayerTable | InLayerTraffic):
+        return {part.name: plain(getattr(value, part.name)) for part in fields(value)}
+    return [plain(part) for part in value] if isinstance(value, tuple) else value
