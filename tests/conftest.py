@@ -156,12 +156,12 @@ def cache_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     cache = request.config.cache
     assert cache is not None
     # Here: the process that hands out tests compiles nothing.
-    from topologies.compiling import _Kernel
+    from topologies.machine_code import KernelDispatcher
 
-    compiled = _compiled_once(_Kernel, cache.mkdir("locks"))
+    compiled = _compiled_once(KernelDispatcher, cache.mkdir("locks"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NESTSIM_CACHE_DIR", str(cache.mkdir("nestsim")))
-        patch.setattr(_Kernel, "compile", compiled)
+        patch.setattr(KernelDispatcher, "compile", compiled)
         yield
 
 
