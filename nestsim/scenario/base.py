@@ -18,7 +18,7 @@ from topologies.settings import Derived, Examples, Spec, described, docstrings
 class Table(BaseModel):
     """A table of a scenario: nothing converted silently, nothing unknown accepted."""
 
-    model_config = ConfigDict(frozen=True, **Spec.__pydantic_config__)  # type: ignore[typeddict-item]
+    model_config = ConfigDict(frozen=True, defer_build=True, **Spec.__pydantic_config__)  # type: ignore[typeddict-item]
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
