@@ -45,9 +45,11 @@ COSTLY = (
     "tests/estimators/tracing/test_tracing.py::test_a_cached_trace_needs",
     "tests/fuzz/",
     "tests/nestsim/cli/test_cli.py::test_a_reader_that_leaves_early",
+    "tests/nestsim/cli/test_cli.py::test_a_command_imports",
     "tests/nestsim/cli/test_cli.py::test_both_entry_points",
     "tests/nestsim/cli/test_cli.py::test_help_imports_nothing",
     "tests/nestsim/cli/test_cli.py::test_showing_a_network",
+    "tests/nestsim/cli/test_cli.py::test_the_main_scenario_compiles",
     "tests/nestsim/cli/test_cli_interrupted.py",
     "tests/nestsim/cli/test_cli_output.py::test_a_cache_that_cannot_be_written",
     "tests/nestsim/cli/test_cli_output.py::test_a_folder_is_whole",
@@ -157,12 +159,12 @@ def cache_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     cache = request.config.cache
     assert cache is not None
     # Here: the process that hands out tests compiles nothing.
-    from topologies.compiling import _Kernel
+    from topologies.machine_code import KernelDispatcher
 
-    compiled = _compiled_once(_Kernel, cache.mkdir("locks"))
+    compiled = _compiled_once(KernelDispatcher, cache.mkdir("locks"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NESTSIM_CACHE_DIR", str(cache.mkdir("nestsim")))
-        patch.setattr(_Kernel, "compile", compiled)
+        patch.setattr(KernelDispatcher, "compile", compiled)
         yield
 
 

@@ -1,4 +1,4 @@
-"""How numeric kernels are compiled, and where their machine code is kept.
+"""How numeric kernels are declared; `topologies.machine_code` compiles them.
 
 A kernel is compiled once, for the types that its annotations declare, when it is first
 called; `topologies.arrays` has the aliases that say how many dimensions an array has.
@@ -6,47 +6,16 @@ A function that other kernels of its folder call is a `subkernel`: it is compile
 them, and in Python it is a plain function. What many kernels read and write goes from
 one to the other in named tuples of arrays; their classes stand beside the kernels.
 
-The machine code is kept among the user's caches, in a file named by all that it
-depends on: the contents of every file of the kernel's folder and of this module, the
-versions of Python, numpy, numba and LLVM, and the processor. Numba's own cache does not
-notice when a kernel reads a constant of another file that has changed, and its index
-loses or mixes up entries when several processes write at once.
+numba is imported with the first call: commands that call no kernel do without.
 """
 
-import hashlib
-import inspect
-import pickle
-import platform
-import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from functools import cache
-from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar, cast, get_args, get_origin
-
-import numba
-import numpy as np
-from numba import types
-from numba.core import compiler, config, serialize
-from numba.core.caching import NullCache
-from numba.core.codegen import JITCodeLibrary
-from numba.core.registry import CPUDispatcher
-
-from topologies.arrays import Dimensions
-from topologies.notices import notices
-from topologies.user_cache import cache_folder, read_sealed, write_sealed
+import os
+from collections.abc import Callable
+from functools import cached_property, update_wrapper
+from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_OPTIONS = {"nopython": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-
-_SCALARS = {
-    int: types.int64,
-    float: types.float64,
-    bool: types.boolean,
-    np.uint64: types.uint64,
-}
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
@@ -58,9 +27,7 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
         With annotated parameters: ``int``, ``float``, ``bool``, arrays with their
         dimensions from `topologies.arrays`, and tuples and named tuples of these.
     """
-    if config.DISABLE_JIT:
-        return function
-    return cast("Callable[P, R]", _Kernel(function))
+    return _declared(Kernel, function)
 
 
 def writing_kernel(function: Callable[P, R]) -> Callable[P, R]:
@@ -69,16 +36,12 @@ def writing_kernel(function: Callable[P, R]) -> Callable[P, R]:
     Then who refers to an array need not be counted, in it and in all that it calls. It
     is needed where functions hand on named tuples of many arrays at every event.
     """
-    if config.DISABLE_JIT:
-        return function
-    return cast("Callable[P, R]", _Kernel(function, _nrt=False))
+    return _declared(Kernel, function, _nrt=False)
 
 
 def subkernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function into kernels of its folder; for Python it stays as it is."""
-    if config.DISABLE_JIT:
-        return function
-    return cast("Callable[P, R]", _Subkernel(function))
+    return _declared(Subkernel, function)
 
 
 def check_once(
@@ -90,217 +53,63 @@ def check_once(
     takes 8 us, a call of what is returned here 1 us. All later arguments must have the
     types of these; numbers are converted.
     """
-    if not isinstance(function, _Kernel):
+    if not isinstance(function, Kernel):
         return function
     assert not kwargs, "kernels are called by position"
-    return cast("Callable[P, R]", function.compile(tuple(map(numba.typeof, args))))
+    return cast("Callable[P, R]", function.dispatcher.entry_point_for(args))
 
 
-class _Kernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
-    """A function that has one compiled form."""
-
-    def __init__(self, function: Callable[..., Any], **options: bool) -> None:
-        super().__init__(
-            py_func=function,
-            targetoptions=_OPTIONS | options,
-            pipeline_class=_KernelCompiler,
-        )
-        self._compiling = ExitStack()
-        self._cache = _KernelCache(function, options, self._compiling)
-
-    def compile(self, sig: Any) -> Any:
-        """Return the compiled form; ``sig``, of some arguments, must convert to it."""
-        declared = declared_types(self.py_func)
-        self._check(sig, declared)
-        if not self.overloads:
-            try:
-                super().compile(declared)
-            finally:
-                self._compiling.close()
-            self.disable_compile()
-        return self.overloads[declared].entry_point
-
-    def _check(self, sig: Any, declared: tuple[Any, ...]) -> None:
-        for name, given, wanted in zip(
-            inspect.signature(self.py_func).parameters, sig, declared, strict=True
-        ):
-            if self.typingctx.can_convert(given, wanted) is None:
-                raise TypeError(
-                    f"{self.py_func.__qualname__}: {name} is declared as {wanted}, "
-                    f"got {given}"
-                )
+def _declared(
+    kind: "type[Kernel]", function: Callable[P, R], **options: bool
+) -> Callable[P, R]:
+    if int(os.environ.get("NUMBA_DISABLE_JIT") or 0):
+        return function
+    return cast("Callable[P, R]", kind(function, options))
 
 
-class _Subkernel(_Kernel):
-    """A function that is compiled into those that call it."""
+class Kernel:
+    """A function that has one compiled form.
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function, no_cpython_wrapper=True)
-        self._cache = NullCache()
-        self._compiler.pipeline_class = _SubkernelCompiler
+    Parameters
+    ----------
+    function
+        What is compiled.
+    options
+        Of numba, besides those that all kernels have.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, bool]) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self.options = options
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What numba calls it by."""
+        from topologies.machine_code import KernelDispatcher, let_kernels_name
+
+        let_kernels_name(Kernel)
+        return KernelDispatcher(self.py_func, self.options)
 
     def __call__(self, *args: Any) -> Any:
+        """Call the compiled form."""
+        return self.dispatcher(*args)
+
+    def __reduce__(self) -> str:
+        """Say where processes find it."""
+        return self.py_func.__qualname__
+
+
+class Subkernel(Kernel):
+    """A function that is compiled into those that call it."""
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What numba calls it by."""
+        from topologies.machine_code import SubkernelDispatcher
+
+        return SubkernelDispatcher(self.py_func, self.options)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function."""
         return self.py_func(*args)
-
-
-class _KernelCode(JITCodeLibrary):  # type: ignore[misc]  # as above
-    """Code that is optimised once, as a whole.
-
-    Numba would first optimise each function by itself, and again with those it calls.
-    """
-
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout  # noqa: SLF001
-
-
-class _SubkernelCode(_KernelCode):
-    """Code that is linked into that of callers, and optimised there alone.
-
-    Numba would optimise it and generate machine code that nobody calls, once for each
-    level of calls. Leaving that out saves a fifth of the time of compilation.
-    """
-
-    @property
-    def codegen(self) -> Any:
-        """Stand for the code generator, which has no symbols of this code."""
-        return _NoSymbols
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-    def get_pointer_to_function(self, name: str) -> int:
-        """Return the null pointer: there is no machine code of its own."""
-        del name
-        return 0
-
-
-class _NoSymbols:
-    @staticmethod
-    def set_env(*_: Any) -> None:
-        """Do nothing: the environment belongs to the caller."""
-
-
-class _KernelCompiler(compiler.Compiler):  # type: ignore[misc]  # as above
-    """The usual steps, into a library of our own."""
-
-    library_class: type[_KernelCode] = _KernelCode
-
-    def __init__(self, typing: Any, target: Any, library: Any, *args: Any) -> None:
-        assert library is None
-        library = self.library_class(target.codegen(), "kernel")
-        library.enable_object_caching()
-        super().__init__(typing, target, library, *args)
-
-
-class _SubkernelCompiler(_KernelCompiler):
-    library_class = _SubkernelCode
-
-
-def declared_types(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return the compiled types of a function's parameters, from its annotations."""
-    hints = inspect.get_annotations(function, eval_str=True)
-    return tuple(
-        _compiled_type(hints[p]) for p in inspect.signature(function).parameters
-    )
-
-
-def _compiled_type(hint: Any) -> Any:
-    if hint in _SCALARS:
-        return _SCALARS[hint]
-    if get_origin(hint) is Annotated:
-        array, *notes = get_args(hint)
-        (dimensions,) = (note for note in notes if isinstance(note, Dimensions))
-        scalar = numba.from_dtype(np.dtype(get_args(get_args(array)[1])[0]))
-        return types.Array(scalar, dimensions.count, "C", readonly=dimensions.is_frozen)
-    if get_origin(hint) is tuple:
-        return types.BaseTuple.from_types(tuple(map(_compiled_type, get_args(hint))))
-    if isinstance(hint, type) and issubclass(hint, tuple):
-        fields = inspect.get_annotations(hint, eval_str=True).values()
-        # What numba infers of values: one class for fields of one type, another else.
-        return types.BaseTuple.from_types(tuple(map(_compiled_type, fields)), hint)
-    raise TypeError(f"a kernel's parameter cannot be declared as {hint}")
-
-
-class _KernelCache(NullCache):  # type: ignore[misc]  # as above
-    """Machine code in files of the user; see the module."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        options: Mapping[str, bool],
-        compiling: ExitStack,
-    ) -> None:
-        self._function = function
-        self._options = sorted(options.items())
-        self._compiling = compiling
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what was kept for this kernel, or None: then it is compiled."""
-        target_context.refresh()
-        file = self._file(sig, target_context)
-        contents = None if file is None else read_sealed(file)
-        if contents is not None:
-            return compiler.CompileResult._rebuild(  # noqa: SLF001
-                target_context, *pickle.loads(contents)
-            )
-        self._compiling.enter_context(notices().once("compiling kernels"))
-        return None
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what was compiled, if there is a place for it."""
-        file = self._file(sig, data.target_context)
-        if file is None:
-            notices().cannot_keep("compiled kernels", "there is no home folder")
-            return
-        try:
-            write_sealed(file, serialize.dumps(data._reduce()))  # noqa: SLF001
-        except OSError as error:
-            why = f"{file.parent}: {error.strerror or error}"
-            notices().cannot_keep("compiled kernels", why)
-
-    def _file(self, sig: Any, target_context: Any) -> Path | None:
-        folder = cache_folder("kernels")
-        if folder is None:
-            return None
-        function = self._function
-        key = "\n".join(
-            (
-                _digest(Path(inspect.getfile(function)).parent),
-                _versions(),
-                str(target_context.codegen().magic_tuple()),
-                f"{function.__module__}.{function.__qualname__}",
-                f"{sig} {self._options}",
-            )
-        )
-        name = f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()}"
-        return folder / name
-
-
-@cache
-def _digest(folder: Path) -> str:
-    """Return a hash of all that kernels of a folder are made from."""
-    digest = hashlib.sha256()
-    here = Path(__file__)
-    for file in (here, here.with_name("arrays.py"), *sorted(folder.glob("*.py"))):
-        contents = file.read_bytes()
-        digest.update(f"{file.name} {len(contents)}\n".encode() + contents)
-    return digest.hexdigest()
-
-
-@cache
-def _versions() -> str:
-    import llvmlite
-
-    return " ".join(
-        (
-            sys.version,
-            platform.machine(),
-            np.__version__,
-            numba.__version__,
-            llvmlite.__version__,
-        )
-    )

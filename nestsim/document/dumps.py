@@ -6,12 +6,14 @@ object, `Record.dump` makes the object from a result, and `Record.read` a record
 the object. pandas and pydantic are imported where they are used.
 """
 
+import csv
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from io import StringIO
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -139,13 +141,21 @@ def csv_of(
     columns
         Names of the columns; None for those of the rows.
     """
-    import pandas as pd
-
     if not rows and columns is None:
         return ""
-    names = None if columns is None else list(columns)
-    frame = pd.DataFrame(rows, columns=names, dtype=object)  # type: ignore[call-overload, unused-ignore]  # sequences of rows
-    return frame.to_csv(index=False, lineterminator="\n")
+    if columns is None:
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+    lines = StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        values = map(row.get, columns) if isinstance(row, Mapping) else row
+        writer.writerow("" if _is_nothing(value) else value for value in values)
+    return lines.getvalue()
+
+
+def _is_nothing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 _UNIT = re.compile("_(bytes_per_s|per_s|bytes|s|w)$")

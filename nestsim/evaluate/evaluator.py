@@ -37,8 +37,6 @@ from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.infeasibility import explain_infeasibility
-from planner.rivals import PLANNERS
-from planner.rivals.manual import manual_plans
 from planner.rivals.protocol import PlannerOutcome, PlannerSettings, fits
 from planner.search.launchable import BrokenRule, broken_rules
 from planner.search.launchable_sizes import LaunchFacts
@@ -320,6 +318,8 @@ class Evaluator:
         InputError
             If the planner refuses the space, or the plan that it is given.
         """
+        from planner.rivals import PLANNERS
+
         spec = self.search
         if spec.objective == "replayed":
             replays = replace(
@@ -383,6 +383,8 @@ class Evaluator:
 
     def _ordinary_plans(self) -> Sequence[Plan]:
         """Return what a competent user would try."""
+        from planner.rivals.manual import manual_plans
+
         spec = self.search
         try:
             plans = manual_plans(self.network, self.workload, spec, Work())

@@ -6,19 +6,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core.core_schema import no_info_after_validator_function
 
 from topologies.errors import InputError
 from topologies.input_file import file_problem
-from topologies.settings import Examples, Spec
+from topologies.settings import Derived, Examples, Spec, described, docstrings
 
 
 class Table(BaseModel):
     """A table of a scenario: nothing converted silently, nothing unknown accepted."""
 
-    model_config = ConfigDict(frozen=True, **Spec.__pydantic_config__)  # type: ignore[typeddict-item]
+    model_config = ConfigDict(frozen=True, defer_build=True, **Spec.__pydantic_config__)  # type: ignore[typeddict-item]
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
+        keys = {k: v.alias for k, v in cls.model_fields.items() if v.alias}
+        return described(cls, handler(schema), handler, keys)
 
 
 AnyTable = type[Table] | type[Spec]
@@ -39,12 +44,13 @@ def settings(table: type[Any]) -> Mapping[str, FieldInfo]:
 @cache  # a schema takes 15 ms, and importers ask with each file
 def _settings(table: Any) -> Mapping[str, FieldInfo]:
     if issubclass(table, Table):
+        for name, field in table.model_fields.items():
+            field.description = docstrings(table).get(name)
         return {
             field.alias or name: field for name, field in table.model_fields.items()
         }
     hints = get_type_hints(table, include_extras=True)
-    schema = TypeAdapter(table).json_schema()
-    words = schema["properties"]
+    words = docstrings(table)
     known = {}
     for field in fields(table):
         needed = field.default is field.default_factory is MISSING
@@ -53,17 +59,13 @@ def _settings(table: Any) -> Mapping[str, FieldInfo]:
             if needed
             else FieldInfo.from_annotated_attribute(hints[field.name], field)
         )
-        name = setting.alias or field.name
-        if name not in words:  # `Derived`
+        if any(isinstance(mark, Derived) for mark in setting.metadata):
             continue
-        described = words[name]
-        if "description" not in described:  # those of the table that it is
-            described = schema["$defs"][described["$ref"].rpartition("/")[2]]
-        setting.description = described["description"]
+        setting.description = words[field.name]
         marks = (mark for mark in setting.metadata if isinstance(mark, Examples))
         if any(mark.default is None for mark in marks):  # that of something else
             setting.default = None
-        known[name] = setting
+        known[setting.alias or field.name] = setting
     return known
 
 

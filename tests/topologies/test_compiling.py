@@ -15,7 +15,8 @@ import pytest
 from planner.kernels import memory_bound, relaxed, tables
 from tests import failures
 from topologies.arrays import FloatVector, IntVector
-from topologies.compiling import check_once, declared_types, kernel, writing_kernel
+from topologies.compiling import check_once, kernel, writing_kernel
+from topologies.machine_code import declared_types
 from topologies.notices import gathered_notices
 
 ROOT = Path(__file__).parents[2]
@@ -188,7 +189,7 @@ def test_a_kernel_takes_what_converts_to_its_declared_types():
     ones = np.ones(1)
     assert doubled(ones, 2) == 2.0
     assert doubled(ones, 2.5) == 2.5
-    assert len(doubled.signatures) == 1
+    assert len(doubled.dispatcher.signatures) == 1
     for wrong in (np.ones(1, dtype=np.int64), np.ones((1, 1)), np.ones(4)[::2]):
         with pytest.raises(TypeError):
             doubled(wrong, 2.0)

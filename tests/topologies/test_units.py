@@ -14,6 +14,8 @@ from topologies.units import (
     BASE_UNITS,
     EXAMPLES,
     RANGES,
+    USUAL_UNITS,
+    _in_base_units,
     currency,
     format_bandwidth,
     format_duration,
@@ -110,6 +112,24 @@ def test_units_are_those_of_pints_own_list(dimension):
         there = float(full.Quantity(text).to(BASE_UNITS[dimension]).magnitude)
         if RANGES[dimension].smallest <= there <= RANGES[dimension].largest:
             assert parse_quantity(text, dimension) == pytest.approx(there, rel=1e-13)
+
+
+@given(
+    st.sampled_from([(d, u) for d, units in USUAL_UNITS.items() for u in units]),
+    st.one_of(
+        st.integers(0, 10**19).map(str), st.floats(0, 1e30).map(lambda x: f"{x!r}")
+    ),
+    st.sampled_from(["", " ", "  "]),
+)
+def test_usual_units_give_the_very_number_that_pint_gives(named, number, space):
+    dimension, unit = named
+    text = f"{number}{space}{unit}"
+    try:
+        value = parse_quantity(text, dimension)
+    except InputError as error:
+        assert "absurdly" in error.problem  # noqa: PT017
+    else:
+        assert value == _in_base_units(text, dimension, "")
 
 
 @failures.over("dimension", BASE_UNITS)

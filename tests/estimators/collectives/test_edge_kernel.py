@@ -403,7 +403,7 @@ def test_kernels_are_compiled_once_whatever_arrays_are_given():
         slowest_edges(network, each, each[::-1])
         edge_costs(network, each.ravel(), each[::-1].ravel())
     for each in (edges.price_rings, edges.price_rounds, edges.price_messages):
-        assert len(each.signatures) == 1
+        assert len(each.dispatcher.signatures) == 1
 
 
 def test_threads_share_a_networks_arrays():

@@ -602,6 +602,67 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+DRAWING = ("matplotlib", "seaborn")
+NEEDED_LATE = ("torch", "scipy.linalg", "pandas", "pyarrow", "pint", "dask", "jinja2")
+"""What the first trace, some rivals, sweeps and rare units need."""
+
+
+@pytest.mark.parametrize(
+    ("command", "heavy"),
+    [
+        ("memory", (*NEEDED_LATE, *DRAWING, "numba")),
+        ("plan -q", (*NEEDED_LATE, *DRAWING)),
+        ("run -q --no-figures --output out", (*NEEDED_LATE, *DRAWING)),
+        ("run -q --output out", NEEDED_LATE),
+    ],
+)
+def test_a_command_imports_what_it_uses_alone(
+    command: str, heavy: tuple[str, ...], tmp_path: Path
+) -> None:
+    scenario = str(SCENARIOS / "bert_large_16_v100.toml")
+    program = (
+        "import sys\n"
+        "from nestsim.cli import main\n"
+        "status = main(sys.argv[1:])\n"
+        f"sys.exit(','.join(sorted(set({heavy}) & set(sys.modules))) or status)\n"
+    )
+    command_line = [sys.executable, "-c", program, *command.split(), scenario]
+    for number in range(2):  # the first traces the model and compiles kernels
+        cwd = tmp_path / str(number)
+        cwd.mkdir()
+        done = subprocess.run(
+            command_line, cwd=cwd, capture_output=True, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+MOST_KERNELS = 44
+"""Kernels that the main scenario may call: a first run compiles all of them, for a
+minute, and every other one loads them."""
+
+
+def test_the_main_scenario_compiles_no_more_kernels_than_it_did(tmp_path: Path) -> None:
+    scenario = str(SCENARIOS / "glm4_32b_64_h100.toml")
+    program = (
+        "import sys\n"
+        "from nestsim.cli import main\n"
+        "from topologies.compiling import Kernel\n"
+        "status = main(['run', sys.argv[1], '-q', '--no-figures'])\n"
+        "names = [v for m in list(sys.modules.values()) for v in vars(m).values()]\n"
+        "kernels = {v for v in names if type(v) is Kernel}\n"
+        "called = {k for k in kernels if 'dispatcher' in vars(k)}\n"
+        "forms = [len(k.dispatcher.overloads) for k in called]\n"
+        "print(status, sum(forms), max(forms), file=sys.stderr)\n"
+    )
+    command = [sys.executable, "-c", program, scenario]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    status, count, most = map(int, done.stderr.split()[-3:])
+    assert (status, most) == (0, 1)
+    assert 0 < count <= MOST_KERNELS
+
+
 def test_showing_a_network_imports_no_torch(tmp_path: Path) -> None:
     scenario = str(SCENARIOS / "llama2_7b_64_h100.toml")
     program = (

@@ -120,7 +120,7 @@ def test_a_search_stopped_without_a_plan_says_so_and_fails(
     planner, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr("planner.work.MOST_WORK", 10)
-    monkeypatch.setattr("nestsim.evaluate.evaluator.manual_plans", lambda *_: [])
+    monkeypatch.setattr("planner.rivals.manual.manual_plans", lambda *_: [])
     asserted = '[assert]\nverdict = "infeasible"'
     scenario(tmp_path, f'planner = "{planner}"', "work_limit = 1", more=asserted)
     file = str(tmp_path / "scenario.toml")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import numba
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -25,6 +24,7 @@ from tests.planner.rivals.nest_artifact.nest_cases import (
     instances,
     zero_gates,
 )
+from topologies.compiling import Kernel
 from topologies.errors import InputError
 
 DATA = Path(__file__).parents[5] / "shared" / "data" / "nest-instances"
@@ -124,7 +124,7 @@ def test_compiled_kernels_equal_their_python_source(data):
     with pytest.MonkeyPatch.context() as patch:
         for module in (kernels,):
             for name, kernel in list(vars(module).items()):
-                if isinstance(kernel, numba.core.dispatcher.Dispatcher):
+                if isinstance(kernel, Kernel):
                     patch.setattr(module, name, kernel.py_func)
         interpreted = solve(instance)
     assert interpreted.plan == compiled.plan
