@@ -65,6 +65,8 @@ References
    section "Runtime analysis": at most 6 A^2 B FLOP an iteration.
 .. [9] Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.3; Megatron
    Core, ``core/optimizer/layer_wise_optimizer.py``.
+.. [10] Liang et al., "TorchTitan", ICLR 2025, section 2.3; torchtitan's
+   ``_apply_ac_to_transformer_block``.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -351,6 +353,50 @@ def is_narrow(operator: TracedOperator) -> bool:
     if operator.operation != "linear" or operator.sharding.startswith("adapter"):
         return False
     return operator.sharding not in {"", "vocab"}
+
+
+def kept_parts(layer: TracedLayer, *, gated: bool) -> list[tuple[bool, ...]]:
+    """Return which parts of each operator's results are kept.
+
+    Every second product with a weight, the first included, and fused attention [10]_.
+    The projections of queries, keys and values count one by one, and so do those of the
+    gate and of what it gates, which are one operator here.
+    """
+    parts: list[tuple[bool, ...]] = []
+    count = 0
+    for operator in layer.operators:
+        size = 0
+        if operator.operation == "linear":
+            doubled = gated and operator.sharding in {"column", "expert column"}
+            size = 2 if doubled else len(operator.outputs)
+        kept = tuple((count + place) % 2 == 0 for place in range(size))
+        parts.append((True,) if operator.operation == "attention" else kept)
+        count += size
+    return parts
+
+
+def num_read(layer: TracedLayer) -> int:
+    """Return how many operators there are up to the last that a derivative reads."""
+    read = {number for op in layer.operators for number in op.saved}
+    return max(
+        (
+            place + 1
+            for place, operator in enumerate(layer.operators)
+            if read.intersection(operator.outputs)
+        ),
+        default=0,
+    )
+
+
+def read_again(
+    layer: TracedLayer, kept: list[tuple[bool, ...]]
+) -> list[tuple[bool, ...]]:
+    """Return `kept_parts` without products at the end that no derivative reads."""
+    count = num_read(layer)
+    return [
+        parts if place < count else (False,) * len(parts)
+        for place, parts in enumerate(kept)
+    ]
 
 
 ITERATIONS = 5

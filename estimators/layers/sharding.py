@@ -57,6 +57,9 @@ from estimators.layers.saved_activations import (
     Kept,
     discarded_tensors,
     is_narrow,
+    kept_parts,
+    num_read,
+    read_again,
     runs_again,
 )
 from estimators.layers.shares import (
@@ -122,8 +125,8 @@ def layer_work(
     entering = device.total(layer.entering)
     flops = sum(operator.model_flops for operator in layer.operators)
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
-    needed = _read_again(layer, kept) if keeping.repeats_elementwise else kept
-    num_read = _num_read(layer)
+    needed = read_again(layer, kept) if keeping.repeats_elementwise else kept
+    last = num_read(layer)
     return LayerWork(
         operators=tuple(
             _operator(device, op, causal=graph.spec.causal)._replace(
@@ -131,7 +134,7 @@ def layer_work(
                 again=repeats,
                 operation=op.operation,
                 repeated=1.0 - sum(parts) / max(len(parts), 1),
-                is_unread=place >= num_read,
+                is_unread=place >= last,
             )
             for place, (op, parts, repeats) in enumerate(
                 zip(layer.operators, kept, again, strict=True)
@@ -374,50 +377,6 @@ def _memory_traffic(device: _Device, operator: TracedOperator) -> tuple[float, f
         return inputs + outputs, 0.0
     forward = inputs + device.total(_written_tensors(operator))
     return forward, device.total(operator.saved) + outputs + inputs
-
-
-def kept_parts(layer: TracedLayer, *, gated: bool) -> list[tuple[bool, ...]]:
-    """Return which parts of each operator's results are kept.
-
-    Every second product with a weight, the first included, and fused attention [4]_.
-    The projections of queries, keys and values count one by one, and so do those of the
-    gate and of what it gates, which are one operator here.
-    """
-    parts: list[tuple[bool, ...]] = []
-    count = 0
-    for operator in layer.operators:
-        size = 0
-        if operator.operation == "linear":
-            doubled = gated and operator.sharding in {"column", "expert column"}
-            size = 2 if doubled else len(operator.outputs)
-        kept = tuple((count + place) % 2 == 0 for place in range(size))
-        parts.append((True,) if operator.operation == "attention" else kept)
-        count += size
-    return parts
-
-
-def _num_read(layer: TracedLayer) -> int:
-    """Return how many operators there are up to the last that a derivative reads."""
-    read = {number for op in layer.operators for number in op.saved}
-    return max(
-        (
-            place + 1
-            for place, operator in enumerate(layer.operators)
-            if read.intersection(operator.outputs)
-        ),
-        default=0,
-    )
-
-
-def _read_again(
-    layer: TracedLayer, kept: list[tuple[bool, ...]]
-) -> list[tuple[bool, ...]]:
-    """Return `kept_parts` without products at the end that no derivative reads."""
-    count = _num_read(layer)
-    return [
-        parts if place < count else (False,) * len(parts)
-        for place, parts in enumerate(kept)
-    ]
 
 
 SAVING_MODES = ("none", "selective", "full")
