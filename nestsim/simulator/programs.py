@@ -202,8 +202,8 @@ _PORTS_OF_KIND = {
 _KINDS = (FORWARD, BACKWARD, WEIGHT)
 """Kinds of passes, in the order of the kernels' axes."""
 
-_Block = tuple[Step, ...]
-"""Steps; the need of one may be `RUNNING`."""
+_Block = tuple[tuple[float, int, int, int, int], ...]
+"""Rows with the fields of `Step`; the need of one may be `RUNNING`."""
 
 
 class _Code(NamedTuple):
@@ -471,8 +471,7 @@ def _steps(parts: Parts, *, opens: int | None = None) -> _Block:
     if opens is not None:
         spans[opens] |= OPENS
         spans[-1] |= CLOSES
-    rows = [(*part, span) for part, span in zip(parts, spans, strict=True)]
-    return tuple(map(Step._make, rows))
+    return tuple([(*part, span) for part, span in zip(parts, spans, strict=True)])
 
 
 PASS_KINDS = ("forward", "backward", "weight")
