@@ -33,7 +33,11 @@ from nestsim.simulator.work import (
     RingPhase,
 )
 from planner.cost.rates import StageGroups
-from planner.step.exposure import PassProgress, buckets_of_chunks
+from planner.step.exposure import (
+    ParameterBucket,
+    PassProgress,
+    parameter_buckets,
+)
 from planner.step.ledger import (
     ACROSS,
     AFTER_OPTIMIZER,
@@ -197,6 +201,8 @@ class StepCollective(NamedTuple):
 class KeptPhases:
     """Keeps the phases of collectives of a byte on one network, by who does them.
 
+    And the buckets that parameters fill, by what the pass does at which moment.
+
     Parameters
     ----------
     network
@@ -209,6 +215,20 @@ class KeptPhases:
             # Rings have each device once or twice, both ways.
             lambda key, phases: (1 + 2 * len(phases)) * len(key[3]),
             _ROOM,
+        )
+
+        self._buckets = Keeper[
+            tuple[tuple[tuple[float, ...], ...], float, bool], list[ParameterBucket]
+        ](lambda key, buckets: 32 * (sum(map(len, key[0])) + len(buckets)), _ROOM)
+
+    def buckets(
+        self, progress: PassProgress, size: float, *, first: bool
+    ) -> list[ParameterBucket]:
+        """Return the `parameter_buckets` of a pass, of whichever chunk."""
+        _, *columns = progress
+        return self._buckets.get(
+            (tuple(map(tuple, columns)), size, first),
+            partial(parameter_buckets, progress, size, first=first),
         )
 
     def of_a_byte(self, operation: str, groups: IntArray, algorithm: str) -> Phases:
@@ -382,7 +402,8 @@ def reduce_buckets(
 
     A bucket is full when its last parameter's gradient is there.
     """
-    return tuple(_buckets(step_end.reduce, chunks, size, first=False))
+    known = step_end.known
+    return tuple(_buckets(known, step_end.reduce, chunks, size, first=False))
 
 
 def gather_buckets(
@@ -392,17 +413,23 @@ def gather_buckets(
 
     A bucket is needed with its first parameter.
     """
-    return tuple(_buckets(step_end.gather, chunks, size, first=True))
+    known = step_end.known
+    return tuple(_buckets(known, step_end.gather, chunks, size, first=True))
 
 
 def _buckets(
+    kept: KeptPhases,
     collective: Callable[[float, float], Phases],
     chunks: Sequence[PassProgress],
     size: float,
     *,
     first: bool,
 ) -> Iterator[Bucket]:
-    for chunk, (_, at, dense, expert) in buckets_of_chunks(chunks, size, first=first):
-        phases = collective(dense, expert)
-        if phases:
-            yield Bucket(chunk, at, phases)
+    known: dict[tuple[float, float], Phases] = {}
+    for progress in chunks:
+        for _, at, dense, expert in kept.buckets(progress, size, first=first):
+            phases = known.get((dense, expert))
+            if phases is None:
+                phases = known[dense, expert] = collective(dense, expert)
+            if phases:
+                yield Bucket(progress.chunk, at, phases)

@@ -261,9 +261,16 @@ def _actor_times(
         times = np.array([lowered[s].cost.chunk_times[c] for s, c in order]).T
     if rates is not None:
         prices = [stage.traffic.times(rates) for stage in lowered]
+        # Chunks of alike layers share what is written.
+        known: dict[tuple[int, int], float] = {}
+        for by_kind, (s, _) in zip(passes, order, strict=True):
+            for written in by_kind.values():
+                key = s, id(written.operations)
+                if key not in known:
+                    known[key] = written.time(prices[s])
         times = _pass_times(
             [
-                {kind: written.time(prices[s]) for kind, written in by_kind.items()}
+                {kind: known[s, id(w.operations)] for kind, w in by_kind.items()}
                 for by_kind, (s, _) in zip(passes, order, strict=True)
             ]
         )

@@ -24,13 +24,18 @@ the number of one of the stage's collectives, to send it or to wait for it.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from estimators.layers.work import LayerTable
-from nestsim.lowering.traffic import Message, StageTraffic, layer_messages
+from nestsim.lowering.traffic import (
+    LayerMessages,
+    Message,
+    StageTraffic,
+    layer_messages,
+)
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move, Moves
 from planner.cost.passes import (
@@ -78,7 +83,7 @@ class Pass:
     def through(self, layers: Sequence[int]) -> "Pass":
         """Return the same pass through other layers."""
         times = dict(zip(layers, self.layers.values(), strict=True))
-        return replace(self, layers=times)
+        return Pass(self.operations, self.worked, self.segments, times)
 
     def window(self) -> tuple[int, float]:
         """Return how many operations, and how much work, the pass has so far."""
@@ -187,6 +192,7 @@ class StagePasses:
         self.workload, self.plan, self.traffic = workload, plan, traffic
         self.stage = plan.stages[traffic.index]
         self.table = workload.table(traffic.degrees, kinds)
+        self.joins_ends = plan.joins_ends
         self.rates = rates
         self.has_experts = any(
             self.table.expert_parameters[first : last + 1].any()
@@ -208,6 +214,8 @@ class StagePasses:
         self.times = _compute(self.table, self.stage, experts, again, traffic.skew)
         self.hosts = _host_traffic(workload, self.table, plan, traffic.index)
         self.messages = layer_messages(self.table, self.stage, traffic)
+        self._others: dict[int, LayerMessages] = {}
+        self._exchanges: dict[tuple[int, int, int], Message | None] = {}
         self.windows = self._windows(kinds)
         self.delays: dict[tuple[int, int, bool], float] = {}
         self.shares_delays = False
@@ -276,7 +284,7 @@ class StagePasses:
         """Return the dense and the expert parameters of a layer, tied ones once."""
         expert = float(self.table.expert_parameters[layer])
         dense = float(self.table.parameters[layer]) - expert
-        if self.plan.joins_ends and layer == self.table.num_layers - 1:
+        if self.joins_ends and layer == self.table.num_layers - 1:
             dense -= self.table.tied_parameters
         return dense, expert
 
@@ -368,9 +376,25 @@ class StagePasses:
         )
         return {FORWARD: pair.forward, BACKWARD: pair.backward}
 
+    def _without_experts(self, messages: LayerMessages) -> LayerMessages:
+        """Return `LayerMessages.without_experts`, once for layers that send alike."""
+        known = self._others.get(id(messages))
+        if known is None:
+            known = self._others[id(messages)] = messages.without_experts()
+        return known
+
     def _between(self, kind: int, layer: int, *, parts: int) -> Message | None:
         """Return a part of what a layer sends between experts, as one exchange."""
-        messages = self.messages[layer]
+        # Layers that send alike share their messages.
+        key = kind, id(self.messages[layer]), parts
+        if key not in self._exchanges:
+            self._exchanges[key] = self._exchange(self.messages[layer], kind, parts)
+        return self._exchanges[key]
+
+    def _exchange(
+        self, messages: LayerMessages, kind: int, parts: int
+    ) -> Message | None:
+        """Return what `_between` does of the messages of a layer."""
         sent = messages.forward if kind == FORWARD else messages.backward
         between = [message for message in sent if message.kind == "expert"]
         if not between:
@@ -393,7 +417,7 @@ class StagePasses:
             written.work(float(self.times.weight_gradient[layer]))
             return
         if is_paired or self.shared:
-            sent = sent.without_experts()
+            sent = self._without_experts(sent)
         messages = sent.forward if kind == FORWARD else sent.backward
         window = written.window()
         if kind == BACKWARD and not again:

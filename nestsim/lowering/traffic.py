@@ -125,6 +125,8 @@ class StageTraffic:
         # By kind of pass, layer and window, where kinds of devices share them [s].
         self.delays: dict[tuple[int, int, bool], float] = {}
         self._lockstep_groups: dict[tuple[str, str, bool, bool], LockstepGroups] = {}
+        self._rates: PlacementRates | None = None
+        self._times: dict[Message, float] = {}
 
     def number(self, message: Message) -> int:
         """Return the number of a message, a new one if it is the first of its kind."""
@@ -216,6 +218,15 @@ class StageTraffic:
 
     def time(self, message: Message, rates: PlacementRates) -> float:
         """Return the price of a message [s]."""
+        if rates is not self._rates:
+            self._rates = rates
+            self._times.clear()
+        if message not in self._times:
+            self._times[message] = self._priced(message, rates)
+        return self._times[message]
+
+    def _priced(self, message: Message, rates: PlacementRates) -> float:
+        """Work out the price of a message [s]."""
         kind, operation, num_bytes, num_hops, *_ = message
         stage = self.plan.stages[self.index]
         if kind in _HOST_DIRECTIONS:

@@ -40,6 +40,7 @@ from nestsim.simulator.kernels.fluid import spread
 from nestsim.simulator.system import NONE, TRANSFER_KINDS, Incidence, LinkUse, Run
 from nestsim.simulator.work import (
     Bucket,
+    Ends,
     LockstepEdgePhase,
     LockstepRingPhase,
     LockstepTraffic,
@@ -332,18 +333,34 @@ def _collective(
 ) -> Numbers:
     """Add collectives of all replicas of a stage."""
     return tuple(
-        columns.add(
-            FlowFamily(
-                kind=TRANSFER_KINDS.index(kind),
-                stage=stage,
-                num_sources=num_sources,
-                num_bytes=phase.bytes_per_member,
-                num_steps=phase.num_steps,
-                pairs=DevicePairs(np.array([ends[0].size]), *ends),
-            )
-        )
+        _phase(columns, kind, stage, num_sources, phase, _all_at_once(phase.ends()))
         for phase in phases
-        for ends in (phase.ends(),)
+    )
+
+
+def _all_at_once(ends: Ends) -> DevicePairs:
+    """Return pairs of devices as those of one flow."""
+    return DevicePairs(np.array([ends[0].size]), *ends)
+
+
+def _phase(
+    columns: Columns,
+    kind: str,
+    stage: int,
+    num_sources: int,
+    phase: Phase,
+    pairs: DevicePairs,
+) -> int:
+    """Add a phase of a collective; return its flow."""
+    return columns.add(
+        FlowFamily(
+            kind=TRANSFER_KINDS.index(kind),
+            stage=stage,
+            num_sources=num_sources,
+            num_bytes=phase.bytes_per_member,
+            num_steps=phase.num_steps,
+            pairs=pairs,
+        )
     )
 
 
@@ -393,7 +410,7 @@ def _buckets(
     """Add the phases of all buckets of each stage; equal ones share a flow."""
     by_stage = []
     # Buckets share arrays and phases: by identity, which of them were seen before.
-    seen: dict[tuple[int, ...], tuple[bytes, ...]] = {}
+    seen: dict[tuple[int, ...], tuple[DevicePairs, tuple[bytes, ...]]] = {}
     for stage, of_stage in enumerate(buckets):
         known: dict[tuple[tuple[bytes, ...], float, int], int] = {}
         alike: dict[int, Numbers] = {}
@@ -407,11 +424,13 @@ def _buckets(
                 *members, num_bytes, num_steps = phase
                 same = tuple(map(id, members))
                 if same not in seen:
-                    seen[same] = tuple(end.tobytes() for end in phase.ends())
-                key = seen[same], num_bytes, num_steps
+                    ends = phase.ends()
+                    seen[same] = _all_at_once(ends), tuple(e.tobytes() for e in ends)
+                pairs, devices = seen[same]
+                key = devices, num_bytes, num_steps
                 if key not in known:
-                    (known[key],) = _collective(
-                        columns, kind, stage, num_replicas, (phase,)
+                    known[key] = _phase(
+                        columns, kind, stage, num_replicas, phase, pairs
                     )
                 flows.append(known[key])
             alike[id(bucket.phases)] = tuple(flows)
@@ -496,16 +515,18 @@ class StagePorts:
 
 def stage_ports(flows: FlowNumbers, stage: int, virtual: VirtualStages) -> StagePorts:
     """Lay out the ports of one stage, which holds some of the virtual stages."""
-    columns = _boundary_columns(flows, virtual.number[stage])
-    num_replicas = flows.signal.shape[1]
+    columns = [np.array(_boundary_columns(flows, virtual.number[stage]), np.int64)]
+    num_replicas, num_ports = flows.signal.shape[1], len(columns[0])
 
-    def give(channels: list[IntArray]) -> Numbers:
-        first = len(columns)
-        columns.extend(channels)
-        return tuple(range(first, len(columns)))
+    def give(channels: Sequence[IntArray] | IntArray) -> Numbers:
+        nonlocal num_ports
+        first = num_ports
+        num_ports += len(channels)
+        columns.append(np.reshape(channels, (len(channels), num_replicas)))
+        return tuple(range(first, num_ports))
 
-    def whole_stage(numbers: Numbers) -> list[IntArray]:
-        return [np.full(num_replicas, number) for number in numbers]
+    def whole_stage(numbers: Numbers) -> IntArray:
+        return np.tile(np.array(numbers, np.int64)[:, None], (1, num_replicas))
 
     num_stages = len(flows.reduce)
     tied = flows.tied if stage in {0, num_stages - 1} else ()
@@ -520,7 +541,7 @@ def stage_ports(flows: FlowNumbers, stage: int, virtual: VirtualStages) -> Stage
     )
     (signal,) = give([flows.signal[stage]]) if reduces else (NONE,)
     return StagePorts(
-        channels=np.stack(columns, axis=1).astype(np.int64),
+        channels=np.ascontiguousarray(np.concatenate(columns).T, np.int64),
         before=before,
         after=after,
         in_passes=in_passes,

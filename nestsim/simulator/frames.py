@@ -172,13 +172,17 @@ def _family_keys(
     keys: list[_FamilyKey] = [
         (name, *ends) for name in _DIRECTIONS for ends in pairwise(stages)
     ]
+    # Families share pairs of devices: by identity, which of them were seen before.
+    seen: dict[int, bytes] = {}
     for family in families[len(keys) :]:
         if family.kind == SIGNAL:
             assert isinstance(family.stage, int)
             keys.append(("signal", family.stage, family.stage))
-        else:
-            pairs = family.pairs
-            keys.append(pairs.sources.tobytes() + pairs.targets.tobytes())
+            continue
+        pairs = family.pairs
+        if id(pairs) not in seen:
+            seen[id(pairs)] = pairs.sources.tobytes() + pairs.targets.tobytes()
+        keys.append(seen[id(pairs)])
     return keys
 
 

@@ -18,7 +18,7 @@ Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``m`` microbatches,
 passes of the stage. Virtual stage ``k`` is chunk ``k div p`` of stage ``k mod p``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -137,7 +137,8 @@ def marked(parts: Parts, marks: list[Mark], *, after: float = 1.0) -> Parts:
             # Waiting takes place before the rest; posting is over.
             rest = Part(0.0, mark.source, mark.need, rest.target)
             done, factor = until, after
-        divided.append(rest._replace(duration=(part.duration - done) * factor))
+        remainder = (part.duration - done) * factor
+        divided.append(Part(remainder, rest.source, rest.need, rest.target))
         past += part.duration
     for mark in reversed(left):
         divided.append(Part(0.0, mark.source, mark.need, mark.target))
@@ -201,8 +202,8 @@ _PORTS_OF_KIND = {
 _KINDS = (FORWARD, BACKWARD, WEIGHT)
 """Kinds of passes, in the order of the kernels' axes."""
 
-_Block = tuple[Step, ...]
-"""Steps; the need of one may be `RUNNING`."""
+_Block = tuple[tuple[float, int, int, int, int], ...]
+"""Rows with the fields of `Step`; the need of one may be `RUNNING`."""
 
 
 class _Code(NamedTuple):
@@ -255,6 +256,8 @@ class Writer:
         Which one this is.
     ports
         Its ports.
+    known
+        Parts of passes that were written for other stages of the same step.
     """
 
     def __init__(
@@ -264,7 +267,9 @@ class Writer:
         numbers: Sequence[IntArray],
         stage: int,
         ports: StagePorts,
+        known: dict[Hashable, Parts],
     ) -> None:
+        self.known = known
         self.work, self.instructions, self.stage = work, instructions, stage
         self.ports = ports
         self.virtual = work.virtual_stages()
@@ -389,19 +394,33 @@ class Writer:
         """Return the parts of a pass, its buckets included."""
         virtual = int(self.virtual.number[self.stage, chunk])
         moves = self.work.pass_moves(kind, virtual)
-        total = sum(move.duration for move in moves)
-        parts = parts_of(moves, self.ports)
-        beside = self._beside(self.work.sent_in(kind, virtual), total)
-        if filling:
-            parts = scaled(parts, beside)
+        sent = self.work.sent_in(kind, virtual)
+        marks: list[Mark] = []
         if place == kernels.FIRST:
             marks = self.gather_marks[chunk]
-            alongside = self.stage == 0 and chunk == 0 and bool(marks)
-            parts = marked(scaled(parts, beside) if alongside else parts, marks)
         elif place == kernels.LAST:
             marks = self.reduce_marks[chunk]
-            parts = marked(parts, marks, after=1.0 if filling else beside)
+        alongside = place == kernels.FIRST and self.stage == chunk == 0 and bool(marks)
+        beside = self._beside(sent, sum(move.duration for move in moves))
+        after = beside if place == kernels.LAST and not filling else 1.0
+        factors = beside if filling else 1.0, beside if alongside else 1.0
+        if self.work.layers is not None:
+            return self._divided(moves, marks, factors, after)
+        # Without messages inside, passes of many stages and chunks are alike.
+        key = moves, tuple(marks), factors, after
+        parts = self.known.get(key)
+        if parts is None:
+            parts = self.known[key] = self._divided(moves, marks, factors, after)
         return parts
+
+    def _divided(
+        self, moves: Moves, marks: list[Mark], factors: Iterable[float], after: float
+    ) -> Parts:
+        """Return moves as parts, some factors longer, divided at marks."""
+        parts = parts_of(moves, self.ports)
+        for factor in factors:
+            parts = scaled(parts, factor)
+        return marked(parts, marks, after=after) if marks else parts
 
     def _gather_marks(self) -> list[list[Mark]]:
         """Return where the first forward pass of each chunk waits."""
@@ -452,7 +471,7 @@ def _steps(parts: Parts, *, opens: int | None = None) -> _Block:
     if opens is not None:
         spans[opens] |= OPENS
         spans[-1] |= CLOSES
-    return tuple(Step(*part, span) for part, span in zip(parts, spans, strict=True))
+    return tuple([(*part, span) for part, span in zip(parts, spans, strict=True)])
 
 
 PASS_KINDS = ("forward", "backward", "weight")
@@ -515,6 +534,7 @@ def build_programs(
     of_kind = [work.of_kind(number) for number in range(1 + len(work.others))]
     distinct: list[StageProgram] = []
     of_actor, streams = [], []
+    known: dict[Hashable, Parts] = {}
     for stage, instructions in enumerate(lists):
         kinds = np.append(_SPAN_OF_KIND[instructions.kind], OPTIMIZER)
         meaning = (
@@ -524,10 +544,17 @@ def build_programs(
         )
         of_actor.append(len(distinct) + work.kind[stage])
         for work_of_kind in of_kind[: int(work.kind[stage].max()) + 1]:
-            writer = Writer(work_of_kind, instructions, numbers, stage, ports[stage])
+            writer = Writer(
+                work_of_kind, instructions, numbers, stage, ports[stage], known
+            )
             distinct.append(StageProgram(writer.write(tick), *meaning))
-    for stage, ports_of_stage in enumerate(ports):
-        steps = _stream(ports_of_stage)
+    of_buckets: dict[Hashable, Steps] = {}
+    for stage, row in enumerate(ports):
+        # Streams of many stages do the same.
+        buckets = row.gather_buckets, row.reduce_buckets, row.signal
+        if buckets not in of_buckets:
+            of_buckets[buckets] = _stream(row)
+        steps = of_buckets[buckets]
         if len(steps):
             streams.append(stage)
             of_actor.append(np.full(num_replicas, len(distinct)))
@@ -544,25 +571,22 @@ def _stream(ports: StagePorts) -> Steps:
     Gathers leave one after another from the beginning on; then each gradient bucket
     when it is full and the one before has been reduced.
     """
-    steps: list[Step] = []
+    waits: list[tuple[int, int, int]] = []
     posted: dict[int, int] = {}
-    pending = NONE
-
-    def post(port: int) -> None:
-        nonlocal pending
-        steps.append(Step(0.0, pending, posted.get(pending, 0), port, 0))
-        posted[port] = posted.get(port, 0) + 1
-        pending = port
-
+    pending, need = NONE, 0
     for phases in ports.gather_buckets:
         for port in phases:
-            post(port)
+            waits.append((pending, need, port))
+            pending, need = port, posted.get(port, 0) + 1
+            posted[port] = need
     for number, phases in enumerate(ports.reduce_buckets, 1):
         if pending != NONE:
-            steps.append(Step(0.0, pending, posted[pending], NONE, 0))
-        steps.append(Step(0.0, ports.signal, number, phases[0], 0))
-        posted[phases[0]] = posted.get(phases[0], 0) + 1
-        pending = phases[0]
-        for port in phases[1:]:
-            post(port)
-    return Steps.of(steps)
+            waits.append((pending, need, NONE))
+        pending, need = ports.signal, number
+        for port in phases:
+            waits.append((pending, need, port))
+            pending, need = port, posted.get(port, 0) + 1
+            posted[port] = need
+    source, needs, target = np.array(waits, np.int64).reshape(-1, 3).T.copy()
+    nothing = np.zeros(len(waits), np.int64)
+    return Steps(np.zeros(len(waits)), source, needs, target, nothing)

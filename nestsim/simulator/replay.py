@@ -32,7 +32,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.build import Model, build_model
-from nestsim.simulator.compiled import end_of_compiled_run, simulate_compiled
+from nestsim.simulator.compiled import (
+    end_of_compiled_run,
+    num_steps,
+    simulate_compiled,
+)
 from nestsim.simulator.flows import SIGNAL, Traffic
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
 from nestsim.simulator.frames import Frames
@@ -276,14 +280,12 @@ def forecast_seconds(system: System) -> Mapping[str, float]:
     Flows that share links with hundreds of others take longer, and memory and other
     work on the machine matter.
     """
-    length = np.array([len(steps) for steps in system.programs], np.int64)
-    num_steps = int(length[system.program].sum())
     # A message of several senders takes a post of each.
     num_posted = num_posts(system.programs, system.ports.shape[1])[system.program]
     sources = np.append(system.num_sources, 1)[system.ports]
     num_messages = round(float((num_posted / sources).sum()))
     return {
-        engine: num_steps * cost.per_step + num_messages * cost.per_message
+        engine: num_steps(system) * cost.per_step + num_messages * cost.per_message
         for engine, cost in _COSTS.items()
     }
 

@@ -92,8 +92,8 @@ class Steps:
     """Flags of each step: `OPENS`, `CLOSES`, `WHOLE` or 0."""
 
     @classmethod
-    def of(cls, steps: Iterable[Step]) -> "Steps":
-        """Return a program that is written down step by step."""
+    def of(cls, steps: Iterable[tuple[float, int, int, int, int]]) -> "Steps":
+        """Return a program that is written down step by step, as of `Step`."""
         columns = [*zip(*steps, strict=True)] or [()] * len(Step._fields)
         duration, *rest = columns
         return cls(

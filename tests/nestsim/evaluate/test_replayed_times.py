@@ -1,6 +1,10 @@
 """What is kept from replay to replay changes no time."""
 
+import math
 import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.scenario.simulation import SimulationSpec
@@ -48,3 +52,22 @@ def test_plans_replayed_one_after_another_take_as_long_as_by_themselves(preset):
         for seed in range(5)
     )
     assert checked >= 10
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10**6), preset=st.sampled_from(sorted(FRAMEWORKS)))
+def test_the_quick_time_of_a_plan_is_that_of_its_full_replay(seed, preset):
+    world = random_world(seed, preset=preset)
+    evaluator = Evaluator(
+        network=world.network,
+        workload=world.workload,
+        search=world.spec,
+        simulation=SimulationSpec(granularity=world.settings.granularity),
+    )
+    charges = PlanCharges(world.network, world.workload)
+    for plan in drawn_plans(world, random.Random(seed), 2):
+        full = evaluator.replay(evaluator.lower(evaluator.price(plan)))
+        end = full.iteration_time
+        assert evaluator.replayed_time(charges(plan)) == end, plan
+        later = evaluator.replayed_time(charges(plan), math.nextafter(end, 0.0))
+        assert later == math.inf, plan

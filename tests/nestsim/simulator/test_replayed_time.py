@@ -4,19 +4,32 @@ import math
 from dataclasses import replace
 from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.simulator.compiled import CompiledEngine, end_of_compiled_run
+from nestsim.simulator.compiled import (
+    MOST_UNWATCHED_STEPS,
+    CompiledEngine,
+    end_of_compiled_run,
+    num_steps,
+)
 from nestsim.simulator.replay import ENGINES, ReplaySettings, replay, replayed_time
 from nestsim.simulator.simpy_engine import Engine, end_of_run, simulate
+from nestsim.simulator.steady import Watch
 from planner.step.schedules import SCHEDULES
 from tests import failures
 from tests.nestsim.simulator.cases import contended_step, step_sizes
 from tests.nestsim.simulator.folding_cases import steps
 from tests.nestsim.simulator.systems import Builder, random_systems, wire
 
-ENDS = (end_of_run, end_of_compiled_run)
+
+def end_of_watched_run(system, *, skipping, cutoff=math.inf):
+    """Return the end of a compiled run that is watched however short it is."""
+    return CompiledEngine(system, skipping=skipping, recording=False).run(cutoff)
+
+
+ENDS = (end_of_run, end_of_compiled_run, end_of_watched_run)
 
 
 def assert_cut_off(time, end):
@@ -99,6 +112,19 @@ def test_a_skip_may_pass_the_cutoff(engine):
     (skip,) = simulate(system, skipping=True).skips
     for cutoff in (skip.begin, skip.begin + 100.3 * skip.period):
         assert engine(system, skipping=True, cutoff=cutoff) == math.inf
+
+
+@failures.over("rounds, is_watched", [(1000, False), (26_000, True)])
+def test_long_runs_skip_what_repeats_and_short_ones_do_not(rounds, is_watched):
+    system = long_loop(rounds)
+    assert (num_steps(system) > MOST_UNWATCHED_STEPS) is is_watched
+    looks = []
+    with pytest.MonkeyPatch.context() as patch:
+        look = Watch.look
+        patch.setattr(Watch, "look", lambda *args: looks.append(1) or look(*args))
+        end = end_of_compiled_run(system, skipping=True)
+    assert bool(looks) is is_watched
+    assert end == end_of_watched_run(system, skipping=False)
 
 
 def test_nothing_is_recorded():
