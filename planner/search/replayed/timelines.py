@@ -34,11 +34,17 @@ from planner.kernels.timeline import (
 from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
 from planner.search.replayed.listing import Leaf
 from planner.search.replayed.prices import PlacementPrices, place_of
-from planner.step.instructions import BACKWARD, FORWARD, WEIGHT, VirtualStages
+from planner.step.instructions import (
+    BACKWARD,
+    FORWARD,
+    PAIRED,
+    WEIGHT,
+    VirtualStages,
+)
 from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES
 from planner.work import PRICED, PRICED_DEVICES
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, IntArray
 
 MOST_REPLICAS = 8
 """Replicas of a kind whose timelines are worked out: those whose transfers take the
@@ -68,6 +74,8 @@ class _Order(NamedTuple):
     """First forward pass of each chunk, shape ``(p, v)``."""
     completing: IntArray
     """Pass that completes the gradients of each chunk, shape ``(p, v)``."""
+    is_paired: BoolArray
+    """Whether each instruction goes on beside another one."""
 
 
 @lru_cache(maxsize=64)
@@ -89,6 +97,10 @@ def _order(schedule: str, p: int, m: int, v: int) -> _Order:
         virtual,
         first[virtual.number],
         last[virtual.number],
+        np.isin(
+            rules.written_kinds(program.kind, program.virtual_stage, program.indptr),
+            list(PAIRED),
+        ),
     )
 
 
@@ -104,6 +116,7 @@ class _PassEnds(NamedTuple):
 def timeline_bound(
     shape: Shape,
     families: Sequence[PlanFamily],
+    alone: Sequence[PlanFamily],
     boundaries: Sequence[FloatArray],
     variants: Variants,
     num_blocks: int,
@@ -116,6 +129,8 @@ def timeline_bound(
         Of the pipeline.
     families
         What the plan has in common with others, for each kind of replicas.
+    alone
+        The same with passes as they are beside no other one.
     boundaries
         Latency [s] and inverse bandwidth [s/byte] of activations and of gradients over
         the boundary after each stage, no more than in any replay, for each kind of
@@ -127,9 +142,15 @@ def timeline_bound(
     """
     order = _order(shape.schedule_name, shape.p, shape.m, shape.v)
     terms = [kernel.stage_terms(family, variants, num_blocks) for family in families]
+    durations = [
+        _durations(order, own, kernel.stage_terms(family, variants, num_blocks))
+        for own, family in zip(terms, alone, strict=True)
+    ]
     reached = [
-        _reached(order, family, own, rates)
-        for family, own, rates in zip(families, terms, boundaries, strict=True)
+        _reached(order, family, own, (times, rates))
+        for family, own, times, rates in zip(
+            families, terms, durations, boundaries, strict=True
+        )
     ]
     both = _PassEnds(*(np.max(times, axis=0) for times in zip(*reached, strict=True)))
     reduced, released = _reduced(families[0], terms[0], both)
@@ -144,12 +165,25 @@ def timeline_bound(
     return end * _SAFE
 
 
+def _durations(
+    order: _Order, terms: kernel.StageTerms, alone: kernel.StageTerms
+) -> FloatArray:
+    """Return what each instruction takes, beside another one or alone [s]."""
+    place = order.lists.kind, order.lists.virtual_stage
+    return np.where(order.is_paired, terms.durations[place], alone.durations[place])
+
+
 def _reached(
-    order: _Order, family: PlanFamily, terms: kernel.StageTerms, rates: FloatArray
+    order: _Order,
+    family: PlanFamily,
+    terms: kernel.StageTerms,
+    times: tuple[FloatArray, FloatArray],
 ) -> _PassEnds:
-    """Return how far passes bring the stages of replicas of a kind, the latest."""
-    lists = order.lists
-    durations = terms.durations[lists.kind, lists.virtual_stage]
+    """Return how far passes bring the stages of replicas of a kind, the latest.
+
+    ``times`` are the durations of instructions [s], and the rates of boundaries.
+    """
+    lists, (durations, rates) = order.lists, times
     floors = np.zeros(durations.size)
     if terms.gathers.any():
         # Chunks gather one after another; a V may begin with either.
@@ -235,13 +269,16 @@ class TimelineBounds:
         modules = self.prices.listing.space.module_sets
         choices = choice_columns((leaf.choice,), self.bounds.hosts, modules)
         variants = Variants(np.array([leaf.layout]), choices)
-        families = self.bounds.families(shape, relaxed, placed, choices)
+        families = alone = self.bounds.families(shape, relaxed, placed, choices)
+        if shape.pairs:
+            unpaired = shape._replace(schedule=shape.schedule_name, pairs=False)
+            alone = self.bounds.families(unpaired, relaxed, placed, choices)
         boundaries = self._boundaries(leaf, shape, placed)
         passes = 2 * shape.p * shape.v * shape.m
         number = sum(min(len(rates), MOST_REPLICAS) for rates in boundaries)
         self.prices.work.spend(TIMELINE + number * passes // TIMELINE_PASSES)
         return timeline_bound(
-            shape, families, boundaries, variants, leaf.num_layers or 0
+            shape, families, alone, boundaries, variants, leaf.num_layers or 0
         )
 
     def _boundaries(
