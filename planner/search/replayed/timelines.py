@@ -255,10 +255,18 @@ class TimelineBounds:
     _known: dict[object, FloatArray | None] = field(default_factory=dict)
     """What transfers depend on -> these."""
 
-    def bound(self, leaf: Leaf, relaxed: StageRates) -> float:
+    def bound(self, leaf: Leaf, relaxed: StageRates, enough: float = np.inf) -> float:
         """Bound the replay of a plan, 0 if it has no pipeline [s].
 
-        ``relaxed`` are rates that no placement can beat.
+        Parameters
+        ----------
+        leaf
+            The plan.
+        relaxed
+            Rates that no placement can beat.
+        enough
+            Where the bound reaches that with each transfer alone on its links, it is
+            not asked what transfers share [s].
         """
         sizes = leaf.configuration
         if sizes.pp == 1:
@@ -273,13 +281,25 @@ class TimelineBounds:
         if shape.pairs:
             unpaired = shape._replace(schedule=shape.schedule_name, pairs=False)
             alone = self.bounds.families(unpaired, relaxed, placed, choices)
-        boundaries = self._boundaries(leaf, shape, placed)
+        plan = families, alone, variants, leaf.num_layers or 0
+        if enough < np.inf:
+            unshared = self._timeline(shape, plan, placed.alone.boundaries)
+            if unshared >= enough:
+                return unshared
+        return self._timeline(shape, plan, self._boundaries(leaf, shape, placed))
+
+    def _timeline(
+        self,
+        shape: Shape,
+        plan: tuple[Sequence[PlanFamily], Sequence[PlanFamily], Variants, int],
+        boundaries: tuple[FloatArray, ...],
+    ) -> float:
+        """Bound the replay of a plan, and count that [s]."""
         passes = 2 * shape.p * shape.v * shape.m
         number = sum(min(len(rates), MOST_REPLICAS) for rates in boundaries)
         self.prices.work.spend(TIMELINE + number * passes // TIMELINE_PASSES)
-        return timeline_bound(
-            shape, families, alone, boundaries, variants, leaf.num_layers or 0
-        )
+        families, alone, variants, num_blocks = plan
+        return timeline_bound(shape, families, alone, boundaries, variants, num_blocks)
 
     def _boundaries(
         self, leaf: Leaf, shape: Shape, placed: Placed

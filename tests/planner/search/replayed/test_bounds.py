@@ -14,8 +14,11 @@ import pytest
 from estimators.layers.saved_activations import RECOMPUTE_MODULES
 from estimators.training import TrainingSpec
 from nestsim.simulator.replay import ReplaySettings
+from planner.cost.choices import choice_columns
 from planner.frameworks.framework import FRAMEWORKS
+from planner.kernels.replay_memory import Variants
 from planner.search.replayed.orders import pass_counts
+from planner.search.replayed.timelines import timeline_bound
 from planner.search.space import SearchSpec
 from planner.step.execution import Execution
 from planner.step.instructions import BACKWARD
@@ -104,6 +107,39 @@ def test_no_bound_of_paired_passes_exceeds_the_replay():
         if any(candidates[number].pairs for number in range(len(candidates))):
             checked += check_world(world, seed, configurations=6, plans=3)
     assert checked >= 20
+
+
+def test_a_timeline_counts_what_passes_that_are_alone_do_not_hide():
+    """Of a pair's passes the bound of all paths; of the others all that they send."""
+    for seed in range(60):
+        world = random_world(seed, preset="megatron-core", most_devices=8)
+        world = world.spec_with(overlap_moe_expert_parallel_comm=True)
+        candidates, timelines = world.candidates(), world.timelines(world.candidates())
+        for number in range(len(candidates)):
+            sizes = candidates[number]
+            if not sizes.pairs or sizes.pp == 1:
+                continue
+            rates = candidates.least_rates(sizes)
+            for leaves in candidates.leaves(sizes, np.inf):
+                if not len(leaves.bounds):
+                    continue
+                leaf = leaves.leaf(0)
+                exact = timelines.bound(leaf, rates)
+                (shape,) = candidates.listing.shapes(sizes)
+                placed = candidates.prices.placed(sizes, leaf.placement)
+                sets = candidates.listing.space.module_sets
+                columns = choice_columns((leaf.choice,), candidates.listing.hosts, sets)
+                families = candidates.bounds.families(shape, rates, placed, columns)
+                loose = timeline_bound(
+                    *(shape, families, families, placed.alone.boundaries),
+                    Variants(np.array([leaf.layout]), columns),
+                    leaf.num_layers or 0,
+                )
+                time = world.time(candidates.plan(leaf))
+                assert loose <= exact <= time * FASTER + ROUNDING
+                if loose < 0.9 * exact:
+                    return
+    pytest.fail("no timeline is longer for passes that are alone")
 
 
 def experts_behind_passes(seed):
