@@ -80,8 +80,6 @@ class _Columns(NamedTuple):
     """Columns of the layer table as the kernel reads them."""
     boundary_bytes: float
     """Traffic of each rank of a replica over every boundary [byte]."""
-    is_alike: bool
-    """Whether all blocks have the same parameters."""
 
 
 class Placed(NamedTuple):
@@ -548,8 +546,9 @@ class ReplayBounds:
     ) -> tuple[FloatArray, FloatArray]:
         """Return what ZeRO-2 and 3 send in passes: added to them, and beside them.
 
-        What goes on beside passes is as long as the blocks' together, which follow one
-        another, if they are alike; that of the ends of the chain counts for nothing.
+        What goes on beside passes takes as long as that of all layers together: a layer
+        waits for all of its own before that of the next one is sent. Dense parameters
+        and experts are on their way at once, so that the longer counts for each layer.
         """
         parameter_bytes = self.workload.parameter_bytes
         rows = rates.rows
@@ -563,6 +562,7 @@ class ReplayBounds:
             dense[-1] -= table.tied_parameters
         has_experts = bool(expert.any())
         sent = np.zeros((len(rows), options, 2, table.num_layers))
+        spread = np.zeros_like(sent)
         for option in range(options):
             inside = tables.SHARD_PASS + 4 * option
             for place, width in enumerate(
@@ -572,18 +572,20 @@ class ReplayBounds:
                 part += rows[:, None, inside] * (dense > 0)
                 part += width * dense * rows[:, None, inside + 1]
                 if has_experts:
+                    part = spread[:, option, place]
                     part += rows[:, None, tables.EXPERT_PASS] * (expert > 0)
                     part += width * expert * rows[:, None, tables.EXPERT_PASS + 1]
-        beside = np.zeros_like(sent)
+        beside = np.maximum(sent, spread)
+        sent += spread
         is_hidden = (
             self.workload.execution.overlap_param_gather,
             self.workload.execution.overlap_grad_reduce,
         )
         for place, hides in enumerate(is_hidden):
             if hides:
-                if known.is_alike and not has_experts:
-                    beside[:, :, place] = sent[:, :, place] * table.is_block
                 sent[:, :, place] = 0.0
+            else:
+                beside[:, :, place] = 0.0
         return _prefix(sent), _prefix(beside)
 
 
@@ -633,11 +635,9 @@ def _columns_of(
         saved=saved,
         working=working,
     )
-    dense = layers.dense[table.is_block > 0]
     return _Columns(
         layers=layers,
         boundary_bytes=float(table.boundary_bytes[1:-1].max(initial=0.0)),
-        is_alike=bool(dense.size) and bool((dense == dense[0]).all()),
     )
 
 

@@ -452,7 +452,7 @@ class _ReplayFrontier:
                         self.trail.note_tried(waiting.item, waiting.place, plan)
                     return
                 relaxed = self.candidates.least_rates(waiting.item.configuration)
-                sharp = self._timelines.bound(leaf, relaxed)
+                sharp = self._timelines.bound(leaf, relaxed, self._answer_time)
                 if self.trail is not None:
                     self.trail.note_timeline(waiting.item, sharp)
                 bound = max(waiting.bound, sharp)

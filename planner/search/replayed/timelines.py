@@ -34,7 +34,13 @@ from planner.kernels.timeline import (
 from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
 from planner.search.replayed.listing import Leaf
 from planner.search.replayed.prices import PlacementPrices, place_of
-from planner.step.instructions import BACKWARD, FORWARD, WEIGHT, VirtualStages
+from planner.step.instructions import (
+    BACKWARD,
+    FORWARD,
+    PAIRED,
+    WEIGHT,
+    VirtualStages,
+)
 from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES
 from planner.work import PRICED, PRICED_DEVICES
@@ -68,8 +74,8 @@ class _Order(NamedTuple):
     """First forward pass of each chunk, shape ``(p, v)``."""
     completing: IntArray
     """Pass that completes the gradients of each chunk, shape ``(p, v)``."""
-    is_alone: BoolArray
-    """Whether no other pass is beside an instruction, shape ``(I,)``."""
+    is_paired: BoolArray
+    """Whether each instruction goes on beside another one."""
 
 
 @lru_cache(maxsize=64)
@@ -86,13 +92,15 @@ def _order(schedule: str, p: int, m: int, v: int) -> _Order:
     ):
         chosen = program.kind == kind
         function.at(place, program.virtual_stage[chosen], places[chosen])
-    written = rules.written_kinds(program.kind, program.virtual_stage, program.indptr)
     return _Order(
         InstructionLists(*program),
         virtual,
         first[virtual.number],
         last[virtual.number],
-        written == program.kind,
+        np.isin(
+            rules.written_kinds(program.kind, program.virtual_stage, program.indptr),
+            list(PAIRED),
+        ),
     )
 
 
@@ -108,11 +116,10 @@ class _PassEnds(NamedTuple):
 def timeline_bound(
     shape: Shape,
     families: Sequence[PlanFamily],
+    alone: Sequence[PlanFamily],
     boundaries: Sequence[FloatArray],
     variants: Variants,
     num_blocks: int,
-    *,
-    alone: Sequence[PlanFamily] = (),
 ) -> float:
     """Bound the replay of one plan by its exact timeline [s].
 
@@ -122,6 +129,8 @@ def timeline_bound(
         Of the pipeline.
     families
         What the plan has in common with others, for each kind of replicas.
+    alone
+        The same with passes as they are beside no other one.
     boundaries
         Latency [s] and inverse bandwidth [s/byte] of activations and of gradients over
         the boundary after each stage, no more than in any replay, for each kind of
@@ -130,18 +139,16 @@ def timeline_bound(
         The plan.
     num_blocks
         Blocks of each chunk that are repeated where they are counted, else 0.
-    alone
-        Families of the passes that have no other one beside them; empty for the same.
     """
     order = _order(shape.schedule_name, shape.p, shape.m, shape.v)
     terms = [kernel.stage_terms(family, variants, num_blocks) for family in families]
-    durations = [_durations(order, own) for own in terms]
-    for paired, family in zip(durations, alone, strict=bool(alone)):
-        single = _durations(order, kernel.stage_terms(family, variants, num_blocks))
-        np.copyto(paired, single, where=order.is_alone)
+    single = terms
+    if alone is not families:
+        single = [kernel.stage_terms(family, variants, num_blocks) for family in alone]
+    durations = [_durations(order, *both) for both in zip(terms, single, strict=True)]
     reached = [
-        _reached(order, family, own.gathers, worked, rates)
-        for family, own, worked, rates in zip(
+        _reached(order, family, own, (times, rates))
+        for family, own, times, rates in zip(
             families, terms, durations, boundaries, strict=True
         )
     ]
@@ -158,26 +165,30 @@ def timeline_bound(
     return end * _SAFE
 
 
-def _durations(order: _Order, terms: kernel.StageTerms) -> FloatArray:
-    """Return how long each instruction takes at least [s]."""
-    lists = order.lists
-    return np.asarray(terms.durations[lists.kind, lists.virtual_stage])
+def _durations(
+    order: _Order, terms: kernel.StageTerms, alone: kernel.StageTerms
+) -> FloatArray:
+    """Return what each instruction takes, beside another one or alone [s]."""
+    place = order.lists.kind, order.lists.virtual_stage
+    return np.where(order.is_paired, terms.durations[place], alone.durations[place])
 
 
 def _reached(
     order: _Order,
     family: PlanFamily,
-    gathers: FloatArray,
-    durations: FloatArray,
-    rates: FloatArray,
+    terms: kernel.StageTerms,
+    times: tuple[FloatArray, FloatArray],
 ) -> _PassEnds:
-    """Return how far passes bring the stages of replicas of a kind, the latest."""
-    lists = order.lists
+    """Return how far passes bring the stages of replicas of a kind, the latest.
+
+    ``times`` are the durations of instructions [s], and the rates of boundaries.
+    """
+    lists, (durations, rates) = order.lists, times
     floors = np.zeros(durations.size)
-    if gathers.any():
+    if terms.gathers.any():
         # Chunks gather one after another; a V may begin with either.
-        before = np.cumsum(gathers, axis=1)
-        floors[order.first] = gathers if family.order.is_listed else before
+        before = np.cumsum(terms.gathers, axis=1)
+        floors[order.first] = terms.gathers if family.order.is_listed else before
     num_bytes = family.job.boundary_bytes
     if len(rates) > MOST_REPLICAS:
         taken = (rates[..., 0] + num_bytes * rates[..., 1]).sum(axis=(1, 2))
@@ -244,10 +255,18 @@ class TimelineBounds:
     _known: dict[object, FloatArray | None] = field(default_factory=dict)
     """What transfers depend on -> these."""
 
-    def bound(self, leaf: Leaf, relaxed: StageRates) -> float:
+    def bound(self, leaf: Leaf, relaxed: StageRates, enough: float = np.inf) -> float:
         """Bound the replay of a plan, 0 if it has no pipeline [s].
 
-        ``relaxed`` are rates that no placement can beat.
+        Parameters
+        ----------
+        leaf
+            The plan.
+        relaxed
+            Rates that no placement can beat.
+        enough
+            Where the bound reaches that with each transfer alone on its links, it is
+            not asked what transfers share [s].
         """
         sizes = leaf.configuration
         if sizes.pp == 1:
@@ -258,18 +277,29 @@ class TimelineBounds:
         modules = self.prices.listing.space.module_sets
         choices = choice_columns((leaf.choice,), self.bounds.hosts, modules)
         variants = Variants(np.array([leaf.layout]), choices)
-        families = self.bounds.families(shape, relaxed, placed, choices)
-        alone: Sequence[PlanFamily] = ()
+        families = alone = self.bounds.families(shape, relaxed, placed, choices)
         if shape.pairs:
-            single = shape._replace(schedule=shape.schedule_name, pairs=False)
-            alone = self.bounds.families(single, relaxed, placed, choices)
-        boundaries = self._boundaries(leaf, shape, placed)
+            unpaired = shape._replace(schedule=shape.schedule_name, pairs=False)
+            alone = self.bounds.families(unpaired, relaxed, placed, choices)
+        plan = families, alone, variants, leaf.num_layers or 0
+        if enough < np.inf:
+            unshared = self._timeline(shape, plan, placed.alone.boundaries)
+            if unshared >= enough:
+                return unshared
+        return self._timeline(shape, plan, self._boundaries(leaf, shape, placed))
+
+    def _timeline(
+        self,
+        shape: Shape,
+        plan: tuple[Sequence[PlanFamily], Sequence[PlanFamily], Variants, int],
+        boundaries: tuple[FloatArray, ...],
+    ) -> float:
+        """Bound the replay of a plan, and count that [s]."""
         passes = 2 * shape.p * shape.v * shape.m
         number = sum(min(len(rates), MOST_REPLICAS) for rates in boundaries)
         self.prices.work.spend(TIMELINE + number * passes // TIMELINE_PASSES)
-        return timeline_bound(
-            shape, families, boundaries, variants, leaf.num_layers or 0, alone=alone
-        )
+        families, alone, variants, num_blocks = plan
+        return timeline_bound(shape, families, alone, boundaries, variants, num_blocks)
 
     def _boundaries(
         self, leaf: Leaf, shape: Shape, placed: Placed

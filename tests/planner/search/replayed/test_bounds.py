@@ -12,10 +12,15 @@ import numpy as np
 import pytest
 
 from estimators.layers.saved_activations import RECOMPUTE_MODULES
+from estimators.training import TrainingSpec
 from nestsim.simulator.replay import ReplaySettings
+from planner.cost.choices import choice_columns
 from planner.frameworks.framework import FRAMEWORKS
+from planner.kernels.replay_memory import Variants
 from planner.search.replayed.orders import pass_counts
+from planner.search.replayed.timelines import timeline_bound
 from planner.search.space import SearchSpec
+from planner.step.execution import Execution
 from planner.step.instructions import BACKWARD
 from planner.step.rounds import group_takes
 from planner.step.schedules import SCHEDULES, grouped_name, schedule_name
@@ -102,6 +107,93 @@ def test_no_bound_of_paired_passes_exceeds_the_replay():
         if any(candidates[number].pairs for number in range(len(candidates))):
             checked += check_world(world, seed, configurations=6, plans=3)
     assert checked >= 20
+
+
+def test_a_timeline_counts_what_passes_that_are_alone_do_not_hide():
+    """Of a pair's passes the bound of all paths; of the others all that they send."""
+    for seed in range(60):
+        world = random_world(seed, preset="megatron-core", most_devices=8)
+        world = world.spec_with(overlap_moe_expert_parallel_comm=True)
+        candidates, timelines = world.candidates(), world.timelines(world.candidates())
+        for number in range(len(candidates)):
+            sizes = candidates[number]
+            if not sizes.pairs or sizes.pp == 1:
+                continue
+            rates = candidates.least_rates(sizes)
+            for leaves in candidates.leaves(sizes, np.inf):
+                if not len(leaves.bounds):
+                    continue
+                leaf = leaves.leaf(0)
+                exact = timelines.bound(leaf, rates)
+                (shape,) = candidates.listing.shapes(sizes)
+                placed = candidates.prices.placed(sizes, leaf.placement)
+                sets = candidates.listing.space.module_sets
+                columns = choice_columns((leaf.choice,), candidates.listing.hosts, sets)
+                families = candidates.bounds.families(shape, rates, placed, columns)
+                loose = timeline_bound(
+                    *(shape, families, families, placed.alone.boundaries),
+                    Variants(np.array([leaf.layout]), columns),
+                    leaf.num_layers or 0,
+                )
+                time = world.time(candidates.plan(leaf))
+                assert loose <= exact <= time * FASTER + ROUNDING
+                if loose < 0.9 * exact:
+                    return
+    pytest.fail("no timeline is longer for passes that are alone")
+
+
+def experts_behind_passes(seed):
+    """Return a mixture of experts whose ZeRO-2 and 3 send behind passes, slowly."""
+    world = random_world(seed, preset=("torchtitan", "fsdp", "megatron-core")[seed % 3])
+    if world.workload.graph.spec.family != "mixtral":
+        return None
+    hidden = Execution(
+        overlap_grad_reduce=True,
+        overlap_param_gather=True,
+        communication_slowdown=1.0 + 0.3 * (seed % 2),
+    )
+    world = world._replace(workload=replace(world.workload, execution=hidden))
+    return world.with_memory(1e12).spec_with(zero_stages=(2, 3))
+
+
+def test_no_bound_exceeds_the_replay_where_experts_are_sent_behind_passes():
+    worlds = {seed: experts_behind_passes(seed) for seed in range(40)}
+    checked = sum(
+        check_world(world, seed, configurations=3, plans=3)
+        for seed, world in worlds.items()
+        if world is not None
+    )
+    assert checked >= 30
+
+
+def test_experts_that_are_sent_behind_passes_count_where_links_are_slow():
+    """What is hidden of ZeRO-3 cannot be hidden where it takes longer than compute."""
+    levels = (
+        LevelSpec(name="node", fan_out=2, bandwidth=1e11, latency=1e-6),
+        LevelSpec(name="fabric", fan_out=2, bandwidth=1e8, latency=1e-6),
+    )
+    worlds = [experts_behind_passes(seed) for seed in range(40)]
+    world = next(some for some in worlds if some and some.preset == "torchtitan")
+    world = world._replace(
+        network=build_network(FatTreeSpec(levels=levels, nic="node")),
+        workload=replace(
+            world.workload, fleet=None, training=TrainingSpec(global_batch_size=32)
+        ),
+        settings=ReplaySettings(),
+    ).spec_with(
+        micro_batch_sizes=(1,),
+        tensor_model_parallel_sizes=(1,),
+        context_parallel_sizes=(1,),
+        expert_model_parallel_sizes=(2,),
+        pipeline_model_parallel_sizes=(1,),
+        zero_stages=(3,),
+    )
+    candidates = world.candidates()
+    assert len(candidates)
+    for leaves in candidates.leaves(candidates[0], np.inf):
+        for place, bound in enumerate(leaves.bounds):
+            time = world.time(candidates.plan(leaves.leaf(place)))
+            assert 0.85 * time < bound <= time * FASTER
 
 
 def test_no_bound_exceeds_the_replay_where_modules_are_run_again():
