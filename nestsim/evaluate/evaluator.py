@@ -37,7 +37,7 @@ from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.infeasibility import explain_infeasibility
-from planner.rivals.protocol import PlannerOutcome, PlannerSettings, fits
+from planner.rivals.protocol import Planner, PlannerOutcome, PlannerSettings, fits
 from planner.search.launchable import BrokenRule, broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.replays import Replays, no_transfers
@@ -287,7 +287,7 @@ class Evaluator:
 
     def find(
         self,
-        planner: str,
+        planner: str | Planner,
         settings: PlannerSettings,
         *,
         starts: Sequence[Plan] = (),
@@ -302,7 +302,7 @@ class Evaluator:
         Parameters
         ----------
         planner
-            A name of `planner.rivals.PLANNERS`.
+            A name of `planner.rivals.PLANNERS`, or another planner.
         settings
             Seeds, budgets and the like.
         starts
@@ -327,7 +327,8 @@ class Evaluator:
             )
             settings = replace(settings, replays=replays)
         try:
-            outcome = PLANNERS[planner].find(
+            known = PLANNERS[planner] if isinstance(planner, str) else planner
+            outcome = known.find(
                 self.network, self.workload, spec, settings, progress=progress
             )
         except InputError as error:

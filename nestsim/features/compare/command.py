@@ -46,6 +46,7 @@ from nestsim.features.compare.networks_record import (
     networks_json,
     networks_rows,
 )
+from nestsim.features.compare.own import OwnFunction, own_planners
 from nestsim.features.compare.record import (
     FILES,
     STORE,
@@ -237,7 +238,7 @@ class NetworksReport(_ComparisonReport):
 def compare(  # noqa: PLR0913 - one for each thing that can be asked
     scenarios: ScenarioSource | Sequence[ScenarioSource],
     *,
-    planners: Sequence[str] = (),
+    planners: Sequence[str | OwnFunction] = (),
     base: str = "",
     time_limit: float | None = None,
     space: str = "",
@@ -253,8 +254,10 @@ def compare(  # noqa: PLR0913 - one for each thing that can be asked
     scenarios
         One or several, each as `nestsim.plan` takes it.
     planners
-        Names: nest, manual, mcmc, phaze, alpa, mist, exhaustive, fixed. Empty for all
-        but exhaustive, fixed where every scenario has a table [plan].
+        Names: nest, manual, mcmc, phaze, alpa, mist, exhaustive, fixed; planners of
+        your own: functions of a `PlanningProblem`, ``"mine.py"``, or the name of an
+        installed one. Empty for all but exhaustive, fixed where every scenario has a
+        table [plan].
     base
         The planner whose throughput is 1; empty for nest, or the first one without it.
     time_limit
@@ -283,12 +286,11 @@ def compare(  # noqa: PLR0913 - one for each thing that can be asked
     if isinstance(scenarios, Scenario | str | os.PathLike | Mapping):
         scenarios = (scenarios,)
     loaded = tuple(scenario_from(source) for source in scenarios)
-    settings = checked_settings(
-        CompareSettings(
-            planners=tuple(planners), base=base, time_limit=time_limit, space=space
-        ),
-        loaded,
+    names, brought = own_planners(planners)
+    asked = CompareSettings(
+        planners=names, brought=brought, base=base, time_limit=time_limit, space=space
     )
+    settings = checked_settings(asked, loaded)
     notes = [note for scenario in loaded for note in scenario.notes]
     facts = partial(store_facts, loaded, settings)
     with (
@@ -422,11 +424,12 @@ def compare_task(  # noqa: PLR0913, PLR0917 - one for each option
 def _planners_task(
     loaded: Sequence[Scenario], planners: Sequence[str], settings: Mapping[str, Any]
 ) -> Task:
+    names, brought = own_planners(planners)
     checked = checked_settings(
-        CompareSettings(planners=tuple(planners), base=settings["base"]), loaded
+        CompareSettings(planners=names, brought=brought, base=settings["base"]), loaded
     )
     stem = f"{loaded[0].path.stem}_comparison" if len(loaded) == 1 else "comparison"
-    asked = {**settings, "planners": checked.planners, "base": checked.base}
+    asked = {**settings, "planners": planners or checked.planners, "base": checked.base}
     return Task(
         call=partial(compare, loaded, **asked),
         files=[*scenario_copies(loaded), *FILES],

@@ -15,6 +15,7 @@ import tomli
 from nestsim.evaluate.cluster import priced_cluster
 from nestsim.evaluate.evaluator import Evaluator, build_job, progress_of
 from nestsim.evaluate.results import Candidate
+from nestsim.features.compare.own import OwnPlanner
 from nestsim.features.compare.results import (
     BestPlan,
     Comparison,
@@ -62,7 +63,7 @@ class ReplayedEntry(NamedTuple):
 
 def measure(
     scenario: Scenario,
-    planner: str,
+    planner: str | OwnPlanner,
     settings: PlannerSettings,
     *,
     progress: Progress | None = None,
@@ -78,7 +79,7 @@ def measure(
     scenario
         As `for_comparison` returns it.
     planner
-        A name of `planner.rivals.PLANNERS`.
+        A name of `planner.rivals.PLANNERS`, or a planner of the user.
     settings
         Seeds, budgets and the like.
     progress
@@ -91,15 +92,17 @@ def measure(
         result.
     """
     evaluator = Evaluator.of(scenario, progress)
-    progress_of(progress, planner)
+    name = planner if isinstance(planner, str) else planner.name
+    asked = planner if isinstance(planner, str) else planner.of(scenario)
+    progress_of(progress, name)
     try:
-        outcome = evaluator.find(planner, settings, progress=progress)
+        outcome = evaluator.find(asked, settings, progress=progress)
     except InputError as error:
-        refused = PlannerEntry(planner=planner, why_not=_refusal(error))
+        refused = PlannerEntry(planner=name, why_not=_refusal(error))
         return ReplayedEntry(refused, None, evaluator.network)
     made = candidate = None
     if outcome.plans:
-        named_progress = progress_of(progress, f"{planner}: replay")
+        named_progress = progress_of(progress, f"{name}: replay")
         best = outcome.plans[0]
         candidate = evaluator.explain(evaluator.evaluate(best, 1, named_progress))
         made = BestPlan(
@@ -116,7 +119,7 @@ def measure(
         )
     bound = outcome.lower_bound
     entry = PlannerEntry(
-        planner=planner,
+        planner=name,
         sees=outcome.sees,
         belief=outcome.belief,
         evaluations=int(outcome.evaluations),
@@ -186,11 +189,15 @@ class CompareTask:
     details: Details = field(default_factory=lambda: Details(None, 1))
     """Shows progress inside a point."""
 
+    brought: Mapping[str, OwnPlanner] = field(default_factory=dict)
+    """Planners of the user, by name."""
+
     def __call__(self, point: Point) -> Row:
         """Return the row of the entry."""
         scenario, planner = self.scenarios[point["scenario"]], point["planner"]
         settings, listener = self.settings(scenario), self.details.listener
-        replayed = measure(scenario, planner, settings, progress=listener)
+        known = self.brought.get(planner, planner)
+        replayed = measure(scenario, known, settings, progress=listener)
         return self.entry(scenario, replayed).to_row()
 
     def entry(self, scenario: Scenario, replayed: ReplayedEntry) -> PlannerEntry:  # noqa: ARG002
@@ -200,8 +207,9 @@ class CompareTask:
     def key(self, point: Point) -> str:
         """Return a hash of the planner's name and all that it is told."""
         scenario = self.scenarios[point["scenario"]]
-        settings = self.settings(scenario)
-        return content_key([dict(point), scenario_digest(scenario), repr(settings)])
+        parts = [dict(point), scenario_digest(scenario), repr(self.settings(scenario))]
+        planner = self.brought.get(point["planner"])
+        return content_key(parts if planner is None else [*parts, planner.digest()])
 
     def settings(self, scenario: Scenario) -> PlannerSettings:
         """Return what planners are told beside the space."""
@@ -265,6 +273,9 @@ class CompareSettings:
     planners: tuple[str, ...] = ()
     """Names, in the order of reports; empty for all of `default_planners`."""
 
+    brought: Mapping[str, OwnPlanner] = field(default_factory=dict)
+    """Those of them that the user brings, by name."""
+
     base: str = ""
     """Whose throughput is 1; empty for ``nest``, or the first one without it."""
 
@@ -301,7 +312,7 @@ def checked_settings(
         the base is not among them.
     """
     planners = settings.planners or default_planners(scenarios)
-    _check_names(planners)
+    _check_names(planners, settings.brought)
     for scenario in scenarios:
         if "fixed" in planners and scenario.plan is None:
             raise InputError(
@@ -327,17 +338,18 @@ def checked_settings(
     return replace(settings, planners=planners, base=base)
 
 
-def _check_names(planners: Sequence[str]) -> None:
+def _check_names(planners: Sequence[str], brought: Mapping[str, OwnPlanner]) -> None:
     for name, times in Counter(planners).items():
         problem = "" if times == 1 else "is named twice"
-        if name not in PLANNERS:
+        if name not in PLANNERS and name not in brought:
             problem = "is not a planner"
         if problem:
             raise InputError(
                 problem,
                 where="--planners",
                 got=name,
-                expected=f"names out of {', '.join(PLANNERS)}, each once",
+                expected=f"names out of {', '.join(PLANNERS)}, each once; or a file "
+                "of your own, mine.py",
             )
 
 
@@ -350,7 +362,12 @@ def store_facts(
         "scenarios": content_key(
             [scenario_digest(for_comparison(scenario)) for scenario in scenarios]
         ),
-        "planners": ", ".join(settings.planners),
+        "planners": ", ".join(
+            f"{name} {settings.brought[name].digest()}"
+            if name in settings.brought
+            else name
+            for name in settings.planners
+        ),
         "time limit": str(settings.time_limit),
         "space": settings.space,
     }
@@ -402,6 +419,7 @@ def compare_job(
     task = CompareTask(
         scenarios=dict(zip(labels, map(for_comparison, scenarios), strict=True)),
         time_limit=settings.time_limit,
+        brought=settings.brought,
     )
     entries = compared_entries(
         task, settings.planners, store=store, workers=workers, progress=progress
