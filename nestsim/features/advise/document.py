@@ -69,7 +69,7 @@ def _headline(result: AdviceResult) -> Headline:
 
 
 def _everything(result: AdviceResult) -> Iterator[str]:
-    """Say what there is if everything may change."""
+    """Say what there is if the whole plan may change."""
     search = result.best
     if search is None or search.chosen is None:
         return
@@ -77,9 +77,13 @@ def _everything(result: AdviceResult) -> Iterator[str]:
     time = best.simulated.iteration_time
     gain = result.gain(time)
     words = f"{percent(gain)} less" if gain > 0 else f"{percent(-gain)} more"
+    within = "what its [search] leaves"
+    if "search" not in result.scenario.document():
+        within = "what the framework launches"
+    beside = " with the other settings of the first advice" if result.advice else ""
     yield (
-        f"If everything may change, a search finds {format_duration(time)}, {words}: "
-        f"{plan_label(best.priced.plan)}."
+        f"If the whole plan may change{beside}, the fastest of {within} takes "
+        f"{format_duration(time)}, {words}: {plan_label(best.priced.plan)}."
     )
 
 

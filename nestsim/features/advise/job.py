@@ -5,7 +5,7 @@ values, one at a time: the framework must be able to launch the plan, it must fi
 memory by the estimate, and its replay says what it gains. The best changes are then
 tried in twos and threes; a change that fits only beside another, such as a larger
 micro-batch with recompute, is found there. Last comes the search of `nestsim run`:
-what there would be if everything may change.
+what there would be if the whole plan may change.
 
 No number is guessed: each gain is the difference between two replays.
 """
@@ -204,7 +204,7 @@ class AdviceResult:
     """Number of changes, and of their combinations, by what became of them."""
 
     best: ReplayedResult | None
-    """What a search finds where everything may change; None where none was asked
+    """What a search finds where the whole plan may change; None where none was asked
     for."""
 
     @property
@@ -255,13 +255,16 @@ def advise_job(
     today = simulate_job(scenario)
     trials = Trials(scenario, progress)
     singles = trials.singles()
-    advice = trials.combined(singles)
+    time = today.candidates[0].simulated.iteration_time
+    advice = _worth_telling(trials.combined(singles), time)
+    # What the best advice sets beside the plan holds for the search, too.
+    searched = advice[0].scenario if advice else scenario
     return AdviceResult(
         scenario=scenario,
         today=today,
-        advice=_worth_telling(advice, today.candidates[0].simulated.iteration_time),
+        advice=advice,
         tried=dict(trials.tried),
-        best=run_job(scenario, progress=progress) if search else None,
+        best=run_job(searched, progress=progress) if search else None,
     )
 
 
