@@ -35,11 +35,11 @@ from nestsim.launch.registry import (
     find_writer,
     group_files,
 )
-from nestsim.scenario.hardware.systems import names_system
+from nestsim.scenario.hardware.systems import load_system, names_system
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.step.plan import Plan
 from planner.work import Progress
-from topologies.errors import InputError
+from topologies.errors import InputError, located
 from topologies.input_file import read_text
 
 MAX_FILE = 4_000_000
@@ -384,7 +384,14 @@ def import_launch(
 
 def _cluster(given: ScenarioSource) -> Scenario | str:
     """Return the scenario of a cluster, or the name of a system."""
-    return str(given) if names_system(given) else scenario_from(given)
+    if names_system(given):
+        return str(given)
+    if isinstance(given, str | os.PathLike):
+        place = Path(given)
+        if not place.suffix and not place.exists():
+            with located("--cluster", ": "):
+                load_system(str(given))
+    return scenario_from(given)
 
 
 def cluster_files(given: Path | None) -> list[Path]:

@@ -263,7 +263,7 @@ def _terms(reports: tuple[Mapping[str, Any], Mapping[str, Any]]) -> Iterator[Blo
     largest = next(iter(ordered))
     yield FigureBlock(
         name="changes",
-        title=f"B takes {signed_duration(total)}; the largest change is {largest} "
+        title=f"B beside A: {signed_duration(total)}; the largest change is {largest} "
         f"({signed_duration(ordered[largest])})",
         about="Bars of what makes the second result longer or shorter than the first.",
         drawing=waterfall(painted, {"all": painted.pop("all")}, signed_duration, whole),

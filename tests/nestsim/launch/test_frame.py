@@ -189,6 +189,8 @@ def test_a_system_is_a_cluster_and_the_usual_one_of_a_device_is_assumed(
     inside, outside = other.document()["cluster"]["network"]["levels"]
     assert (inside["fan_out"], inside["bandwidth"]) == (8, "200000000000.0 B/s")
     assert (outside["fan_out"], outside["bandwidth"]) == (2, "50000000000.0 B/s")
+    with pytest.raises(InputError, match=r"(?s)--cluster: unknown system.*dgx-h100"):
+        nestsim.import_launch(config, given=given, cluster="dgx-h10")
     with pytest.raises(InputError, match="multiple of 8"):
         nestsim.import_launch(config, given={"num_devices": 12}, cluster="dgx-h100")
 
