@@ -362,12 +362,7 @@ def store_facts(
         "scenarios": content_key(
             [scenario_digest(for_comparison(scenario)) for scenario in scenarios]
         ),
-        "planners": ", ".join(
-            f"{name} {settings.brought[name].digest()}"
-            if name in settings.brought
-            else name
-            for name in settings.planners
-        ),
+        "planners": ", ".join(settings.planners),
         "time limit": str(settings.time_limit),
         "space": settings.space,
     }

@@ -324,6 +324,14 @@ def checked_planners(planners: Sequence[str], scenario: Scenario) -> tuple[str, 
     InputError
         If one is unknown, named twice, or needs a plan that is not there.
     """
+    for planner in planners:
+        if ".py" in planner:
+            raise InputError(
+                "planners of your own are compared on one network",
+                where="--planners",
+                got=planner,
+                expected="names of nestsim's planners beside --networks",
+            )
     chosen = CompareSettings(planners=tuple(planners) or (scenario.planner,))
     return checked_settings(chosen, [scenario]).planners
 

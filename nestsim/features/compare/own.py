@@ -12,12 +12,15 @@ import hashlib
 import inspect
 import math
 import runpy
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from nestsim.scenario.defaults import with_defaults
 from nestsim.scenario.errors import checked
@@ -35,6 +38,7 @@ from planner.rivals.protocol import (
     priced_best_first,
     too_little_memory,
 )
+from planner.search.space import SearchSpec
 from planner.step.plan import Plan
 from planner.work import PRICED, LimitReachedError, stopped_sentence
 from topologies.errors import InputError
@@ -117,7 +121,8 @@ class PlanningProblem:
             return None, f"{error.at('plan')}".replace("\n ", "").strip()
         launched = self._launcher.launched(made)
         if launched is not None:
-            return launched, ""
+            outside = _outside(self.request.spec, launched)
+            return (None, outside) if outside else (launched, "")
         network, workload, spec = self.request.problem
         if not self._launcher.fits(made):
             return None, f"Memory: {too_little_memory(network, workload, spec, made)}"
@@ -157,6 +162,41 @@ class PlanningProblem:
         return Launcher.of(*self.request.problem)
 
 
+def _outside(spec: SearchSpec, plan: Plan) -> str:
+    """Say what of a plan a scenario's [search] does not list; empty if nothing."""
+    for name, values in _listed(plan).items():
+        listed = getattr(spec, name)
+        if listed is not None and not values <= {*listed}:
+            missing = ", ".join(
+                str(value) for value in sorted(values - {*listed}, key=str)
+            )
+            return f"search.{name} does not list {missing}"
+    asked = spec.sequence_parallel
+    is_split = plan.parallel.tensor_model_parallel_size > 1
+    if asked is not None and is_split and plan.parallel.sequence_parallel != asked:
+        return f"search.sequence_parallel is {str(asked).lower()}"
+    return ""
+
+
+def _listed(plan: Plan) -> dict[str, set[Any]]:
+    """Return what a plan has of the sizes and choices that [search] may list."""
+    parallel = plan.parallel
+    return {
+        "micro_batch_sizes": {plan.micro_batch_size},
+        "tensor_model_parallel_sizes": {parallel.tensor_model_parallel_size},
+        "pipeline_model_parallel_sizes": {parallel.pipeline_model_parallel_size},
+        "data_parallel_sizes": {parallel.data_parallel_size},
+        "context_parallel_sizes": {parallel.context_parallel_size},
+        "expert_model_parallel_sizes": {parallel.expert_model_parallel_size},
+        "virtual_pipeline_model_parallel_sizes": {
+            plan.virtual_pipeline_model_parallel_size
+        },
+        "recompute": {stage.recompute for stage in plan.stages},
+        "zero_stages": {stage.zero_stage for stage in plan.stages},
+        "offload": {stage.offload for stage in plan.stages},
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class OwnPlanner(Planner):
     """A user's function as a planner."""
@@ -173,6 +213,9 @@ class OwnPlanner(Planner):
     scenario: Scenario | None = None
     """What it is asked about."""
 
+    token: str = field(default_factory=lambda: uuid4().hex)
+    """What tells a function that is given from all others."""
+
     sees = "What its function looks at."
 
     def answer(self, request: PlanRequest) -> PlannerOutcome:
@@ -183,23 +226,26 @@ class OwnPlanner(Planner):
         refused: list[str] = []
         number, why_not = 0, ""
         try:
-            proposed = self._called()(problem)
-            listed = [proposed] if isinstance(proposed, Mapping) else proposed
-            for number, settings in enumerate(listed, start=1):
-                request.report(f"{self.name}: {number} plans")
-                request.work.spend(PRICED)
-                plan, reason = problem.taken(settings)
-                if plan is None:
-                    refused.append(f"Plan {number} is not taken: {reason}")
-                elif plan not in plans:
-                    plans.append(plan)
-                    request.work.note_plan()
+            with redirect_stdout(sys.stderr):  # results go to standard output alone
+                proposed = self._called()(problem)
+                if proposed is None:
+                    raise TypeError("it returns nothing, in place of plans")
+                listed = [proposed] if isinstance(proposed, Mapping) else proposed
+                for number, settings in enumerate(listed, start=1):
+                    request.report(f"{self.name}: {number} plans")
+                    request.work.spend(PRICED)
+                    plan, reason = problem.taken(settings)
+                    if plan is None:
+                        refused.append(f"Plan {number} is not taken: {reason}")
+                    elif plan not in plans:
+                        plans.append(plan)
+                        request.work.note_plan()
         except LimitReachedError:
             why_not = stopped_sentence(request.work.total(), f"{number} plans")
         except InputError:
             raise
-        except Exception as error:
-            why_not = f"Its function failed: {type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:
+            why_not = f"Its function failed: {type(error).__name__}: {error}."
         priced = priced_best_first(request.network, request.workload, plans)
         best = priced[: request.spec.keep_best]
         none = " ".join(refused[:1]) or "Its function proposes no plan."
@@ -209,7 +255,7 @@ class OwnPlanner(Planner):
             spent=request.work.total(),
             evaluations=number,
             why_not="" if best else why_not or none,
-            notes=tuple(refused[:MOST_NOTES]) if best else (),
+            notes=(*filter(None, [why_not]), *refused[:MOST_NOTES]) if best else (),
         )
 
     def of(self, scenario: Scenario) -> "OwnPlanner":
@@ -219,16 +265,27 @@ class OwnPlanner(Planner):
             function=self.function,
             source=self.source,
             scenario=scenario,
+            token=self.token,
         )
 
     def digest(self) -> str:
-        """Return a hash of the code of its file, or of its function."""
-        function = self._called()
+        """Return a hash of the Python files of its folder.
+
+        Of a function that is given, a name that no other has: what it closes over may
+        change.
+        """
         try:
-            code = Path(inspect.getfile(function)).read_bytes()
-        except (OSError, TypeError):
-            code = repr(getattr(function, "__code__", function)).encode()
-        return hashlib.sha256(code).hexdigest()
+            folder = (
+                Path(inspect.getfile(self._called())).parent if self.source else None
+            )
+        except TypeError:
+            folder = None
+        if folder is None:
+            return self.token
+        digest = hashlib.sha256()
+        for file in sorted(folder.glob("*.py")):
+            digest.update(f"{file.name}\n".encode() + file.read_bytes())
+        return digest.hexdigest()
 
     def _called(self) -> OwnFunction:
         return self.function or _function_of(self.source)
@@ -258,7 +315,9 @@ def own_planners(
             name = getattr(planner, "__name__", type(planner).__name__)
             brought[name] = OwnPlanner(name=name, function=planner)
         elif ".py" in planner and planner not in PLANNERS:
-            name = Path(planner.partition(":")[0]).stem
+            file, _, function = planner.partition(":")
+            name = Path(file).stem
+            name += f":{function}" if function not in {"", FUNCTION} else ""
             brought[name] = OwnPlanner(name=name, source=planner)
             _function_of(planner)
         elif planner in installed and planner not in PLANNERS:
@@ -285,8 +344,8 @@ def _function_of(source: str) -> OwnFunction:
     """
     file, _, name = source.partition(":")
     if file == GROUP:
-        (point,) = entry_points(group=GROUP, name=name)
-        function = point.load()
+        point, *_ = entry_points(group=GROUP, name=name)
+        function = _run(name, point.load)
     else:
         name = name or FUNCTION
         function = _functions(file).get(name)
@@ -309,14 +368,31 @@ def _functions(file: str) -> Mapping[str, Any]:
     InputError
         If it is not there, or fails.
     """
-    where = f"--planners {file}"
     if not Path(file).is_file():
-        raise InputError("no such file", where=where, expected="a Python file")
-    try:
-        return runpy.run_path(file)
-    except Exception as error:  # whatever a user's file does
         raise InputError(
-            f"the file fails: {type(error).__name__}: {error}",
-            where=where,
-            expected="a file that Python runs",
+            "no such file", where=f"--planners {file}", expected="a Python file"
+        )
+    folder = str(Path(file).resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as Python does for a file that it runs
+    defined: Mapping[str, Any] = _run(file, lambda: runpy.run_path(file))
+    return defined
+
+
+def _run(name: str, load: Callable[[], Any]) -> Any:
+    """Return what a user's code makes; what it prints is no result.
+
+    Raises
+    ------
+    InputError
+        If it fails.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            return load()
+    except (Exception, SystemExit) as error:  # whatever it does
+        raise InputError(
+            f"it fails: {type(error).__name__}: {error}",
+            where=f"--planners {name}",
+            expected="code that Python runs",
         ) from None

@@ -1,5 +1,6 @@
 """Planners of users: files, functions and installed ones, and what becomes of them."""
 
+import json
 import math
 import re
 import subprocess
@@ -92,7 +93,12 @@ WRONG = {
         lambda _: {"pipeline_model_parallel_size": 64, "micro_batch_size": 1},
         "Plan 1 is not taken: plan",
     ),
-    "does nothing": (lambda _: None, "failed: TypeError"),
+    "does nothing": (lambda _: None, "it returns nothing, in place of plans"),
+    "exits": (lambda _: sys.exit(3), "failed: SystemExit: 3"),
+    "outside": (
+        lambda _: {"micro_batch_size": 4, "pipeline_model_parallel_size": 2},
+        "search.micro_batch_sizes does not list 4",
+    ),
 }
 
 
@@ -110,7 +116,8 @@ def test_what_a_planner_does_wrong_is_its_row(
     ("planner", "words"),
     [
         ("{}/none.py", "no such file"),
-        ("{}/fails.py", "the file fails: ZeroDivisionError"),
+        ("{}/fails.py", "it fails: ZeroDivisionError"),
+        ("{}/exits.py", "it fails: SystemExit"),
         ("{}/mine.py:other", "there is no such function"),
         ("{}/mine.py:NAME", "is no function"),
         ("{}/nest.py", "has the name of a planner of nestsim"),
@@ -124,8 +131,52 @@ def test_a_planner_that_is_not_there_ends_in_a_sentence(
     (folder / "mine.py").write_text(f"NAME = 1\n{CODE}")
     (folder / "nest.py").write_text(CODE)
     (folder / "fails.py").write_text("1 / 0\n")
+    (folder / "exits.py").write_text("raise SystemExit(0)\n")
     with pytest.raises(InputError, match=words):
         nestsim.compare(load(folder), planners=["manual", planner.format(folder)])
+
+
+def test_what_was_proposed_before_a_failure_stays_and_the_failure_is_told(
+    tmp_path: Path,
+) -> None:
+    def breaks(_: PlanningProblem) -> Iterator[dict[str, Any]]:
+        yield {"pipeline_model_parallel_size": 2, "micro_batch_size": 1}
+        raise ValueError("no more")
+
+    found = entry(tmp_path, breaks)
+    assert found.found is not None
+    assert "failed: ValueError: no more" in found.notes[0]
+
+
+def test_what_a_planner_prints_is_no_result_and_its_neighbours_are_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "beside_mine.py").write_text("SETTINGS = {'micro_batch_size': 1}\n")
+    loud = "import beside_mine\nprint('begun')\n\n\ndef other(problem):\n"
+    loud += "    print('asked')\n    return beside_mine.SETTINGS\n"
+    (tmp_path / "mine.py").write_text(f"{loud}\n\nplan = other\n")
+    names = f"{tmp_path}/mine.py,{tmp_path}/mine.py:other"
+    line = ["compare", str(write(tmp_path)), "--planners", names, "--json", "-q"]
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    planners = json.loads(out)["planners"]
+    assert planners == ["mine", "mine:other"]
+
+
+def test_kept_results_of_a_function_are_not_taken_for_another(tmp_path: Path) -> None:
+    def of_stages(_: PlanningProblem) -> dict[str, Any]:
+        return {"pipeline_model_parallel_size": 2, "micro_batch_size": 1}
+
+    (_, first), (_, again) = own_planners([of_stages]), own_planners([of_stages])
+    assert first["of_stages"].digest() == first["of_stages"].digest()
+    assert first["of_stages"].digest() != again["of_stages"].digest()
+
+
+def test_a_planner_of_a_file_is_compared_on_one_network(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="compared on one network"):
+        nestsim.compare_networks(
+            load(tmp_path), ["dgx-a100", "hgx-a100-200gbe"], planners=["mine.py"]
+        )
 
 
 def test_a_changed_file_is_another_planner(tmp_path: Path) -> None:
