@@ -181,6 +181,7 @@ def _product_shares(
     all_of, rows, split = ExactShare(1, 1), tensors["whole"], parameters["tensor"]
     groups = min(tp, spec.num_query_groups)
     heads, kv = spec.num_attention_heads, 2 * spec.num_query_groups
+    heads *= 1 + spec.attention_output_gate
     qkv = ExactShare(heads * groups + kv * tp, tp * groups * (heads + kv))
     # Tokens reach the experts evenly. The traced product counts the rows of all
     # experts: a device has its tokens' share of them, over its E / ep experts.

@@ -238,10 +238,11 @@ def build_core(spec: TransformerSpec, window: int = 0) -> nn.Module:
 
 
 class QKVParallelLinear(nn.Linear):
-    """Queries, keys and values in one column-parallel product.
+    """Queries, keys and values in one column-parallel product, and a gate of heads.
 
     Heads are split. Groups of keys and values are split as far as there are any, and
-    copied beyond that.
+    copied beyond that. A gate is one number for each channel of the queries, as in
+    Megatron Core's ``attention_output_gate``.
     """
 
     def __init__(self, spec: TransformerSpec) -> None:
@@ -249,20 +250,24 @@ class QKVParallelLinear(nn.Linear):
             spec.num_attention_heads,
             spec.num_query_groups,
             spec.num_query_groups,
+            spec.num_attention_heads * spec.attention_output_gate,
         )
         self.head_size = spec.kv_channels
-        width = spec.query_width + 2 * spec.group_width
+        width = sum(self.heads) * self.head_size
         super().__init__(spec.hidden_size, width, bias=spec.has_qkv_bias)
 
-    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]  # three results instead of one
-        """Return queries, keys, values: (batch, heads, sequence, head)."""
+    def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]  # several results instead of one
+        """Return queries, keys, values: (batch, heads, sequence, head); and a gate.
+
+        Gates are (batch, sequence, heads x head).
+        """
         widths = [n * self.head_size for n in self.heads]
-        parts = torch.split(super().forward(hidden), widths, -1)
-        query, key, value = (
+        *parts, gate = torch.split(super().forward(hidden), widths, -1)
+        heads = (
             part.view(*part.shape[:2], -1, self.head_size).transpose(1, 2)
             for part in parts
         )
-        return query, key, value
+        return (*heads, gate) if self.heads[3] else tuple(heads)
 
 
 class RotaryEmbedding(nn.Module):
@@ -334,19 +339,27 @@ class SelfAttention(nn.Module):
             else None
         )
         self.core_attention = build_core(spec, window)
+        self.gate_activation = nn.Sigmoid() if spec.attention_output_gate else None
         self.linear_proj = RowParallelLinear(
             spec.query_width, spec.hidden_size, bias=spec.has_attention_bias
         )
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return what the block adds to its hidden states."""
-        context = self.core_attention(*self.heads(hidden))
-        output: Tensor = self.linear_proj(context.transpose(1, 2).flatten(2))
+        projected = self.linear_qkv(hidden)
+        context = self.core_attention(
+            *self.heads(projected[0], projected[1], projected[2])
+        )
+        context = context.transpose(1, 2).flatten(2)
+        if self.gate_activation is not None:
+            context = context * self.gate_activation(projected[3])
+        output: Tensor = self.linear_proj(context)
         return output
 
-    def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values: (batch, heads, sequence, head)."""
-        query, key, value = self.linear_qkv(hidden)
+    def heads(
+        self, query: Tensor, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys with norms and positions, and values."""
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotary is not None:
@@ -490,9 +503,11 @@ class ChunkedSelfAttention(SelfAttention):
         self.core_attention = ChunkedFlashAttention(spec)
         self.unit_norm = UnitNorm() if spec.qk_l2_norm else None
 
-    def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values: (batch, heads, sequence, head)."""
-        query, key, value = super().heads(hidden)
+    def heads(
+        self, query: Tensor, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys of unit length, and values."""
+        query, key, value = super().heads(query, key, value)
         if self.unit_norm is not None:
             query, key = self.unit_norm(query), self.unit_norm(key)
         return query, key, value

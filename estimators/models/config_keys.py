@@ -1,220 +1,23 @@
-"""Words that are computed from a Hugging Face ``config.json``.
-
-What words no single key of a configuration says.
+"""Words that no single key of a Hugging Face ``config.json`` says.
 
 Each function takes a configuration and the words that are known already, which have no
 more blocks than a model may have, and returns more words.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
+from estimators.models.config_file import ConfigFile
 from estimators.models.library import HYBRID_KINDS
 from estimators.models.limits import MAMBA_SIZES
-from estimators.models.spec import TransformerSpec
-from topologies.errors import InputError, Problems, located
-from topologies.input_file import read_json
-
-MAX_FILE = 1_000_000
-"""Longest file that is read as a configuration, which has some kB [byte]."""
-
-_EXPECTED = "a config.json of the Hugging Face hub"
-_MISSING = object()
-
-
-class _ValueKind(NamedTuple):
-    """What a value can be."""
-
-    matches: Callable[[Any], bool]
-    """Whether a value that the JSON parser returned is of the kind."""
-
-    problem: str
-    """What is wrong with a value that is not."""
-
-    expected: str
-    """What the value should be, with an example."""
-
-    usual: Any
-    """Value where a file has none; None if it must have one."""
-
-    stand_in: Any
-    """What stands for a wrong value until the file is refused."""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-_SIZE = "a positive whole number, e.g. 32"
-_NUMBER = "a number, e.g. 0.1"
-_TEXT = 'a text in quotes, e.g. "llama"'
-
-_KINDS: Mapping[type, _ValueKind] = MappingProxyType(
-    {
-        int: _ValueKind(_is_size, "not a positive whole number", _SIZE, None, 1),
-        float: _ValueKind(_is_number, "not a number", _NUMBER, 0.0, 0.0),
-        bool: _ValueKind(
-            lambda value: isinstance(value, bool),
-            "not a truth value",
-            "true or false",
-            usual=False,
-            stand_in=False,
-        ),
-        str: _ValueKind(
-            lambda value: isinstance(value, str), "not a text", _TEXT, None, ""
-        ),
-    }
-)
-
-
-class ConfigFile:
-    """A parsed file whose look-ups explain themselves.
-
-    A key with dots is that of an object inside the file. A wrong value is noted, and
-    something of its kind stands for it until the file is refused.
-    """
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = values
-        self.problems = Problems()
-
-    def read(
-        self, reader: "Callable[[ConfigFile], TransformerSpec]"
-    ) -> TransformerSpec:
-        """Return what a reader makes of the file, or raise all that is wrong with it.
-
-        Mistakes that only follow from a wrong value are not listed.
-        """
-        try:
-            spec = reader(self)
-        except InputError:
-            self.problems.refuse()
-            raise
-        self.problems.refuse()
-        return spec
-
-    def inside(
-        self, key: str, reader: "Callable[[ConfigFile], TransformerSpec]"
-    ) -> TransformerSpec:
-        """Return what a reader makes of an object in the file.
-
-        Raises
-        ------
-        InputError
-            If it is no object, or the reader says so.
-        """
-        values = self.values.get(key)
-        if not isinstance(values, dict):
-            raise InputError(
-                "not an object",
-                where=key,
-                got=values,
-                expected='an object, e.g. {"hidden_size": 2560, ...}',
-            )
-        with located(key):
-            return ConfigFile(values).read(reader)
-
-    def find(self, key: str, default: Any = None) -> Any:
-        """Return what stands under a key, or the default if there is no such key."""
-        value: Any = self.values
-        for name in key.split("."):
-            value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
-        return default if value is _MISSING else value
-
-    def spelled(self, *keys: str) -> str:
-        """Return the first of some names of a key that the file has, else the first."""
-        return next((key for key in keys if self.find(key) is not None), keys[0])
-
-    def value(
-        self, kind: type, key: str, default: Any = None, *, may_be_zero: bool = False
-    ) -> Any:
-        """Return a value of some kind.
-
-        Parameters
-        ----------
-        kind
-            `int` for a positive whole number, `float`, `bool` or `str`.
-        key
-            Its key.
-        default
-            Value where there is none, or it is null. Without a default, numbers are 0
-            and truth values false; whole numbers and texts must be there.
-        may_be_zero
-            Whether 0 is a value, and null stands for it.
-        """
-        rules = _KINDS[kind]
-        value = self.find(key, _MISSING)
-        if may_be_zero and (value is None or (value == 0 and value is not False)):
-            return kind(0)
-        if value is None or value is _MISSING:
-            value = rules.usual if default is None else default
-            if value is not None:
-                return value
-            self.refuse("key is missing", key, None, rules.expected)
-        elif not rules.matches(value):
-            self.refuse(rules.problem, key, value, rules.expected)
-        else:
-            return kind(value)
-        return rules.stand_in
-
-    def marks(self, key: str) -> tuple[int, ...]:
-        """Return a list of whole numbers; none where there is no list."""
-        value = self.find(key)
-        if value is None:
-            return ()
-        if isinstance(value, list) and all(type(item) is int for item in value):
-            return tuple(value)
-        expected = "a list of whole numbers, e.g. [0, 1]"
-        self.refuse("not a list of whole numbers", key, value, expected)
-        return ()
-
-    def require(self, key: str, allowed: Sequence[Any]) -> bool:
-        """Refuse a value that is not allowed; return whether it is, or is not there."""
-        value = self.find(key, allowed[0])
-        known = value in allowed
-        if not known:
-            expected = " or ".join(json.dumps(choice) for choice in allowed)
-            self.refuse("value is not supported", key, value, expected)
-        return known
-
-    def refuse(self, problem: str, key: str, value: Any, expected: str) -> None:
-        """Note what is wrong with a key, once."""
-        if key not in {error.where for error in self.problems.errors}:
-            self.problems.errors.append(
-                InputError(problem, where=key, got=value, expected=expected)
-            )
-
-
-def read_config(file: Path) -> ConfigFile:
-    """Read a file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is not a JSON object.
-    """
-    # Limits of time steps in configurations of Mamba-2 end in Infinity.
-    values = read_json(file, expected=_EXPECTED, most_bytes=MAX_FILE, infinities=True)
-    if not isinstance(values, dict):
-        raise InputError(
-            "not a JSON object",
-            got=type(values).__name__,
-            expected='an object, e.g. {"model_type": "llama", ...}',
-        )
-    return ConfigFile(values)
-
+from topologies.errors import InputError
 
 Words = Mapping[str, Any]
 
 _WINDOWED = "sliding_attention"
 _FULL = "full_attention"
+_DENSE, _SPARSE = "dense", "sparse"
 
 _LETTERS: Mapping[str, str] = MappingProxyType(
     {
@@ -223,17 +26,16 @@ _LETTERS: Mapping[str, str] = MappingProxyType(
         "attention": "*",
         "full_attention": "*",
         "mlp": "-",
+        "moe": "E",
     }
 )
 """Element of ``layers_block_type`` -> letter of the block's kind."""
 
 
-def biases(config: ConfigFile, _: Words) -> Words:
-    """Refuse biases of feed-forward layers without those of attention."""
-    bias = config.value(bool, "mlp_bias")
-    if bias and not config.value(bool, "attention_bias"):
-        config.require("mlp_bias", (False,))
-    return {}
+def biases(config: ConfigFile, words: Words) -> Words:
+    """Return biases of feed-forward layers alone, where attention has none."""
+    alone = config.value(bool, "mlp_bias") and not words["add_attention_bias"]
+    return {"add_bias_linear": False, "add_mlp_bias": True} if alone else {}
 
 
 def windows(
@@ -243,6 +45,7 @@ def windows(
     default: int | None = None,
     skip_freq: int = 0,
     skip_key: str = "",
+    first: bool = False,
 ) -> Words:
     """Return sliding windows.
 
@@ -258,12 +61,27 @@ def windows(
         Every which block has none where the file does not say so; 0 for no block.
     skip_key
         Key that says it instead.
+    first
+        Whether the first block is such a block, and not the last of so many.
     """
-    if skip_key:
+    if skip_key and config.find("layer_types") is None:
         skip_freq = config.value(int, skip_key, skip_freq)
-    numbers = range(1, words["num_layers"] + 1)
+    numbers = [index + int(not first) for index in range(words["num_layers"])]
     marks = [int(not skip_freq or number % skip_freq > 0) for number in numbers]
     return _windows(config, marks, default)
+
+
+def listed_windows(config: ConfigFile, _: Words) -> Words:
+    """Refuse a window of blocks that the file does not list."""
+    if config.find("layer_types") is None:
+        config.require("sliding_window", (None,))
+    return {}
+
+
+def unturned_full(_: ConfigFile, words: Words) -> Words:
+    """Return blocks without a window as those without positions, beside others."""
+    windowed = words.get("window_attn_skip_freq", ())
+    return {"no_rope_freq": [1 - mark for mark in windowed]} if any(windowed) else {}
 
 
 def late_windows(config: ConfigFile, words: Words, *, default: int) -> Words:
@@ -282,19 +100,34 @@ def _windows(config: ConfigFile, marks: list[int], default: int | None) -> Words
     if config.find("sliding_window", default) is None:
         return {}
     window = config.value(int, "sliding_window", default)
-    types = config.find("layer_types")
-    if types is not None:
-        kinds = (_WINDOWED, _FULL)
-        known = isinstance(types, list) and all(kind in kinds for kind in types)
-        if not known or len(types) != len(marks):
-            raise InputError(
-                "not one known kind for each block",
-                where="layer_types",
-                got=types,
-                expected=f'{len(marks)} of "{_WINDOWED}" or "{_FULL}"',
-            )
-        marks = [int(kind == _WINDOWED) for kind in types]
+    kinds = _kinds_of_blocks(config, "layer_types", (_WINDOWED, _FULL), len(marks))
+    if kinds is not None:
+        marks = [int(kind == _WINDOWED) for kind in kinds]
     return {"window_size": window, "window_attn_skip_freq": marks}
+
+
+def _kinds_of_blocks(
+    config: ConfigFile, key: str, known: Sequence[str], num_blocks: int
+) -> Sequence[str] | None:
+    """Return the kind of each block that a list has, or None if there is no list.
+
+    Raises
+    ------
+    InputError
+        If it is no list of known kinds for all blocks.
+    """
+    kinds = config.find(key)
+    if kinds is None:
+        return None
+    is_known = isinstance(kinds, list) and all(kind in known for kind in kinds)
+    if not is_known or len(kinds) != num_blocks:
+        raise InputError(
+            "not one known kind for each block",
+            where=key,
+            got=kinds,
+            expected=f"{num_blocks} of " + " or ".join(f'"{kind}"' for kind in known),
+        )
+    return tuple(kinds)
 
 
 def end_at_window(_: ConfigFile, words: Words) -> Words:
@@ -307,26 +140,107 @@ def end_at_window(_: ConfigFile, words: Words) -> Words:
 
 
 def experts_from(
-    config: ConfigFile, words: Words, *, first: int, every: str = ""
+    config: ConfigFile,
+    words: Words,
+    *,
+    first: int,
+    every: str = "",
+    key: str = "first_k_dense_replace",
 ) -> Words:
     """Return blocks with experts behind some without: all, or every which.
 
     Parameters
     ----------
     config
-        The file.
+        The file, whose ``mlp_layer_types`` say which blocks have experts, if it has
+        them.
     words
         The model.
     first
         Blocks without experts where the file does not say how many.
     every
         Key that says every which block has experts.
+    key
+        Key that says how many blocks have none.
     """
-    dense = config.value(int, "first_k_dense_replace", first, may_be_zero=True)
-    step = config.value(int, every, 1) if every else 1
     blocks = range(words["num_layers"])
+    kinds = _kinds_of_blocks(config, "mlp_layer_types", (_DENSE, _SPARSE), len(blocks))
+    if kinds is not None:
+        return {"moe_layer_freq": [int(kind == _SPARSE) for kind in kinds]}
+    dense = config.value(int, key, first, may_be_zero=True)
+    step = config.value(int, every, 1) if every else 1
     marks = [int(index >= dense and index % step == 0) for index in blocks]
     return {"moe_layer_freq": marks}
+
+
+def experts_between(config: ConfigFile, words: Words) -> Words:
+    """Return blocks of a part of the model as those with experts, or every which."""
+    last = words["num_layers"] - 1
+    start = config.value(int, "moe_layer_start_index", 1, may_be_zero=True)
+    if config.find("moe_layer_end_index") not in (None, -1):
+        last = config.value(int, "moe_layer_end_index")
+    step = config.value(int, "moe_layer_interval", 1)
+    marks = [
+        int((index + 1) % step == 0 and start <= index <= last)
+        for index in range(words["num_layers"])
+    ]
+    return {"moe_layer_freq": marks}
+
+
+def unturned(config: ConfigFile, words: Words) -> Words:
+    """Return which blocks have no positions: a 0 for each, or every which."""
+    return {"no_rope_freq": _unturned(config, words)}
+
+
+def _unturned(config: ConfigFile, words: Words) -> list[int]:
+    turned = config.marks("no_rope_layers")
+    skip = config.value(int, "no_rope_layer_interval", 4)
+    return [
+        int(turned[index] == 0 if index < len(turned) else (index + 1) % skip == 0)
+        for index in range(words["num_layers"])
+    ]
+
+
+def unturned_bases(config: ConfigFile, words: Words) -> Words:
+    """Return blocks whose base of angles is 0 as those without positions."""
+    key = "layer_rope_theta"
+    bases = config.find(key)
+    if bases is None:
+        return {}
+    windowed = words.get("window_attn_skip_freq", [0] * words["num_layers"])
+    expected = f"{len(windowed)} numbers, above 0 in blocks with a window"
+    if not isinstance(bases, list) or len(bases) != len(windowed):
+        config.refuse("not a number for each block", key, bases, expected)
+        return {}
+    bare = [int(base == 0) for base in bases]
+    if any(map(min, windowed, bare)):
+        config.refuse("a block with a window has no positions", key, bases, expected)
+    return {"no_rope_freq": bare} if any(bare) else {}
+
+
+def turned_channels(config: ConfigFile, words: Words, *, default: int = 0) -> Words:
+    """Return the part of a head that positions turn, from how many channels it is.
+
+    Parameters
+    ----------
+    config
+        The file, whose ``rotary_dim`` says it.
+    words
+        The model, with the width of a head unless that follows from others.
+    default
+        Channels where the file does not say how many; 0 for all.
+    """
+    key = "rotary_dim"
+    if config.find(key, default or None) is None:
+        return {}
+    channels = config.value(int, key, default)
+    width = words.get("kv_channels", 0)
+    width = width or max(words["hidden_size"] // words["num_attention_heads"], 1)
+    if channels > width:
+        problem = "more channels than a head has"
+        config.refuse(problem, key, channels, f"at most {width}")
+        return {}
+    return {"rotary_percent": channels / width}
 
 
 def experts_by_step(config: ConfigFile, words: Words) -> Words:
@@ -366,15 +280,10 @@ def llama4(config: ConfigFile, words: Words) -> Words:
     """Return chunks, blocks without positions, and which blocks have experts."""
     every = config.value(int, "interleave_moe_layer_step", 1)
     listed = frozenset(config.marks("moe_layers"))
-    turned = config.marks("no_rope_layers")
-    skip = config.value(int, "no_rope_layer_interval", 4)
+    bare = _unturned(config, words)
     chunk = config.value(int, "attention_chunk_size", 8192, may_be_zero=True)
     norm = config.value(bool, "use_qk_norm", default=True)
     blocks, length = range(words["num_layers"]), words["sequence_length"]
-    bare = [
-        int(turned[index] == 0 if index < len(turned) else (index + 1) % skip == 0)
-        for index in blocks
-    ]
     is_chunked = chunk > 0 and not all(bare)
     return {
         "moe_layer_freq": [
@@ -419,9 +328,13 @@ def square_embedding(config: ConfigFile, words: Words) -> Words:
     return {}
 
 
-def bert_heads(config: ConfigFile, _: Words) -> Words:
-    """Return which heads a BERT has."""
-    return {"bert_binary_head": config.find("architectures") != ["BertForMaskedLM"]}
+def bert_heads(config: ConfigFile, _: Words, *, without: bool = False) -> Words:
+    """Return which heads a BERT has; types without one for next sentences never do."""
+    alone = ("ForMaskedLM", "LMHeadModel", "ForCausalLM")
+    named = config.find("architectures")
+    is_one = isinstance(named, list) and len(named) == 1
+    without = without or (is_one and str(named[0]).endswith(alone))
+    return {"bert_binary_head": not without}
 
 
 def labelled_classes(config: ConfigFile, _: Words) -> Words:
@@ -431,7 +344,7 @@ def labelled_classes(config: ConfigFile, _: Words) -> Words:
 
 
 def hybrid_blocks(config: ConfigFile, _: Words) -> Words:
-    """Return the kinds of blocks, by letters or by words; none with experts.
+    """Return the kinds of blocks, by letters or by words, and experts if there are any.
 
     Raises
     ------
@@ -452,16 +365,82 @@ def hybrid_blocks(config: ConfigFile, _: Words) -> Words:
         letters = "".join(_LETTERS[kind] for kind in kinds)
     else:
         letters = config.value(str, "hybrid_override_pattern")
-        if not letters or set(letters) - (set(HYBRID_KINDS) - {"E"}):
+        if not letters or set(letters) - set(HYBRID_KINDS):
             raise InputError(
                 "value is not supported",
                 where="hybrid_override_pattern",
                 got=letters,
-                expected='Mamba-2 "M", attention "*" and feed-forward "-", e.g. '
-                '"M-M-M*-"',
+                expected='Mamba-2 "M", attention "*", feed-forward "-" and experts '
+                '"E", e.g. "M-M-M*-"',
             )
+    experts = _nemotron_experts(config) if "E" in letters else {}
+    return {**_hybrid(letters), **experts}
+
+
+def _hybrid(letters: str) -> Words:
     sizes = {} if "M" in letters else dict.fromkeys(MAMBA_SIZES, 0)
     return {"hybrid_override_pattern": letters, **sizes}
+
+
+def _nemotron_experts(config: ConfigFile) -> Words:
+    """Return the experts of a hybrid; latent ones, of fewer channels, are refused."""
+    config.require("moe_latent_size", (None,))
+    shared = config.value(int, "moe_shared_expert_intermediate_size", may_be_zero=True)
+    return {
+        "num_moe_experts": config.value(int, "n_routed_experts"),
+        "moe_router_topk": config.value(int, "num_experts_per_tok"),
+        "moe_ffn_hidden_size": config.value(int, "moe_intermediate_size"),
+        "moe_shared_expert_intermediate_size": shared,
+        "moe_router_score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True,
+        **expert_groups(config, {}, groups=1, topk=1),
+    }
+
+
+def mamba_head(config: ConfigFile, words: Words) -> Words:
+    """Return the width of a head of Mamba-2, by default of all heads together."""
+    width = config.value(int, "mamba_expand", 2) * words["hidden_size"]
+    head = max(width // words["mamba_num_heads"], 1)
+    if config.find("mamba_d_head") not in (None, "auto"):
+        head = config.value(int, "mamba_d_head")
+    return {"mamba_head_dim": head}
+
+
+def hybrid_layers(
+    config: ConfigFile, words: Words, *, key: str, indices: str = ""
+) -> Words:
+    """Return layers of Mamba-2 or attention, a feed-forward layer behind each.
+
+    Either half of such a layer is a block with a norm of its own.
+
+    Parameters
+    ----------
+    config
+        The file.
+    words
+        The model.
+    key
+        Key of the kinds of layers.
+    indices
+        Key of the numbers of layers with attention, for files without kinds.
+    """
+    layers = range(words["num_layers"])
+    mixers = tuple(name for name, letter in _LETTERS.items() if letter in "M*")
+    kinds = _kinds_of_blocks(config, key, mixers, len(layers))
+    if kinds is None:
+        listed = frozenset(config.marks(indices)) if indices else frozenset()
+        kinds = [mixers[-1] if index in listed else mixers[0] for index in layers]
+    feed_forward = "E" if words.get("num_moe_experts") else "-"
+    letters = "".join(_LETTERS[kind] + feed_forward for kind in kinds)
+    return {"num_layers": len(letters), **_hybrid(letters)}
+
+
+def granite_experts(config: ConfigFile, words: Words) -> Words:
+    """Return feed-forward layers of a hybrid: experts and a shared one, or that."""
+    shared = config.value(int, "shared_intermediate_size", 1024, may_be_zero=True)
+    if not words["num_moe_experts"]:
+        return {"moe_router_topk": 0, "ffn_hidden_size": shared}
+    return {"moe_shared_expert_intermediate_size": shared}
 
 
 COMPUTED: Mapping[str, Callable[..., Words]] = MappingProxyType(
@@ -471,16 +450,25 @@ COMPUTED: Mapping[str, Callable[..., Words]] = MappingProxyType(
             biases,
             windows,
             late_windows,
+            listed_windows,
+            unturned_full,
             end_at_window,
             experts_from,
             experts_by_step,
+            experts_between,
             expert_groups,
+            unturned,
+            unturned_bases,
+            turned_channels,
             llama4,
             falcon,
             square_embedding,
             bert_heads,
             labelled_classes,
             hybrid_blocks,
+            mamba_head,
+            granite_experts,
+            hybrid_layers,
         )
     }
 )

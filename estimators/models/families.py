@@ -169,7 +169,7 @@ class LanguageModelHead(nn.Module):
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
         self.output_layer = VocabParallelLinear(
-            spec.hidden_size, spec.vocab_size, bias=False
+            spec.hidden_size, spec.vocab_size, bias=spec.add_head_bias
         )
         cap = spec.final_logit_softcapping
         self.soft_cap = SoftCap(cap) if cap else nn.Identity()
@@ -303,7 +303,7 @@ class MultiTokenHead(nn.Module):
         super().__init__()
         self.num_parts = spec.mtp_num_layers + 1
         self.output_layer = VocabParallelLinear(
-            spec.hidden_size, spec.vocab_size, bias=False
+            spec.hidden_size, spec.vocab_size, bias=spec.add_head_bias
         )
         cap = spec.final_logit_softcapping
         self.soft_cap = SoftCap(cap) if cap else nn.Identity()

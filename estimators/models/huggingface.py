@@ -5,7 +5,8 @@
 ``like``
     Another type, or a base, whose map holds but for what the table says.
 ``inside``
-    Key of the object that holds all others.
+    Key of the object that holds all others: it is read as the type that it names, or
+    as this one. A file without such an object holds them itself.
 ``fields``
     Word of `estimators.models.library` -> the key that says it, keys of which the first
     that a file has says it, or a `Lookup`.
@@ -15,8 +16,9 @@
 ``computed``
     Functions of `estimators.models.config_keys` that find more words, with
     their parameters.
-
-Read an architecture from a local Hugging Face ``config.json``.
+``nearest``, ``missing``
+    Types that are not read: the type that is within 1 % of them, and what they have
+    that no model here has.
 
 Nothing is downloaded and nothing of the transformers library is needed. Keys that do
 not change sizes or work (initialisation, token ids, rotary scaling) are ignored; keys
@@ -25,13 +27,14 @@ that would, and that the modules here cannot express, are refused.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
-from estimators.models.config_keys import COMPUTED, ConfigFile, read_config
+from estimators.models.config_file import ConfigFile, read_config
+from estimators.models.config_keys import COMPUTED
 from estimators.models.library import build_spec, read_tables, resolve_table
 from estimators.models.limits import MAX_LAYERS
 from estimators.models.spec import TransformerSpec, with_sequence_length
@@ -59,6 +62,9 @@ class Lookup:
 
     may_be_zero: bool = False
     """Whether 0 is a value, and null stands for it."""
+
+    repeated: bool = False
+    """Whether a list of values that are all alike stands for one of them."""
 
     words: Mapping[str, Any] | None = None
     """Value of the key -> the word, where they differ."""
@@ -125,6 +131,12 @@ def nearest_type(model_type: str) -> str:
     return near or next(alike, "")
 
 
+def missing_operator(model_type: str) -> str:
+    """Return what a type has that no model here has, or an empty text if unknown."""
+    operator: str = _types()["missing"].get(model_type, "")
+    return operator
+
+
 def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
@@ -173,7 +185,49 @@ def read_spec(config: ConfigFile, keys: KeyMap) -> TransformerSpec:
     def read(values: ConfigFile) -> TransformerSpec:
         return build_spec(_words(values, keys))
 
-    return config.inside(keys.inside, read) if keys.inside else config.read(read)
+    if keys.inside not in config.values:
+        return config.read(read)
+    return config.inside(keys.inside, read)
+
+
+def _inner(config: ConfigFile, keys: KeyMap) -> tuple[ConfigFile, KeyMap]:
+    """Return a file, and how the object in it that holds all others is read.
+
+    Whether embeddings are tied stands beside the object, or in it.
+    """
+    inner = config.values.get(keys.inside)
+    if not isinstance(inner, dict):
+        return config, keys
+    tied = "tie_word_embeddings"
+    if isinstance(config.values.get(tied), bool):
+        inner = {**inner, tied: config.values[tied]}
+        config = ConfigFile({**config.values, keys.inside: inner})
+    if "model_type" not in inner:
+        return config, keys
+    with located(keys.inside):
+        like = key_map(_known_type(ConfigFile(inner)))
+    return config, replace(like, inside=keys.inside)
+
+
+def _known_type(config: ConfigFile) -> str:
+    """Return the type of a file.
+
+    Raises
+    ------
+    InputError
+        If it has none, or one that is not read.
+    """
+    model_type: str = config.value(str, "model_type")
+    config.problems.refuse()
+    if model_type not in model_types():
+        raise InputError(
+            "model type is not supported",
+            where="model_type",
+            got=model_type,
+            expected="one of " + ", ".join(model_types()),
+            hint=_hint(model_type),
+        )
+    return model_type
 
 
 def _words(config: ConfigFile, keys: KeyMap) -> dict[str, Any]:
@@ -197,7 +251,9 @@ def _word(config: ConfigFile, word: str, lookup: Lookup) -> Any:
     if lookup.words is not None:
         return _translated(config, key, default, lookup.words)
     kind = _KINDS.get(word, int)
-    value = config.value(kind, key, default, may_be_zero=lookup.may_be_zero)
+    value = config.value(
+        kind, key, default, may_be_zero=lookup.may_be_zero, repeated=lookup.repeated
+    )
     if lookup.times:
         value *= config.value(int, lookup.times)
     return value + lookup.plus if lookup.plus else value
@@ -209,6 +265,8 @@ def _translated(
     """Return what stands for the value of a key in a table of words."""
     if words.keys() == _TRUTHS:
         return words[json.dumps(config.value(bool, key, default))]
+    if default is not None and config.find(key) is None:
+        return words[default]
     known = config.require(key, tuple(words))
     return words[config.find(key, default) if known else next(iter(words))]
 
@@ -243,17 +301,7 @@ def load_huggingface(
     file = file_in(path, "config.json")
     with located(str(file), ": "):
         config = read_config(file)
-        model_type = config.value(str, "model_type")
-        config.problems.refuse()
-        if model_type not in model_types():
-            raise InputError(
-                "model type is not supported",
-                where="model_type",
-                got=model_type,
-                expected="one of " + ", ".join(model_types()),
-                hint=_hint(model_type),
-            )
-        spec = read_spec(config, key_map(model_type))
+        spec = read_spec(*_inner(config, key_map(_known_type(config))))
         if sentence := _left_out(config):
             notices().remark(f"note: {file.name}: {sentence}")
         if sequence_length is not None:
@@ -274,8 +322,12 @@ def parts_left_out(path: Path) -> str:
 
 def _hint(model_type: str) -> str:
     """Say what comes nearest to a type that is not read."""
-    near = nearest_type(model_type)
-    start = f'the nearest that is read is "{near}": ' if near else ""
+    near, operator = nearest_type(model_type), missing_operator(model_type)
+    start = f"it has {operator}, which no model here has" if operator else ""
+    if operator and not near:
+        return f"{start}, and no type that is read comes within 1 % of it"
+    start += "; " if start else ""
+    start += f'the nearest that is read is "{near}": ' if near else ""
     return f"{start}spell the architecture out under [model], with its family and sizes"
 
 

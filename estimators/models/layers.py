@@ -38,6 +38,8 @@ References
 .. [6] DeepSeek-AI, "DeepSeek-V2", 2024, section 2.2.2, and "DeepSeek-V3 Technical
    Report", 2024, section 2.1.2, which has sigmoids and biases, too.
 .. [7] Dao and Gu, "Transformers are SSMs", 2024, section 6 and listing 1.
+.. [8] Huang and Schlag, "Deriving Activation Functions Using Integration", 2024,
+   arXiv:2411.13010; ``XIELUActivation`` of transformers.
 """
 
 from collections.abc import Callable, Mapping
@@ -76,25 +78,28 @@ class PositionEmbedding(nn.Embedding):
 
 
 class RMSNorm(nn.Module):
-    """Root mean square norm (Zhang and Sennrich, 2019)."""
+    """Root mean square norm (Zhang and Sennrich, 2019), with weights or without."""
 
-    def __init__(self, width: int, eps: float = 1e-5) -> None:
+    weight: Tensor | None
+
+    def __init__(self, width: int, eps: float = 1e-5, *, affine: bool = True) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
+        weight = nn.Parameter(torch.ones(width)) if affine else None
+        self.register_parameter("weight", weight)
         self.eps = eps
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the hidden states at unit root mean square, scaled."""
         scale = torch.rsqrt(hidden.square().mean(-1, keepdim=True) + self.eps)
-        return hidden * scale * self.weight
+        return hidden * scale if self.weight is None else hidden * scale * self.weight
 
 
 def build_norm(spec: TransformerSpec, width: int = 0) -> nn.Module:
     """Return the norm that the architecture asks for, by default of hidden states."""
     width = width or spec.hidden_size
-    if spec.normalization == "rmsnorm":
-        return RMSNorm(width)
     affine = spec.layernorm_affine
+    if spec.normalization == "rmsnorm":
+        return RMSNorm(width, affine=affine)
     return nn.LayerNorm(width, elementwise_affine=affine, bias=spec.layernorm_bias)
 
 
@@ -104,6 +109,22 @@ class SquaredReLU(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Return hidden states of the same shape."""
         return F.relu(hidden).square()
+
+
+class XIELU(nn.Module):
+    """An ELU times a ramp, both halves of slopes that it learns [8]_."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha_p = nn.Parameter(torch.full((1,), 0.8))
+        self.alpha_n = nn.Parameter(torch.full((1,), 0.8))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return hidden states of the same shape."""
+        rising = F.softplus(self.alpha_p) * hidden.square() + 0.5 * hidden
+        bent = torch.expm1(torch.clamp(hidden, max=-1e-6)) - hidden
+        falling = (0.5 + F.softplus(self.alpha_n)) * bent + 0.5 * hidden
+        return torch.where(hidden > 0, rising, falling)
 
 
 class SoftCap(nn.Module):
@@ -136,6 +157,7 @@ ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
         "silu": nn.SiLU,
         "relu": nn.ReLU,
         "squared_relu": SquaredReLU,
+        "xielu": XIELU,
     }
 )
 """`TransformerSpec.nonlinearity` -> its module."""
@@ -150,7 +172,7 @@ class MLP(nn.Module):
     def __init__(self, spec: TransformerSpec, width: int = 0) -> None:
         super().__init__()
         self.gated = spec.gated_linear_unit
-        width, bias = width or spec.ffn_hidden_size, spec.add_bias_linear
+        width, bias = width or spec.ffn_hidden_size, spec.has_mlp_bias
         self.linear_fc1 = ColumnParallelLinear(
             spec.hidden_size, width * (2 if self.gated else 1), bias=bias
         )

@@ -373,6 +373,8 @@ def _check_experts(spec: Any) -> None:
     plain = experts and not spec.gated_linear_unit and family != "mamba"
     _refuse_if(plain, spec, "gated")
     _refuse_if(spec.moe_shared_expert_gate and not shared, spec, "shared_gate")
+    if experts:
+        _need(spec, "experts")
 
 
 def _check_router(spec: Any) -> None:

@@ -104,11 +104,12 @@ class TransformerSpec(Spec):
 
     activation_func: Annotated[
         str,
-        NameChoice(("gelu", "silu", "relu", "squared_relu")),
+        NameChoice(("gelu", "silu", "relu", "squared_relu", "xielu")),
         Examples(default=None),
     ] = ""
-    """Nonlinearity of the feed-forward layer. Left out, as the family has it: SiLU
-    where it is gated, else GELU, the square of a ReLU in a "mamba"."""
+    """Nonlinearity of the feed-forward layer; "xielu" learns two numbers, as in
+    Apertus. Left out, as the family has it: SiLU where it is gated, else GELU, the
+    square of a ReLU in a "mamba"."""
 
     normalization: Annotated[
         str, NameChoice(("layernorm", "rmsnorm")), Examples(default=None)
@@ -119,7 +120,8 @@ class TransformerSpec(Spec):
     """Whether a LayerNorm has a bias."""
 
     layernorm_affine: Annotated[bool, Examples(False)] = True
-    """Whether a LayerNorm has weights at all; those of OLMo have none."""
+    """Whether norms have weights at all; LayerNorms of OLMo and root mean square norms
+    of nanochat have none."""
 
     norm_placement: Annotated[
         str, NameChoice(("pre", "post", "sandwich", "shared"))
@@ -154,6 +156,11 @@ class TransformerSpec(Spec):
 
     qk_layernorm_whole: Annotated[bool, Examples(True)] = False
     """Whether `qk_layernorm` normalises all heads of a token together, as in OLMo 2."""
+
+    attention_output_gate: Annotated[bool, Examples(True)] = False
+    """Whether a sigmoid of a projection of the hidden states weighs what the heads of
+    attention return, before they are projected back, as in Trinity. One product makes
+    it with queries, keys and values, and it has a bias if they have."""
 
     softmax_type: Annotated[str, NameChoice(("vanilla", "learnable"))] = "vanilla"
     """Softmax of attention: "learnable" has one learned score of no key for each head,
@@ -191,6 +198,13 @@ class TransformerSpec(Spec):
 
     add_attention_bias: Annotated[bool, Examples(False)] = False
     """Whether at least the linear layers of attention have a bias."""
+
+    add_mlp_bias: Annotated[bool, Examples(True)] = False
+    """Whether at least the linear layers of feed-forward layers have a bias, as in
+    GPT-J; not for models with experts."""
+
+    add_head_bias: Annotated[bool, Examples(True)] = False
+    """Whether the output layer has a bias, as in GPT-J and Phi-2."""
 
     hidden_dropout: Annotated[Probability, Examples(0.1)] = 0.0
     """Probability of dropout after the embedding, the attention and the feed-forward
@@ -410,6 +424,11 @@ class TransformerSpec(Spec):
     def has_attention_bias(self) -> bool:
         """Whether all linear layers of attention have a bias."""
         return self.add_bias_linear or self.add_attention_bias
+
+    @property
+    def has_mlp_bias(self) -> bool:
+        """Whether the linear layers of feed-forward layers have a bias."""
+        return self.add_bias_linear or self.add_mlp_bias
 
     @property
     def nonlinearity(self) -> str:

@@ -182,13 +182,17 @@ def linear_rule(sharding: str, layout: str) -> Callable[[TracedCall], None]:
     return rule
 
 
+_QKV_LAYOUTS = ("tensor", "groups", "groups", "tensor")
+"""Layouts of queries, keys, values and gates."""
+
+
 def _qkv(call: TracedCall) -> None:
     n, k = call.target.weight.shape
     source = call.inputs[0]
     m = call.tape.tensors[source].elements // k
     outputs = tuple(
         call.result(place, layout)
-        for place, layout in enumerate(("tensor", "groups", "groups"))
+        for place, layout in enumerate(_QKV_LAYOUTS[: len(call.results)])
     )
     call.emit("linear", outputs, saved=(source,), sharding="qkv", dims=(m, n, k, 1))
 
@@ -328,6 +332,7 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         nn.SiLU: memory_rule("activation", keeps="inputs"),
         nn.ReLU: memory_rule("activation", keeps="inputs"),
         layers.SquaredReLU: memory_rule("activation", keeps="inputs"),
+        layers.XIELU: memory_rule("activation", keeps="inputs"),
         nn.Tanh: memory_rule("activation", keeps="output"),
         nn.Sigmoid: memory_rule("activation", keeps="output"),
         layers.SoftCap: memory_rule("activation", keeps="output"),
@@ -624,10 +629,18 @@ def _parameters(module: nn.Module) -> list[TracedParameter]:
         for name, parameter in part.named_parameters(path, recurse=False):
             if isinstance(part, attention.QKVParallelLinear):
                 row = parameter.numel() // parameter.shape[0]
-                query, key, value = (n * part.head_size * row for n in part.heads)
-                parameters.append(TracedParameter(f"{name}.query", query, "tensor"))
-                parameters.append(TracedParameter(f"{name}.key", key, "groups"))
-                parameters.append(TracedParameter(f"{name}.value", value, "groups"))
+                parameters += [
+                    TracedParameter(
+                        f"{name}.{what}", heads * part.head_size * row, layout
+                    )
+                    for what, heads, layout in zip(
+                        ("query", "key", "value", "gate"),
+                        part.heads,
+                        _QKV_LAYOUTS,
+                        strict=True,
+                    )
+                    if heads
+                ]
                 continue
             own_name = name.rpartition(".")[2]
             layout = _PARAMETER_LAYOUTS.get((type(part), own_name), "whole")

@@ -19,6 +19,7 @@ from types import MappingProxyType
 import nestsim
 from docs.builder.commands import commands_reference
 from docs.builder.settings import settings_reference
+from estimators.models.huggingface import model_types, read_types
 from nestsim.cli import main as nestsim_main
 from nestsim.document.wording import number, percent
 from nestsim.evaluate.job import plan_job
@@ -84,6 +85,17 @@ def _printed(*words: str) -> str:
         status = nestsim_main([*words, "--quiet"])
     assert status == 0, words
     return printed.getvalue().strip()
+
+
+def types_read() -> str:
+    """Return the types of Hugging Face that are read, and what others have."""
+    missing: dict[str, list[str]] = {}
+    for name, operator in read_types()["missing"].items():
+        missing.setdefault(operator, []).append(f"`{name}`")
+    rows = [[operator, ", ".join(names)] for operator, names in missing.items()]
+    names = ", ".join(f"`{name}`" for name in sorted(model_types()))
+    table = markdown_table(["not read, as they have", "types"], rows)
+    return f"Read: {names}.\n\n{table}"
 
 
 def goodput_habits() -> str:
@@ -321,6 +333,7 @@ MADE: Mapping[str, MadePart] = MappingProxyType(
     {
         "settings": MadePart(page="scenario.md", make=settings_reference),
         "commands": MadePart(page="commands.md", make=commands_reference),
+        "types read": MadePart(page="own_model.md", make=types_read),
         "what frameworks launch": MadePart(page="search.md", make=launched),
         "goodput habits": MadePart(page="goodput.md", make=goodput_habits),
         "mixed stages": MadePart(page="mixed.md", make=mixed_stages),

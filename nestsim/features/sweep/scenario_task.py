@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from estimators import user_files as tables
-from estimators.models.config_keys import MAX_FILE as MAX_CONFIG_FILE
+from estimators.models.config_file import MAX_FILE as MAX_CONFIG_FILE
 from estimators.operators import profile
 from estimators.tracing import user_module
 from nestsim.evaluate.job import plan_job, run_job, simulate_job

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import tomli
 
-from estimators.models.config_keys import COMPUTED, ConfigFile
+from estimators.models.config_file import ConfigFile
+from estimators.models.config_keys import COMPUTED
 from estimators.models.huggingface import (
     KeyMap,
     key_map,

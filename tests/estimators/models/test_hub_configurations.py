@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from estimators.models.huggingface import load_huggingface, nearest_type
+from estimators.models.huggingface import (
+    load_huggingface,
+    missing_operator,
+    nearest_type,
+)
 from estimators.models.library import load_model
 from estimators.tracing.trace import trace_model
 from tests import failures
@@ -281,8 +284,8 @@ def test_keys_of_an_object_are_named_with_it(tmp_path: Path) -> None:
 @failures.over(
     ("model_type", "near"),
     [
-        *(("gptj", "gpt_neox"), ("granite", "llama"), ("GPT-NeoX", "gpt_neox")),
-        *(("falcon_h1", ""), ("gemma4", ""), ("olmo4", ""), ("arcee", ""), ("xyz", "")),
+        *(("gpt_neo", "gpt2"), ("openai-gpt", "gpt2"), ("GPT-NeoX", "gpt_neox")),
+        *(("falcon_h1", ""), ("gemma4", ""), ("olmo4", ""), ("lfm2", ""), ("xyz", "")),
     ],
 )
 def test_a_type_that_is_not_read_gets_the_nearest(
@@ -296,30 +299,9 @@ def test_a_type_that_is_not_read_gets_the_nearest(
         load_huggingface(file)
     assert caught.value.where == f"{file}: model_type"
     assert (f'"{found}"' in caught.value.hint) == bool(near)
-    assert "[model]" in caught.value.hint
-
-
-def test_what_is_called_nearest_has_as_many_parameters_in_transformers(
-    tmp_path: Path,
-) -> None:
-    """The type's own modules against the nearest type's, at the type's own sizes."""
-    transformers = pytest.importorskip("transformers")
-    problems = []
-    for model_type in ("cohere2", "exaone4", "granite", "phi", "phimoe", "smollm3"):
-        config = transformers.AutoConfig.for_model(model_type)
-        config.num_hidden_layers, config.vocab_size = 2, 1000
-        config.pad_token_id = None
-        if getattr(config, "layer_types", None):
-            config.layer_types = config.layer_types[:2]
-        with torch.device("meta"):
-            model = transformers.AutoModelForCausalLM.from_config(config)
-        near = nearest_type(model_type)
-        file = write(tmp_path, config.to_dict() | {"model_type": near})
-        ours = trace_model(load_huggingface(file)).num_parameters
-        error = ours / model.num_parameters() - 1.0
-        if not abs(error) < 0.02:
-            problems.append((model_type, near, error))
-    assert not problems
+    assert ("[model]" in caught.value.hint) == bool(
+        near or not missing_operator(model_type)
+    )
 
 
 def refused_at(file: Path) -> str:

@@ -184,7 +184,6 @@ def test_a_sliding_window_cuts_longer_sequences(tmp_path: Path) -> None:
         ("llama", "num_hidden_layers", None),
         ("llama", "vocab_size", True),
         ("llama", "hidden_act", "relu"),
-        ("llama", "mlp_bias", True),
         ("llama", "tie_word_embeddings", "no"),
         ("llama", "attention_dropout", "none"),
         ("mistral", "sliding_window", -1),

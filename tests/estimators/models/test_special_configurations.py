@@ -107,8 +107,10 @@ def test_a_multilingual_t5_is_read_like_a_t5(tmp_path: Path) -> None:
     [
         (json.loads(NEMOTRON_H.replace("Infinity", "1")), changes, where)
         for changes, where in (
-            ({"hybrid_override_pattern": "M-E"}, "hybrid_override_pattern"),
-            ({"layers_block_type": ["moe"]}, "layers_block_type"),
+            ({"hybrid_override_pattern": "M-E"}, "n_routed_experts"),
+            ({"hybrid_override_pattern": "M-X"}, "hybrid_override_pattern"),
+            ({"layers_block_type": ["moe"]}, "n_routed_experts"),
+            ({"layers_block_type": ["rwkv"]}, "layers_block_type"),
             ({"layers_block_type": []}, "layers_block_type"),
             ({"mlp_hidden_act": "silu"}, "mlp_hidden_act"),
             ({"conv_kernel": 3}, "conv_kernel"),
