@@ -25,15 +25,15 @@ References
    ``_nll_loss_and_log_softmax_backward``.
 """
 
-from collections.abc import Mapping, MutableMapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from estimators.dispatch import copies_sent, kernel_efficiency, within_node
 from estimators.layers.adapters import relative_sizes
-from estimators.layers.saved_activations import keeping_of
+from estimators.layers.saved_activations import keeping_of, modules_of
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import tied_parameters
 from estimators.layers.work import Degrees, InLayerTraffic, LayerTable, LayerWork
@@ -71,56 +71,54 @@ class LayerTimes(NamedTuple):
 
 
 class LayerCosts(NamedTuple):
-    """What layer tables have in common that differ in the modules run again alone."""
+    """What is known of a distinct layer that is split in some way."""
 
-    works: list[LayerWork]
-    """Work of each distinct layer, with some modules run again."""
+    work: LayerWork
+    """Its work, with some modules run again."""
 
-    times: list[list[OperatorTime]]
-    """Times of the operators of each distinct layer."""
-
-
-KnownCosts = MutableMapping[Degrees, LayerCosts]
-"""Degrees without modules to run again -> what is known of them."""
+    times: list[OperatorTime]
+    """Times of its operators."""
 
 
-def operator_times(
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownCosts:
+    """What tables of a model have in common, of one job on one platform."""
+
+    layers: dict[tuple[int, Degrees, tuple[str, ...]], LayerCosts] = field(
+        default_factory=dict
+    )
+    """Distinct layer, what it depends on but for modules to run again, and those of
+    them that it has -> its costs."""
+
+    alike: dict[tuple[int, Degrees], LayerCosts] = field(default_factory=dict)
+    """The same, with some modules or others."""
+
+    tables: dict[Degrees, tuple[LayerTable, list[LayerCosts]]] = field(
+        default_factory=dict
+    )
+    """Degrees but for modules to run again -> the table with some or others, and costs
+    of its layers."""
+
+
+def _operator_times(
     graph: LayerGraph,
-    works: list[LayerWork],
+    kind: int,
+    work: LayerWork,
     training: TrainingSpec,
     platform: Platform,
-) -> list[list[OperatorTime]]:
-    """Return the times of the operators of each distinct layer.
-
-    Parameters
-    ----------
-    graph, works
-        The traced model, and the work of each of its distinct layers.
-    training, platform
-        In which number formats, on what.
-
-    Raises
-    ------
-    InputError
-        If the platform has no rate for the job's precision.
-    """
+) -> list[OperatorTime]:
+    """Return the times of the operators of a distinct layer."""
     model = platform.operator_times(training, graph.spec)
     software = platform.software
     graphs = model
     if software.cuda_graphs == "layers":
         whole = replace(software, cuda_graphs="full_iteration")
         graphs = replace(platform, software=whole).operator_times(training, graph.spec)
-    blocks = _blocks(graph)
-    found = []
-    for kind, work in enumerate(works):
-        held = is_captured(work, software if kind in blocks else IDEAL)
-        found.append(
-            [
-                (graphs if is_held else model).operator_time(operator)
-                for operator, is_held in zip(work.operators, held, strict=True)
-            ]
-        )
-    return found
+    held = is_captured(work, software if kind in _blocks(graph) else IDEAL)
+    return [
+        (graphs if is_held else model).operator_time(operator)
+        for operator, is_held in zip(work.operators, held, strict=True)
+    ]
 
 
 def _blocks(graph: LayerGraph) -> set[int]:
@@ -132,15 +130,15 @@ def _blocks(graph: LayerGraph) -> set[int]:
     }
 
 
-def layer_times(
-    graph: LayerGraph, costs: LayerCosts, degrees: Degrees, platform: Platform
+def _layer_times(
+    graph: LayerGraph, costs: list[LayerCosts], degrees: Degrees, platform: Platform
 ) -> list[LayerTimes]:
     """Return the times of each distinct layer, split in some degrees on a platform.
 
     Blocks take what software adds to them, too (`estimators.platform`).
     """
     blocks, found = _blocks(graph), []
-    for kind, (work, times) in enumerate(zip(*costs, strict=True)):
+    for kind, (work, times) in enumerate(costs):
         device = _device_times(graph, kind, work, times, platform)
         added = HostTimes(0.0, 0.0)
         if kind in blocks:
@@ -218,25 +216,73 @@ def build_layer_table(
     InputError
         If the platform has no rate for the job's precision.
     """
-    keeping = keeping_of(platform.software, training, degrees.recompute_modules)
-    alike = degrees._replace(recompute_modules=())
-    like = None if known is None else known.get(alike)
-    width = training.element_bytes
-    works = [
-        layer_work(graph, kind, degrees, width, keeping, like and like.works[kind])
+    known = KnownCosts() if known is None else known
+    costs = [
+        _layer_costs(graph, kind, degrees, training, platform, known)
         for kind in range(len(graph.layers))
     ]
-    costs = LayerCosts(
-        works, like.times if like else operator_times(graph, works, training, platform)
+    alike = degrees._replace(recompute_modules=())
+    if alike in known.tables:
+        return _with_modules(graph, costs, degrees, training, platform, known)
+    table = _layer_table(graph, costs, degrees, training, platform)
+    known.tables[alike] = table, costs
+    return table
+
+
+def _with_modules(
+    graph: LayerGraph,
+    costs: list[LayerCosts],
+    degrees: Degrees,
+    training: TrainingSpec,
+    platform: Platform,
+    known: KnownCosts,
+) -> LayerTable:
+    """Return a table that is known but for the modules that are run again."""
+    table, others = known.tables[degrees._replace(recompute_modules=())]
+    kinds, works = table.kinds, [layer.work for layer in costs]
+    traffic = table.traffic
+    sent = ([w.collectives for w in works], [c.work.collectives for c in others])
+    if sent[0] != sent[1]:
+        parts = exchanged_parts(graph.spec, degrees, training, platform)
+        traffic = _traffic(works, kinds, parts)
+    if platform.software.saves_products:
+        return replace(table, traffic=traffic)
+    saved = _column([work.saved_bytes["selective"] for work in works], kinds)
+    saved = np.where(table.is_block > 0, saved, table.saved_bytes["none"])
+    repeated = [
+        platform.slowest * _device_times(graph, kind, *layer, platform).repeated
+        for kind, layer in enumerate(costs)
+    ]
+    again = _column(repeated, kinds) * table.is_block
+    working = table.working_bytes["none"] + (table.saved_bytes["none"] - saved)
+    return replace(
+        table,
+        recompute_time={**table.recompute_time, "selective": again},
+        saved_bytes={**table.saved_bytes, "selective": saved},
+        working_bytes={**table.working_bytes, "selective": working},
+        traffic=traffic,
     )
-    if known is not None:
-        known.setdefault(alike, costs)
-    times = layer_times(graph, costs, degrees, platform)
+
+
+def _column(values: list[float], kinds: IntArray) -> FloatArray:
+    """Return what each layer of the chain has of what each distinct one has."""
+    return np.array(values, dtype=np.float64)[kinds]
+
+
+def _layer_table(
+    graph: LayerGraph,
+    costs: list[LayerCosts],
+    degrees: Degrees,
+    training: TrainingSpec,
+    platform: Platform,
+) -> LayerTable:
+    works = [layer.work for layer in costs]
+    times = _layer_times(graph, costs, degrees, platform)
     kinds = np.array(graph.kinds, dtype=np.int64)
     is_block = np.array([float(name.startswith("block")) for name in graph.names])
 
     def column(values: list[float]) -> FloatArray:
-        return np.array(values, dtype=np.float64)[kinds]
+        return _column(values, kinds)
 
     selective = "products" if platform.software.saves_products else "selective"
     saved = {
@@ -306,6 +352,41 @@ def build_layer_table(
             works, kinds, exchanged_parts(graph.spec, degrees, training, platform)
         ),
     )
+
+
+def _layer_costs(
+    graph: LayerGraph,
+    kind: int,
+    degrees: Degrees,
+    training: TrainingSpec,
+    platform: Platform,
+    known: KnownCosts,
+) -> LayerCosts:
+    """Return the costs of a distinct layer, of what is known of it if anything is."""
+    layer = graph.layers[kind]
+    keeping = keeping_of(platform.software, training, degrees.recompute_modules)
+    modules = modules_of(layer, keeping.recompute_modules)
+    split = degrees if layer.has_experts else degrees.dense
+    alike = split._replace(recompute_modules=())
+    if (kind, alike, modules) not in known.layers:
+        like = known.alike.get((kind, alike))
+        work = layer_work(
+            graph,
+            kind,
+            split,
+            training.element_bytes,
+            keeping._replace(recompute_modules=modules),
+            like and like.work,
+        )
+        costs = LayerCosts(
+            work,
+            like.times
+            if like
+            else _operator_times(graph, kind, work, training, platform),
+        )
+        known.alike.setdefault((kind, alike), costs)
+        known.layers[kind, alike, modules] = costs
+    return known.layers[kind, alike, modules]
 
 
 def exchanged_parts(

@@ -143,10 +143,30 @@ ATTENTION_CORE = ("core_attn",)
 """What Megatron runs again unless it is told otherwise."""
 
 
+def modules_of(layer: TracedLayer, modules: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of some modules that a layer has operators of."""
+
+    def some() -> tuple[str, ...]:
+        return tuple(
+            name
+            for name in modules
+            for module in _present(layer, (name,))
+            if any(map(module.holds, layer.operators))
+        )
+
+    return layer.once(("modules", modules), some)
+
+
 def runs_again(layer: TracedLayer, modules: tuple[str, ...]) -> tuple[bool, ...]:
     """Return whether each operator of a layer belongs to one of some modules."""
-    chosen = _present(layer, modules)
-    return tuple(any(module.holds(op) for module in chosen) for op in layer.operators)
+
+    def repeats() -> tuple[bool, ...]:
+        chosen = _present(layer, modules)
+        return tuple(
+            any(module.holds(op) for module in chosen) for op in layer.operators
+        )
+
+    return layer.once(("runs again", modules), repeats)
 
 
 def discarded_tensors(layer: TracedLayer, modules: tuple[str, ...]) -> frozenset[int]:
@@ -238,41 +258,29 @@ class Kept(NamedTuple):
 
     layer: TracedLayer
     """Layer as it was traced."""
-    sizes: tuple[float, ...]
-    """Size of each tensor on a device, as it is [byte]."""
     element_bytes: int
     """Bytes of an element of activations [byte]."""
     keeping: Keeping
     """What the software keeps instead."""
 
-    def size(
-        self,
-        operators: Sequence[TracedOperator],
-        excluded: frozenset[int] = frozenset(),
-        discarded: frozenset[int] = frozenset(),
-    ) -> float:
-        """Return what some operators keep, and other tensors as they are [byte]."""
-        return sum(self.tensors(operators, excluded, discarded).values())
-
-    def tensors(
+    def parts(
         self,
         operators: Sequence[TracedOperator],
         excluded: frozenset[int] = frozenset(),
         discarded: frozenset[int] = frozenset(),
     ) -> dict[int, float]:
-        """Return number and size of each tensor that `size` adds up [byte].
+        """Return number of each tensor that some operators keep, and what part of it.
 
-        What is discarded is not kept, whoever reads it.
+        Other tensors are kept as they are. What is discarded is not kept, whoever reads
+        it.
         """
         narrow = self._narrow()
         as_it_is = excluded | self._by(op for op in operators if not is_narrow(op))
         stored = self._gated() - excluded if self.keeping.gated_input_bytes else ()
         return {
-            number: self.sizes[number]
-            * self.keeping.gated_input_bytes
-            / self.element_bytes
+            number: self.keeping.gated_input_bytes / self.element_bytes
             if number in stored
-            else self._size(number, narrow, as_it_is)
+            else self._part(number, narrow, as_it_is)
             for number in sorted((excluded | self._by(operators)) - discarded)
         }
 
@@ -307,16 +315,15 @@ class Kept(NamedTuple):
             n for op in self.layer.operators if is_narrow(op) for n in op.saved
         )
 
-    def _size(
+    def _part(
         self, number: int, narrow: frozenset[int], as_it_is: frozenset[int]
     ) -> float:
-        size = self.sizes[number]
         if number in narrow:
             part = self.keeping.input_bytes / self.element_bytes
-            return size * (part + (number in as_it_is))
+            return part + (number in as_it_is)
         if self.keeping.fuses_loss and number in self._softmax():
-            return size * self.element_bytes / _FP32_BYTES
-        return size
+            return self.element_bytes / _FP32_BYTES
+        return 1.0
 
     def _gated(self) -> frozenset[int]:
         """Return what gated activations read, and the products with what they gate."""

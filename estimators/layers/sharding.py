@@ -117,16 +117,20 @@ def layer_work(
         kept_again = sum(_saved_tensors(device, keeping, "selective").values())
         return replace(
             like,
-            operators=tuple(op._replace(again=repeats) for op, repeats in repeated),
+            operators=tuple(
+                op if op.again == repeats else op._replace(again=repeats)
+                for op, repeats in repeated
+            ),
             collectives=collectives,
             saved_bytes={**like.saved_bytes, "selective": kept_again},
         )
     parameters = held_parameters(layer, shares)
     entering = device.total(layer.entering)
     flops = sum(operator.model_flops for operator in layer.operators)
-    kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
+    gated = graph.spec.gated_linear_unit
+    kept = layer.once(("parts", gated), lambda: kept_parts(layer, gated=gated))
     needed = read_again(layer, kept) if keeping.repeats_elementwise else kept
-    last = num_read(layer)
+    last = layer.once("read", lambda: num_read(layer))
     return LayerWork(
         operators=tuple(
             _operator(device, op, causal=graph.spec.causal)._replace(
@@ -217,7 +221,9 @@ class _Device(NamedTuple):
 def _device(
     graph: LayerGraph, kind: int, degrees: Degrees, element_bytes: int
 ) -> _Device:
-    layer, shares = graph.layers[kind], device_shares(graph.spec, degrees)
+    # Modules that are run again have no say in shares.
+    shares = device_shares(graph.spec, degrees._replace(recompute_modules=()))
+    layer = graph.layers[kind]
     return _Device(
         layer,
         shares,
@@ -409,19 +415,25 @@ def _saved_tensors(device: _Device, keeping: Keeping, mode: str) -> dict[int, fl
     layer = device.layer
     if mode == "full":
         return {number: device.sizes[number] for number in layer.entering}
-    operators = layer.operators
+    kept = Kept(layer, device.element_bytes, keeping)
     sizes = _kept_sizes(device)
-    kept = Kept(layer, sizes, device.element_bytes, keeping)
+    parts = layer.once((kept[1:], mode), lambda: _kept_tensors(kept, mode))
+    return {number: sizes[number] * part for number, part in parts.items()}
+
+
+def _kept_tensors(kept: Kept, mode: str) -> dict[int, float]:
+    """Return number of each tensor that is kept in a recompute mode, and its part."""
+    layer, modules = kept.layer, kept.keeping.recompute_modules
+    operators = layer.operators
     if mode == "none":
-        return kept.tensors(operators)
-    modules = keeping.recompute_modules
+        return kept.parts(operators)
     again = runs_again(layer, modules)
     outside = [op for op, inside in zip(operators, again, strict=True) if not inside]
     inside = [op for op, inside in zip(operators, again, strict=True) if inside]
     read_inside = {n for op in inside for n in op.inputs}
     makers = _makers(layer)
     made_inside = {number for number, maker in makers.items() if again[maker]}
-    return kept.tensors(
+    return kept.parts(
         outside,
         frozenset(read_inside - made_inside),
         discarded_tensors(layer, modules),

@@ -73,6 +73,12 @@ class Degrees(NamedTuple):
         """Whether experts have other replicas than the rest of a layer."""
         return self.ep > 1 or self.grouping.is_folded
 
+    @property
+    def dense(self) -> "Degrees":
+        """The same but for what experts alone depend on."""
+        kept = Grouping(cp_comm_type=self.grouping.cp_comm_type, a2a=self.grouping.a2a)
+        return self._replace(ep=1, grouping=kept)
+
     def group_size(self, group: str, operation: str) -> int:
         """Return the ranks of a group that does a `CollectiveWork`."""
         if group != "context":

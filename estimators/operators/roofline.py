@@ -14,7 +14,7 @@ References
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from estimators.constants import (
@@ -231,6 +231,11 @@ class OperatorModel:
     """Constants of what the framework fuses away of the traffic, and of what unaligned
     sizes cost."""
 
+    _known: dict[tuple[float, ...], OperatorTime] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """What the time of a product depends on -> that time: layers have many alike."""
+
     @classmethod
     def of(
         cls,
@@ -328,7 +333,11 @@ class OperatorModel:
     def operator_time(self, work: OperatorWork) -> OperatorTime:
         """Return forward and backward time of one operator."""
         if work.kind == "matmul":
-            return self._product(work)
+            kind = work.has_weight, work.is_frozen, work.is_scan, work.weight_flops > 0
+            key = work.m, work.n, work.k, work.batch, *kind
+            if key not in self._known:
+                self._known[key] = self._product(work)
+            return self._known[key]
         if work.kind == "attention":
             forward = self.attention_time(
                 work, work.forward_flops, work.forward_bytes, 1.0

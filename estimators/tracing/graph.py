@@ -5,13 +5,15 @@ it is laid out over devices, so that `estimators.layers.sharding` can tell the s
 one device without looking at the model again.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from estimators.models.spec import TransformerSpec
 from topologies.input_file import Value
+
+Fact = TypeVar("Fact")
 
 LAYOUTS: Mapping[str, str] = MappingProxyType(
     {
@@ -163,11 +165,39 @@ class TracedLayer:
     """Number of the tensor that enters beside hidden states and is passed on as it is,
     what an encoder made for all blocks of a decoder; None without one."""
 
+    _facts: dict[object, Any] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """What `once` keeps."""
+
+    def once(self, key: object, make: Callable[[], Fact]) -> Fact:
+        """Return what is made of the layer alone, made once for each key."""
+        if key not in self._facts:
+            self._facts[key] = make()
+        fact: Fact = self._facts[key]
+        return fact
+
     @property
     def entering(self) -> tuple[int, ...]:
         """Return the numbers of what the layer before sends."""
         both = (self.hidden_input, self.memory_input)
         return tuple(number for number in both if number is not None)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any of it depends on how experts are spread."""
+        return self.once(
+            "experts", lambda: any(map(self.is_of_experts, self.operators))
+        )
+
+    def is_of_experts(self, operator: TracedOperator) -> bool:
+        """Tell whether one of its operators depends on how experts are spread."""
+        if operator.sharding.startswith("expert"):
+            return True
+        touched = (*operator.inputs, *operator.outputs, *operator.saved)
+        return operator.operation in {"dispatch", "combine"} or any(
+            self.tensors[number].layout == "experts" for number in touched
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

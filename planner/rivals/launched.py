@@ -252,7 +252,8 @@ class Launcher:
         if self.space is None:
             return inner
         known: dict[Configuration, set[tuple[int, int]]] = {}
-        for family in self.space.families()[0]:
+        families, _ = self.space.families({item.degrees for item in inner})
+        for family in families:
             for index in np.flatnonzero(family.pairs == 0).tolist():
                 configuration = family.configuration(index)
                 shape = configuration._replace(pp=0, dp=0)

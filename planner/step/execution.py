@@ -288,7 +288,7 @@ class Workload:
             degrees=degrees,
             training=self.training,
             platform=self.platform if kind is None else self._platform(kind),
-            known=self._costs.setdefault(kind, {}),
+            known=self._costs.setdefault(kind, KnownCosts()),
         )
 
     def _is_own(self, kind: int) -> bool:

@@ -28,12 +28,15 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.chain import exchanged_parts
-from estimators.grouping import Grouping
 from estimators.layers.sharding import operator_works
-from estimators.layers.shares import device_shares, group_copies, layer_collectives
+from estimators.layers.shares import (
+    Shares,
+    device_shares,
+    group_copies,
+    layer_collectives,
+)
 from estimators.layers.work import Degrees
 from estimators.platform import least_gap
-from estimators.tracing.graph import TracedLayer, TracedOperator
 from planner.cost.choices import RATE_COLUMNS
 from planner.kernels import tables
 from planner.search.bounds import Relaxation
@@ -77,6 +80,8 @@ class FamilyFloors:
     """Whether no schedule puts weight gradients off: so pipelines fill and empty."""
     _apart: dict[Degrees, _PartTimes] = field(default_factory=dict)
     """Degrees without what experts alone depend on -> times of all but experts."""
+    _of_experts: dict[tuple[float, ...], FloatArray] = field(default_factory=dict)
+    """What experts' operators have shares of -> their times, shape ``(K,)`` [s]."""
     _rates: dict[object, FloatArray] = field(default_factory=dict)
 
     def floor(self, family: ConfigurationFamily) -> float:
@@ -84,8 +89,7 @@ class FamilyFloors:
         if not self._are_sums:
             return 0.0
         degrees, workload = family.degrees, self.bounds.workload
-        kind, a2a = degrees.grouping.cp_comm_type, degrees.grouping.a2a
-        same = degrees._replace(ep=1, grouping=Grouping(cp_comm_type=kind, a2a=a2a))
+        same = degrees.dense._replace(recompute_modules=())
         if same not in self._apart:
             self._apart[same] = self._part(same, of_experts=False)
         apart, experts = self._apart[same], self._part(degrees, of_experts=True)
@@ -141,7 +145,7 @@ class FamilyFloors:
                 part: [
                     place
                     for place, operator in enumerate(layer.operators)
-                    if _is_of_experts(layer, operator) == part
+                    if layer.is_of_experts(operator) == part
                 ]
                 for part in (False, True)
             }
@@ -155,24 +159,18 @@ class FamilyFloors:
         """
         workload = self.bounds.workload
         graph, platform, training = workload.graph, workload.platform, workload.training
-        model = platform.operator_times(training, graph.spec)
-        waits = float(workload.execution.delay_wgrad_compute)
         skew = min(workload.execution.expert_skew, float(degrees.ep))
         shares = device_shares(graph.spec, degrees)
         copies = group_copies(graph.spec, degrees)
         parts = exchanged_parts(graph.spec, degrees, training, platform)
         rates = self._row(degrees)
         element = training.element_bytes
-        compute = np.zeros(len(graph.layers))
+        compute = self._compute(degrees, shares, of_experts=of_experts)
         sent = np.zeros((3, len(graph.layers)))
         for kind, layer in enumerate(graph.layers):
             places = self._places[kind][of_experts]
             if not places:
                 continue
-            works = operator_works(graph, kind, degrees, element, places)
-            for time in map(model.operator_time, works):
-                passes = time.forward + time.backward
-                compute[kind] += passes - waits * time.weight_gradient
             some = [(layer.operators[place], False) for place in places]
             for item in layer_collectives(
                 layer, shares, degrees, element, copies, some
@@ -188,6 +186,54 @@ class FamilyFloors:
                 sent[_ROWS.get(item.group, _OTHER), kind] += time
         return _PartTimes(platform.slowest * compute, sent)
 
+    def _compute(
+        self, degrees: Degrees, shares: Shares, *, of_experts: bool
+    ) -> FloatArray:
+        """Return the operators' own times of a part, shape ``(K,)`` [s].
+
+        Those of experts are the same wherever their shares are.
+        """
+        if not of_experts:
+            return self._operators(degrees, of_experts=False)
+        layouts, shardings = self._expert_layouts
+        key = (
+            *(part.of(1) for part in map(shares.tensors.__getitem__, layouts)),
+            *(part.of(1) for name in shardings for part in shares.products[name]),
+            shares.parameters["expert"].of(1),
+        )
+        if key not in self._of_experts:
+            self._of_experts[key] = self._operators(degrees, of_experts=True)
+        return self._of_experts[key]
+
+    @cached_property
+    def _expert_layouts(self) -> tuple[list[str], list[str]]:
+        """Layouts of tensors, and shardings of products, of experts' operators."""
+        layouts, shardings = set[str](), set[str]()
+        for places, layer in zip(
+            self._places, self.bounds.workload.graph.layers, strict=True
+        ):
+            for operator in (layer.operators[place] for place in places[True]):
+                assert operator.operation != "attention", "experts have no attention"
+                shardings.add(operator.sharding)
+                touched = (*operator.inputs, *operator.outputs, *operator.saved)
+                layouts.update(layer.tensors[number].layout for number in touched)
+        return sorted(layouts), sorted(shardings)
+
+    def _operators(self, degrees: Degrees, *, of_experts: bool) -> FloatArray:
+        workload = self.bounds.workload
+        graph, training = workload.graph, workload.training
+        model = workload.platform.operator_times(training, graph.spec)
+        waits = float(workload.execution.delay_wgrad_compute)
+        compute = np.zeros(len(graph.layers))
+        for kind, places in enumerate(self._places):
+            works = operator_works(
+                graph, kind, degrees, training.element_bytes, places[of_experts]
+            )
+            for time in map(model.operator_time, works):
+                passes = time.forward + time.backward
+                compute[kind] += passes - waits * time.weight_gradient
+        return compute
+
     def _row(self, degrees: Degrees) -> FloatArray:
         """Return the least rates of what layers send; replicas have no say in them."""
         tp, cp, ep = degrees[:3]
@@ -198,16 +244,6 @@ class FamilyFloors:
             rows = [rates.rows[0, : tables.DENSE_REDUCE] for rates in relaxed]
             self._rates[key] = np.min(rows, axis=0)
         return self._rates[key]
-
-
-def _is_of_experts(layer: TracedLayer, operator: TracedOperator) -> bool:
-    """Tell whether an operator depends on how experts are spread."""
-    if operator.sharding.startswith("expert"):
-        return True
-    touched = (*operator.inputs, *operator.outputs, *operator.saved)
-    return operator.operation in {"dispatch", "combine"} or any(
-        layer.tensors[number].layout == "experts" for number in touched
-    )
 
 
 class ConfigurationQueue:

@@ -16,7 +16,7 @@ microbatches.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -271,28 +271,27 @@ class LaunchableSpace:
     _cuts: dict[tuple[int, int], IntArray] = field(default_factory=dict)
     """Stages and chunks -> first layer of each virtual stage, for each layout."""
 
-    def families(self) -> tuple[tuple[ConfigurationFamily, ...], Counter[str]]:
+    def families(
+        self, among: Collection[Degrees] | None = None
+    ) -> tuple[tuple[ConfigurationFamily, ...], Counter[str]]:
         """Return the configurations, and how many sizes were left out, and why.
 
         Those that leave no device idle, if there are any and idle ones are not asked
-        for.
+        for. Of some degrees, if ``among`` says so.
         """
         dropped: Counter[str] = Counter()
         facts = LaunchFacts.of(self.workload, self.num_devices)
-        allowed = [
-            degrees
-            for degrees in degrees_of(
-                self.workload, self.spec, self.num_devices, self.rules
-            )
-            if self._is_allowed(degrees, facts, dropped)
-        ]
+        every = list(degrees_of(self.workload, self.spec, self.num_devices, self.rules))
+        wanted = every if among is None else [some for some in every if some in among]
+        allowed = [some for some in wanted if self._is_allowed(some, facts, dropped)]
         # Most sizes leave devices idle: those are listed only where they are searched.
-        for idle in (True,) if self.spec.idle_devices else (False, True):
-            families = (self._family(degrees, facts, idle=idle) for degrees in allowed)
-            known = tuple(family for family in families if family is not None)
-            if known:
-                break
-        return known, dropped
+        idles = self.spec.idle_devices or not any(
+            self._family(some, facts, idle=False)
+            for some in every
+            if self._is_allowed(some, facts, Counter())
+        )
+        families = (self._family(degrees, facts, idle=idles) for degrees in allowed)
+        return tuple(family for family in families if family is not None), dropped
 
     def layouts(self, p: int, v: int) -> tuple[tuple[int, ...], ...]:
         """Return the blocks of each virtual stage, for each way to share them out."""
