@@ -42,6 +42,8 @@ COSTLY = (
     "tests/docs/test_site.py::test_every_page",
     "tests/docs/test_site.py::test_everything",
     "tests/docs/test_site.py::test_reading",
+    "tests/estimators/models/test_hub_types.py::test_all_other_types",
+    "tests/estimators/tracing/test_hub_module.py::test_all_other_traced_types",
     "tests/estimators/tracing/test_tracing.py::test_a_cached_trace_needs",
     "tests/fuzz/",
     "tests/nestsim/cli/test_cli.py::test_a_reader_that_leaves_early",
@@ -91,8 +93,8 @@ COSTLY = (
     "tests/topologies/test_compiling.py::test_several_processes",
 )
 """Tests, by how their names begin, that `make test` leaves to `make test-rest`: those
-that start processes, a browser or Dask, build the site, draw random inputs, or search
-for half a minute."""
+that start processes, a browser or Dask, build the site or models by the dozen, draw
+random inputs, or search for half a minute."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

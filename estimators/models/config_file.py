@@ -10,8 +10,9 @@ from estimators.models.spec import TransformerSpec
 from topologies.errors import InputError, Problems, located
 from topologies.input_file import read_json
 
-MAX_FILE = 1_000_000
-"""Longest file that is read as a configuration, which has some kB [byte]."""
+MAX_FILE = 10_000_000
+"""Longest file that is read as a configuration, which has some kB, or some MB where it
+lists the modules that are quantised [byte]."""
 
 _EXPECTED = "a config.json of the Hugging Face hub"
 _MISSING = object()

@@ -383,8 +383,10 @@ def _hybrid(letters: str) -> Words:
 
 
 def _nemotron_experts(config: ConfigFile) -> Words:
-    """Return the experts of a hybrid; latent ones, of fewer channels, are refused."""
-    config.require("moe_latent_size", (None,))
+    """Return the experts of a hybrid; latent ones are refused."""
+    if latent := config.find("moe_latent_size"):
+        problem = "experts of fewer channels (latent experts) are not modelled"
+        config.refuse(problem, "moe_latent_size", latent, "null")
     shared = config.value(int, "moe_shared_expert_intermediate_size", may_be_zero=True)
     return {
         "num_moe_experts": config.value(int, "n_routed_experts"),

@@ -6,7 +6,8 @@
     Another type, or a base, whose map holds but for what the table says.
 ``inside``
     Key of the object that holds all others: it is read as the type that it names, or
-    as this one. A file without such an object holds them itself.
+    as this one. A file without such an object holds them itself. A type without a table
+    whose ``text_config`` names one that has is read like that one.
 ``fields``
     Word of `estimators.models.library` -> the key that says it, keys of which the first
     that a file has says it, or a `Lookup`.
@@ -25,6 +26,7 @@ not change sizes or work (initialisation, token ids, rotary scaling) are ignored
 that would, and that the modules here cannot express, are refused.
 """
 
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -190,11 +192,28 @@ def read_spec(config: ConfigFile, keys: KeyMap) -> TransformerSpec:
     return config.inside(keys.inside, read)
 
 
-def _inner(config: ConfigFile, keys: KeyMap) -> tuple[ConfigFile, KeyMap]:
-    """Return a file, and how the object in it that holds all others is read.
+def is_read(config: ConfigFile) -> bool:
+    """Return whether the type of a file has a table, or that of its language model."""
+    return config.find("model_type") in model_types() or bool(_held_type(config))
+
+
+def _held_type(config: ConfigFile) -> str:
+    """Return the type of a file's language model, if it has a table; else ""."""
+    held, outer = config.find(_HELD), config.find("model_type")
+    is_of_several = isinstance(outer, str) and not missing_operator(outer)
+    return str(held) if is_of_several and held in model_types() else ""
+
+
+def _opened(config: ConfigFile) -> tuple[ConfigFile, KeyMap]:
+    """Return a file, and how it is read, or the object in it that holds all others.
 
     Whether embeddings are tied stands beside the object, or in it.
     """
+    held = _held_type(config)
+    if held and config.find("model_type") not in model_types():
+        keys = replace(key_map(held), inside=_TEXT)
+    else:
+        keys = key_map(_known_type(config))
     inner = config.values.get(keys.inside)
     if not isinstance(inner, dict):
         return config, keys
@@ -225,7 +244,7 @@ def _known_type(config: ConfigFile) -> str:
             where="model_type",
             got=model_type,
             expected="one of " + ", ".join(model_types()),
-            hint=_hint(model_type),
+            hint=_hint(model_type, config.find(_HELD)),
         )
     return model_type
 
@@ -275,6 +294,17 @@ def _spelled(config: ConfigFile, key: str | Sequence[str]) -> str:
     return key if isinstance(key, str) else config.spelled(*key)
 
 
+_TEXT = "text_config"
+"""Key of the language model in a file of several models."""
+
+_HELD = f"{_TEXT}.model_type"
+
+_TOWER = "vision_config"
+"""Key of the tower that sees pictures."""
+
+EXTRA = "nestsim[transformers]"
+"""What installs transformers beside nestsim."""
+
 _MOST = 10**6
 """Largest size of a tower that is counted."""
 
@@ -301,7 +331,7 @@ def load_huggingface(
     file = file_in(path, "config.json")
     with located(str(file), ": "):
         config = read_config(file)
-        spec = read_spec(*_inner(config, key_map(_known_type(config))))
+        spec = read_spec(*_opened(config))
         if sentence := _left_out(config):
             notices().remark(f"note: {file.name}: {sentence}")
         if sequence_length is not None:
@@ -320,33 +350,55 @@ def parts_left_out(path: Path) -> str:
     return _left_out(read_config(file_in(path, "config.json")))
 
 
-def _hint(model_type: str) -> str:
-    """Say what comes nearest to a type that is not read."""
+def _hint(model_type: str, held: Any) -> str:
+    """Say what comes nearest to a type that is not read, and holds another, or None."""
     near, operator = nearest_type(model_type), missing_operator(model_type)
+    if not operator and isinstance(held, str):
+        operator = missing_operator(held)
     start = f"it has {operator}, which no model here has" if operator else ""
     if operator and not near:
         return f"{start}, and no type that is read comes within 1 % of it"
     start += "; " if start else ""
     start += f'the nearest that is read is "{near}": ' if near else ""
-    return f"{start}spell the architecture out under [model], with its family and sizes"
+    start += "spell the architecture out under [model], with its family and sizes"
+    if importlib.util.find_spec("transformers") is None:
+        start += f", or install {EXTRA}, of whose modules dense types are traced"
+    return start
 
 
 def _left_out(config: ConfigFile) -> str:
     """Return what of a configuration no model here has, as a sentence; else nothing.
 
-    Of models that see pictures the text model alone is read. The blocks of a tower are
-    those of a ViT: ``4 h^2 + 2 h f`` weights, ``9 h + f`` biases and norms.
+    Of a file of several models the language model alone is read.
     """
-    tower = config.values.get("vision_config")
+    others = [
+        key
+        for key, part in config.values.items()
+        if key.endswith("_config") and isinstance(part, dict) and "model_type" in part
+    ]
+    others = [key for key in others if key not in {_TEXT, _TOWER}]
+    sentences = [_tower_left_out(config.values.get(_TOWER))]
+    if others and _TEXT in config.values:
+        verb = "is" if len(others) == 1 else "are"
+        sentences.append(f"{', '.join(others)} {verb} left out.")
+    return " ".join(filter(None, sentences))
+
+
+def _tower_left_out(tower: Any) -> str:
+    """Say what of a vision tower is left out; nothing if there is none.
+
+    Its blocks are those of a ViT: ``4 h^2 + 2 h f`` weights, ``9 h + f`` biases and
+    norms.
+    """
     if not isinstance(tower, dict):
         return ""
     names = ("num_hidden_layers", "hidden_size", "intermediate_size")
     sizes = [tower.get(name) for name in names]
     if not all(isinstance(size, int) and 0 < size < _MOST for size in sizes):
-        return "The vision tower (vision_config) is left out, and what pictures cost."
+        return f"The vision tower ({_TOWER}) is left out, and what pictures cost."
     layers, h, f = (int(size or 0) for size in sizes)
     weights = layers * (4 * h * h + 2 * h * f + 9 * h + f)
     return (
-        f"The vision tower (vision_config: {layers} blocks, {weights / 1e6:,.0f} "
+        f"The vision tower ({_TOWER}: {layers} blocks, {weights / 1e6:,.0f} "
         "million parameters in them) is left out, and what pictures cost."
     )

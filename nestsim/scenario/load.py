@@ -25,6 +25,7 @@ from nestsim.scenario.hardware.described import NETWORK_FILES
 from nestsim.scenario.hardware.network import link_names
 from nestsim.scenario.mist_yaml import SUFFIXES, mist_document
 from nestsim.scenario.model import (
+    HuggingFaceModel,
     ModuleModel,
     module_file,
 )
@@ -119,8 +120,8 @@ class Scenario(JobBasis, HandedOn):
     """The model."""
 
     module: TracedModule | None = None
-    """The user's own module; None for other models, which are traced when their layers
-    are needed."""
+    """The user's own module, or one of transformers; None for other models, which are
+    traced when their layers are needed."""
 
     network_spec: NetworkSpec
     """What the network is built from."""
@@ -256,9 +257,9 @@ class Scenario(JobBasis, HandedOn):
 
     def module_facts(self) -> dict[str, str]:
         """Return what manifests say of the user's own module, if there is one."""
-        if self.module is None:
+        setting = self.document()["model"].get("module")
+        if self.module is None or setting is None:
             return {}
-        setting = self.document()["model"]["module"]
         return {"module": setting, "module_sha256": self.module.sha256}
 
     def content(self) -> str:
@@ -395,7 +396,7 @@ def _build(
     software, folder, problems = table.software, file.parent, Problems()
     with problems.noted("model"):
         spec, module = table.model.build(folder), None
-        if isinstance(table.model, ModuleModel):
+        if isinstance(table.model, ModuleModel | HuggingFaceModel):
             module = table.model.trace(folder)
     constants = links = None
     with problems.noted("software"):

@@ -31,6 +31,7 @@ from estimators.models.spec import (
     with_num_layers,
     without_padding,
 )
+from estimators.tracing.hub_module import trace_hub_model
 from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.base import Table, input_file, is_table
 from nestsim.scenario.errors import checked, nearest
@@ -111,21 +112,65 @@ class HuggingFaceModel(NamedModel):
 
     config: Text = Field(examples=["config.json"])
     """A Hugging Face config.json, relative to the scenario's folder. Nothing is
-    downloaded."""
+    downloaded. Of a type without a reader the module of transformers is traced, where
+    that is installed."""
 
     def build(self, folder: Path) -> TransformerSpec:
-        """Return the architecture.
+        """Return the architecture, or what is known of a module's.
 
         Parameters
         ----------
         folder
             The scenario file's.
         """
-        expected = "a Hugging Face config.json, relative to the scenario's folder"
-        path = input_file(folder, self.config, "config", expected)
+        if module := self.trace(folder):
+            return module.graph.spec
         with located("config", ": "):
+            path = self._path(folder)
             spec = load_huggingface(path, sequence_length=self.sequence_length)
         return self.adapted(spec)
+
+    def trace(self, folder: Path) -> TracedModule | None:
+        """Return the module of transformers, traced; None for a type with a reader.
+
+        Raises
+        ------
+        InputError
+            If the module cannot be traced, or the table has what only readers heed.
+        """
+        path = self._path(folder)
+        with located("config", ": "):
+            try:
+                module = trace_hub_model(
+                    path,
+                    sequence_length=self.sequence_length,
+                    num_layers=self.num_layers,
+                )
+            except InputError:
+                load_huggingface(path)  # what the type has says more, where it is known
+                raise
+        for name in _OF_READERS if module else ():
+            if getattr(self, name) not in {None, "flash"}:
+                raise InputError(
+                    "does not go with a module of transformers that is traced",
+                    where=name,
+                    got=getattr(self, name),
+                    expected=f"no {name}",
+                )
+        return module
+
+    def _path(self, folder: Path) -> Path:
+        expected = "a Hugging Face config.json, relative to the scenario's folder"
+        return input_file(folder, self.config, "config", expected)
+
+
+_OF_READERS = (
+    "attention",
+    "decoder_sequence_length",
+    "mean_sequence_length",
+    "mtp_num_layers",
+)
+"""Settings of a model that is read, not traced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -243,3 +243,35 @@ def test_the_shipped_module_runs(
     block = 2 * width**2 + 2 * groups * width + 2 * inner * width + width + 2 * 128
     total = 24 * block + 2 * words * width + width
     assert module.graph.num_parameters == total
+
+
+def test_a_type_without_a_reader_is_planned_of_transformers_module(
+    tmp_path: Path,
+) -> None:
+    """Where the file lies matters, and settings that only readers heed are refused."""
+    pytest.importorskip("transformers")
+    config = {"model_type": "bitnet", "num_hidden_layers": 3, "hidden_size": 512}
+    config |= {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    table = 'config = "config.json"\nsequence_length = 512\n'
+    scenario = load_scenario(written(tmp_path, table + "num_layers = 4\n"))
+    assert scenario.module is not None
+    assert scenario.spec.num_layers == 4
+    assert scenario.module_facts() == {}
+    assert "transformers" in " ".join(scenario.notes)
+    assert plan_job(scenario).candidates
+    file = written(tmp_path, table + "mtp_num_layers = 1\n")
+    with pytest.raises(InputError) as caught:
+        load_scenario(file)
+    assert str(caught.value).startswith(f"{file}: model.mtp_num_layers")
+
+
+def test_a_type_that_cannot_be_traced_is_refused_with_what_it_has(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text('{"model_type": "jetmoe"}')
+    with pytest.raises(InputError) as caught:
+        load_scenario(written(tmp_path, 'config = "config.json"\n'))
+    assert "model type is not supported" in str(caught.value)
+    assert "a mixture of attention heads" in caught.value.hint

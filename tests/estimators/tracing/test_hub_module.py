@@ -1,0 +1,146 @@
+"""Types that no table reads, traced of transformers' modules: sizes, work, refusals."""
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.models.huggingface import load_huggingface, model_types
+from estimators.tracing import hub_module
+from estimators.tracing.hub_module import trace_hub_model
+from estimators.tracing.trace import trace_model
+from tests import failures
+from topologies.errors import InputError
+from topologies.notices import gathered_notices
+
+pytest.importorskip("transformers")
+hub_types = pytest.importorskip("tests.estimators.models.hub_types")
+
+SOME = ("bitnet", "diffllama", "gemma4_unified_text", "lfm2", "modernbert-decoder")
+OTHERS = (
+    *("bert-generation", "gpt_neo", "megatron-bert", "moshi", "rembert", "roc_bert"),
+    "trocr",
+)
+READ = ("cohere", "gemma2", "granite", "llama", "olmo2", "phi3", "qwen3")
+
+
+def written(folder: Path, model_type: str, values: Mapping[str, Any]) -> Path:
+    """Write a configuration."""
+    file = folder / "config.json"
+    text = json.dumps({**values, "model_type": model_type}, default=str)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def check_counts(folder: Path, model_type: str) -> None:
+    """Check a traced type against torch's counter on transformers' module."""
+    config = hub_types.hub_config(model_type, {})
+    file = written(folder, model_type, config.to_dict())
+    module = trace_hub_model(file, sequence_length=hub_types.LENGTH)
+    assert module is not None
+    assert model_type not in model_types()
+    theirs = hub_types.hub_counts(hub_types.hub_model(model_type, config))
+    assert hub_types.graph_counts(module.graph) == theirs
+
+
+@failures.over("model_type", SOME)
+def test_a_traced_type_has_the_parameters_and_flops_of_its_module(
+    tmp_path: Path, model_type: str
+) -> None:
+    check_counts(tmp_path, model_type)
+
+
+@failures.over("model_type", OTHERS)
+def test_all_other_traced_types_have_the_parameters_and_flops_of_their_modules(
+    tmp_path: Path, model_type: str
+) -> None:
+    check_counts(tmp_path, model_type)
+
+
+@failures.over("model_type", READ)
+def test_a_trace_says_what_the_reader_of_a_type_says(
+    tmp_path: Path, model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = hub_types.hub_config(model_type, {})
+    file = written(tmp_path, model_type, config.to_dict())
+    assert trace_hub_model(file) is None
+    spec = load_huggingface(file, sequence_length=256)
+    with monkeypatch.context() as patch:
+        patch.setattr(hub_module, "is_read", lambda _: False)
+        module = trace_hub_model(file, sequence_length=256)
+    assert module is not None
+    traced, read = module.graph, trace_model(spec)
+    assert hub_types.graph_counts(traced) == hub_types.graph_counts(read)
+    assert len(traced.names) == len(read.names)
+    for name in ("num_layers", "num_attention_heads", "num_query_groups", "causal"):
+        assert getattr(traced.spec, name) == getattr(spec, name), name
+
+
+def test_length_and_depth_are_those_of_the_file_unless_given(tmp_path: Path) -> None:
+    file = written(tmp_path, "lfm2", {"num_hidden_layers": 3, "hidden_size": 256})
+    module = trace_hub_model(file)
+    assert module is not None
+    assert module.graph.spec.sequence_length == 128_000
+    assert module.graph.spec.num_layers == 3
+    module = trace_hub_model(file, sequence_length=64, num_layers=2)
+    assert module is not None
+    assert module.graph.spec.sequence_length == 64
+    assert module.graph.spec.num_layers == 2
+
+
+def test_what_a_trace_does_not_see_is_said(tmp_path: Path) -> None:
+    config = hub_types.hub_config("modernbert-decoder", {})
+    file = written(tmp_path, "modernbert-decoder", config.to_dict())
+    with gathered_notices() as gathered:
+        trace_hub_model(file, sequence_length=2048)
+    sentences = " ".join(gathered.sentences(least=0.0))
+    assert "without dropout" in sentences
+    assert "windows of attention are counted as the whole sequence" in sentences
+    values = {"num_hidden_layers": 2, "architectures": ["MegatronBertForPreTraining"]}
+    with gathered_notices() as gathered:
+        trace_hub_model(written(tmp_path, "megatron-bert", values), sequence_length=64)
+    sentences = " ".join(gathered.sentences(least=0.0))
+    assert "what MegatronBertForPreTraining has beside it is left out" in sentences
+
+
+def test_of_a_file_of_several_models_the_language_model_is_traced(
+    tmp_path: Path,
+) -> None:
+    """Of types that transformers has: others may mean more than the type says."""
+    text = hub_types.hub_config("lfm2", {}).to_dict() | {"hidden_size": 512}
+    several = {"text_config": text, "vision_config": {}}
+    with gathered_notices() as gathered:
+        module = trace_hub_model(
+            written(tmp_path, "lfm2_vl", several), sequence_length=64
+        )
+    assert module is not None
+    assert module.graph.spec.hidden_size == 512
+    assert "vision tower" in " ".join(gathered.sentences(least=0.0))
+    assert trace_hub_model(written(tmp_path, "no_such_type", several)) is None
+
+
+def test_what_cannot_be_traced_is_refused(tmp_path: Path) -> None:
+    for model_type, values, problem in (
+        ("jetmoe", {}, "cannot be traced"),
+        ("whisper", {}, "an encoder with a decoder"),
+        ("gpt_neo", {"num_layers": 3}, "cannot be built"),
+        ("lfm2", {"hidden_size": "wide"}, "cannot be built"),
+    ):
+        with pytest.raises(InputError) as caught:
+            trace_hub_model(written(tmp_path, model_type, values), sequence_length=64)
+        assert problem in caught.value.problem
+
+
+def test_types_that_transformers_lacks_are_not_traced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert trace_hub_model(written(tmp_path, "no_such_type", {})) is None
+    file = written(tmp_path, "bitnet", {})
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert trace_hub_model(file) is None
+    with pytest.raises(InputError) as caught:
+        load_huggingface(written(tmp_path, "gpt_neo", {}))
+    assert "nestsim[transformers]" in caught.value.hint
